@@ -1,0 +1,1 @@
+"""Anaphora: say a prompt once, keep its beginning byte-stable, and know what it costs."""

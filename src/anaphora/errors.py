@@ -1,0 +1,177 @@
+"""Every error Anaphora raises, in one tree.
+
+    AnaphoraError
+    ├── InvalidRequest            the caller's input: names the field, says what would be right
+    │   ├── InvalidTool           a tool's name, schema or signature
+    │   └── InvalidJson           a value JSON cannot hold, with the path to it
+    ├── InvalidCatalog            a row of the rules or models table
+    ├── PrefixBroken              certification found a changed prefix before sending
+    ├── Transport                 the connection failed before an answer came
+    ├── Timeout                   the caller's budget, in milliseconds, ran out
+    ├── Upstream                  the provider answered with an error (status, code, request id)
+    │   ├── RateLimited           retry after the stated delay
+    │   ├── Overloaded            the provider's own trouble; retry with backoff
+    │   ├── QuotaExhausted        spend cap or per-day quota; retrying does not help
+    │   ├── Unauthenticated       the key is missing or wrong
+    │   ├── Forbidden             the key may not do this
+    │   ├── NotFound              no such model, file or stored response
+    │   ├── TooLarge              the body exceeds the provider's limit
+    │   ├── ContextOverflow       the prompt exceeds the model's window
+    │   ├── ContentRefused        the provider declined the content
+    │   └── RequestRejected       any other 4xx, with the provider's parameter path
+    ├── Parse                     an answer that does not have the promised form
+    ├── NoFixture                 replay has nothing for (model, prompt hash)
+    ├── FixtureIntegrityFailed    a recorded fixture is not what its index says
+    └── Io                        a local file could not be read or written
+
+Anything a caller may want to branch on is an attribute, never a word in the message.
+Messages never carry keys, prompt text or reply text.
+"""
+
+from __future__ import annotations
+
+
+class AnaphoraError(Exception):
+    """Base of everything raised here; `retryable` says whether sending again may help."""
+
+    retryable: bool = False
+
+
+class InvalidRequest(AnaphoraError):
+    """The input cannot be said. `path` is where: `messages[3].parts[0].arguments`."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+
+
+class InvalidTool(InvalidRequest):
+    """A tool that no provider would take, or two tools that would share a name."""
+
+
+class InvalidJson(InvalidRequest):
+    """A value that JSON cannot hold (NaN, infinity, a lone surrogate, a foreign type)."""
+
+
+class InvalidCatalog(AnaphoraError):
+    """A row of the catalog is malformed. Names the file and the row."""
+
+    def __init__(self, message: str, *, file: str = "", row: str = "") -> None:
+        where = ", ".join(part for part in (file, row) if part)
+        super().__init__(f"{where}: {message}" if where else message)
+        self.file = file
+        self.row = row
+
+
+class PrefixBroken(AnaphoraError):
+    """The prompt no longer begins with what was sent before; names the byte and the block."""
+
+    def __init__(self, message: str, *, offset: int, label: str, path: str) -> None:
+        super().__init__(message)
+        self.offset = offset
+        self.label = label
+        self.path = path
+
+
+class Transport(AnaphoraError):
+    """The connection failed before an answer came."""
+
+    retryable = True
+
+
+class Timeout(AnaphoraError):
+    """The call did not finish within `timeout_ms`, the caller's own budget."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        super().__init__(f"timeout after {timeout_ms} ms")
+        self.timeout_ms = timeout_ms
+
+
+class Upstream(AnaphoraError):
+    """The provider answered with an error; what it said in structured form is kept."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        param: str | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+
+class RateLimited(Upstream):
+    """Too many requests or tokens; `retry_after` seconds when the provider said so."""
+
+    retryable = True
+
+
+class Overloaded(Upstream):
+    """The provider's own trouble (5xx, 529)."""
+
+    retryable = True
+
+
+class QuotaExhausted(Upstream):
+    """A spend cap or a per-day quota; waiting a moment does not help."""
+
+
+class Unauthenticated(Upstream):
+    """The key is missing, wrong or revoked."""
+
+
+class Forbidden(Upstream):
+    """The key is good but may not do this."""
+
+
+class NotFound(Upstream):
+    """No such model, file, cache entry or stored response."""
+
+
+class TooLarge(Upstream):
+    """The request body exceeds the provider's limit."""
+
+
+class ContextOverflow(Upstream):
+    """The prompt exceeds the model's context window."""
+
+
+class ContentRefused(Upstream):
+    """The provider declined the content."""
+
+
+class RequestRejected(Upstream):
+    """The provider called the request invalid; `param` is its own path to the field."""
+
+
+class Parse(AnaphoraError):
+    """An answer does not have the promised form. `path` is where in the answer."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+
+
+class NoFixture(AnaphoraError):
+    """Replay holds no fixture for this model and prompt."""
+
+    def __init__(self, *, model: str, prompt_hash: str) -> None:
+        super().__init__(f"no replay fixture for model={model} prompt_hash={prompt_hash}")
+        self.model = model
+        self.prompt_hash = prompt_hash
+
+
+class FixtureIntegrityFailed(AnaphoraError):
+    """A fixture folder is not what its index says; nothing from it is served."""
+
+
+class Io(AnaphoraError):
+    """A local file could not be read or written."""

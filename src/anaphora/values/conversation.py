@@ -1,0 +1,102 @@
+"""A conversation that grows: an append-only view, so that "what is new?" needs no comparing.
+
+Many views share one list; a view is that list and a length. Appending to the newest view is O(1)
+and shares everything; appending to an older one copies it first, which makes a fork. Two views of
+one list need no comparison: the shorter is a prefix of the longer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+from .message import Message
+
+
+class Conversation(Sequence[Message]):
+    """An immutable sequence of messages that is cheap to extend.
+
+    Messages without an id are numbered by position (`m0`, `m1`, …), so that marks and boundaries
+    can name them.
+    """
+
+    __slots__ = ("_items", "_length", "_lock")
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self._items: list[Message] = []
+        self._lock = threading.Lock()
+        _extend_numbered(self._items, messages)
+        self._length = len(self._items)
+
+    def append(self, *messages: Message) -> Conversation:
+        """A view that continues with these messages; this one stays as it is."""
+        with self._lock:
+            if self._length == len(self._items):
+                _extend_numbered(self._items, messages)
+                return self._view(self._items, self._lock, len(self._items))
+        forked = self._items[: self._length]
+        _extend_numbered(forked, messages)
+        return self._view(forked, threading.Lock(), len(forked))
+
+    def prefix(self, length: int) -> Conversation:
+        """The first `length` messages, without copying."""
+        return self._view(self._items, self._lock, max(0, min(length, self._length)))
+
+    def common_prefix(self, other: Conversation) -> int:
+        """How many leading messages say the same: by sharing, by identity, then by content."""
+        shortest = min(self._length, other._length)
+        if self._items is other._items:
+            return shortest
+        for index in range(shortest):
+            mine, theirs = self._items[index], other._items[index]
+            if mine is not theirs and not mine.says_the_same(theirs):
+                return index
+        return shortest
+
+    def extends(self, other: Conversation) -> bool:
+        return self.common_prefix(other) == len(other)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            return tuple(self._items[i] for i in range(start, stop, step))
+        if not -self._length <= index < self._length:
+            raise IndexError(f"message {index} of {self._length}")
+        return self._items[index if index >= 0 else self._length + index]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Message]:
+        for index in range(self._length):
+            yield self._items[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Conversation):
+            return NotImplemented
+        return self._length == other._length and (
+            self._items is other._items or self[:] == other[:]
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<Conversation of {self._length} messages>"
+
+    @classmethod
+    def _view(cls, items: list[Message], lock: threading.Lock, length: int) -> Conversation:
+        view = cls.__new__(cls)
+        view._items, view._lock, view._length = items, lock, length
+        return view
+
+
+def _extend_numbered(items: list[Message], messages: Iterable[Message]) -> None:
+    for message in messages:
+        if not message.id:
+            message = Message(id=f"m{len(items)}", role=message.role, parts=message.parts)
+        items.append(message)

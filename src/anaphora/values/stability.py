@@ -1,0 +1,50 @@
+"""How long a piece of a prompt stays the same, and how long a provider should keep it."""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+#: How long a provider keeps a cache entry after its last use. Which of them exist is the
+#: provider's business: the rules table says so.
+Ttl = Literal["5m", "30m", "1h", "12h", "24h"]
+
+TTL_SECONDS: dict[Ttl, int] = {"5m": 300, "30m": 1800, "1h": 3600, "12h": 43200, "24h": 86400}
+
+
+class CachePolicy(enum.Enum):
+    """What a prompt block asks of the provider's cache."""
+
+    NONE = "none"
+    EPHEMERAL_5M = "5m"
+    EPHEMERAL_1H = "1h"
+
+    @property
+    def is_cached(self) -> bool:
+        return self is not CachePolicy.NONE
+
+    @property
+    def ttl(self) -> Ttl | None:
+        return _POLICY_TTL[self]
+
+
+_POLICY_TTL: dict[CachePolicy, Ttl | None] = {
+    CachePolicy.NONE: None,
+    CachePolicy.EPHEMERAL_5M: "5m",
+    CachePolicy.EPHEMERAL_1H: "1h",
+}
+
+
+class SegmentRole(enum.Enum):
+    """The structural role of a run of messages: what it is for, not who speaks."""
+
+    STABLE_PREFIX = "stable_prefix"
+    """Guides, workspace, environment, skills: the same for the whole session."""
+    DYNAMIC_CONTEXT = "dynamic_context"
+    """A summary or per-round context, before the history. May change between rounds."""
+    SYSTEM_REMAINDER = "system_remainder"
+    """System messages of the history that are not part of the system field."""
+    CONVERSATION = "conversation"
+    """What user, assistant and tools really said."""
+    VOLATILE_TAIL = "volatile_tail"
+    """Rebuilt every round, never cached, always last."""
