@@ -40,6 +40,15 @@ def check_object(text: str, *, path: str = "$") -> str:
     return text
 
 
+def is_object(text: str) -> bool:
+    """Whether the text is a JSON object that can be sent as it is."""
+    try:
+        _check_object(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+    return True
+
+
 def loads(text: str | bytes, *, path: str = "$") -> Any:
     """JSON text as Python values, object keys in the order they came."""
     try:

@@ -30,6 +30,8 @@ Messages never carry keys, prompt text or reply text.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class AnaphoraError(Exception):
     """Base of everything raised here; `retryable` says whether sending again may help."""
@@ -40,9 +42,14 @@ class AnaphoraError(Exception):
 class InvalidRequest(AnaphoraError):
     """The input cannot be said. `path` is where: `messages[3].parts[0].arguments`."""
 
-    def __init__(self, message: str, *, path: str = "") -> None:
-        super().__init__(f"{path}: {message}" if path else message)
+    def __init__(self, reason: str, *, path: str = "") -> None:
+        super().__init__(f"{path}: {reason}" if path else reason)
+        self.reason = reason
         self.path = path
+
+    def within(self, place: str) -> Self:
+        """The same error, seen from further out: `place` leads the path."""
+        return type(self)(self.reason, path=f"{place}.{self.path}" if self.path else place)
 
 
 class InvalidTool(InvalidRequest):

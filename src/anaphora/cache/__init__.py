@@ -1,0 +1,8 @@
+"""Prompt caching: where the breakpoints go, and whether the prefix held."""
+
+from __future__ import annotations
+
+from .fingerprint import Difference, WireFingerprint, fingerprint
+from .planner import plan
+
+__all__ = ["Difference", "WireFingerprint", "fingerprint", "plan"]

@@ -1,0 +1,34 @@
+"""The prompt, said once: blocks, the IR and its views, contexts, compaction, tools, calls."""
+
+from __future__ import annotations
+
+from .blocks import PromptBlock, flatten_blocks
+from .cache_plan import BlockMark, PartMark, PromptCachePlan, ToolMark
+from .call import Call, OutputSchema, Params, Reasoning, ToolChoice
+from .compaction import Compaction, atomic_units, compact
+from .context import RenderedContext
+from .context_fingerprint import ContextFingerprint
+from .ir import Continuation, PromptIR, ResponsesOptions, Segment
+
+__all__ = [
+    "BlockMark",
+    "Call",
+    "Compaction",
+    "ContextFingerprint",
+    "Continuation",
+    "OutputSchema",
+    "Params",
+    "PartMark",
+    "PromptBlock",
+    "PromptCachePlan",
+    "PromptIR",
+    "Reasoning",
+    "RenderedContext",
+    "ResponsesOptions",
+    "Segment",
+    "ToolChoice",
+    "ToolMark",
+    "atomic_units",
+    "compact",
+    "flatten_blocks",
+]

@@ -35,7 +35,7 @@ from .parts import (
     Url,
 )
 from .reply import Reply, StopReason
-from .stability import TTL_SECONDS, CachePolicy, SegmentRole, Ttl
+from .stability import TTL_SECONDS, CachePolicy, Section, SegmentRole, Ttl
 from .tool import Tool
 from .usage import Usage, WriteTtl
 
@@ -64,6 +64,7 @@ __all__ = [
     "ReplyStart",
     "ResultPart",
     "Role",
+    "Section",
     "SegmentRole",
     "Source",
     "StopReason",

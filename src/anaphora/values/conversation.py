@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 from .message import Message
 
@@ -21,11 +21,14 @@ class Conversation(Sequence[Message]):
     can name them.
     """
 
-    __slots__ = ("_items", "_length", "_lock")
+    __slots__ = ("_items", "_length", "_lock", "memo")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._items: list[Message] = []
         self._lock = threading.Lock()
+        self.memo: dict[str, Any] = {}
+        """What others computed about these messages and would not compute again; shared by all
+        views of one list and let go with it."""
         _extend_numbered(self._items, messages)
         self._length = len(self._items)
 
@@ -34,23 +37,26 @@ class Conversation(Sequence[Message]):
         with self._lock:
             if self._length == len(self._items):
                 _extend_numbered(self._items, messages)
-                return self._view(self._items, self._lock, len(self._items))
-        forked = self._items[: self._length]
-        _extend_numbered(forked, messages)
-        return self._view(forked, threading.Lock(), len(forked))
+                return self._view(len(self._items))
+        return Conversation((*self[:], *messages))
 
     def prefix(self, length: int) -> Conversation:
         """The first `length` messages, without copying."""
-        return self._view(self._items, self._lock, max(0, min(length, self._length)))
+        return self._view(max(0, min(length, self._length)))
 
-    def common_prefix(self, other: Conversation) -> int:
-        """How many leading messages say the same: by sharing, by identity, then by content."""
+    def common_prefix(self, other: Conversation, *, ids: bool = False) -> int:
+        """How many leading messages say the same: by sharing, by identity, then by content.
+
+        Ids are not said to anyone, so they count only when asked for.
+        """
         shortest = min(self._length, other._length)
         if self._items is other._items:
             return shortest
         for index in range(shortest):
             mine, theirs = self._items[index], other._items[index]
-            if mine is not theirs and not mine.says_the_same(theirs):
+            if mine is not theirs and not (
+                mine.says_the_same(theirs) and (mine.id == theirs.id or not ids)
+            ):
                 return index
         return shortest
 
@@ -64,7 +70,9 @@ class Conversation(Sequence[Message]):
     def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
-            return tuple(self._items[i] for i in range(start, stop, step))
+            if step == 1:
+                return tuple(self._items[start:stop])
+            return tuple(self._items[at] for at in range(start, stop, step))
         if not -self._length <= index < self._length:
             raise IndexError(f"message {index} of {self._length}")
         return self._items[index if index >= 0 else self._length + index]
@@ -88,10 +96,10 @@ class Conversation(Sequence[Message]):
     def __repr__(self) -> str:
         return f"<Conversation of {self._length} messages>"
 
-    @classmethod
-    def _view(cls, items: list[Message], lock: threading.Lock, length: int) -> Conversation:
-        view = cls.__new__(cls)
-        view._items, view._lock, view._length = items, lock, length
+    def _view(self, length: int) -> Conversation:
+        view = Conversation.__new__(Conversation)
+        view._items, view._lock, view.memo = self._items, self._lock, self.memo
+        view._length = length
         return view
 
 

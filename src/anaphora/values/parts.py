@@ -123,13 +123,5 @@ class ToolResult(_Value, tag="tool_result", frozen=True):
 
 
 Part: TypeAlias = (
-    Text
-    | Image
-    | Document
-    | Audio
-    | ToolCall
-    | ToolResult
-    | Thinking
-    | Refusal
-    | Opaque
+    Text | Image | Document | Audio | ToolCall | ToolResult | Thinking | Refusal | Opaque
 )

@@ -12,6 +12,10 @@ Ttl = Literal["5m", "30m", "1h", "12h", "24h"]
 TTL_SECONDS: dict[Ttl, int] = {"5m": 300, "30m": 1800, "1h": 3600, "12h": 43200, "24h": 86400}
 
 
+#: The parts of a request that providers hash in an order of their own.
+Section = Literal["tools", "system", "messages"]
+
+
 class CachePolicy(enum.Enum):
     """What a prompt block asks of the provider's cache."""
 
@@ -25,14 +29,9 @@ class CachePolicy(enum.Enum):
 
     @property
     def ttl(self) -> Ttl | None:
-        return _POLICY_TTL[self]
-
-
-_POLICY_TTL: dict[CachePolicy, Ttl | None] = {
-    CachePolicy.NONE: None,
-    CachePolicy.EPHEMERAL_5M: "5m",
-    CachePolicy.EPHEMERAL_1H: "1h",
-}
+        if self is CachePolicy.NONE:
+            return None
+        return "1h" if self is CachePolicy.EPHEMERAL_1H else "5m"
 
 
 class SegmentRole(enum.Enum):

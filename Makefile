@@ -1,0 +1,65 @@
+# Everything installs into .venv; `make test` and `make demo` work right after a clone.
+# PYTHON=/path/to/python picks the interpreter; left empty, the first Python >= 3.11 found.
+
+PYTHON ?=
+# Extra flags for `make pins`, e.g. PINS=--upgrade or PINS="--upgrade-package ruff"
+PINS ?=
+UV_VERSION := 0.13.7
+
+BIN := .venv/bin
+TYPED := $(wildcard src tests bench soak)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench soak pins clean
+
+help: ## list the targets
+	@echo "anaphora: make <target>"
+	@sed -n 's/^\([a-z]*\): .*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
+		| while IFS='|' read -r name text; do printf '  %-7s %s\n' "$$name" "$$text"; done
+
+setup: ## create or refresh .venv with the pinned requirements
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh
+
+demo: setup ## run the demonstration: no network, no keys
+	@echo "demo: anaphora demo"
+	@$(BIN)/anaphora demo
+
+test: setup ## run the test suite
+	@echo "test: pytest"
+	@$(BIN)/python -m pytest
+
+# All four run, so that one look shows everything that is wrong.
+check: setup ## lint, formatting, types, layers
+	@failed=; \
+	run() { echo "check: $$*"; $(BIN)/"$$@" || failed=1; }; \
+	run ruff check; \
+	run ruff format --check; \
+	run mypy $(TYPED); \
+	run lint-imports --no-logo; \
+	if [ -n "$$failed" ]; then echo "check: something above failed"; exit 1; fi; \
+	echo "check: all good"
+
+bench: setup ## run every benchmark; each prints a table, then one line of JSON
+	@set -e; found=; \
+	for file in bench/[!_]*.py; do \
+		[ -e "$$file" ] || continue; \
+		found=1; echo "bench: $$file"; $(BIN)/python "$$file"; \
+	done; \
+	[ -n "$$found" ] || echo "bench: no benchmarks in bench/"
+
+soak: setup ## run the long tests in soak/
+	@if [ -d soak ]; then echo "soak: pytest soak"; $(BIN)/python -m pytest soak; \
+	else echo "soak: there is no soak/ folder, nothing to run"; fi
+
+pins: setup ## rewrite requirements/dev.txt from pyproject.toml and dev.in (PINS=--upgrade)
+	@echo "pins: resolving with uv $(UV_VERSION)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make pins" $(PINS) \
+		--extra cli -o requirements/dev.txt pyproject.toml requirements/dev.in
+	@echo "pins: wrote requirements/dev.txt"
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,63 @@
+"""What models are and how their caches behave, as dated data with sources.
+
+    catalog.profile("anthropic", "claude-opus-5-5").mid_conversation_system.value
+    catalog.rules("anthropic", "claude-opus-5-5").minimum_tokens.value
+
+The rows are TOML files beside this module, read on first use. `Catalog.with_rows` lays your own
+rows over them.
+"""
+
+from __future__ import annotations
+
+from .cache_rules import (
+    Breakpoint,
+    CacheRules,
+    Isolation,
+    Knob,
+    LookbackUnit,
+    Mechanism,
+    Moment,
+)
+from .figure import Disputed, Figure
+from .load import Catalog, decode, shipped
+from .profiles import Feature, Profile
+from .tokens import TokenEstimate, estimate, estimate_within
+
+
+def profile(provider: str, model: str) -> Profile:
+    """The model's profile; for an unknown one its provider's defaults, `known=False`."""
+    return shipped().profile(provider, model)
+
+
+def rules(provider: str, model: str) -> CacheRules:
+    """The model's cache rules; for an unknown one its provider's careful defaults."""
+    return shipped().rules(provider, model)
+
+
+def models(provider: str | None = None) -> tuple[Profile, ...]:
+    """Every known model, of one provider or of all."""
+    return shipped().models(provider)
+
+
+__all__ = [
+    "Breakpoint",
+    "CacheRules",
+    "Catalog",
+    "Disputed",
+    "Feature",
+    "Figure",
+    "Isolation",
+    "Knob",
+    "LookbackUnit",
+    "Mechanism",
+    "Moment",
+    "Profile",
+    "TokenEstimate",
+    "decode",
+    "estimate",
+    "estimate_within",
+    "models",
+    "profile",
+    "rules",
+    "shipped",
+]

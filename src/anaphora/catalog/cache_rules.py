@@ -1,0 +1,130 @@
+"""How one provider caches one model's prompts: what planner, simulator and verdict all read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from anaphora.errors import InvalidCatalog
+from anaphora.values import TTL_SECONDS, Section, Ttl
+
+from .figure import Figure
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+
+Mechanism: TypeAlias = Literal["explicit", "implicit", "both"]
+"""Markers in the request, the provider's own doing, or either."""
+
+LookbackUnit: TypeAlias = Literal["blocks", "tool_runs", "messages"]
+"""What one look-back position is: a block; a block, with consecutive tool_use (or tool_result)
+blocks taken as one; or a message."""
+
+Breakpoint: TypeAlias = Literal["none", "last_block", "last_message", "granules", "units"]
+"""Where the provider ends a prefix by itself: nowhere, at the last eligible block, at the last
+eligible message, every `granule_tokens`, or where it persisted a unit earlier."""
+
+Moment: TypeAlias = Literal["request_start", "response_start", "response_end"]
+
+Isolation: TypeAlias = Literal["workspace", "organization", "server"]
+
+Knob: TypeAlias = Literal[
+    "model",
+    "tools",
+    "tool_choice",
+    "parallel_tools",
+    "thinking",
+    "effort",
+    "verbosity",
+    "output_format",
+    "speed",
+    "service_tier",
+    "cache_key",
+    "betas",
+    "web_search",
+    "citations",
+    "images",
+]
+"""What can void cached sections without a block of theirs changing."""
+
+
+class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The rules of one model's cache. Every one is a `Figure`, so it can say where it is from."""
+
+    provider: str
+    model: str
+
+    mechanism: Figure[Mechanism]
+    isolation: Figure[Isolation]
+    """Who shares entries: nobody outside this."""
+
+    # What is hashed.
+    hash_order: Figure[tuple[Section, ...]]
+    minimum_tokens: Figure[Count]
+    """Shorter prefixes are not cached, and nothing says so."""
+    granule_tokens: Figure[Annotated[int, msgspec.Meta(ge=1)]]
+    """Cached lengths are multiples of this; 1 where the boundary is exact."""
+    invalidates: dict[Knob, Figure[tuple[Section, ...]]]
+    """The sections that a change of each knob voids."""
+
+    # Where a prefix may end.
+    slots: Figure[Count]
+    """Markers a request may carry."""
+    markable: Figure[tuple[str, ...]]
+    """Kinds of block, in the wire's own words, that may carry a marker."""
+    unmarkable: Figure[tuple[str, ...]]
+    """Kinds known to be refused. A kind in neither list is unknown: leave it unmarked."""
+    automatic_breakpoint: Figure[Breakpoint]
+    automatic_slots: Figure[Count]
+    """Slots that the automatic breakpoint takes from `slots`."""
+    lookback_positions: Figure[Count] | None = None
+    """How far before a marker an earlier write is found, the marker's own position counted."""
+    lookback_unit: Figure[LookbackUnit] | None = None
+
+    # How long it lasts.
+    ttls: Figure[tuple[Ttl, ...]]
+    """Longest first, which is the order they may appear in."""
+    longer_ttl_first: Figure[bool]
+    """A longer TTL after a shorter one is refused."""
+    default_ttl: Figure[Ttl] | None = None
+    reads_refresh: Figure[bool]
+    ttl_from: Figure[Moment]
+    readable_from: Figure[Moment]
+    visibility_delay: Figure[Amount]
+    """Seconds after `readable_from` in which a read may still find the older entry."""
+
+    # What it costs, in multiples of the uncached input price.
+    read_price: Figure[Amount]
+    write_price: dict[Ttl, Figure[Amount]]
+    """By TTL; a TTL without one is written at the input price."""
+    storage_price: Figure[Amount] | None = None
+    """Dollars per million tokens and hour, where keeping an entry is billed."""
+
+    def __post_init__(self) -> None:
+        ttls = self.ttls.value
+        seconds = [TTL_SECONDS[ttl] for ttl in ttls]
+        if seconds != sorted(set(seconds), reverse=True):
+            raise self._invalid("ttls are each listed once, longest first")
+        if self.default_ttl is not None and self.default_ttl.value not in ttls:
+            raise self._invalid(f"default_ttl {self.default_ttl.value} is not among the ttls")
+        if unpriced := [ttl for ttl in self.write_price if ttl not in ttls]:
+            raise self._invalid(f"write_price for {unpriced[0]}, which is not among the ttls")
+        if len(set(self.hash_order.value)) != len(self.hash_order.value):
+            raise self._invalid("hash_order names a section twice")
+        if both := set(self.markable.value) & set(self.unmarkable.value):
+            raise self._invalid(f"{min(both)} is both markable and unmarkable")
+        if (self.lookback_positions is None) != (self.lookback_unit is None):
+            raise self._invalid("lookback_positions and lookback_unit come together")
+
+    def may_mark(self, kind: str) -> bool:
+        """Whether a block of that kind is known to take a marker."""
+        return kind in self.markable.value
+
+    def voided_by(self, knob: Knob) -> tuple[Section, ...]:
+        """The sections that must be written again when that knob changes."""
+        figure = self.invalidates.get(knob)
+        return () if figure is None else figure.value
+
+    def _invalid(self, message: str) -> InvalidCatalog:
+        return InvalidCatalog(message, row=f"rules of {self.provider} {self.model}".rstrip())

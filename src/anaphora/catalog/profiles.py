@@ -1,0 +1,64 @@
+"""What one model is and takes: what rendering and estimating need to know about it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from .figure import Figure
+
+Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Limit: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
+
+Feature: TypeAlias = Literal[
+    "sampling",
+    "forced_tools",
+    "disabled_thinking",
+    "budgeted_thinking",
+    "assistant_documents",
+    "user_text_citations",
+]
+"""Parts of a request that some model or API version answers with a 400: temperature, top_p and
+top_k; tool choice any or a named tool; thinking turned off; thinking with a token budget;
+documents in assistant messages; citations on user text."""
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model. What no source states is `None`, or a figure that is not `verified`."""
+
+    provider: str
+    id: str
+    """The catalog's id, without a date; for an unknown model the id that was asked for."""
+    known: bool
+    """False: nobody described this model; the figures are its provider's careful defaults."""
+
+    tokenizer: Figure[str]
+    bytes_per_token: Figure[Positive]
+    """UTF-8 bytes of compact JSON blocks, which is what a chunk holds, per billed token."""
+    token_error: Figure[Share]
+    """How far off an estimate by `bytes_per_token` may be, as a share of the estimate."""
+    context_tokens: Figure[Limit] | None = None
+    output_tokens: Figure[Limit] | None = None
+
+    mid_conversation_system: Figure[bool]
+    """Takes `role: "system"` inside messages."""
+    strips_thinking: Figure[bool]
+    """Drops earlier thinking at a plain user turn, which voids the cached messages."""
+    refusals: Figure[tuple[Feature, ...]]
+    """What this model refuses whatever the API version."""
+
+    api_version: Figure[str] | None = None
+    """The version header to send unless the caller names another."""
+    version_refusals: dict[str, Figure[tuple[Feature, ...]]] = {}
+    """What each API version refuses, by version."""
+
+    def refuses(self, feature: Feature, *, api_version: str | None = None) -> bool:
+        """Whether a request with that feature is known to be refused on that API version."""
+        if feature in self.refusals.value:
+            return True
+        if api_version is None and self.api_version is not None:
+            api_version = self.api_version.value
+        by_version = self.version_refusals.get(api_version or "")
+        return by_version is not None and feature in by_version.value

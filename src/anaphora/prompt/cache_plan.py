@@ -1,0 +1,57 @@
+"""What the caller decides about breakpoints: the only authority on them.
+
+A mark names a tool, a system block, or a part of a message by the message's id. It never names a
+message by its index: rendering may merge messages, and then the index would mean another one.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from anaphora.values import Ttl
+
+
+class _Mark(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="on"
+):
+    """Common ground of all marks."""
+
+
+class ToolMark(_Mark, tag="tool", frozen=True):
+    name: str
+    ttl: Ttl = "5m"
+
+
+class BlockMark(_Mark, tag="block", frozen=True):
+    """On the system block at this index of `PromptIR.system_blocks`."""
+
+    index: int
+    ttl: Ttl = "5m"
+
+
+class PartMark(_Mark, tag="part", frozen=True):
+    """On a part of a message. `(2,)` is its third part, `(2, 0)` the first part inside that tool
+    result; the empty path means the last part that can carry a mark."""
+
+    message_id: str
+    path: tuple[int, ...] = ()
+    ttl: Ttl = "5m"
+
+
+Mark: TypeAlias = ToolMark | BlockMark | PartMark
+
+
+class PromptCachePlan(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """The caller's own marks, and what the planner should know to place the others."""
+
+    marks: tuple[Mark, ...] = ()
+    frozen_through: str | None = None
+    """Id of the last message that stays byte-stable until the next compaction."""
+    messages: bool = True
+    """False when no message may carry a marker, because what stands first among them changes."""
+    message_ttl: Ttl = "5m"
+    """How long the breakpoints inside the history should live."""

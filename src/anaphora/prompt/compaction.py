@@ -1,0 +1,119 @@
+"""Compaction: a history that outgrew its budget loses its oldest units, and says what that costs.
+
+A unit is what providers only accept whole: a tool call, its results and the answer that follows.
+Whatever is dropped at the front moves every byte behind it, so all that was cached is written
+again: the notice says how many tokens that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from anaphora.errors import InvalidRequest
+from anaphora.values import Conversation, Message, Notice, ToolCall, ToolResult
+
+from .context import RenderedContext
+
+TokenCount = Callable[[Message], int]
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """The context after compaction, how many turns went, and what it means for the cache."""
+
+    context: RenderedContext
+    dropped: int
+    notices: tuple[Notice, ...]
+
+
+def compact(
+    context: RenderedContext,
+    *,
+    budget: int,
+    tokens: TokenCount,
+    summary: Message | None = None,
+) -> Compaction:
+    """Keeps the newest units that fit into `budget` tokens, behind `summary` if there is one.
+
+    Within budget nothing changes, and neither does the frozen boundary. The newest unit always
+    stays, even when it alone exceeds the budget (a notice says so). After a real compaction every
+    remaining turn is frozen until the next.
+    """
+    if budget <= 0:
+        raise InvalidRequest(f"must be a positive number of tokens, not {budget}", path="budget")
+    turns = context.turns
+    sums = _token_sums(turns, tokens)
+    if sums[len(turns)] <= budget:
+        return Compaction(context, 0, ())
+
+    available = budget - (tokens(summary) if summary else 0)
+    units = atomic_units(turns)
+    keep_from = units[-1].start
+    for unit in reversed(units[:-1]):
+        if sums[len(turns)] - sums[unit.start] > available:
+            break
+        keep_from = unit.start
+    if keep_from == 0:
+        return Compaction(context, 0, (_over_budget(sums[len(turns)], budget),))
+
+    kept = turns[keep_from:]
+    compacted = Conversation((summary, *kept) if summary else kept)
+    unchanged = compacted.common_prefix(turns)
+    notices = [
+        Notice(
+            code="compaction_uncaches",
+            message=f"{keep_from} turns dropped; what stands behind them moves, so"
+            f" {sums[len(turns)] - sums[unchanged]} tokens leave the cache",
+            path=f"turns[{unchanged}]",
+            tokens=sums[len(turns)] - sums[unchanged],
+        )
+    ]
+    if sums[len(turns)] - sums[keep_from] > available:
+        notices.append(_over_budget(sums[len(turns)] - sums[keep_from], available))
+    after = msgspec.structs.replace(context, turns=compacted, frozen_prefix_len=len(compacted))
+    return Compaction(after, keep_from, tuple(notices))
+
+
+def atomic_units(turns: Conversation) -> list[range]:
+    """The turns in stretches that may only be kept or dropped whole.
+
+    A call opens a unit; it closes with the first assistant message that calls nothing. Calls that
+    answer calls (a tool loop) therefore make one unit.
+    """
+    units: list[range] = []
+    start, in_loop = 0, False
+    for index, message in enumerate(turns):
+        calls = any(isinstance(part, ToolCall) for part in message.parts)
+        results = any(isinstance(part, ToolResult) for part in message.parts)
+        answers = in_loop and message.role == "assistant" and not calls
+        if in_loop and not calls and not results and not answers and message.role == "user":
+            # The user spoke before the loop was answered: the loop ends where it stands.
+            units.append(range(start, index))
+            start, in_loop = index, False
+        in_loop = (in_loop or calls) and not answers
+        if not in_loop:
+            units.append(range(start, index + 1))
+            start = index + 1
+    if start < len(turns):
+        units.append(range(start, len(turns)))
+    return units
+
+
+def _over_budget(tokens: int, budget: int) -> Notice:
+    return Notice(
+        code="over_budget",
+        message=f"the newest unit alone is {tokens} tokens, over the {budget} there are for it;"
+        " it is kept whole",
+        tokens=tokens,
+    )
+
+
+def _token_sums(turns: Conversation, tokens: TokenCount) -> list[int]:
+    """Running totals, kept with the conversation: a turn counts only what it added."""
+    counted_by, known = turns.memo.get("token_sums", (None, None))
+    sums: list[int] = known if counted_by is tokens else [0]
+    for message in turns[len(sums) - 1 :]:
+        sums.append(sums[-1] + tokens(message))
+    turns.memo["token_sums"] = (tokens, sums)
+    return sums

@@ -1,0 +1,103 @@
+"""RenderedContext: a prompt in the four slots that agent frameworks produce.
+
+    system_stable      identity                                 never changes
+    system_knowledge   memories, skills, artifacts              changes now and then
+    turns              history                                  only grows
+    state_turn         task state and signals                   rebuilt at every call
+
+The state turn stays out of `turns`, so that the history remains byte-stable.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.errors import Parse
+from anaphora.values import Conversation, Message, Notice, SegmentRole, from_json
+
+from .blocks import PromptBlock
+from .cache_plan import PromptCachePlan
+from .context_fingerprint import ContextFingerprint
+from .ir import PromptIR, Segment
+
+
+class RenderedContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One render of an agent's context, slot by slot."""
+
+    system_stable: str = ""
+    system_knowledge: str = ""
+    turns: Conversation = msgspec.field(default_factory=Conversation)
+    state_turn: Message | None = None
+    frozen_prefix_len: int | None = None
+    """How many leading turns stay byte-stable until the next compaction. None: no distinct frozen
+    region, so the rolling pair of breakpoints is used. Out-of-range values are clamped."""
+    state_in_turns: bool = False
+    """The older shape: there is no state turn, and `turns[0]` still carries the state."""
+
+    @property
+    def system_text(self) -> str:
+        """Both system slots for wires with one system field; empty ones left out."""
+        return "\n\n".join(slot for slot in (self.system_stable, self.system_knowledge) if slot)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> RenderedContext:
+        """Reads both shapes. A producer that does not know `state_turn` leaves the field out
+        (today's writes `null`), and then `turns[0]` is taken to carry the state."""
+        fields = from_json(data, dict[str, msgspec.Raw])
+        text = fields.pop("system_text", None)
+        older = "state_turn" not in fields and "state_in_turns" not in fields
+        context = from_json(msgspec.json.encode(fields), cls)
+        if text is not None and from_json(bytes(text), str) != context.system_text:
+            raise Parse(
+                "differs from system_stable and system_knowledge joined by a blank line",
+                path="system_text",
+            )
+        return msgspec.structs.replace(context, state_in_turns=True) if older else context
+
+    def prefix_fingerprint(self) -> ContextFingerprint:
+        """Certifies what a later render may reuse of this one."""
+        return ContextFingerprint(self.system_stable, self.system_knowledge, self.turns)
+
+    def frozen_len(self) -> int | None:
+        """`frozen_prefix_len` within range; None when nothing is frozen."""
+        if self.frozen_prefix_len is None:
+            return None
+        return max(0, min(self.frozen_prefix_len, len(self.turns))) or None
+
+    def notices(self) -> tuple[Notice, ...]:
+        """What this shape keeps the planner from doing."""
+        if not self.state_in_turns or not self.turns:
+            return ()
+        return (
+            Notice(
+                code="state_in_turns",
+                message="the first turn carries the state and changes at every call, so no message"
+                " can be cached; pass it as state_turn instead",
+                path="turns[0]",
+            ),
+        )
+
+    def to_ir(self) -> PromptIR:
+        """Stable and knowledge become system blocks with a breakpoint each, turns the conversation,
+        the state turn the volatile tail, the frozen boundary a mark in the cache plan.
+
+        The two blocks ask for different TTLs (an hour, five minutes), because blocks that agree
+        share one breakpoint.
+        """
+        blocks = (
+            PromptBlock.cached_long("system_stable", self.system_stable, "identity"),
+            PromptBlock.cached_short("system_knowledge", self.system_knowledge, "knowledge"),
+        )
+        segments = [Segment(SegmentRole.CONVERSATION, self.turns)]
+        if self.state_turn is not None:
+            segments.append(Segment.of(SegmentRole.VOLATILE_TAIL, self.state_turn))
+        frozen = self.frozen_len()
+        return PromptIR(
+            system_text=self.system_text,
+            system_blocks=tuple(block for block in blocks if block.text),
+            segments=tuple(segments),
+            cache=PromptCachePlan(
+                frozen_through=self.turns[frozen - 1].id if frozen else None,
+                messages=not self.state_in_turns,
+            ),
+        )

@@ -1,0 +1,191 @@
+"""PromptIR: the prompt, said once, for every provider.
+
+A wire asks for one of the views below and never reads the fields ad hoc:
+
+    system_field()          the system prompt as one text
+    system_field_blocks()   the same for wires whose system field is a list of blocks
+    body_runs()             the messages as segments in chat order (what wires render)
+    body_chat()             the same as one list
+    flatten()               [system] + body_chat()
+    responses_input()       the input list of the Responses API
+    continuation_delta()    only what a stored response has not seen
+
+`body_chat` and `continuation_delta` order the system remainder differently, on purpose: it stands
+between dynamic context and conversation in the first, and leads the second. They are written
+independently and stay so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from anaphora.values import Conversation, Message, SegmentRole
+
+from .blocks import PromptBlock
+from .cache_plan import PromptCachePlan
+
+
+class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run of messages that share one structural role."""
+
+    role: SegmentRole
+    messages: Conversation
+
+    @classmethod
+    def of(cls, role: SegmentRole, *messages: Message) -> Segment:
+        return cls(role, Conversation(messages))
+
+
+class Continuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Continue a response that the provider stored."""
+
+    previous_response_id: str
+    last_committed_assistant_id: str | None = None
+    """The assistant message the stored response ended with; None when there was none."""
+
+
+class ResponsesOptions(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """Request options of the Responses API: the caller's policy, and the prompt's view."""
+
+    store: bool | None = None
+    verbosity: str | None = None
+    reasoning_summary: str | None = None
+    include: tuple[str, ...] | None = None
+    truncation: str | None = None
+    input: tuple[Message, ...] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+
+
+class PromptIR(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """One round's prompt. Frozen: the next round is a new value that shares what did not change."""
+
+    system_text: str = ""
+    """Byte-authoritative when not empty."""
+    system_blocks: tuple[PromptBlock, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    cache: PromptCachePlan = PromptCachePlan()
+    continuation: Continuation | None = None
+    state_position: Literal["tail", "head"] = "tail"
+    """Where the volatile tail goes; at the head it voids every automatic prefix cache."""
+    dynamic_position: Literal["before", "tail"] = "before"
+    """Dynamic context before the conversation, or behind it where it costs less."""
+
+    @classmethod
+    def chat(
+        cls,
+        conversation: Conversation | Iterable[Message],
+        *,
+        system: str | Iterable[PromptBlock] = (),
+        tail: Iterable[Message] = (),
+        cache: PromptCachePlan | None = None,
+    ) -> PromptIR:
+        """The usual prompt: a system prompt, a history, and what is rebuilt every round."""
+        history = (
+            conversation if isinstance(conversation, Conversation) else Conversation(conversation)
+        )
+        segments = [Segment(SegmentRole.CONVERSATION, history)]
+        if volatile := Conversation(tail):
+            segments.append(Segment(SegmentRole.VOLATILE_TAIL, volatile))
+        return cls(
+            system_text=system if isinstance(system, str) else "",
+            system_blocks=() if isinstance(system, str) else tuple(system),
+            segments=tuple(segments),
+            cache=cache or PromptCachePlan(),
+        )
+
+    def run(self, role: SegmentRole) -> Conversation:
+        """All messages of a role. Two segments of one role are merged in order."""
+        runs = [segment.messages for segment in self.segments if segment.role is role]
+        if len(runs) == 1:
+            return runs[0]
+        return Conversation(message for run in runs for message in run)
+
+    def system_field(self) -> str:
+        """The authoritative text, or else the blocks that are not blank, joined by a blank line."""
+        if self.system_text:
+            return self.system_text
+        return "\n\n".join(block.text for block in self.system_blocks if block.text.strip())
+
+    def system_field_blocks(self) -> tuple[PromptBlock, ...]:
+        """The blocks that are not blank; without any, the text as a single block."""
+        blocks = self.system_blocks
+        if not all(block.text.strip() for block in blocks):
+            blocks = tuple(block for block in blocks if block.text.strip())
+        if not blocks and self.system_text.strip():
+            return (PromptBlock("system", self.system_text),)
+        return blocks
+
+    def body_runs(self) -> tuple[Segment, ...]:
+        """The messages in chat order, one segment a role, empty ones left out."""
+        stable = self._segment(SegmentRole.STABLE_PREFIX)
+        dynamic = self._segment(SegmentRole.DYNAMIC_CONTEXT)
+        remainder = self._segment(SegmentRole.SYSTEM_REMAINDER)
+        conversation = self._segment(SegmentRole.CONVERSATION)
+        volatile = self._segment(SegmentRole.VOLATILE_TAIL)
+        if self.dynamic_position == "before":
+            order = [stable, dynamic, remainder, conversation]
+        else:
+            order = [stable, remainder, conversation, dynamic]
+        order.insert(0 if self.state_position == "head" else len(order), volatile)
+        return tuple(segment for segment in order if segment is not None)
+
+    def body_chat(self) -> list[Message]:
+        """Stable prefix, dynamic context, system remainder, conversation, volatile tail."""
+        return [message for segment in self.body_runs() for message in segment.messages]
+
+    def flatten(self) -> list[Message]:
+        """The trimmed system message, unless blank, ahead of the body."""
+        system = self.system_field().strip()
+        body = self.body_chat()
+        return [Message.system(system), *body] if system else body
+
+    def responses_input(self) -> list[Message]:
+        """The system prompt travels as `instructions`, so this is the body alone."""
+        return self.body_chat()
+
+    def responses_request_options(self, base: ResponsesOptions | None = None) -> ResponsesOptions:
+        """The caller's policy with this prompt's input, instructions and continuation."""
+        options = msgspec.structs.replace(
+            base or ResponsesOptions(),
+            input=tuple(self.responses_input()),
+            instructions=self.system_field().strip() or None,
+        )
+        if self.continuation is None:
+            return options
+        return msgspec.structs.replace(
+            options, previous_response_id=self.continuation.previous_response_id
+        )
+
+    def continuation_delta(self) -> list[Message]:
+        """System remainder first, dynamic context, conversation tail, volatile tail."""
+        return [
+            *self.run(SegmentRole.SYSTEM_REMAINDER),
+            *self.run(SegmentRole.DYNAMIC_CONTEXT),
+            *self._conversation_tail(),
+            *self.run(SegmentRole.VOLATILE_TAIL),
+        ]
+
+    def _conversation_tail(self) -> tuple[Message, ...]:
+        """Strictly after the committed assistant message; everything when that is not to be found
+        or nothing follows it, since an empty delta would say nothing at all."""
+        conversation = self.run(SegmentRole.CONVERSATION)
+        boundary = self.continuation and self.continuation.last_committed_assistant_id
+        if boundary:
+            for index in range(len(conversation) - 1, -1, -1):
+                if conversation[index].id == boundary:
+                    return conversation[index + 1 :] or conversation[:]
+        return conversation[:]
+
+    def _segment(self, role: SegmentRole) -> Segment | None:
+        same_role = [s for s in self.segments if s.role is role and len(s.messages)]
+        if len(same_role) < 2:
+            return same_role[0] if same_role else None
+        return Segment(role, self.run(role))

@@ -1,0 +1,117 @@
+"""From the JSON text a model wrote to arguments that are known to fit.
+
+Problems name the path (`arguments.filters[0].kind`) and what was expected; they never quote the
+value, which is reply text.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, Protocol
+
+import msgspec
+
+from anaphora import canonical
+from anaphora.errors import InvalidRequest, InvalidTool
+
+_ROOT = "arguments"
+_FIELD = re.compile(r"^Object (?:missing required|contains unknown) field `(.+)`$", re.DOTALL)
+_QUOTES_VALUE = re.compile(r"^Invalid (?:enum )?value ", re.DOTALL)
+
+
+class Arguments(Protocol):
+    """Reads the arguments of one tool."""
+
+    def read(self, text: str) -> dict[str, Any]: ...
+
+
+class StructArguments:
+    """For functions: strict decoding into a struct, values converted to the hinted types."""
+
+    def __init__(self, struct: type[msgspec.Struct], *, choices: dict[str, list[Any]]) -> None:
+        self._names = struct.__struct_fields__
+        self._choices = choices
+        self._decoder = msgspec.json.Decoder(struct)
+
+    def read(self, text: str) -> dict[str, Any]:
+        """The arguments that were given; what was left out is the function's own default."""
+        try:
+            decoded = self._decoder.decode(_or_empty(text))
+        except msgspec.ValidationError as problem:
+            raise self._explain(str(problem)) from None
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as problem:
+            raise InvalidRequest(f"not JSON: {problem}", path=_ROOT) from None
+        given = ((name, getattr(decoded, name)) for name in self._names)
+        return {name: value for name, value in given if value is not msgspec.UNSET}
+
+    def _explain(self, problem: str) -> InvalidRequest:
+        """msgspec says "Expected `int`, got `str` - at `$.limit`"; the last "at" is the path's."""
+        reason, _, where = problem.rpartition(" - at `")
+        if not reason:
+            reason, where = problem, "$`"
+        if where.startswith("key` in `"):
+            where = where.removeprefix("key` in `")
+            reason = f"{reason} (in a key)"
+        steps = where.removesuffix("`").removeprefix("$")
+        path = _ROOT + steps
+        if _QUOTES_VALUE.match(reason):
+            choices = self._choices.get(steps.removeprefix("."))
+            reason = f"expected one of {_listed(choices)}" if choices else "not an allowed value"
+        elif field := _FIELD.match(reason):
+            if path == _ROOT and field[1] not in self._names:
+                reason = f"unknown field; known: {', '.join(self._names) or 'none'}"
+            path = f"{path}.{field[1]}"
+        return InvalidRequest(reason, path=path)
+
+
+class SchemaArguments:
+    """For schema and MCP tools: checked against the schema, handed on as plain JSON values."""
+
+    def __init__(self, schema: str, *, path: str) -> None:
+        self._schema = schema
+        self._path = path
+
+    def read(self, text: str) -> dict[str, Any]:
+        try:
+            arguments = canonical.loads(_or_empty(text), path=_ROOT)
+        except RecursionError:
+            raise InvalidRequest("nested too deeply", path=_ROOT) from None
+        if not isinstance(arguments, dict):
+            kind = type(arguments).__name__
+            raise InvalidRequest(f"expected an object, got {kind}", path=_ROOT)
+        for problem in self._validator.iter_errors(arguments):
+            path = _ROOT + "".join(
+                f"[{step}]" if isinstance(step, int) else f".{step}"
+                for step in problem.instance_path
+            )
+            missing = getattr(problem.kind, "property", None)
+            if isinstance(missing, str):
+                path = f"{path}.{missing}"
+            raise InvalidRequest(problem.message, path=path)
+        return arguments
+
+    @functools.cached_property
+    def _validator(self) -> Any:
+        import jsonschema_rs  # slow to load, and apps without schema tools never need it
+
+        try:
+            return jsonschema_rs.validator_for(
+                self._schema, mask="the value", retriever=_refuse_to_fetch
+            )
+        except jsonschema_rs.ValidationError as problem:
+            raise InvalidTool(f"not a JSON schema: {problem.message}", path=self._path) from None
+
+
+def _refuse_to_fetch(uri: str) -> Any:
+    """A listing from elsewhere must not make us open files or connections."""
+    raise ValueError(f"{uri} is not fetched; put what it says into $defs")
+
+
+def _or_empty(text: str) -> str:
+    """Some models write nothing at all where a tool takes no arguments."""
+    return text if text.strip() else "{}"
+
+
+def _listed(values: list[Any]) -> str:
+    return canonical.dumps(values).decode().removeprefix("[").removesuffix("]")

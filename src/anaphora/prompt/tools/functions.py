@@ -1,0 +1,252 @@
+"""From a Python function to a tool: its signature, hints and docstring are the definition."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from anaphora import canonical
+from anaphora.errors import InvalidJson, InvalidTool
+
+from .arguments import StructArguments
+from .plain import plain
+from .schema import tool_schema
+
+_REFUSED_KINDS: dict[Any, str] = {
+    inspect.Parameter.POSITIONAL_ONLY: "is positional-only; models name their arguments, drop `/`",
+    inspect.Parameter.VAR_POSITIONAL: "collects positional arguments; take a list instead",
+    inspect.Parameter.VAR_KEYWORD: "collects keyword arguments; take a dict instead",
+}
+
+
+class FunctionTool(msgspec.Struct, frozen=True):
+    """What a function says about itself, and the reader of its arguments."""
+
+    name: str
+    description: str
+    schema: str
+    arguments: StructArguments
+
+
+class _Parameter(msgspec.Struct, frozen=True):
+    name: str
+    hint: Any
+    description: str | None
+    required: bool
+    default: Any = None
+
+
+def function_tool(
+    function: Callable[..., Any], *, name: str | None = None, description: str | None = None
+) -> FunctionTool:
+    """Name, description and schema of a function; `InvalidTool` names the parameter that is amiss.
+
+    Descriptions of parameters come from `Annotated[int, msgspec.Meta(description="…")]`, else from
+    `Annotated[int, "…"]`, else from the docstring (Google, NumPy or Sphinx style). A default that
+    JSON can hold is stated in the schema; any other only makes the parameter optional.
+    """
+    name = name or _name_of(function)
+    target = _annotated_part(function)
+    documented, about = _read_docstring(target)
+    parameters = _parameters(function, target, name, about)
+    schema = _schema_of(parameters)
+    return FunctionTool(
+        name=name,
+        description=documented if description is None else description,
+        schema=tool_schema(schema, path=f"tools.{name}.schema"),
+        arguments=StructArguments(_struct_of(parameters), choices=_choices(schema)),
+    )
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine, for functions, partials and callable objects."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    if inspect.isclass(function):
+        raise InvalidTool(f"{function.__name__} is a class; a tool is made from a function")
+    name = getattr(function, "__name__", "<lambda>")
+    if name == "<lambda>":
+        raise InvalidTool(f"{function!r} has no name of its own; pass name=", path="name")
+    return str(name)
+
+
+def _annotated_part(function: Callable[..., Any]) -> Any:
+    """The thing that carries hints and docstring: partials and callable objects wrap it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function):
+        return inspect.unwrap(function)
+    return inspect.unwrap(type(function).__call__)
+
+
+def _read_docstring(target: Any) -> tuple[str, dict[str, str]]:
+    # Python 3.13 strips indentation when it compiles; cleandoc makes older versions agree.
+    text = inspect.cleandoc(target.__doc__ or "")
+    if not text:
+        return "", {}
+    import docstring_parser  # only apps that make tools from functions need it
+
+    try:
+        parsed = docstring_parser.parse(text)
+    except docstring_parser.ParseError:
+        return text, {}
+    about = {item.arg_name: (item.description or "").strip() for item in parsed.params}
+    return (parsed.description or "").strip(), about
+
+
+def _parameters(
+    function: Callable[..., Any], target: Any, name: str, about: dict[str, str]
+) -> list[_Parameter]:
+    found = []
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as problem:
+        raise InvalidTool(f"has no signature to read: {problem}", path=name) from None
+    hints = _hints(target, name, signature.parameters.keys())
+    for parameter in signature.parameters.values():
+        path = f"{name}.{parameter.name}"
+        if refusal := _REFUSED_KINDS.get(parameter.kind):
+            raise InvalidTool(f"parameter `{parameter.name}` {refusal}", path=path)
+        if parameter.name not in hints:
+            raise InvalidTool(
+                f"parameter `{parameter.name}` has no type hint; add one, e.g. "
+                f"`{parameter.name}: str`",
+                path=path,
+            )
+        hint = hints[parameter.name]
+        required = parameter.default is parameter.empty
+        if parameter.default is None and not _takes_none(hint):
+            hint = hint | None  # `limit: int = None` means it
+        _check(hint, parameter.name, path)
+        found.append(
+            _Parameter(
+                name=parameter.name,
+                hint=hint,
+                description=_annotated_text(hints[parameter.name]) or about.get(parameter.name),
+                required=required,
+                default=parameter.default,
+            )
+        )
+    return found
+
+
+def _hints(target: Any, name: str, parameters: typing.Iterable[str]) -> dict[str, Any]:
+    wanted = set(parameters)
+    try:
+        annotations = getattr(target, "__annotations__", {})
+        written = {key: hint for key, hint in annotations.items() if key in wanted}
+        # Without the return hint, which may name something only type checkers import.
+        return typing.get_type_hints(
+            types.SimpleNamespace(__annotations__=written),
+            globalns=getattr(target, "__globals__", {}),
+            include_extras=True,
+        )
+    except (NameError, AttributeError, TypeError, SyntaxError) as problem:
+        raise InvalidTool(
+            f"a type hint cannot be resolved: {problem}; define or import it at module level, "
+            "not under TYPE_CHECKING",
+            path=name,
+        ) from None
+
+
+def _takes_none(hint: Any) -> bool:
+    while typing.get_origin(hint) is typing.Annotated:
+        hint = hint.__origin__
+    return hint in (Any, None, types.NoneType) or types.NoneType in typing.get_args(hint)
+
+
+def _annotated_text(hint: Any) -> str | None:
+    texts = (extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, str))
+    return next(texts, None)
+
+
+def _check(hint: Any, name: str, path: str) -> None:
+    try:
+        msgspec.json.schema(hint)
+        msgspec.json.Decoder(hint)
+    except (TypeError, ValueError) as problem:
+        reason = str(problem).splitlines()[-1]
+        raise InvalidTool(
+            f"parameter `{name}` has a type without a JSON form: {reason}; use JSON types, enums, "
+            "Literal, dataclasses, TypedDict or msgspec.Struct",
+            path=path,
+        ) from None
+
+
+def _schema_of(parameters: list[_Parameter]) -> dict[str, Any]:
+    schemas, components = msgspec.json.schema_components([item.hint for item in parameters])
+    properties = {}
+    for parameter, schema in zip(parameters, schemas, strict=True):
+        if parameter.description:
+            schema.setdefault("description", parameter.description)
+        if not parameter.required:
+            _state_default(schema, parameter.default)
+        properties[parameter.name] = schema
+    for component in components.values():
+        _tidy(component)
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [parameter.name for parameter in parameters if parameter.required],
+        "additionalProperties": False,
+        **({"$defs": components} if components else {}),
+    }
+
+
+def _state_default(schema: dict[str, Any], default: object) -> None:
+    try:
+        value = plain(default)
+        canonical.dumps(value)
+    except InvalidJson:
+        return
+    schema["default"] = value
+
+
+def _tidy(component: dict[str, Any]) -> None:
+    """Drops the class name as title, and makes what msgspec took from a class the same always."""
+    component.pop("title", None)
+    if "description" in component:
+        component["description"] = inspect.cleandoc(component["description"])
+    fields = [*component.get("properties", {}).values(), *component.get("prefixItems", ())]
+    for field in fields:
+        # A frozenset's default comes in hash order.
+        branches = [field, *field.get("anyOf", ())]
+        if any(branch.get("uniqueItems") for branch in branches) and field.get("default"):
+            field["default"] = sorted(field["default"], key=msgspec.json.encode)
+
+
+def _choices(schema: dict[str, Any]) -> dict[str, list[Any]]:
+    """The values of parameters that have a list of them, for telling a model what was expected."""
+    choices = {}
+    for name, field in schema["properties"].items():
+        for branch in (field, *field.get("anyOf", ())):
+            component = branch.get("$ref", "").removeprefix("#/$defs/")
+            found = branch if not component else schema["$defs"][component]
+            if "enum" in found:
+                choices[name] = found["enum"]
+    return choices
+
+
+def _struct_of(parameters: list[_Parameter]) -> type[msgspec.Struct]:
+    fields = [
+        (item.name, item.hint)
+        if item.required
+        # Unset rather than the default: the function applies its own, fresh or shared as written.
+        else (item.name, item.hint, msgspec.field(default_factory=_unset))
+        for item in parameters
+    ]
+    return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _unset() -> Any:
+    return msgspec.UNSET

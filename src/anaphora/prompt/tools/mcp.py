@@ -1,0 +1,201 @@
+"""MCP servers' tools and results, as plain JSON: no dependency on any MCP package.
+
+Objects of the official package (anything with `model_dump`) are taken as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora import canonical
+from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool
+from anaphora.values import (
+    Audio,
+    Bytes,
+    Document,
+    Extras,
+    Image,
+    Opaque,
+    ResultPart,
+    Text,
+    Tool,
+    ToolResult,
+)
+
+from .functions import is_async
+from .names import wire_name
+from .schema import tool_schema
+
+#: `call(name, arguments)` asks the server, by the name the server gave.
+McpCall: TypeAlias = Callable[[str, dict[str, Any]], Any]
+
+
+class McpTool(msgspec.Struct, frozen=True):
+    """A listed tool: the server's own name for it, ours, and the tool as the model sees it."""
+
+    listed: str
+    name: str
+    tool: Tool
+
+
+def mcp_tools(
+    listing: object, *, prefix: str = "", sort_properties: bool = False
+) -> tuple[McpTool, ...]:
+    """The tools of a `tools/list` result, or of the bare list in it.
+
+    `prefix` goes before every name, to keep two servers apart. `sort_properties` is for servers
+    that list a schema's properties in a different order each time. Title, annotations and output
+    schema, which no model sees, are kept in `Tool.extras["mcp"]`.
+    """
+    listing = _data(listing)
+    entries = listing.get("tools") if isinstance(listing, dict) else listing
+    if not isinstance(entries, list | tuple):
+        raise InvalidTool("expected a tools/list result or a list of tools", path="tools")
+    return tuple(
+        _listed_tool(_data(entry), f"tools[{index}]", prefix, sort_properties)
+        for index, entry in enumerate(entries)
+    )
+
+
+def mcp_result(result: object) -> ToolResult:
+    """A `tools/call` result as a tool result that still needs its call id.
+
+    Nothing is lost: text, images, audio and PDFs become parts; links and text resources become
+    their JSON, which every model can read; anything else is carried along as `Opaque`. Structured
+    content is added as JSON text unless a text part says the same already.
+    """
+    result = _data(result)
+    if not isinstance(result, dict) or not result.keys() & {"content", "structuredContent"}:
+        raise InvalidRequest("expected an MCP result: an object with `content`", path="result")
+    blocks = result.get("content") or ()
+    if not isinstance(blocks, list | tuple):
+        raise InvalidRequest("expected a list of content blocks", path="result.content")
+    parts = [_part(_data(block), f"result.content[{i}]") for i, block in enumerate(blocks)]
+    structured = result.get("structuredContent")
+    if structured is not None and not _says(parts, structured):
+        parts.append(Text(_json(structured, "result.structuredContent")))
+    return ToolResult(
+        call_id="",
+        content=tuple(parts) or "",
+        error=result.get("isError") is True,
+        extras=_extras(result, "content", "structuredContent", "isError", path="result"),
+    )
+
+
+def mcp_handler(call: McpCall, name: str) -> Callable[[dict[str, Any]], Any]:
+    """A handler that asks the server for this tool and converts what it answers."""
+
+    async def converted(answer: Awaitable[object]) -> ToolResult:
+        return mcp_result(await answer)
+
+    async def run_async(arguments: dict[str, Any]) -> ToolResult:
+        return mcp_result(await call(name, arguments))
+
+    def run(arguments: dict[str, Any]) -> Any:
+        answer = call(name, arguments)
+        return converted(answer) if inspect.isawaitable(answer) else mcp_result(answer)
+
+    return run_async if is_async(call) else run
+
+
+def _listed_tool(entry: Any, path: str, prefix: str, sort_properties: bool) -> McpTool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"]:
+        raise InvalidTool("expected an object with a `name`", path=path)
+    listed: str = entry["name"]
+    name = prefix + listed
+    schema = tool_schema(
+        entry.get("inputSchema") or {},
+        sort_properties=sort_properties,
+        path=f"tools.{name}.schema",
+    )
+    tool = Tool(
+        name=wire_name(name),
+        description=entry.get("description") or entry.get("title") or "",
+        schema=schema,
+        # `_meta` may hold times and cursors: with it, equal listings would give unequal tools.
+        extras=_extras(entry, "name", "description", "inputSchema", "_meta", path=path),
+    )
+    return McpTool(listed=listed, name=name, tool=tool)
+
+
+def _part(block: Any, path: str) -> ResultPart:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(kind, str):
+        raise InvalidRequest("expected an object with a `type`", path=path)
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return Text(text, extras=_extras(block, "type", "text", path=path))
+        case {"type": "image" | "audio", "data": str(data), "mimeType": str(media_type)}:
+            content = _decode(data)
+            if content is not None:
+                extras = _extras(block, "type", "data", "mimeType", path=path)
+                source = Bytes(content, media_type)
+                return (
+                    Image(source, extras=extras)
+                    if kind == "image"
+                    else Audio(source, extras=extras)
+                )
+        case {"type": "resource_link"} | {"type": "resource", "resource": {"text": str()}}:
+            return Text(_json(block, path))
+        case {"type": "resource", "resource": {"blob": str(data), "mimeType": str(media_type)}}:
+            part = _binary(block, data, media_type, path)
+            if part is not None:
+                return part
+    return Opaque("mcp", kind, _json(block, path))
+
+
+def _binary(block: dict[str, Any], data: str, media_type: str, path: str) -> ResultPart | None:
+    """The media a model can look at or listen to; the rest of the block goes into the extras."""
+    content = _decode(data)
+    if content is None:
+        return None
+    resource = {k: v for k, v in block["resource"].items() if k not in ("blob", "mimeType")}
+    rest = {**{k: v for k, v in block.items() if k != "type"}, "resource": resource}
+    extras = {"mcp": _json(rest, path)}
+    source = Bytes(content, media_type)
+    if media_type.startswith("image/"):
+        return Image(source, extras=extras)
+    if media_type.startswith("audio/"):
+        return Audio(source, extras=extras)
+    if media_type == "application/pdf":
+        return Document(source, title=resource.get("uri"), extras=extras)
+    return None
+
+
+def _decode(data: str) -> bytes | None:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _says(parts: list[ResultPart], structured: object) -> bool:
+    for part in parts:
+        if isinstance(part, Text):
+            try:
+                if canonical.loads(part.text) == structured:
+                    return True
+            except InvalidJson:
+                continue
+    return False
+
+
+def _extras(block: dict[str, Any], *named: str, path: str) -> Extras | None:
+    rest = {key: value for key, value in block.items() if key not in named and value is not None}
+    return {"mcp": _json(rest, path)} if rest else None
+
+
+def _json(value: object, path: str) -> str:
+    return canonical.dumps(value, path=path).decode()
+
+
+def _data(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return value

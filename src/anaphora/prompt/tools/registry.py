@@ -1,0 +1,303 @@
+"""The tools of an app, in one order whatever the order they came in."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from anaphora import canonical
+from anaphora.errors import InvalidRequest, InvalidTool
+from anaphora.values import CachePolicy, Tool, ToolCall
+
+from .arguments import SchemaArguments
+from .functions import function_tool, is_async
+from .mcp import McpCall, mcp_handler, mcp_tools
+from .names import wire_name
+from .schema import tool_schema
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A call that is known to fit its tool; calling it runs the tool.
+
+    With `is_async` the call gives a coroutine. `timeout` is the tool's own, in seconds.
+    """
+
+    call: ToolCall
+    tool: Tool
+    run: Callable[[], Any]
+    is_async: bool = False
+    timeout: float | None = None
+
+    def __call__(self) -> Any:
+        return self.run()
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool and how to run it: `prepare` makes a call without parameters from arguments text."""
+
+    name: str
+    tool: Tool
+    prepare: Callable[[str], Callable[[], Any]] | None = None
+    is_async: bool = False
+    timeout: float | None = None
+
+
+class ToolRegistry:
+    """Tools by name. What the model sees never depends on who registered first.
+
+    Names may be looked up as they were given or as the model sees them (`wire_name`).
+    """
+
+    def __init__(self) -> None:
+        # Both are replaced whole, never changed in place: readers in other threads see one state.
+        self._entries: dict[str, _Entry] = {}
+        self._tools: tuple[Tool, ...] = ()
+
+    def tools(self) -> tuple[Tool, ...]:
+        """All tools, sorted by name: the same tuple object for as long as they say the same."""
+        return self._tools
+
+    def get(self, name: str) -> Tool | None:
+        entry = self._entries.get(wire_name(name)) if name else None
+        return entry.tool if entry else None
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(
+        self,
+        tool: Callable[..., Any] | Tool,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        cache: CachePolicy = CachePolicy.NONE,
+        timeout: float | None = None,
+        strict: bool | None = None,
+        replace: bool = False,
+    ) -> Tool:
+        """Adds a function, described by its signature and docstring, or a finished tool.
+
+        A finished `Tool` has no handler here: it is for what the app or the provider runs itself.
+        `timeout` is in seconds and overrides the dispatcher's. A name that is taken is refused
+        unless `replace` says so.
+        """
+        if isinstance(tool, Tool):
+            given = name or tool.name
+            entry = _Entry(
+                name=given,
+                timeout=timeout,
+                tool=msgspec.structs.replace(
+                    tool,
+                    name=wire_name(given),
+                    description=tool.description if description is None else description,
+                    schema=tool_schema(tool.schema, path=f"tools.{given}.schema"),
+                    cache=cache if cache.is_cached else tool.cache,
+                    strict=tool.strict if strict is None else strict,
+                ),
+            )
+        else:
+            made = function_tool(tool, name=name, description=description)
+            function, arguments = tool, made.arguments
+            entry = _Entry(
+                name=made.name,
+                prepare=lambda text: functools.partial(function, **arguments.read(text)),
+                is_async=is_async(function),
+                timeout=timeout,
+                tool=Tool(
+                    name=wire_name(made.name),
+                    description=made.description,
+                    schema=made.schema,
+                    strict=strict,
+                    cache=cache,
+                ),
+            )
+        return self._put([entry], replace)[0]
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        cache: CachePolicy = CachePolicy.NONE,
+        timeout: float | None = None,
+        strict: bool | None = None,
+        replace: bool = False,
+    ) -> Callable[[F], F]: ...
+    def tool(
+        self,
+        function: F | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        cache: CachePolicy = CachePolicy.NONE,
+        timeout: float | None = None,
+        strict: bool | None = None,
+        replace: bool = False,
+    ) -> F | Callable[[F], F]:
+        """`@registry.tool` or `@registry.tool(timeout=5)`; the function itself stays as it is."""
+
+        def register(function: F) -> F:
+            self.add(
+                function,
+                name=name,
+                description=description,
+                cache=cache,
+                timeout=timeout,
+                strict=strict,
+                replace=replace,
+            )
+            return function
+
+        return register if function is None else register(function)
+
+    def add_schema(
+        self,
+        name: str,
+        description: str,
+        schema: dict[str, Any] | str,
+        handler: Callable[[dict[str, Any]], Any],
+        *,
+        cache: CachePolicy = CachePolicy.NONE,
+        timeout: float | None = None,
+        strict: bool | None = None,
+        sort_properties: bool = False,
+        replace: bool = False,
+    ) -> Tool:
+        """Adds a tool that is described by a JSON schema; the handler gets one dictionary."""
+        path = f"tools.{name}.schema"
+        tool = Tool(
+            name=wire_name(name),
+            description=description,
+            schema=tool_schema(schema, sort_properties=sort_properties, path=path),
+            strict=strict,
+            cache=cache,
+        )
+        return self._put([_schema_entry(name, tool, handler, timeout)], replace)[0]
+
+    def add_mcp(
+        self,
+        listing: object,
+        call: McpCall,
+        *,
+        prefix: str = "",
+        cache: CachePolicy = CachePolicy.NONE,
+        timeout: float | None = None,
+        sort_properties: bool = False,
+        replace: bool = False,
+    ) -> tuple[Tool, ...]:
+        """Adds what an MCP server lists, all or nothing; `call(name, arguments)` asks the server.
+
+        After a reconnect, add the new listing with `replace=True`: if it says the same, `tools()`
+        is still the same object. Tools the server no longer lists stay until `remove`.
+        """
+        return self._put(
+            [
+                _schema_entry(
+                    item.name,
+                    msgspec.structs.replace(item.tool, cache=cache),
+                    mcp_handler(call, item.listed),
+                    timeout,
+                )
+                for item in mcp_tools(listing, prefix=prefix, sort_properties=sort_properties)
+            ],
+            replace,
+        )
+
+    def remove(self, name: str) -> None:
+        """Takes a tool away; `KeyError` when there is none of that name."""
+        entries = dict(self._entries)
+        if not name or entries.pop(wire_name(name), None) is None:
+            raise KeyError(name)
+        self._settle(entries)
+
+    def bind(self, call: ToolCall) -> Bound:
+        """The call, checked and ready to run; `InvalidRequest` says what does not fit.
+
+        Running nothing, it may also be used to check calls that someone else will run.
+        """
+        entry = self._entries.get(wire_name(call.name)) if call.name else None
+        if entry is None:
+            known = ", ".join(tool.name for tool in self._tools) or "none"
+            raise InvalidRequest(f"there is no tool `{call.name}`; known tools: {known}")
+        if entry.prepare is None:
+            raise InvalidRequest(f"tool `{call.name}` has no handler in this registry")
+        return Bound(
+            call=call,
+            tool=entry.tool,
+            run=entry.prepare(call.arguments),
+            is_async=entry.is_async,
+            timeout=entry.timeout,
+        )
+
+    def _put(self, added: Iterable[_Entry], replace: bool) -> tuple[Tool, ...]:
+        entries = dict(self._entries)
+        new: dict[str, _Entry] = {}
+        for entry in added:
+            key = entry.tool.name
+            _check(entry)
+            # Twice in one listing is a mistake even where replacing what was there is not.
+            taken = new.get(key) or entries.get(key)
+            if taken is not None:
+                _refuse_clash(entry, taken, replace and key not in new)
+                if taken.tool == entry.tool:
+                    entry = msgspec.structs.replace(entry, tool=taken.tool)
+            new[key] = entry
+        self._settle(entries | new)
+        return tuple(entry.tool for entry in new.values())
+
+    def _settle(self, entries: dict[str, _Entry]) -> None:
+        tools = tuple(entries[name].tool for name in sorted(entries))
+        self._entries = entries
+        if tools != self._tools:
+            self._tools = tools
+
+
+def _schema_entry(
+    name: str, tool: Tool, handler: Callable[[dict[str, Any]], Any], timeout: float | None
+) -> _Entry:
+    arguments = SchemaArguments(tool.schema, path=f"tools.{name}.schema")
+    return _Entry(
+        name=name,
+        tool=tool,
+        prepare=lambda text: functools.partial(handler, arguments.read(text)),
+        is_async=is_async(handler),
+        timeout=timeout,
+    )
+
+
+def _refuse_clash(entry: _Entry, taken: _Entry, replace: bool) -> None:
+    if entry.name != taken.name:
+        raise InvalidTool(
+            f"`{entry.name}` and `{taken.name}` would both be called `{taken.tool.name}`; "
+            "rename one of them",
+            path=f"tools.{entry.name}",
+        )
+    if not replace:
+        raise InvalidTool(
+            f"there is already a tool `{entry.name}`; pass replace=True to replace it",
+            path=f"tools.{entry.name}",
+        )
+
+
+def _check(entry: _Entry) -> None:
+    place = f"tools.{entry.name}"
+    if not isinstance(entry.tool.description, str):
+        raise InvalidTool("must be text", path=f"{place}.description")
+    canonical.dumps(entry.tool.description, path=f"{place}.description")
+    if entry.timeout is not None and not (entry.timeout > 0 and math.isfinite(entry.timeout)):
+        raise InvalidTool("must be a positive number of seconds, or None", path=f"{place}.timeout")

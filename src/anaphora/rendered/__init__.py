@@ -1,0 +1,22 @@
+"""A prompt on a wire: chunks, marks and requests. What wires make and the cache layer plans."""
+
+from __future__ import annotations
+
+from .chunks import Chunk, Rendered, Run
+from .log import Addition, ChunkLog, Hashed, Kind
+from .plan import Mark, Plan
+from .request import Body, Request
+
+__all__ = [
+    "Addition",
+    "Body",
+    "Chunk",
+    "ChunkLog",
+    "Hashed",
+    "Kind",
+    "Mark",
+    "Plan",
+    "Rendered",
+    "Request",
+    "Run",
+]

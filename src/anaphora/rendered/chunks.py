@@ -1,0 +1,224 @@
+"""Rendered: the effective prompt as chunks in the provider's hash order, without markers.
+
+A chunk's glue leads it (the comma, the opening of a message or of a section); closing brackets are
+the envelope's. That is why the chunks of one turn are the beginning of the next turn's, byte for
+byte, even where a new message is merged into the last one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from anaphora.values import Notice, Section, SegmentRole, Ttl
+
+from .log import ChunkLog, Kind
+from .plan import Mark
+
+
+class Run(msgspec.Struct, frozen=True, eq=False):
+    """Chunks that were rendered together: the tools, the system blocks, or one segment."""
+
+    section: Section
+    log: ChunkLog
+    count: int
+    """How many chunks of the log belong to this run."""
+    role: SegmentRole | None = None
+    """The segment's role; None for tools and system blocks."""
+    lead: bytes = b""
+    """The glue before the first chunk: it depends on what stands before the run."""
+    close: bytes = b""
+    """What the envelope puts behind the run; no part of the cacheable bytes."""
+    source: Any = None
+    """What it was rendered from: the tools, the blocks, or the messages."""
+    first_message: int = 0
+    first_block: int = 0
+    """Where the first chunk stands in the body: message on the wire, block in it."""
+    before: str | None = None
+    after: str | None = None
+    """The wire roles around the run, as it was rendered between them."""
+
+    @property
+    def size(self) -> int:
+        return len(self.lead) + self.log.start(self.count)
+
+    @property
+    def volatile(self) -> bool:
+        return self.role is SegmentRole.VOLATILE_TAIL
+
+    @property
+    def last_role(self) -> str:
+        """The wire role of the last message."""
+        return self.log.roles[self.log.wire_message_of(self.count - 1)]
+
+    def offset(self, chunk: int) -> int:
+        """Where a chunk begins, glue included, counted from the beginning of the run."""
+        return len(self.lead) + self.log.start(chunk) if chunk else 0
+
+    def label(self, chunk: int) -> str:
+        if self.section != "messages":
+            return self.log.labels[chunk]
+        message_id = self.log.ids[self.log.message_of(chunk)]
+        assert self.role is not None
+        return f"{self.role.value} {message_id}"
+
+    def position(self, chunk: int) -> tuple[int, int]:
+        """Message on the wire and block in it."""
+        opened = self.log.wire_message_of(chunk)
+        block = chunk - self.log.opens[opened]
+        return self.first_message + opened, block + (self.first_block if opened == 0 else 0)
+
+    def path(self, chunk: int) -> str:
+        """The JSON path of a chunk in the request body."""
+        if self.section != "messages":
+            return f"{self.section}[{chunk}]"
+        message, block = self.position(chunk)
+        return f"messages[{message}].content[{block}]"
+
+    def notices(self) -> list[Notice]:
+        if not self.log.notices:
+            return []
+        messages = bisect_right(self.log.message_ends, self.count)
+        return [notice for at, notice in self.log.notices if at < max(messages, 1)]
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """One block of the prompt, as it goes over the wire."""
+
+    index: int
+    """Position among all chunks of the prompt."""
+    kind: Kind
+    label: str
+    path: str
+    data: bytes
+    """Glue and block, without marker."""
+    splice: int | None
+    """Where in `data` a marker goes; None where the provider takes none."""
+    tokens: int
+    """Estimated from the length."""
+    section: Section
+    role: SegmentRole | None
+    message_id: str | None
+    ends_message: bool
+    """The last chunk of its source message."""
+
+
+class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """A call on one wire: everything the planner and the assembler need to know of it."""
+
+    wire: str
+    model: str
+    runs: tuple[Run, ...]
+    """In hash order; none is empty."""
+    cacheable: int
+    """How many leading chunks may be reused by the next turn: up to the first volatile chunk, or
+    the first dynamic one that differs from the turn before."""
+    head: bytes
+    """The body before the first run."""
+    tail: bytes
+    """The body after the last run."""
+    method: str = "POST"
+    target: str
+    headers: tuple[tuple[str, str], ...] = ()
+    markers: Mapping[Ttl, bytes]
+    """What marking a chunk inserts at its splice."""
+    knobs: tuple[tuple[str, bytes], ...] = ()
+    """Every parameter that affects the cache without being a chunk."""
+    marks: tuple[Mark, ...] = ()
+    """The caller's own marks."""
+    frozen: int | None = None
+    """The last chunk of the frozen region."""
+    messages_cacheable: bool = True
+    message_ttl: Ttl = "5m"
+    bytes_per_token: float = 4.0
+    notices: tuple[Notice, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(run.count for run in self.runs)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return (self.chunk(index) for index in range(len(self)))
+
+    def locate(self, chunk: int) -> tuple[Run, int]:
+        """The run a chunk is in, and its position there."""
+        for run in self.runs:
+            if chunk < run.count:
+                return run, chunk
+            chunk -= run.count
+        raise IndexError("chunk index out of range")
+
+    def first_chunk(self, wanted: Run) -> int:
+        """The index of a run's first chunk."""
+        index = 0
+        for run in self.runs:
+            if run is wanted:
+                return index
+            index += run.count
+        raise ValueError("not a run of this prompt")
+
+    def chunk(self, index: int) -> Chunk:
+        run, at = self.locate(index)
+        log = run.log
+        lead = run.lead if at == 0 else b""
+        begin, splice = log.start(at), log.splices[at]
+        data = lead + log.slice(begin, log.ends[at])
+        in_messages = run.section == "messages"
+        message = log.message_of(at) if in_messages else -1
+        return Chunk(
+            index=index,
+            kind=log.kinds[at],
+            label=run.label(at),
+            path=run.path(at),
+            data=data,
+            splice=None if splice < 0 else len(lead) + splice - begin,
+            tokens=self.tokens_in(len(data)),
+            section=run.section,
+            role=run.role,
+            message_id=log.ids[message] if in_messages else None,
+            ends_message=in_messages and at + 1 == log.message_ends[message],
+        )
+
+    def markable(self, chunk: int) -> bool:
+        run, at = self.locate(chunk)
+        return run.log.splices[at] >= 0
+
+    def offset(self, chunk: int) -> int:
+        """Where a chunk begins in the prompt's bytes; for the chunk after the last, their size."""
+        offset = 0
+        for run in self.runs:
+            if chunk <= run.count:
+                return offset + run.offset(chunk)
+            offset += run.size
+            chunk -= run.count
+        raise IndexError("chunk index out of range")
+
+    def at_offset(self, offset: int) -> int:
+        """The chunk that holds this byte of the prompt."""
+        index = 0
+        for run in self.runs:
+            if offset < run.size:
+                return index + bisect_right(run.log.ends, max(0, offset - len(run.lead)))
+            offset -= run.size
+            index += run.count
+        raise IndexError("byte offset out of range")
+
+    def data(self, chunks: int | None = None) -> bytes:
+        """The bytes of the first `chunks` chunks, or of all."""
+        left = len(self) if chunks is None else chunks
+        pieces = []
+        for run in self.runs:
+            take = min(left, run.count)
+            if take:
+                pieces += [run.lead, run.log.slice(0, run.log.start(take))]
+            left -= take
+        return b"".join(pieces)
+
+    def cacheable_data(self) -> bytes:
+        """The bytes that the next turn must begin with."""
+        return self.data(self.cacheable)
+
+    def tokens_in(self, size: int) -> int:
+        return round(size / self.bytes_per_token)

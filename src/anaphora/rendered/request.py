@@ -1,0 +1,55 @@
+"""A request, ready to send: the body stays a handful of slices until someone needs it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from .log import ChunkLog
+
+Piece = bytes | tuple[ChunkLog, int, int]
+
+
+class Body:
+    """The body of a request. `len()` is known without joining; `join()` gives the bytes.
+
+    Iterating yields the slices without copying. A slice that is kept alive pins the buffer it
+    looks into, and the next turn then has to copy that buffer; so send it, and let it go.
+    """
+
+    __slots__ = ("_pieces", "_size")
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+        self._size = sum(
+            len(piece) if isinstance(piece, bytes) else piece[2] - piece[1] for piece in pieces
+        )
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        for piece in self._pieces:
+            if isinstance(piece, bytes):
+                yield piece
+            else:
+                log, start, end = piece
+                yield memoryview(log.buffer)[start:end]
+
+    def join(self) -> bytes:
+        return b"".join(self)
+
+    __bytes__ = join
+
+    def __repr__(self) -> str:
+        return f"<Body of {self._size} bytes in {len(self._pieces)} slices>"
+
+
+class Request(msgspec.Struct, frozen=True, eq=False):
+    """Method, path, headers and body. Address and authorisation are the client's."""
+
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: Body

@@ -1,0 +1,255 @@
+"""One part, one content block: a small function for each kind.
+
+Each gives the block's bytes, or None when Anthropic has no way to say the part; then a notice
+explains it. Fields stand in one fixed order, content is always an array.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from anaphora.canonical import check_object, is_object, string
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Kind
+from anaphora.values import (
+    Audio,
+    Bytes,
+    Document,
+    Extras,
+    Image,
+    Notice,
+    Opaque,
+    Part,
+    Refusal,
+    ResultPart,
+    Source,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+)
+
+WIRE = "anthropic"
+
+Notices = list[Notice]
+
+
+def text(part: Text, notices: Notices) -> bytes | None:
+    if not part.text or part.text.isspace():
+        notices.append(Notice("blank_text", "a blank text block is refused, so it is left out"))
+        return None
+    return b'{"type":"text","text":' + string(part.text) + closing(part.extras)
+
+
+def image(part: Image, notices: Notices) -> bytes | None:
+    source = _source(part.source, notices)
+    return source and b'{"type":"image","source":' + source + closing(part.extras)
+
+
+def document(part: Document, notices: Notices) -> bytes | None:
+    source = _source(part.source, notices)
+    if source is None:
+        return None
+    title = b"" if part.title is None else b',"title":' + string(part.title)
+    context = b"" if part.context is None else b',"context":' + string(part.context)
+    return b'{"type":"document","source":' + source + title + context + closing(part.extras)
+
+
+def audio(_: Audio, notices: Notices) -> None:
+    notices.append(Notice("audio_unsupported", "Anthropic takes no audio, so it is left out"))
+
+
+def tool_call(part: ToolCall, notices: Notices) -> bytes:
+    if is_object(part.arguments):
+        arguments = part.arguments.encode()
+    elif not part.arguments.strip():
+        arguments = b"{}"
+    else:
+        # The model wrote something that is no object; nothing of it may be lost.
+        arguments = b'{"invalid_arguments":' + string(part.arguments) + b"}"
+        notices.append(
+            Notice(
+                "arguments_not_an_object",
+                "the call's arguments are not a JSON object; sent as text in invalid_arguments",
+                "arguments",
+            )
+        )
+    return (
+        b'{"type":"tool_use","id":'
+        + string(part.id)
+        + b',"name":'
+        + string(part.name)
+        + b',"input":'
+        + arguments
+        + closing(part.extras)
+    )
+
+
+def tool_result(part: ToolResult, notices: Notices) -> bytes:
+    content = part.content
+    if isinstance(content, str):
+        blocks = b'{"type":"text","text":' + string(content) + b"}" if content else b""
+    else:
+        blocks = b",".join(_result_blocks(content, notices))
+    return (
+        _result_opening(part)
+        + blocks
+        + (b'],"is_error":true' if part.error else b"]")
+        + closing(part.extras)
+    )
+
+
+def thinking(part: Thinking, notices: Notices) -> bytes | None:
+    if part.provider not in (None, WIRE):
+        notices.append(
+            Notice(
+                "foreign_thinking",
+                f"reasoning signed by {part.provider} means nothing to Anthropic; left out",
+            )
+        )
+        return None
+    if part.signature is not None:
+        return (
+            b'{"type":"thinking","thinking":'
+            + string(part.text)
+            + b',"signature":'
+            + string(part.signature)
+            + closing(part.extras)
+        )
+    if part.data is not None:
+        return b'{"type":"redacted_thinking","data":' + string(part.data) + closing(part.extras)
+    notices.append(
+        Notice("unsigned_thinking", "reasoning without a signature is refused, so it is left out")
+    )
+    return None
+
+
+def refusal(part: Refusal, notices: Notices) -> bytes | None:
+    notices.append(Notice("refusal_as_text", "Anthropic has no refusal block; sent as text"))
+    return text(Text(part.text), notices)
+
+
+def opaque(part: Opaque, notices: Notices) -> bytes | None:
+    if part.provider != WIRE:
+        notices.append(
+            Notice(
+                "foreign_block",
+                f"a {part.kind} block of {part.provider} means nothing to Anthropic; left out",
+            )
+        )
+        return None
+    return check_object(part.json, path="json").encode()
+
+
+def block_for(part: object) -> tuple[Kind, int | None, Callable[[Any, Notices], bytes | None]]:
+    """What the cache rules call a part's block, where in it a marker goes, and the function that
+    says it."""
+    try:
+        return _BLOCKS[type(part)]
+    except KeyError:
+        if isinstance(part, Opaque):
+            return Kind.OTHER, _BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, opaque
+        raise InvalidRequest(
+            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
+        ) from None
+
+
+def is_said(part: Part) -> bool:
+    """Whether a part becomes a block at all."""
+    return block_for(part)[2](part, []) is not None
+
+
+def closing(extras: Extras | None) -> bytes:
+    """The end of a block, with the fields that came along for this wire."""
+    if extras is None or WIRE not in extras:
+        return b"}"
+    inner = check_object(extras[WIRE], path=f"extras.{WIRE}").strip()[1:-1].strip()
+    return b"," + inner.encode() + b"}" if inner else b"}"
+
+
+def nested_splice(part: ToolResult, index: int) -> int | None:
+    """Where in the block of a tool result a marker for its part `index` goes."""
+    if isinstance(part.content, str) or not _result_blocks(part.content[index : index + 1], []):
+        return None
+    blocks = b",".join(_result_blocks(part.content[: index + 1], []))
+    return len(_result_opening(part)) + len(blocks) - 1
+
+
+def _result_opening(part: ToolResult) -> bytes:
+    return b'{"type":"tool_result","tool_use_id":' + string(part.call_id) + b',"content":['
+
+
+def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]:
+    blocks = []
+    for index, part in enumerate(parts):
+        try:
+            block = block_for(part)[2](part, notices)
+        except InvalidRequest as problem:
+            raise problem.within(f"content[{index}]") from None
+        if block is not None:
+            blocks.append(block)
+    return blocks
+
+
+def _source(source: Source, notices: Notices) -> bytes | None:
+    if isinstance(source, Bytes):
+        if source.media_type == "text/plain":
+            return (
+                b'{"type":"text","media_type":"text/plain","data":'
+                + string(source.data.decode())
+                + b"}"
+            )
+        return (
+            b'{"type":"base64","media_type":'
+            + string(source.media_type)
+            + b',"data":"'
+            + base64.b64encode(source.data)
+            + b'"}'
+        )
+    if isinstance(source, Url):
+        return b'{"type":"url","url":' + string(source.url) + b"}"
+    if source.provider != WIRE:
+        notices.append(
+            Notice("foreign_file", f"a file id of {source.provider} means nothing to Anthropic")
+        )
+        return None
+    return b'{"type":"file","file_id":' + string(source.id) + b"}"
+
+
+_BEFORE_BRACE = -1
+
+#: Blocks we carry along without reading that may carry a marker: the rules table has the same.
+MARKABLE_OPAQUE = frozenset(
+    {
+        "bash_code_execution_tool_result",
+        "browser_state",
+        "code_execution_tool_result",
+        "compaction",
+        "container_upload",
+        "mcp_tool_result",
+        "mcp_toolset",
+        "search_result",
+        "server_tool_use",
+        "text_editor_code_execution_tool_result",
+        "tool_addition",
+        "tool_reference",
+        "tool_removal",
+        "tool_search_tool_result",
+        "web_fetch_tool_result",
+        "web_search_tool_result",
+    }
+)
+
+_BLOCKS: dict[type, tuple[Kind, int | None, Callable[[Any, Notices], bytes | None]]] = {
+    Text: (Kind.TEXT, _BEFORE_BRACE, text),
+    Image: (Kind.IMAGE, _BEFORE_BRACE, image),
+    Document: (Kind.DOCUMENT, _BEFORE_BRACE, document),
+    Audio: (Kind.AUDIO, None, audio),
+    ToolCall: (Kind.TOOL_CALL, _BEFORE_BRACE, tool_call),
+    ToolResult: (Kind.TOOL_RESULT, _BEFORE_BRACE, tool_result),
+    Thinking: (Kind.THINKING, None, thinking),
+    Refusal: (Kind.TEXT, _BEFORE_BRACE, refusal),
+}

@@ -1,0 +1,114 @@
+"""The caller's marks, from the names they are given by to the chunks they mean."""
+
+from __future__ import annotations
+
+from anaphora.prompt import BlockMark, Call, PartMark, ToolMark
+from anaphora.rendered import Mark, Run
+from anaphora.values import Notice, ToolResult, Ttl
+
+from .blocks import is_said, nested_splice
+
+
+def resolve(call: Call, runs: list[Run]) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
+    """Marks on chunks in hash order, the last frozen chunk, and notices for what is not there."""
+    cache = call.ir.cache
+    if not cache.marks and cache.frozen_through is None:
+        return (), None, []
+    marks: dict[tuple[int, int | None], Mark] = {}
+    notices: list[Notice] = []
+    for index, asked in enumerate(cache.marks):
+        if isinstance(asked, ToolMark):
+            found = _tool(call, asked)
+        elif isinstance(asked, BlockMark):
+            found = _block(call, asked)
+        else:
+            found = _part(runs, asked)
+        if isinstance(found, str):
+            notices.append(Notice("mark_left_out", found, f"cache.marks[{index}]"))
+        else:
+            marks[found.chunk, found.splice] = found
+    frozen = None
+    if cache.frozen_through is not None:
+        frozen = _frozen(runs, cache.frozen_through)
+        if frozen is None:
+            notices.append(
+                Notice(
+                    "frozen_boundary_missing",
+                    f"no message {cache.frozen_through} to end the frozen region with",
+                    "cache.frozen_through",
+                )
+            )
+    # A block's own marker stands at its very end, behind those of blocks inside it.
+    in_order = sorted(marks.values(), key=lambda m: (m.chunk, m.splice is None, m.splice))
+    return tuple(in_order), frozen, notices
+
+
+def _tool(call: Call, asked: ToolMark) -> Mark | str:
+    for index, tool in enumerate(call.tools):
+        if tool.name == asked.name:
+            return Mark(index, asked.ttl)
+    return f"no tool {asked.name}"
+
+
+def _block(call: Call, asked: BlockMark) -> Mark | str:
+    blocks = call.ir.system_blocks
+    if not 0 <= asked.index < len(blocks):
+        return f"no system block {asked.index}"
+    if not blocks[asked.index].text.strip():
+        return f"system block {asked.index} is blank"
+    before = sum(bool(block.text.strip()) for block in blocks[: asked.index])
+    return Mark(len(call.tools) + before, asked.ttl)
+
+
+def _part(runs: list[Run], asked: PartMark) -> Mark | str:
+    first = 0
+    for run in runs:
+        position = run.log.positions.get(asked.message_id)
+        if position is not None and run.log.message_ends[position] <= run.count:
+            return _part_of(run, position, asked.path, asked.ttl, first)
+        first += run.count
+    return f"no message {asked.message_id}"
+
+
+def _part_of(run: Run, position: int, path: tuple[int, ...], ttl: Ttl, first: int) -> Mark | str:
+    chunks = run.log.chunks_of(position)
+    if not path:
+        for chunk in reversed(chunks):
+            if run.log.splices[chunk] >= 0:
+                return Mark(first + chunk, ttl)
+        return f"no part of message {run.log.ids[position]} can carry a marker"
+    message = run.source[position]
+    name = f"part {list(path)} of message {message.id}"
+    if not 0 <= path[0] < len(message.parts):
+        return f"no {name}"
+    part = message.parts[path[0]]
+    if not is_said(part):
+        return f"{name} is left out of the request"
+    chunk = chunks[sum(map(is_said, message.parts[: path[0]]))]
+    if len(path) == 1:
+        if run.log.splices[chunk] < 0:
+            return f"{name} may not carry a marker"
+        return Mark(first + chunk, ttl)
+    if len(path) > 2 or not isinstance(part, ToolResult):
+        return f"no {name}"
+    inside = nested_splice(part, path[1])
+    if inside is None:
+        return f"no {name} that can carry a marker"
+    return Mark(first + chunk, ttl, _glue(run, chunk) + inside)
+
+
+def _glue(run: Run, chunk: int) -> int:
+    """How many bytes of a chunk's data come before its block."""
+    lead = len(run.lead) if chunk == 0 else 0
+    data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])
+    return lead + data.index(b'{"type":"tool_result"')
+
+
+def _frozen(runs: list[Run], message_id: str) -> int | None:
+    first = 0
+    for run in runs:
+        position = run.log.positions.get(message_id)
+        if position is not None and run.log.message_ends[position] <= run.count:
+            return first + run.log.message_ends[position] - 1
+        first += run.count
+    return None

@@ -1,0 +1,108 @@
+"""Messages to chunks: roles, merging, and the glue between blocks.
+
+Anthropic's messages alternate, so neighbours of one role become one message. A block's glue leads
+it, and depends only on the role before it: that is what makes appending cheap and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Addition
+from anaphora.values import Message, Notice
+
+from .blocks import block_for
+
+OPEN = {
+    role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
+}
+NEXT = {role: b"]}," + opening for role, opening in OPEN.items()}
+CLOSE = b"]}]"
+
+_ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
+
+
+class Around(msgspec.Struct, frozen=True):
+    """What stands around messages that are being rendered."""
+
+    where: str
+    """What errors and notices call the place."""
+    before: str | None
+    after: str | None
+    """The wire role before the run, and the role after it."""
+    profile: Profile
+
+
+def add_messages(
+    to: Addition, messages: Sequence[Message], last_role: str | None, around: Around
+) -> None:
+    """The chunks of these messages. `last_role` is the wire role the log ends with; None: nothing
+    stands in it yet, and its first chunk goes without glue."""
+    said: list[Notice] = []
+    for index, message in enumerate(messages):
+        role = _ROLES.get(message.role) or _system_role(to, messages, index, last_role, around)
+        try:
+            for part in message.parts:
+                kind, splice, render = block_for(part)
+                block = render(part, said)
+                if block is None:
+                    continue
+                if role == last_role:
+                    block = b"," + block
+                else:
+                    if last_role is not None:
+                        block = NEXT[role] + block
+                    to.open(role)
+                    last_role = role
+                to.chunk(kind, block, splice)
+        except InvalidRequest as problem:
+            at = next(at for at, candidate in enumerate(message.parts) if candidate is part)
+            raise problem.within(f"{_place(to, around)}.parts[{at}]") from None
+        if said:
+            _note(to, said, around)
+            said = []
+        to.end_message(message.id)
+
+
+def _place(to: Addition, around: Around) -> str:
+    return f"{around.where}[{to.first_message + len(to.ids)}]"
+
+
+def _note(to: Addition, said: list[Notice], around: Around) -> None:
+    place = _place(to, around)
+    for notice in said:
+        path = f"{place}.{notice.path}" if notice.path else place
+        to.notice(msgspec.structs.replace(notice, path=path))
+
+
+def _system_role(
+    to: Addition, messages: Sequence[Message], index: int, last_role: str | None, around: Around
+) -> str:
+    """A system message inside the history stays one where the model takes it there: behind a user
+    turn, and before an assistant turn or at the end."""
+    if (role := messages[index].role) != "system":
+        raise InvalidRequest(
+            f"{role!r} is not a role; use system, user, assistant or tool",
+            path=f"{_place(to, around)}.role",
+        )
+    to.contextual = True
+    before = last_role or around.before
+    after = messages[index + 1].role if index + 1 < len(messages) else around.after
+    if (
+        around.profile.mid_conversation_system.value
+        and before in ("user", "system")
+        and after in (None, "assistant", "system")
+    ):
+        return "system"
+    to.notice(
+        Notice(
+            "system_as_user",
+            "a system message cannot stand here on this model, so it is sent as user text",
+            _place(to, around),
+        )
+    )
+    return "user"

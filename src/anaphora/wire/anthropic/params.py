@@ -1,0 +1,111 @@
+"""Everything of a request that is not prompt: the envelope around the runs, and the knobs."""
+
+from __future__ import annotations
+
+from anaphora.canonical import check_object, dumps, string
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, Params, Reasoning, ToolChoice
+
+from .blocks import closing
+
+_CHOICES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
+
+
+def headers(profile: Profile) -> tuple[tuple[str, str], ...]:
+    """What every request carries; the key is the client's to add."""
+    version = profile.api_version
+    versioned = (("anthropic-version", version.value),) if version is not None else ()
+    return (("content-type", "application/json"), *versioned)
+
+
+def head(call: Call) -> bytes:
+    """The body up to the first run."""
+    limit = call.params.max_tokens
+    if limit is None:
+        raise InvalidRequest(
+            "Anthropic needs the most tokens an answer may have, e.g. 4096",
+            path="params.max_tokens",
+        )
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise InvalidRequest(
+            f"must be a whole number, 0 or more, not {limit!r}", path="params.max_tokens"
+        )
+    return b'{"model":' + string(call.model) + b',"max_tokens":%d,' % limit
+
+
+def knobs(call: Call) -> tuple[tuple[str, bytes], ...]:
+    """The parameters that affect the cache without being part of the prompt, as they are sent;
+    named as the cache rules name them."""
+    found = [("model", string(call.model))]
+    params = call.params
+    if params.tool_choice is not None:
+        found.append(("tool_choice", _tool_choice(params.tool_choice)))
+    if (reasoning := params.reasoning) is not None:
+        if reasoning.mode is not None:
+            found.append(("thinking", _thinking(reasoning)))
+        if reasoning.effort is not None:
+            found.append(("effort", string(reasoning.effort)))
+    if params.output is not None:
+        schema = check_object(params.output.schema, path="params.output.schema").encode()
+        found.append(("output_format", b'{"type":"json_schema","schema":' + schema + b"}"))
+    return tuple(found)
+
+
+def tail(call: Call, knobs: tuple[tuple[str, bytes], ...]) -> bytes:
+    """The body after the last run."""
+    params, turned = call.params, dict(knobs)
+    fields: dict[str, bytes] = {}
+    for name in ("tool_choice", "thinking"):
+        if name in turned:
+            fields[name] = turned[name]
+    output = [
+        b'"%b":%b' % (name, turned[knob])
+        for knob, name in (("effort", b"effort"), ("output_format", b"format"))
+        if knob in turned
+    ]
+    if output:
+        fields["output_config"] = b"{" + b",".join(output) + b"}"
+    if params.stop:
+        fields["stop_sequences"] = dumps(params.stop, path="params.stop")
+    for name in ("temperature", "top_p", "top_k"):
+        if (value := getattr(params, name)) is not None:
+            fields[name] = dumps(value, path=f"params.{name}")
+    if metadata := _metadata(params):
+        fields["metadata"] = dumps(metadata, path="params.metadata")
+    if params.service_tier is not None:
+        fields["service_tier"] = string(params.service_tier)
+    if params.stream:
+        fields["stream"] = b"true"
+    body = b"".join(b"," + string(name) + b":" + value for name, value in fields.items())
+    return body + closing(call.extras)
+
+
+def _thinking(reasoning: Reasoning) -> bytes:
+    said: dict[str, object] = {"type": reasoning.mode}
+    if reasoning.budget_tokens is not None:
+        said["budget_tokens"] = reasoning.budget_tokens
+    if reasoning.display is not None:
+        said["display"] = reasoning.display
+    return dumps(said, path="params.reasoning")
+
+
+def _tool_choice(choice: ToolChoice) -> bytes:
+    if (choice.mode == "tool") != (choice.name is not None):
+        raise InvalidRequest(
+            "mode 'tool' needs the tool's name, and only that mode takes one",
+            path="params.tool_choice.name",
+        )
+    said: dict[str, object] = {"type": _CHOICES[choice.mode]}
+    if choice.name is not None:
+        said["name"] = choice.name
+    if choice.parallel is not None and choice.mode != "none":
+        said["disable_parallel_tool_use"] = not choice.parallel
+    return dumps(said, path="params.tool_choice")
+
+
+def _metadata(params: Params) -> dict[str, str]:
+    metadata = dict(params.metadata or {})
+    if params.user is not None:
+        metadata["user_id"] = params.user
+    return metadata

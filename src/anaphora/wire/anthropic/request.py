@@ -1,0 +1,214 @@
+"""A call as an Anthropic Messages request: tools, system and messages, as they are hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from anaphora.canonical import check_object, dumps, string
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
+from anaphora.rendered import Addition, ChunkLog, Kind, Rendered, Run
+from anaphora.values import Conversation, Message, Notice, SegmentRole, Tool, Ttl
+from anaphora.wire.continuing import continue_log, last_run
+from anaphora.wire.shared import SharedLogs
+
+from . import params
+from .blocks import WIRE, closing
+from .marks import resolve
+from .messages import CLOSE, NEXT, OPEN, Around, add_messages
+from .state import place_tail
+
+MARKERS: dict[Ttl, bytes] = {
+    "5m": b',"cache_control":{"type":"ephemeral"}',
+    "1h": b',"cache_control":{"type":"ephemeral","ttl":"1h"}',
+}
+
+_shared = SharedLogs()
+
+
+def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+    """The whole prompt as chunks, unmarked.
+
+    With the rendering of the turn before in `previous`, only what was added is rendered; the
+    result is the same either way. `previous` may also be an older turn, another branch, or
+    another conversation: what agrees is shared.
+    """
+    if previous is not None and (previous.wire, previous.model) != (WIRE, call.model):
+        previous = None
+    runs: list[Run] = []
+    if call.tools:
+        log = _shared.get(call.tools, last_run(previous, "tools"), _tools)
+        runs.append(Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=call.tools))
+    if blocks := call.ir.system_field_blocks():
+        log = _shared.get(blocks, last_run(previous, "system"), _system)
+        runs.append(Run("system", log, len(log), lead=b'"system":[', close=b"],", source=blocks))
+    messages, notices = _messages(call, profile, previous)
+    runs += messages
+    knobs = params.knobs(call)
+    marks, frozen, unmarked = resolve(call, runs)
+    return Rendered(
+        wire=WIRE,
+        model=call.model,
+        runs=tuple(runs),
+        cacheable=_cacheable(call, runs, previous),
+        head=params.head(call),
+        tail=params.tail(call, knobs),
+        target="/v1/messages",
+        headers=params.headers(profile),
+        markers=MARKERS,
+        knobs=knobs,
+        marks=marks,
+        frozen=frozen,
+        messages_cacheable=call.ir.cache.messages,
+        message_ttl=call.ir.cache.message_ttl,
+        bytes_per_token=profile.bytes_per_token.value,
+        notices=(
+            *_two_systems(call.ir),
+            *(notice for run in runs for notice in run.notices()),
+            *notices,
+            *unmarked,
+        ),
+    )
+
+
+def _tools(tools: tuple[Tool, ...]) -> ChunkLog:
+    out = Addition()
+    for index, tool in enumerate(tools):
+        description = b',"description":' + string(tool.description) if tool.description else b""
+        strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
+        data = (
+            b'{"name":'
+            + string(tool.name)
+            + description
+            + b',"input_schema":'
+            + check_object(tool.schema, path=f"tools[{index}].schema").encode()
+            + strict
+            + closing(tool.extras)
+        )
+        out.chunk(Kind.TOOL, b"," + data if index else data, -1)
+    return ChunkLog.of(out, [f"tool {tool.name}" for tool in tools], [tool.cache for tool in tools])
+
+
+def _system(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
+    out = Addition()
+    for index, block in enumerate(blocks):
+        data = b'{"type":"text","text":' + string(block.text) + b"}"
+        out.chunk(Kind.SYSTEM, b"," + data if index else data, -1)
+    return ChunkLog.of(out, [block.label for block in blocks], [block.cache for block in blocks])
+
+
+def _messages(
+    call: Call, profile: Profile, previous: Rendered | None
+) -> tuple[list[Run], list[Notice]]:
+    """One run a segment, glued to the one before it."""
+    segments = call.ir.body_runs()
+    runs: list[Run] = []
+    notices: list[Notice] = []
+    for index, segment in enumerate(segments):
+        if segment.role is SegmentRole.VOLATILE_TAIL:
+            segment, runs, notice = place_tail(segment, runs, call.params, profile)
+            notices += [notice] if notice else []
+        before, after = runs[-1].last_role if runs else None, _role_after(segments, index)
+        last = last_run(previous, "messages", segment.role)
+        log, count = _segment_log(segment, profile, last, before, after)
+        if count:
+            lead, message, block = _joint(runs[-1] if runs else None, log.roles[0])
+            run = Run(
+                "messages",
+                log,
+                count,
+                role=segment.role,
+                lead=lead,
+                source=segment.messages,
+                first_message=message,
+                first_block=block,
+                before=before,
+                after=after,
+            )
+            runs.append(run)
+    if not runs:
+        raise InvalidRequest("Anthropic needs at least one message that says something", path="ir")
+    runs[-1] = msgspec.structs.replace(runs[-1], close=CLOSE)
+    return runs, notices
+
+
+def _joint(last: Run | None, role: str) -> tuple[bytes, int, int]:
+    """The glue between two runs, and where the second begins: message on the wire, block in it."""
+    if last is None:
+        return b'"messages":[' + OPEN[role], 0, 0
+    message, block = last.position(last.count - 1)
+    if last.last_role == role:
+        return b",", message, block + 1
+    return NEXT[role], message + 1, 0
+
+
+def _segment_log(
+    segment: Segment, profile: Profile, last: Run | None, before: str | None, after: str | None
+) -> tuple[ChunkLog, int]:
+    messages = segment.messages
+
+    def add(to: Addition, new: Sequence[Message], last_role: str | None) -> None:
+        around = Around(segment.role.value, before, after, profile)
+        add_messages(to, new, last_role, around)
+
+    shared = 0
+    if last is not None:
+        shared = messages.common_prefix(last.source, ids=True)
+        if last.log.contextual:
+            shared = _unmoved(messages, shared, last, before, after)
+    return continue_log(messages, last, shared, add)
+
+
+def _unmoved(
+    messages: Conversation, shared: int, last: Run, before: str | None, after: str | None
+) -> int:
+    """How many of the shared messages may keep their bytes: a system message's role depends on
+    what stands around it."""
+    if (last.before, last.after) != (before, after):
+        return 0
+    if 0 < shared < len(messages) and messages[shared - 1].role == "system":
+        return shared if messages[shared].role in ("assistant", "system") else shared - 1
+    return shared
+
+
+def _role_after(segments: tuple[Segment, ...], index: int) -> str | None:
+    """Who speaks after a segment. After the conversation it is the answer to come."""
+    if segments[index].role is SegmentRole.CONVERSATION or index + 1 == len(segments):
+        return None
+    return segments[index + 1].messages[0].role
+
+
+def _two_systems(ir: PromptIR) -> list[Notice]:
+    """The blocks are what Anthropic gets; a text that says something else is worth a word."""
+    text, at = ir.system_text, 0
+    blocks = ir.system_field_blocks() if text and ir.system_blocks else ()
+    for block in blocks:
+        if not text.startswith(block.text, at):
+            break
+        at += len(block.text) + len("\n\n")
+    if not blocks or at == len(text) + len("\n\n"):
+        return []
+    return [
+        Notice(
+            "system_blocks_sent",
+            "system_text is not the system blocks joined by a blank line; the blocks are sent",
+            "system",
+        )
+    ]
+
+
+def _cacheable(call: Call, runs: list[Run], previous: Rendered | None) -> int:
+    chunks = 0
+    for run in runs:
+        if run.volatile or (run.section == "messages" and not call.ir.cache.messages):
+            break
+        if run.role is SegmentRole.DYNAMIC_CONTEXT and previous is not None:
+            last = last_run(previous, "messages", run.role)
+            same = run.source.common_prefix(last.source) if last is not None else 0
+            if same < len(run.source):
+                return chunks + (run.log.message_ends[same - 1] if same else 0)
+        chunks += run.count
+    return chunks

@@ -1,0 +1,164 @@
+"""Which row a name finds, and what lies over what."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora import catalog
+from anaphora.errors import InvalidRequest
+
+KNOWN = [profile.id for profile in catalog.models()]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("claude-sonnet-4-5", "claude-sonnet-4-5"),
+        ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
+        ("claude-sonnet-4-5@20250929", "claude-sonnet-4-5"),
+        ("claude-sonnet-4-5-latest", "claude-sonnet-4-5"),
+        ("claude-sonnet-4-20250514", "claude-sonnet-4"),
+        ("claude-opus-4-1-20250805", "claude-opus-4-1"),
+        ("claude-sonnet-4-5-2025092", None),
+        ("claude-sonnet-4-5-202509290", None),
+        ("claude-sonnet-4-5@latest", None),
+        ("claude-sonnet-4-5-latest-latest", None),
+        ("claude-sonnet-4-5-20250929-latest", None),
+        ("claude-sonnet-4-5-20250929\n", None),
+        ("claude-sonnet-4-5-٢٠٢٥٠٩٢٩", None),
+        ("claude-sonnet-4-5-v2", None),
+        ("claude-sonnet-4-55", None),
+        ("claude-sonnet", None),
+        ("Claude-Sonnet-4-5", None),
+        ("anthropic.claude-sonnet-4-5", None),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", None),
+        ("-latest", None),
+        ("", None),
+    ],
+)
+def test_matching(asked: str, found: str | None) -> None:
+    profile = catalog.profile("anthropic", asked)
+    rules = catalog.rules("anthropic", asked)
+    assert profile.known == (found is not None)
+    assert profile.id == rules.model == (asked if found is None else found)
+
+
+@given(st.sampled_from(KNOWN), st.text(max_size=12))
+def test_only_a_date_or_latest_may_follow_an_id(model: str, suffix: str) -> None:
+    profile = catalog.profile("anthropic", model + suffix)
+    digits = suffix[1:]
+    dated = suffix[:1] in {"-", "@"} and len(digits) == 8 and digits.isascii() and digits.isdigit()
+    allowed = suffix in {"", "-latest"} or dated or model + suffix in KNOWN
+    assert profile.known == allowed
+
+
+def test_an_unknown_model_gets_careful_figures() -> None:
+    profile = catalog.profile("anthropic", "claude-next")
+    rules = catalog.rules("anthropic", "claude-next")
+    assert not profile.known
+    assert not profile.mid_conversation_system.value
+    assert profile.strips_thinking.value
+    others = [catalog.rules("anthropic", model) for model in KNOWN]
+    assert rules.minimum_tokens.value == max(other.minimum_tokens.value for other in others)
+    assert rules.read_price.value == max(other.read_price.value for other in others)
+    sizes = [other.bytes_per_token.value for other in catalog.models()]
+    assert profile.bytes_per_token.value == min(sizes)
+    for figure in (
+        profile.mid_conversation_system,
+        profile.strips_thinking,
+        profile.refusals,
+        profile.tokenizer,
+        profile.bytes_per_token,
+        rules.minimum_tokens,
+        rules.read_price,
+    ):
+        assert not figure.verified
+
+
+@pytest.mark.parametrize("ask", [catalog.profile, catalog.rules])
+def test_an_unknown_provider_is_the_callers_mistake(ask: object) -> None:
+    assert callable(ask)
+    with pytest.raises(InvalidRequest, match="unknown provider 'acme'; known: anthropic") as raised:
+        ask("acme", "m")
+    assert raised.value.path == "provider"
+    with pytest.raises(InvalidRequest):
+        catalog.models("acme")
+
+
+OVERRIDE = """
+provider = "anthropic"
+
+[[rules]]
+source = "measured here"
+date = 2026-11-15
+models = ["claude-opus-4-7", "claude-house"]
+minimum_tokens = 100
+write_price = { 1h = 1.9 }
+
+[[profiles]]
+source = "our own deployment"
+date = 2026-11-15
+models = ["claude-house"]
+context_tokens = 1000
+"""
+
+
+def test_rows_laid_over_win_figure_by_figure() -> None:
+    base = catalog.shipped()
+    mine = base.with_rows(OVERRIDE)
+    before, after = (
+        base.rules("anthropic", "claude-opus-4-7"),
+        mine.rules("anthropic", "claude-opus-4-7-20260416"),
+    )
+    assert (after.minimum_tokens.value, after.minimum_tokens.source) == (100, "measured here")
+    assert after.minimum_tokens.disputed == ()
+    assert after.write_price["1h"].value == 1.9
+    assert after.write_price["5m"] == before.write_price["5m"]
+    assert after == msgspec.structs.replace(
+        before, minimum_tokens=after.minimum_tokens, write_price=after.write_price
+    )
+    # Others, and the catalog it was laid over, stay as they were.
+    assert mine.rules("anthropic", "claude-opus-5") == base.rules("anthropic", "claude-opus-5")
+    assert base.rules("anthropic", "claude-opus-4-7") == before
+
+
+def test_a_profile_row_introduces_a_model() -> None:
+    mine = catalog.shipped().with_rows(OVERRIDE)
+    house = mine.profile("anthropic", "claude-house")
+    assert house.known
+    assert house.context_tokens is not None
+    assert house.context_tokens.value == 1000
+    assert mine.models()[-1] == house
+    assert not catalog.profile("anthropic", "claude-house").known
+
+
+def test_a_later_row_for_the_whole_provider_wins_over_models() -> None:
+    text = 'provider = "anthropic"\n[[rules]]\nsource = "x"\ndate = 2026-11-15\nslots = 2\n'
+    mine = catalog.shipped().with_rows(text)
+    assert {mine.rules("anthropic", model).slots.value for model in [*KNOWN, "other"]} == {2}
+
+
+def test_a_catalog_can_be_written_from_scratch() -> None:
+    import pkgutil
+
+    data = pkgutil.get_data("anaphora.catalog", "anthropic.toml")
+    assert data is not None
+    mine = catalog.decode(data.decode().replace('provider = "anthropic"', 'provider = "acme"'))
+    assert [profile.id for profile in mine.models("acme")] == KNOWN
+    with pytest.raises(InvalidRequest, match="known: acme"):
+        mine.profile("anthropic", "claude-opus-5")
+
+
+def test_importing_reads_nothing() -> None:
+    code = (
+        "import sys, anaphora.catalog as c; assert 'tomllib' not in sys.modules;"
+        "assert c.shipped.cache_info().currsize == 0;"
+        "assert c.models() and c.shipped() is c.shipped()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
