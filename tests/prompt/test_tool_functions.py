@@ -346,6 +346,20 @@ def test_refused_functions(function: Callable[..., Any], path: str, advice: str)
     assert advice in str(caught.value)
 
 
+def test_two_types_of_one_name() -> None:
+    def local() -> type:
+        class Local(msgspec.Struct):
+            x: int
+
+        return Local
+
+    def both(a: int, b: int) -> None: ...
+
+    both.__annotations__ = {"a": local(), "b": local()}
+    with pytest.raises(InvalidTool, match="two types are both called"):
+        function_tool(both)
+
+
 def test_a_return_hint_is_not_needed() -> None:
     def price(amount: int) -> OnlyForCheckers: ...  # type: ignore[empty-body]
 
@@ -389,7 +403,7 @@ def test_a_name_is_needed(nameless: Callable[..., Any]) -> None:
 
 def test_a_class_is_not_a_tool() -> None:
     with pytest.raises(InvalidTool, match="is a class"):
-        function_tool(Greeter)
+        function_tool(Greeter, name="greeter")
 
 
 HASH_SEED_PROGRAM = """
@@ -401,15 +415,22 @@ class Color(enum.Enum):
     RED = "red"
     BLUE = "blue"
 
-class A(msgspec.Struct, tag=True):
+class A(msgspec.Struct, tag=True, frozen=True):
     names: frozenset[str] = frozenset({"p", "q", "r", "s"})
 
-class B(msgspec.Struct, tag=True):
+class B(msgspec.Struct, tag=True, frozen=True):
     names: frozenset[str] | None = frozenset({"t", "u", "v", "w"})
 
 @dataclasses.dataclass(frozen=True)
 class C:
     names: frozenset[str] = frozenset({"x", "y", "z"})
+
+class Holder(msgspec.Struct, frozen=True):
+    c: C = C()
+    either: A | B | None = A()
+    listed: tuple[frozenset[str], ...] = (frozenset({"m", "n", "o"}),)
+    named: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
+    pair: tuple[frozenset[str], int] = (frozenset({"g", "h", "f"}), 1)
 
 registry = ToolRegistry()
 for name in {"one", "two", "three", "four"}:
@@ -420,6 +441,7 @@ for name in {"one", "two", "three", "four"}:
         color: Color | bool | None = Color.RED,
         names: frozenset[str] = frozenset({"i", "j", "k", "l"}),
         c: C = C(),
+        holder: Holder = Holder(),
     ) -> None:
         '''Does it.'''
 for tool in registry.tools():

@@ -125,17 +125,15 @@ class PromptIR(
 
     def body_runs(self) -> tuple[Segment, ...]:
         """The messages in chat order, one segment a role, empty ones left out."""
-        stable = self._segment(SegmentRole.STABLE_PREFIX)
-        dynamic = self._segment(SegmentRole.DYNAMIC_CONTEXT)
-        remainder = self._segment(SegmentRole.SYSTEM_REMAINDER)
-        conversation = self._segment(SegmentRole.CONVERSATION)
-        volatile = self._segment(SegmentRole.VOLATILE_TAIL)
-        if self.dynamic_position == "before":
-            order = [stable, dynamic, remainder, conversation]
-        else:
-            order = [stable, remainder, conversation, dynamic]
-        order.insert(0 if self.state_position == "head" else len(order), volatile)
-        return tuple(segment for segment in order if segment is not None)
+        order = _CHAT_ORDER if self.dynamic_position == "before" else _DYNAMIC_LAST
+        if self.state_position == "head":
+            order = (SegmentRole.VOLATILE_TAIL, *order[:-1])
+        runs = []
+        for role in order:
+            found = [s for s in self.segments if s.role is role and len(s.messages)]
+            if found:
+                runs.append(found[0] if len(found) == 1 else Segment(role, self.run(role)))
+        return tuple(runs)
 
     def body_chat(self) -> list[Message]:
         """Stable prefix, dynamic context, system remainder, conversation, volatile tail."""
@@ -184,8 +182,18 @@ class PromptIR(
                     return conversation[index + 1 :] or conversation[:]
         return conversation[:]
 
-    def _segment(self, role: SegmentRole) -> Segment | None:
-        same_role = [s for s in self.segments if s.role is role and len(s.messages)]
-        if len(same_role) < 2:
-            return same_role[0] if same_role else None
-        return Segment(role, self.run(role))
+
+_CHAT_ORDER = (
+    SegmentRole.STABLE_PREFIX,
+    SegmentRole.DYNAMIC_CONTEXT,
+    SegmentRole.SYSTEM_REMAINDER,
+    SegmentRole.CONVERSATION,
+    SegmentRole.VOLATILE_TAIL,
+)
+_DYNAMIC_LAST = (
+    SegmentRole.STABLE_PREFIX,
+    SegmentRole.SYSTEM_REMAINDER,
+    SegmentRole.CONVERSATION,
+    SegmentRole.DYNAMIC_CONTEXT,
+    SegmentRole.VOLATILE_TAIL,
+)

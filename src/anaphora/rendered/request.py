@@ -18,16 +18,16 @@ class Body:
     looks into, and the next turn then has to copy that buffer; so send it, and let it go.
     """
 
-    __slots__ = ("_pieces", "_size")
+    __slots__ = ("_pieces",)
 
     def __init__(self, pieces: list[Piece]) -> None:
         self._pieces = pieces
-        self._size = sum(
-            len(piece) if isinstance(piece, bytes) else piece[2] - piece[1] for piece in pieces
-        )
 
     def __len__(self) -> int:
-        return self._size
+        return sum(
+            len(piece) if isinstance(piece, bytes) else piece[2] - piece[1]
+            for piece in self._pieces
+        )
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         for piece in self._pieces:
@@ -43,7 +43,7 @@ class Body:
     __bytes__ = join
 
     def __repr__(self) -> str:
-        return f"<Body of {self._size} bytes in {len(self._pieces)} slices>"
+        return f"<Body of {len(self)} bytes in {len(self._pieces)} slices>"
 
 
 class Request(msgspec.Struct, frozen=True, eq=False):

@@ -51,11 +51,13 @@ def function_tool(
     `Annotated[int, "…"]`, else from the docstring (Google, NumPy or Sphinx style). A default that
     JSON can hold is stated in the schema; any other only makes the parameter optional.
     """
+    if inspect.isclass(function):
+        raise InvalidTool(f"{function.__name__} is a class; a tool is made from a function")
     name = name or _name_of(function)
     target = _annotated_part(function)
     documented, about = _read_docstring(target)
     parameters = _parameters(function, target, name, about)
-    schema = _schema_of(parameters)
+    schema = _schema_of(parameters, name)
     return FunctionTool(
         name=name,
         description=documented if description is None else description,
@@ -72,8 +74,6 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    if inspect.isclass(function):
-        raise InvalidTool(f"{function.__name__} is a class; a tool is made from a function")
     name = getattr(function, "__name__", "<lambda>")
     if name == "<lambda>":
         raise InvalidTool(f"{function!r} has no name of its own; pass name=", path="name")
@@ -183,8 +183,11 @@ def _check(hint: Any, name: str, path: str) -> None:
         ) from None
 
 
-def _schema_of(parameters: list[_Parameter]) -> dict[str, Any]:
-    schemas, components = msgspec.json.schema_components([item.hint for item in parameters])
+def _schema_of(parameters: list[_Parameter], name: str) -> dict[str, Any]:
+    try:
+        schemas, components = msgspec.json.schema_components([item.hint for item in parameters])
+    except KeyError as problem:
+        raise InvalidTool(f"two types are both called {problem}; rename one", path=name) from None
     properties = {}
     for parameter, schema in zip(parameters, schemas, strict=True):
         if parameter.description:
@@ -193,7 +196,7 @@ def _schema_of(parameters: list[_Parameter]) -> dict[str, Any]:
             _state_default(schema, parameter.default)
         properties[parameter.name] = schema
     for component in components.values():
-        _tidy(component)
+        _tidy(component, components)
     return {
         "type": "object",
         "properties": properties,
@@ -212,17 +215,36 @@ def _state_default(schema: dict[str, Any], default: object) -> None:
     schema["default"] = value
 
 
-def _tidy(component: dict[str, Any]) -> None:
+def _tidy(component: dict[str, Any], components: dict[str, Any]) -> None:
     """Drops the class name as title, and makes what msgspec took from a class the same always."""
     component.pop("title", None)
     if "description" in component:
         component["description"] = inspect.cleandoc(component["description"])
     fields = [*component.get("properties", {}).values(), *component.get("prefixItems", ())]
     for field in fields:
-        # A frozenset's default comes in hash order.
-        branches = [field, *field.get("anyOf", ())]
-        if any(branch.get("uniqueItems") for branch in branches) and field.get("default"):
-            field["default"] = sorted(field["default"], key=msgspec.json.encode)
+        if "default" in field:
+            field["default"] = _sort_sets(field["default"], field, components)
+
+
+def _sort_sets(value: Any, schema: dict[str, Any], components: dict[str, Any]) -> Any:
+    """A default whose sets msgspec wrote in hash order; the schema says which lists are sets."""
+    if "$ref" in schema:
+        schema = components[schema["$ref"].removeprefix("#/$defs/")]
+    for branch in schema.get("anyOf", ()):
+        value = _sort_sets(value, branch, components)
+    if isinstance(value, dict):
+        others = schema.get("additionalProperties") or {}
+        kinds = schema.get("properties", {})
+        return {
+            key: _sort_sets(item, kinds.get(key, others), components) for key, item in value.items()
+        }
+    if isinstance(value, list):
+        others = schema.get("items") or {}
+        kinds = [*schema.get("prefixItems", ()), *[others] * len(value)]
+        value = [_sort_sets(*pair, components) for pair in zip(value, kinds, strict=False)]
+        if schema.get("uniqueItems"):
+            value.sort(key=msgspec.json.encode)
+    return value
 
 
 def _choices(schema: dict[str, Any]) -> dict[str, list[Any]]:

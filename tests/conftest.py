@@ -1,0 +1,85 @@
+"""What holds in every test: a conversation that is rendered again keeps its beginning.
+
+The check is automatic. A test that breaks a prefix on purpose says why:
+
+    @pytest.mark.breaks_prefix(reason="the clock in the system prompt is the point")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from anaphora.catalog import Profile
+from anaphora.prompt import Call
+from anaphora.rendered import Rendered
+from anaphora.values import SegmentRole
+from anaphora.wire import anthropic
+
+settings.register_profile(
+    "suite",
+    deadline=None,  # machines are noisy: no test asserts a time
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("suite")
+
+
+class PrefixGuard:
+    """Stands in for `render`: what comes out must be what a cold render gives, and must begin with
+    what the conversation's last rendering could reuse."""
+
+    def __init__(self, render: Any, exempt: bool) -> None:
+        self.render = render
+        self.exempt = exempt
+        self.broken = 0
+        self._last: dict[int, tuple[Any, Rendered]] = {}
+
+    def __call__(self, call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+        rendered: Rendered = self.render(call, profile, previous)
+        if previous is not None:
+            cold: Rendered = self.render(call, profile)
+            assert rendered.data() == cold.data(), "a warm render must equal a cold one"
+            assert [c.path for c in rendered] == [c.path for c in cold]
+            assert (rendered.head, rendered.tail) == (cold.head, cold.tail)
+        for earlier in self._earlier(call, previous):
+            if not rendered.cacheable_data().startswith(earlier.cacheable_data()):
+                self.broken += 1
+                assert self.exempt, (
+                    "this rendering does not begin with the last one's cacheable bytes; if the"
+                    " test means to do that, mark it breaks_prefix(reason=...)"
+                )
+        items = self._items(call)
+        if items is not None:
+            self._last[id(items)] = (items, rendered)
+        return rendered
+
+    def _earlier(self, call: Call, previous: Rendered | None) -> list[Rendered]:
+        """The rendering named by the caller, and the last one of the same conversation."""
+        found = [previous] if previous is not None and previous.model == call.model else []
+        last = self._last.get(id(self._items(call)))
+        if last is not None and last[1] is not previous and last[1].model == call.model:
+            run = next(r for r in last[1].runs if r.role is SegmentRole.CONVERSATION)
+            if len(run.source) <= len(call.ir.run(SegmentRole.CONVERSATION)):
+                found.append(last[1])
+        return found
+
+    def _items(self, call: Call) -> Any:
+        conversation = call.ir.run(SegmentRole.CONVERSATION)
+        return conversation._items if len(conversation) else None
+
+
+@pytest.fixture(autouse=True)
+def every_conversation_keeps_its_prefix(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    marker = request.node.get_closest_marker("breaks_prefix")
+    if marker is not None and not str(marker.kwargs.get("reason", "")).strip():
+        pytest.fail("breaks_prefix needs a reason: breaks_prefix(reason='…')")
+    guard = PrefixGuard(anthropic.render, exempt=marker is not None)
+    monkeypatch.setattr(anthropic, "render", guard)
+    yield
+    if marker is not None and not guard.broken:
+        pytest.fail("marked breaks_prefix, but no prefix broke: take the mark away")
