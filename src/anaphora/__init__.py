@@ -1,1 +1,134 @@
-"""Anaphora: say a prompt once, keep its beginning byte-stable, and know what it costs."""
+"""Anaphora: say a prompt once, keep its beginning byte-stable, and know what it costs.
+
+    Call ──render──▶ Rendered ──plan──▶ Plan ──assemble──▶ Request
+
+The nouns (messages, prompts, calls) are here; the verbs live where they belong:
+
+    anaphora.wire.anthropic   render, assemble, read_reply
+    anaphora.cache            plan, fingerprint
+    anaphora.catalog          what models are and how their caches behave
+    anaphora.errors           everything that can be raised, in one tree
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .prompt import (
+    BlockMark,
+    Call,
+    Compaction,
+    ContextFingerprint,
+    Continuation,
+    OutputSchema,
+    Params,
+    PartMark,
+    PromptBlock,
+    PromptCachePlan,
+    PromptIR,
+    Reasoning,
+    RenderedContext,
+    ResponsesOptions,
+    Segment,
+    ToolChoice,
+    ToolMark,
+    compact,
+    flatten_blocks,
+)
+from .values import (
+    Audio,
+    Bytes,
+    CachePolicy,
+    Conversation,
+    Document,
+    FileId,
+    Image,
+    Message,
+    Notice,
+    Opaque,
+    Refusal,
+    Reply,
+    SegmentRole,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+    Usage,
+    from_json,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from .client.dispatch import dispatch, dispatch_all
+    from .prompt.tools import ToolRegistry
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Audio",
+    "BlockMark",
+    "Bytes",
+    "CachePolicy",
+    "Call",
+    "Compaction",
+    "ContextFingerprint",
+    "Continuation",
+    "Conversation",
+    "Document",
+    "FileId",
+    "Image",
+    "Message",
+    "Notice",
+    "Opaque",
+    "OutputSchema",
+    "Params",
+    "PartMark",
+    "PromptBlock",
+    "PromptCachePlan",
+    "PromptIR",
+    "Reasoning",
+    "Refusal",
+    "RenderedContext",
+    "Reply",
+    "ResponsesOptions",
+    "Segment",
+    "SegmentRole",
+    "Text",
+    "Thinking",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
+    "ToolMark",
+    "ToolRegistry",
+    "ToolResult",
+    "Url",
+    "Usage",
+    "compact",
+    "dispatch",
+    "dispatch_all",
+    "flatten_blocks",
+    "from_json",
+    "to_json",
+]
+
+#: What is loaded only when it is asked for, to keep `import anaphora` light.
+_LATE = {
+    "ToolRegistry": "anaphora.prompt.tools",
+    "dispatch": "anaphora.client.dispatch",
+    "dispatch_all": "anaphora.client.dispatch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'anaphora' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

@@ -78,11 +78,19 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         message, block = self.position(chunk)
         return f"messages[{message}].content[{block}]"
 
+    def find(self, message_id: str) -> range | None:
+        """The chunks of a source message, when it is one of this run's."""
+        position = self.log.positions.get(message_id)
+        if position is None or position >= len(self.source):
+            return None
+        chunks = self.log.chunks_of(position)
+        return chunks if chunks.stop <= self.count else None
+
     def notices(self) -> list[Notice]:
-        if not self.log.notices:
-            return []
-        messages = bisect_right(self.log.message_ends, self.count)
-        return [notice for at, notice in self.log.notices if at < max(messages, 1)]
+        return [notice for at, notice in self.log.notices if at < len(self.source)]
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.count} chunks, {self.role.value if self.role else self.section}>"
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -135,6 +143,10 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     message_ttl: Ttl = "5m"
     bytes_per_token: float = 4.0
     notices: tuple[Notice, ...] = ()
+
+    def __repr__(self) -> str:
+        size = sum(run.size for run in self.runs)
+        return f"<Rendered {self.model} on {self.wire}: {len(self)} chunks, {size} bytes>"
 
     def __len__(self) -> int:
         return sum(run.count for run in self.runs)

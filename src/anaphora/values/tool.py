@@ -13,7 +13,7 @@ class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     name: str
     description: str = ""
-    schema: str = '{"type":"object","properties":{}}'
+    schema: str = '{"properties":{},"type":"object"}'
     strict: bool | None = None
     cache: CachePolicy = CachePolicy.NONE
     extras: Extras | None = None

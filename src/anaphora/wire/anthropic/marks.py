@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anaphora.prompt import BlockMark, Call, PartMark, ToolMark
 from anaphora.rendered import Mark, Run
-from anaphora.values import Notice, ToolResult, Ttl
+from anaphora.values import Notice, ToolResult
 
 from .blocks import is_said, nested_splice
 
@@ -63,38 +63,39 @@ def _block(call: Call, asked: BlockMark) -> Mark | str:
 def _part(runs: list[Run], asked: PartMark) -> Mark | str:
     first = 0
     for run in runs:
-        position = run.log.positions.get(asked.message_id)
-        if position is not None and run.log.message_ends[position] <= run.count:
-            return _part_of(run, position, asked.path, asked.ttl, first)
+        chunks = run.find(asked.message_id) if run.section == "messages" else None
+        if chunks is not None:
+            found = _part_of(run, chunks, asked.path)
+            if isinstance(found, str):
+                return found.format(f"message {asked.message_id}")
+            return Mark(first + found[0], asked.ttl, found[1])
         first += run.count
     return f"no message {asked.message_id}"
 
 
-def _part_of(run: Run, position: int, path: tuple[int, ...], ttl: Ttl, first: int) -> Mark | str:
-    chunks = run.log.chunks_of(position)
+def _part_of(run: Run, chunks: range, path: tuple[int, ...]) -> tuple[int, int | None] | str:
+    """The chunk a path leads to, and the splice in it where that is not the chunk's own; or why
+    it leads nowhere, with a gap for the message's name."""
+    splices = run.log.splices
     if not path:
-        for chunk in reversed(chunks):
-            if run.log.splices[chunk] >= 0:
-                return Mark(first + chunk, ttl)
-        return f"no part of message {run.log.ids[position]} can carry a marker"
-    message = run.source[position]
-    name = f"part {list(path)} of message {message.id}"
-    if not 0 <= path[0] < len(message.parts):
+        last = next((chunk for chunk in reversed(chunks) if splices[chunk] >= 0), None)
+        return (last, None) if last is not None else "no part of {} can carry a marker"
+    parts = run.source[run.log.message_of(chunks.start)].parts if chunks else ()
+    name = f"part {list(path)} of {{}}"
+    if not 0 <= path[0] < len(parts):
         return f"no {name}"
-    part = message.parts[path[0]]
+    part = parts[path[0]]
     if not is_said(part):
         return f"{name} is left out of the request"
-    chunk = chunks[sum(map(is_said, message.parts[: path[0]]))]
+    chunk = chunks[sum(map(is_said, parts[: path[0]]))]
     if len(path) == 1:
-        if run.log.splices[chunk] < 0:
-            return f"{name} may not carry a marker"
-        return Mark(first + chunk, ttl)
+        return (chunk, None) if splices[chunk] >= 0 else f"{name} may not carry a marker"
     if len(path) > 2 or not isinstance(part, ToolResult):
         return f"no {name}"
     inside = nested_splice(part, path[1])
     if inside is None:
         return f"no {name} that can carry a marker"
-    return Mark(first + chunk, ttl, _glue(run, chunk) + inside)
+    return chunk, _glue(run, chunk) + inside
 
 
 def _glue(run: Run, chunk: int) -> int:
@@ -107,8 +108,8 @@ def _glue(run: Run, chunk: int) -> int:
 def _frozen(runs: list[Run], message_id: str) -> int | None:
     first = 0
     for run in runs:
-        position = run.log.positions.get(message_id)
-        if position is not None and run.log.message_ends[position] <= run.count:
-            return first + run.log.message_ends[position] - 1
+        chunks = run.find(message_id) if run.section == "messages" else None
+        if chunks is not None and chunks.stop:
+            return first + chunks.stop - 1
         first += run.count
     return None

@@ -1,0 +1,159 @@
+"""The render log: edits, forks, reloads, views that outlive a turn, threads, and letting go."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import strategies as some
+
+from anaphora import cache, catalog
+from anaphora.prompt import Call, Params, PromptBlock, PromptIR
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import Conversation, Message, SegmentRole, Tool, from_json, to_json
+from anaphora.wire import anthropic
+
+MODEL = "claude-sonnet-4-5"
+PROFILE = catalog.profile("anthropic", MODEL)
+
+
+def call(talk: Conversation, tools: tuple[Tool, ...] = (), tail: str = "now") -> Call:
+    ir = PromptIR.chat(
+        talk,
+        system=[PromptBlock.cached_long("identity", "You are terse.")],
+        tail=[Message.user(tail)],
+    )
+    return Call(ir=ir, model=MODEL, tools=tools, params=Params(max_tokens=1))
+
+
+def conversation_run(rendered: Rendered) -> object:
+    (run,) = [run for run in rendered.runs if run.role is SegmentRole.CONVERSATION]
+    return run.log
+
+
+def test_a_turn_appends_to_the_log_of_the_turn_before() -> None:
+    talk = Conversation([Message.user("a")])
+    first = anthropic.render(call(talk), PROFILE)
+    second = anthropic.render(call(talk.append(Message.assistant("b"))), PROFILE, first)
+    assert conversation_run(second) is conversation_run(first)
+
+
+def test_a_reloaded_conversation_continues_the_log_by_equality() -> None:
+    talk = Conversation([Message.user("a"), Message.assistant("b")])
+    first = anthropic.render(call(talk), PROFILE)
+    reloaded = from_json(to_json(talk.append(Message.user("c"))), Conversation)
+    second = anthropic.render(call(reloaded), PROFILE, first)
+    assert conversation_run(second) is conversation_run(first)
+
+
+def test_two_branches_of_one_turn_do_not_disturb_each_other() -> None:
+    talk = Conversation([Message.user("a"), Message.assistant("b")])
+    trunk = anthropic.render(call(talk), PROFILE)
+    left = anthropic.render(call(talk.append(Message.user("left"))), PROFILE, trunk)
+    right = anthropic.render(call(talk.append(Message.user("right"))), PROFILE, trunk)
+    assert conversation_run(left) is conversation_run(trunk)
+    assert conversation_run(right) is not conversation_run(trunk)
+    assert b"left" in left.data()
+    assert b"left" not in right.data()
+    for branch in (left, right):
+        assert cache.fingerprint(branch).extends(cache.fingerprint(trunk))
+    assert not cache.fingerprint(right).extends(cache.fingerprint(left))
+
+
+@pytest.mark.breaks_prefix(reason="an edited turn changes what stands behind it")
+def test_an_edited_turn_is_rendered_anew_from_there() -> None:
+    messages = [Message.user("a"), Message.assistant("b"), Message.user("c")]
+    first = anthropic.render(call(Conversation(messages)), PROFILE)
+    messages[1] = Message.assistant("B!")
+    edited = anthropic.render(call(Conversation(messages)), PROFILE, first)
+    assert b"B!" in edited.data()
+    assert b'"b"' not in edited.data()
+    assert b'"b"' in first.data()
+
+
+@pytest.mark.breaks_prefix(reason="any earlier turn, edited or not, may be handed in as previous")
+@given(some.frames(), some.turns, st.data())
+def test_whatever_was_rendered_before_the_result_is_that_of_a_cold_render(
+    frame: some.Frame, turns: list[list[Message]], data: st.DataObject
+) -> None:
+    """The guard in conftest.py holds every warm render against a cold one."""
+    seen: list[tuple[Conversation, Rendered]] = []
+    profile = catalog.profile("anthropic", frame.model)
+    for added in [*turns, *turns]:
+        base = Conversation([Message.user("hello")])
+        previous = None
+        if seen:
+            base, _ = data.draw(st.sampled_from(seen))
+            _, previous = data.draw(st.sampled_from(seen))
+        if data.draw(st.booleans()) and len(base) > 1:
+            kept = list(base)
+            kept[data.draw(st.integers(0, len(kept) - 1))] = Message.user("edited")
+            base = Conversation(kept)
+        talk = base.append(*added)
+        seen.append((talk, anthropic.render(frame.call(talk, "now"), profile, previous)))
+    # A change of the very first message, so that this test always breaks a prefix.
+    other = Conversation([Message.user("another beginning")])
+    anthropic.render(frame.call(other), profile, seen[0][1])
+
+
+def test_a_live_slice_of_the_body_survives_the_next_turn() -> None:
+    talk = Conversation([Message.user("a" * 500)])
+    first = anthropic.render(call(talk), PROFILE)
+    request = anthropic.assemble(first, Plan())
+    slices = list(request.body)
+    held = b"".join(slices)
+    second = anthropic.render(call(talk.append(Message.assistant("b" * 900))), PROFILE, first)
+    assert b"".join(slices) == held == request.body.join()
+    assert b"b" * 900 in anthropic.assemble(second, Plan()).body.join()
+
+
+def test_tools_and_system_blocks_are_rendered_once_for_all_conversations() -> None:
+    tools = (Tool("look"), Tool("read"))
+    blocks = (PromptBlock.cached_long("identity", "You are terse."),)
+
+    def start(text: str) -> Rendered:
+        ir = PromptIR.chat([Message.user(text)], system=blocks)
+        made = Call(ir=ir, model=MODEL, tools=tools, params=Params(max_tokens=1))
+        return anthropic.render(made, PROFILE)
+
+    one, two = start("one"), start("two")
+    assert one.runs[0].log is two.runs[0].log
+    assert one.runs[1].log is two.runs[1].log
+
+
+def test_everything_is_let_go_with_the_conversation() -> None:
+    tools = (Tool("look"),)
+    talk = Conversation([Message.user("a")])
+    previous: Rendered | None = None
+    for turn in range(5):
+        talk = talk.append(Message.assistant(f"b{turn}"))
+        previous = anthropic.render.render(call(talk, tools), PROFILE, previous)  # type: ignore[attr-defined]
+    assert previous is not None
+    logs = [weakref.ref(run.log) for run in previous.runs]
+    del previous, talk, tools
+    gc.collect()
+    assert [log() for log in logs] == [None] * len(logs)
+
+
+def test_threads_that_continue_one_turn_each_get_their_own_branch() -> None:
+    talk = Conversation([Message.user("a")])
+    trunk = anthropic.render(call(talk), PROFILE)
+    done: dict[int, Rendered] = {}
+
+    def continue_with(number: int) -> None:
+        longer = talk.append(Message.assistant(f"branch {number} " * 50))
+        done[number] = anthropic.render(call(longer), PROFILE, trunk)
+
+    threads = [threading.Thread(target=continue_with, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 16
+    for number, rendered in done.items():
+        assert f"branch {number} ".encode() * 50 in rendered.data()
+        assert cache.fingerprint(rendered).extends(cache.fingerprint(trunk))
