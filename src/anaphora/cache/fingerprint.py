@@ -23,9 +23,8 @@ class Difference(msgspec.Struct, frozen=True):
     after: str
 
     def __str__(self) -> str:
-        return (
-            f"byte {self.offset} in {self.label} ({self.path}): {self.before!r} -> {self.after!r}"
-        )
+        where = f"byte {self.offset} in {self.label} ({self.path})"
+        return f"{where}: {self.before!r} became {self.after!r}"
 
 
 class WireFingerprint:

@@ -1,0 +1,83 @@
+"""Every snippet and every command in the documentation works as written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+#: What runs this very suite, installs, or runs for minutes is checked for existence only.
+NOT_FROM_HERE = {"make test", "make check", "make setup", "make pins", "make soak", "make bench"}
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    return [body for tag, body in FENCE.findall(page.read_text()) if tag == language]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.breaks_prefix(reason="the README shows what a clock in the system prompt does")
+def test_the_snippets_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
+    program = "\n".join(fenced(ROOT / "README.md", "python"))
+    exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
+    first, second, broken = capsys.readouterr().out.splitlines()
+    assert first.startswith("POST /v1/messages ")
+    assert first.endswith(" None")
+    assert second.endswith(" True")
+    # What the comment in the README promises is what comes out.
+    promised = re.search(r"^# (byte .* became) …$", program, re.MULTILINE)
+    assert promised is not None
+    assert broken.startswith(promised.group(1))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "README.md"], ids=name)
+def test_other_pages_hold_no_snippet_that_nobody_runs(page: Path) -> None:
+    for program in fenced(page, "python"):
+        exec(compile(program, str(page), "exec"), {"__name__": "docs"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_fence_says_what_it_is(page: Path) -> None:
+    assert {tag for tag, _ in FENCE.findall(page.read_text())} <= {"python", "sh", "toml", "text"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    sorted({line for page in PAGES for body in fenced(page, "sh") for line in body.splitlines()}),
+)
+def test_every_command_works(command: str) -> None:
+    words = shlex.split(command)
+    if command in NOT_FROM_HERE:
+        words = ["make", "--dry-run", words[1]]
+    elif words[0] == "python":
+        words[0] = sys.executable
+    elif words[0] == "anaphora":
+        words[:1] = [sys.executable, "-m", "anaphora"]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_benchmark_named_in_the_docs_runs_and_ends_with_its_ratios() -> None:
+    bench = [sys.executable, "bench/render.py", "--turns", "30", "--rounds", "1"]
+    run = subprocess.run(bench, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.fullmatch(
+        r'\{"warm_vs_json_dumps": [\d.]+, "growth_20_to_2000": [\d.]+,'
+        r' "cold_vs_dumps_and_hash": [\d.]+\}',
+        run.stdout.splitlines()[-1],
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
