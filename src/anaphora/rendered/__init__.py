@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .chunks import Chunk, Rendered, Run
-from .log import Addition, ChunkLog, Hashed, Kind
+from .hashing import Hashed
+from .log import Addition, ChunkLog, Kind
 from .plan import Mark, Plan
 from .request import Body, Request
 

@@ -12,9 +12,9 @@ import threading
 from array import array
 from bisect import bisect_right
 
-from blake3 import blake3
-
 from anaphora.values import CachePolicy, Notice, Ttl
+
+from .hashing import Hashed, RunningHash
 
 
 class Kind(enum.Enum):
@@ -36,16 +36,12 @@ class ChunkLog:
     """Chunks in the order they were rendered. Positions count chunks, offsets count bytes."""
 
     __slots__ = (
-        "_digests",
-        "_hashed",
-        "_hashed_to",
-        "_hasher",
-        "_key",
         "_lock",
         "__weakref__",
         "buffer",
         "contextual",
         "ends",
+        "hashing",
         "ids",
         "kinds",
         "labels",
@@ -87,11 +83,7 @@ class ChunkLog:
         self.contextual = False
         """Some message would be said otherwise between other neighbours."""
         self._lock = threading.Lock()
-        self._key = b""
-        self._hasher: blake3 | None = None
-        self._hashed_to = 0
-        self._hashed: Hashed | None = None
-        self._digests: dict[int, bytes] = {}
+        self.hashing = RunningHash()
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -157,46 +149,13 @@ class ChunkLog:
 
     def hash_through(self, before: Hashed, lead: bytes, count: int) -> Hashed:
         """The running hash after the first `count` chunks, given the one before this log."""
-        with self._lock:
-            digest = self._digest(before, lead, count)
-            if self._hashed is None or self._hashed.digest != digest:
-                # Only an older view gets here with a state that ran ahead of it.
-                state = self._hasher if self._hashed_to == count else None
-                if state is None:
-                    state = self._state_apart(before, lead, count)
-                self._hashed = Hashed(state.copy(), digest)
-            return self._hashed
+        with memoryview(self.buffer) as view:
+            return self.hashing.through(before, lead, view, self.start(count))
 
     def digest_through(self, before: Hashed, lead: bytes, count: int) -> bytes:
         """The digest alone, which saves copying the state."""
-        with self._lock:
-            return self._digest(before, lead, count)
-
-    def _digest(self, before: Hashed, lead: bytes, count: int) -> bytes:
-        """What was hashed behind the same beginning is not hashed again; a view older than that
-        is hashed apart, so that the running state stays ahead."""
-        key = before.digest + lead
-        if self._hasher is None or self._key != key:
-            self._key, self._hashed_to, self._digests = key, 0, {}
-            self._hasher = before.state.copy()
-            self._hasher.update(lead)
-        digest = self._digests.get(count)
-        if digest is None:
-            if count < self._hashed_to:
-                digest = self._state_apart(before, lead, count).digest()
-            else:
-                with memoryview(self.buffer) as view:
-                    self._hasher.update(view[self.start(self._hashed_to) : self.start(count)])
-                self._hashed_to = count
-                digest = self._hasher.digest()
-            self._digests[count] = digest
-        return digest
-
-    def _state_apart(self, before: Hashed, lead: bytes, count: int) -> blake3:
-        state = before.state.copy()
-        state.update(lead)
-        state.update(self.slice(0, self.start(count)))
-        return state
+        with memoryview(self.buffer) as view:
+            return self.hashing.digest(before, lead, view, self.start(count))
 
     def _extend(self, addition: Addition) -> None:
         data = b"".join(addition.pieces)
@@ -292,18 +251,3 @@ class Addition:
     def notice(self, notice: Notice) -> None:
         """A remark on the source message that is being added."""
         self.notices.append((self.first_message + len(self.ids), notice))
-
-
-class Hashed:
-    """A running BLAKE3 state and its digest so far."""
-
-    __slots__ = ("digest", "state")
-
-    def __init__(self, state: blake3, digest: bytes) -> None:
-        self.state = state
-        self.digest = digest
-
-    @classmethod
-    def nothing(cls) -> Hashed:
-        state = blake3()
-        return cls(state, state.digest())
