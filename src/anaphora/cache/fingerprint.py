@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anaphora.rendered import Hashed, Rendered
+from anaphora.rendered import Rendered, digest
 
 _EXCERPT = 32
 
@@ -114,15 +114,14 @@ def fingerprint(rendered: Rendered) -> WireFingerprint:
 
 
 def _digest(rendered: Rendered, chunks: int) -> bytes:
-    hashed = Hashed.nothing()
+    stretches = []
     for run in rendered.runs:
-        if chunks <= run.count:
-            if not chunks:
-                break
-            return run.log.digest_through(hashed, run.lead, chunks)
-        hashed = run.log.hash_through(hashed, run.lead, run.count)
-        chunks -= run.count
-    return hashed.digest
+        count = min(chunks, run.count)
+        if not count:
+            break
+        stretches.append((run.lead, run.log, count))
+        chunks -= count
+    return digest(tuple(stretches))
 
 
 def _shared_chunks(mine: Rendered, theirs: Rendered) -> int:

@@ -8,6 +8,7 @@ those that save least are left out, and a notice names each.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from anaphora.catalog import CacheRules
@@ -20,27 +21,31 @@ def plan(rendered: Rendered, rules: CacheRules) -> Plan:
     notices: list[Notice] = []
     asked = list(rendered.marks)
     taken = {mark.chunk for mark in asked if mark.splice is None}
-    own = [mark for mark in _candidates(rendered, notices) if mark.chunk not in taken]
+    own = [
+        Mark(chunk, ttl)
+        for chunk, ttl in _candidates(rendered, notices).items()
+        if chunk not in taken and chunk < rendered.cacheable
+    ]
     chosen = _within_slots(rendered, asked, own, rules.slots.value, notices)
-    chosen.sort(key=lambda m: (m.chunk, m.splice is None, m.splice))
+    chosen.sort(key=_hash_order)
     if rules.longer_ttl_first.value:
         chosen = _falling_ttls(rendered, chosen, notices)
     return Plan(marks=tuple(chosen), notices=tuple(notices))
 
 
-def _candidates(rendered: Rendered, notices: list[Notice]) -> list[Mark]:
-    """The planner's own marks, the most valuable first."""
+def _hash_order(mark: Mark) -> tuple[int, float]:
+    """A block's own marker stands at its very end, behind those of blocks inside it."""
+    return mark.chunk, math.inf if mark.splice is None else mark.splice
+
+
+def _candidates(rendered: Rendered, notices: list[Notice]) -> dict[int, Ttl]:
+    """The chunks the planner itself would mark, the most valuable first."""
     runs = _runs(rendered)
-    marks: dict[int, Mark] = {}
-
-    def propose(chunk: int | None, ttl: Ttl) -> None:
-        if chunk is not None and chunk < rendered.cacheable:
-            marks.setdefault(chunk, Mark(chunk, ttl))
-
-    ttl = rendered.message_ttl
+    chunks: dict[int, Ttl] = {}
     if rendered.messages_cacheable:
         for chunk in _history(rendered, runs):
-            propose(chunk, ttl)
+            if chunk is not None:
+                chunks.setdefault(chunk, rendered.message_ttl)
     elif runs and runs[-1][0].section == "messages":
         notices.append(
             Notice(
@@ -50,25 +55,24 @@ def _candidates(rendered: Rendered, notices: list[Notice]) -> list[Mark]:
                 "messages",
             )
         )
-    for chunk, policy_ttl in _policy_runs(runs):
-        propose(chunk, policy_ttl)
-    return list(marks.values())
+    for chunk, ttl in _policy_runs(runs):
+        chunks.setdefault(chunk, ttl)
+    return chunks
 
 
 def _history(rendered: Rendered, runs: list[tuple[Run, int]]) -> list[int | None]:
     """The tail, then the frozen boundary or the turn before, then the stable prefix."""
     messages = [(run, first) for run, first in runs if run.section == "messages"]
-    reusable = [(run, first) for run, first in messages if first < rendered.cacheable]
+    reusable = [placed for placed in messages if placed[1] < rendered.cacheable]
     if not reusable:
         return []
     run, first = reusable[-1]
     last = min(run.count, rendered.cacheable - first)
-    tail = _markable_at(run, first, last - 1)
-    chunks = [tail]
     if rendered.frozen is not None:
-        chunks.append(_markable_before(rendered, rendered.frozen))
+        deep = _markable_before(rendered, rendered.frozen)
     else:
-        chunks.append(_last_user_turn(run, first, last))
+        deep = _last_user_turn(run, first, last)
+    chunks = [_markable_at(run, first, last - 1), deep]
     for (stable, begin), (following, _) in pairwise(messages):
         if (
             stable.role is SegmentRole.STABLE_PREFIX

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .chunks import Chunk, Rendered, Run
-from .hashing import Hashed
+from .hashing import digest
 from .log import Addition, ChunkLog, Kind
 from .plan import Mark, Plan
 from .request import Body, Request
@@ -13,11 +13,11 @@ __all__ = [
     "Body",
     "Chunk",
     "ChunkLog",
-    "Hashed",
     "Kind",
     "Mark",
     "Plan",
     "Rendered",
     "Request",
     "Run",
+    "digest",
 ]

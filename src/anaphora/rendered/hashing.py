@@ -3,78 +3,79 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING, TypeAlias
 
 from blake3 import blake3
 
+if TYPE_CHECKING:
+    from .log import ChunkLog
 
-class Hashed:
-    """A BLAKE3 state and its digest so far. The state is read (copied), never advanced."""
+#: Stretches of logs, one behind the other: the glue before each, and how many chunks of it.
+Stretches: TypeAlias = "tuple[tuple[bytes, ChunkLog, int], ...]"
 
-    __slots__ = ("digest", "state")
 
-    def __init__(self, state: blake3, digest: bytes) -> None:
-        self.state = state
-        self.digest = digest
-
-    @classmethod
-    def nothing(cls) -> Hashed:
-        state = blake3()
-        return cls(state, state.digest())
+def digest(stretches: Stretches) -> bytes:
+    """BLAKE3 over the stretches. Only what no earlier call hashed behind the same beginning is
+    hashed now."""
+    if not stretches:
+        return blake3().digest()
+    *before, (lead, log, count) = stretches
+    return log.hashing.digest(tuple(before), lead, log, count)
 
 
 class RunningHash:
-    """The hash of a growing buffer behind a given beginning (what stands before it, and the glue).
+    """The hash of a growing log behind a given beginning.
 
     One state runs ahead with the newest view. A view older than that is hashed apart, and every
     digest that was ever asked for is kept. Another beginning starts all over.
     """
 
-    __slots__ = ("_beginning", "_digests", "_last", "_lock", "_reached", "_state")
+    __slots__ = ("_before", "_digests", "_lead", "_lock", "_reached", "_state")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._beginning = b""
-        self._state: blake3 | None = None
+        self._before: Stretches | None = None
+        self._lead = b""
+        self._state = blake3()
         self._reached = 0
         self._digests: dict[int, bytes] = {}
-        self._last: Hashed | None = None
 
-    def through(self, before: Hashed, lead: bytes, buffer: memoryview, end: int) -> Hashed:
-        """The hash up to byte `end`, ready to be continued by whoever comes next."""
+    def digest(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> bytes:
         with self._lock:
-            digest = self._digest(before, lead, buffer, end)
-            if self._last is None or self._last.digest != digest:
-                if self._state is not None and self._reached == end:
-                    state = self._state.copy()
-                else:
-                    state = _apart(before, lead, buffer, end)
-                self._last = Hashed(state, digest)
-            return self._last
-
-    def digest(self, before: Hashed, lead: bytes, buffer: memoryview, end: int) -> bytes:
-        with self._lock:
-            return self._digest(before, lead, buffer, end)
-
-    def _digest(self, before: Hashed, lead: bytes, buffer: memoryview, end: int) -> bytes:
-        beginning = before.digest + lead
-        if self._state is None or self._beginning != beginning:
-            self._beginning, self._reached, self._digests = beginning, 0, {}
-            self._state = _apart(before, lead, buffer, 0)
-        known = self._digests.get(end)
-        if known is not None:
+            self._advance(before, lead, log, count)
+            known = self._digests.get(count)
+            if known is None:
+                ahead = self._reached > count
+                state = self._apart(before, lead, log, count) if ahead else self._state
+                known = self._digests[count] = state.digest()
             return known
-        if end < self._reached:
-            digest = _apart(before, lead, buffer, end).digest()
-        else:
-            self._state.update(buffer[self._reached : end])
-            self._reached = end
-            digest = self._state.digest()
-        self._digests[end] = digest
-        return digest
+
+    def state(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> blake3:
+        """A copy of the state, for whoever comes next to go on from."""
+        with self._lock:
+            self._advance(before, lead, log, count)
+            if self._reached > count:
+                return self._apart(before, lead, log, count)
+            return self._state.copy()
+
+    def _advance(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> None:
+        # Logs compare by identity, so this looks at no bytes but the glue.
+        if self._before != before or self._lead != lead:
+            self._state = self._apart(before, lead, log, 0)
+            self._before, self._lead, self._reached, self._digests = before, lead, 0, {}
+        if self._reached < count:
+            log.update(self._state, self._reached, count)
+            self._reached = count
+
+    def _apart(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> blake3:
+        state = _state_after(before)
+        state.update(lead)
+        log.update(state, 0, count)
+        return state
 
 
-def _apart(before: Hashed, lead: bytes, buffer: memoryview, end: int) -> blake3:
-    state = before.state.copy()
-    state.update(lead)
-    state.update(buffer[:end])
-    return state
+def _state_after(stretches: Stretches) -> blake3:
+    if not stretches:
+        return blake3()
+    *before, (lead, log, count) = stretches
+    return log.hashing.state(tuple(before), lead, log, count)

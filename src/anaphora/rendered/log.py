@@ -12,9 +12,11 @@ import threading
 from array import array
 from bisect import bisect_right
 
+from blake3 import blake3
+
 from anaphora.values import CachePolicy, Notice, Ttl
 
-from .hashing import Hashed, RunningHash
+from .hashing import RunningHash
 
 
 class Kind(enum.Enum):
@@ -38,10 +40,10 @@ class ChunkLog:
     __slots__ = (
         "_lock",
         "__weakref__",
+        "_hashing",
         "buffer",
         "contextual",
         "ends",
-        "hashing",
         "ids",
         "kinds",
         "labels",
@@ -83,7 +85,7 @@ class ChunkLog:
         self.contextual = False
         """Some message would be said otherwise between other neighbours."""
         self._lock = threading.Lock()
-        self.hashing = RunningHash()
+        self._hashing: RunningHash | None = None
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -147,15 +149,16 @@ class ChunkLog:
         with memoryview(self.buffer) as view, view[start:end] as part:
             return part.tobytes()
 
-    def hash_through(self, before: Hashed, lead: bytes, count: int) -> Hashed:
-        """The running hash after the first `count` chunks, given the one before this log."""
-        with memoryview(self.buffer) as view:
-            return self.hashing.through(before, lead, view, self.start(count))
+    @property
+    def hashing(self) -> RunningHash:
+        if self._hashing is None:
+            self._hashing = RunningHash()
+        return self._hashing
 
-    def digest_through(self, before: Hashed, lead: bytes, count: int) -> bytes:
-        """The digest alone, which saves copying the state."""
+    def update(self, state: blake3, first: int, last: int) -> None:
+        """Feeds the chunks from `first` up to `last` to a hash."""
         with memoryview(self.buffer) as view:
-            return self.hashing.digest(before, lead, view, self.start(count))
+            state.update(view[self.start(first) : self.start(last)])
 
     def _extend(self, addition: Addition) -> None:
         data = b"".join(addition.pieces)

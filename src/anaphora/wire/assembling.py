@@ -49,6 +49,7 @@ def _splice(rendered: Rendered, mark: Mark, splice: int) -> int:
 
 
 def _check_order(marks: tuple[Mark, ...]) -> None:
-    for earlier, later in pairwise(marks):
-        if (earlier.chunk, earlier.splice or 1 << 62) >= (later.chunk, later.splice or 1 << 62):
+    for one, two in pairwise(marks):
+        inside = one.splice is not None and (two.splice is None or one.splice < two.splice)
+        if one.chunk > two.chunk or (one.chunk == two.chunk and not inside):
             raise InvalidRequest("marks stand in hash order, one a block", path="plan.marks")

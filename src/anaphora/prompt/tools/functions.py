@@ -238,7 +238,7 @@ def _sort_sets(value: Any, schema: dict[str, Any], components: dict[str, Any]) -
         return {
             key: _sort_sets(item, kinds.get(key, others), components) for key, item in value.items()
         }
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         others = schema.get("items") or {}
         kinds = [*schema.get("prefixItems", ()), *[others] * len(value)]
         value = [_sort_sets(*pair, components) for pair in zip(value, kinds, strict=False)]

@@ -41,7 +41,7 @@ def text(part: Text, notices: Notices) -> bytes | None:
     if not part.text or part.text.isspace():
         notices.append(Notice("blank_text", "a blank text block is refused, so it is left out"))
         return None
-    return b'{"type":"text","text":' + string(part.text) + closing(part.extras)
+    return text_block(part.text, part.extras)
 
 
 def image(part: Image, notices: Notices) -> bytes | None:
@@ -91,7 +91,7 @@ def tool_call(part: ToolCall, notices: Notices) -> bytes:
 def tool_result(part: ToolResult, notices: Notices) -> bytes:
     content = part.content
     if isinstance(content, str):
-        blocks = b'{"type":"text","text":' + string(content) + b"}" if content else b""
+        blocks = text_block(content) if content else b""
     else:
         blocks = b",".join(_result_blocks(content, notices))
     return (
@@ -142,6 +142,10 @@ def opaque(part: Opaque, notices: Notices) -> bytes | None:
         )
         return None
     return check_object(part.json, path="json").encode()
+
+
+def text_block(said: str, extras: Extras | None = None) -> bytes:
+    return b'{"type":"text","text":' + string(said) + closing(extras)
 
 
 def block_for(part: object) -> tuple[Kind, int | None, Callable[[Any, Notices], bytes | None]]:

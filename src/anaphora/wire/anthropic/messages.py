@@ -68,6 +68,15 @@ def add_messages(
         to.end_message(message.id)
 
 
+def answered(messages: Sequence[Message], index: int, after: str | None) -> bool:
+    """Whether the assistant speaks next, past any system messages, or nobody has spoken yet."""
+    while index < len(messages):
+        if messages[index].role != "system":
+            return messages[index].role == "assistant"
+        index += 1
+    return after in (None, "assistant")
+
+
 def _place(to: Addition, around: Around) -> str:
     return f"{around.where}[{to.first_message + len(to.ids)}]"
 
@@ -90,12 +99,10 @@ def _system_role(
             path=f"{_place(to, around)}.role",
         )
     to.contextual = True
-    before = last_role or around.before
-    after = messages[index + 1].role if index + 1 < len(messages) else around.after
     if (
         around.profile.mid_conversation_system.value
-        and before in ("user", "system")
-        and after in (None, "assistant", "system")
+        and (last_role or around.before) in ("user", "system")
+        and answered(messages, index + 1, around.after)
     ):
         return "system"
     to.notice(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -11,14 +12,14 @@ from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
 from anaphora.rendered import Addition, ChunkLog, Kind, Rendered, Run
-from anaphora.values import Conversation, Message, Notice, SegmentRole, Tool, Ttl
+from anaphora.values import Conversation, Message, Notice, Section, SegmentRole, Tool, Ttl
 from anaphora.wire.continuing import continue_log, last_run
 from anaphora.wire.shared import SharedLogs
 
 from . import params
-from .blocks import WIRE, closing
+from .blocks import WIRE, closing, text_block
 from .marks import resolve
-from .messages import CLOSE, NEXT, OPEN, Around, add_messages
+from .messages import CLOSE, NEXT, OPEN, Around, add_messages, answered
 from .state import place_tail
 
 MARKERS: dict[Ttl, bytes] = {
@@ -27,6 +28,8 @@ MARKERS: dict[Ttl, bytes] = {
 }
 
 _shared = SharedLogs()
+
+T = TypeVar("T")
 
 
 def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
@@ -75,29 +78,34 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
 
 
 def _tools(tools: tuple[Tool, ...]) -> ChunkLog:
-    out = Addition()
-    for index, tool in enumerate(tools):
-        description = b',"description":' + string(tool.description) if tool.description else b""
-        strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
-        data = (
-            b'{"name":'
-            + string(tool.name)
-            + description
-            + b',"input_schema":'
-            + check_object(tool.schema, path=f"tools[{index}].schema").encode()
-            + strict
-            + closing(tool.extras)
-        )
-        out.chunk(Kind.TOOL, b"," + data if index else data, -1)
-    return ChunkLog.of(out, [f"tool {tool.name}" for tool in tools], [tool.cache for tool in tools])
+    blocks = _each("tools", tools, _tool)
+    return ChunkLog.of(blocks, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
 
 
 def _system(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
+    texts = _each("system", blocks, lambda block: text_block(block.text))
+    return ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
+
+
+def _tool(tool: Tool) -> bytes:
+    description = b',"description":' + string(tool.description) if tool.description else b""
+    schema = check_object(tool.schema, path="schema").encode()
+    strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
+    name = b'{"name":' + string(tool.name)
+    return name + description + b',"input_schema":' + schema + strict + closing(tool.extras)
+
+
+def _each(section: Section, items: tuple[T, ...], say: Callable[[T], bytes]) -> Addition:
+    """The items of a section, each a chunk; an error names the one it is about."""
     out = Addition()
-    for index, block in enumerate(blocks):
-        data = b'{"type":"text","text":' + string(block.text) + b"}"
-        out.chunk(Kind.SYSTEM, b"," + data if index else data, -1)
-    return ChunkLog.of(out, [block.label for block in blocks], [block.cache for block in blocks])
+    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
+    for index, item in enumerate(items):
+        try:
+            data = say(item)
+        except InvalidRequest as problem:
+            raise problem.within(f"{section}[{index}]") from None
+        out.chunk(kind, b"," + data if index else data, -1)
+    return out
 
 
 def _messages(
@@ -165,12 +173,13 @@ def _segment_log(
 def _unmoved(
     messages: Conversation, shared: int, last: Run, before: str | None, after: str | None
 ) -> int:
-    """How many of the shared messages may keep their bytes: a system message's role depends on
-    what stands around it."""
+    """How many of the shared messages may keep their bytes: the role of a system message depends
+    on what stands around it."""
     if (last.before, last.after) != (before, after):
         return 0
-    if 0 < shared < len(messages) and messages[shared - 1].role == "system":
-        return shared if messages[shared].role in ("assistant", "system") else shared - 1
+    if answered(messages, shared, after) != answered(last.source, shared, after):
+        while shared and messages[shared - 1].role == "system":
+            shared -= 1
     return shared
 
 
