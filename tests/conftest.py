@@ -24,6 +24,7 @@ settings.register_profile(
     deadline=None,  # machines are noisy: no test asserts a time
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+settings.register_profile("long", settings.get_profile("suite"), max_examples=2000)
 settings.load_profile("suite")
 
 

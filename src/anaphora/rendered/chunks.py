@@ -7,6 +7,7 @@ byte, even where a new message is merged into the last one.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -145,8 +146,12 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
     def __repr__(self) -> str:
-        size = sum(run.size for run in self.runs)
-        return f"<Rendered {self.model} on {self.wire}: {len(self)} chunks, {size} bytes>"
+        return f"<Rendered {self.model} on {self.wire}: {len(self)} chunks, {self.size} bytes>"
+
+    @property
+    def size(self) -> int:
+        """The bytes of all chunks; the body adds markers, closing brackets and parameters."""
+        return sum(run.size for run in self.runs)
 
     def __len__(self) -> int:
         return sum(run.count for run in self.runs)
@@ -233,4 +238,5 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return self.data(self.cacheable)
 
     def tokens_in(self, size: int) -> int:
-        return round(size / self.bytes_per_token)
+        """An estimate, rounded up: bytes that are there cost something."""
+        return math.ceil(size / self.bytes_per_token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anaphora.prompt import BlockMark, Call, PartMark, ToolMark
 from anaphora.rendered import Mark, Run
-from anaphora.values import Notice, ToolResult
+from anaphora.values import Notice, SegmentRole, ToolResult
 
 from .blocks import is_said, nested_splice
 
@@ -61,16 +61,29 @@ def _block(call: Call, asked: BlockMark) -> Mark | str:
 
 
 def _part(runs: list[Run], asked: PartMark) -> Mark | str:
+    found = _find(runs, asked.message_id)
+    if found is None:
+        return f"no message {asked.message_id}"
+    run, first, chunks = found
+    part = _part_of(run, chunks, asked.path)
+    if isinstance(part, str):
+        return part.format(f"message {asked.message_id}")
+    return Mark(first + part[0], asked.ttl, part[1])
+
+
+def _find(runs: list[Run], message_id: str) -> tuple[Run, int, range] | None:
+    """The run that holds a message, the run's first chunk, and the message's chunks in the run.
+    Segments number their messages apart: an id means one of the conversation first."""
+    elsewhere = None
     first = 0
     for run in runs:
-        chunks = run.find(asked.message_id) if run.section == "messages" else None
+        chunks = run.find(message_id) if run.section == "messages" else None
         if chunks is not None:
-            found = _part_of(run, chunks, asked.path)
-            if isinstance(found, str):
-                return found.format(f"message {asked.message_id}")
-            return Mark(first + found[0], asked.ttl, found[1])
+            if run.role is SegmentRole.CONVERSATION:
+                return run, first, chunks
+            elsewhere = elsewhere or (run, first, chunks)
         first += run.count
-    return f"no message {asked.message_id}"
+    return elsewhere
 
 
 def _part_of(run: Run, chunks: range, path: tuple[int, ...]) -> tuple[int, int | None] | str:
@@ -106,10 +119,8 @@ def _glue(run: Run, chunk: int) -> int:
 
 
 def _frozen(runs: list[Run], message_id: str) -> int | None:
-    first = 0
-    for run in runs:
-        chunks = run.find(message_id) if run.section == "messages" else None
-        if chunks is not None and chunks.stop:
-            return first + chunks.stop - 1
-        first += run.count
-    return None
+    found = _find(runs, message_id)
+    if found is None or not found[2].stop:
+        return None
+    _, first, chunks = found
+    return first + chunks.stop - 1
