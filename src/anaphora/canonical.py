@@ -53,7 +53,7 @@ def loads(text: str | bytes, *, path: str = "$") -> Any:
     """JSON text as Python values, object keys in the order they came."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as problem:
+    except (msgspec.DecodeError, UnicodeError) as problem:
         raise InvalidJson(f"not JSON: {problem}", path=path) from None
 
 

@@ -37,8 +37,8 @@ def compact(
     """Keeps the newest units that fit into `budget` tokens, behind `summary` if there is one.
 
     Within budget nothing changes, and neither does the frozen boundary. The newest unit always
-    stays, even when it alone exceeds the budget (a notice says so). After a real compaction every
-    remaining turn is frozen until the next.
+    stays, even when it alone exceeds the budget (a notice says so). When bytes before the frozen
+    boundary changed, every remaining turn is frozen until the next compaction.
     """
     if budget <= 0:
         raise InvalidRequest(f"must be a positive number of tokens, not {budget}", path="budget")
@@ -60,6 +60,9 @@ def compact(
     kept = turns[keep_from:]
     compacted = Conversation((summary, *kept) if summary else kept)
     unchanged = compacted.common_prefix(turns)
+    if unchanged == len(turns):
+        # The summary says what the dropped turns said: not a byte changes.
+        return Compaction(context, 0, (_over_budget(sums[len(turns)], budget),))
     notices = [
         Notice(
             code="compaction_uncaches",
@@ -71,7 +74,13 @@ def compact(
     ]
     if sums[len(turns)] - sums[keep_from] > available:
         notices.append(_over_budget(sums[len(turns)] - sums[keep_from], available))
-    after = msgspec.structs.replace(context, turns=compacted, frozen_prefix_len=len(compacted))
+    frozen = context.frozen_len()
+    kept_boundary = frozen is not None and frozen <= unchanged
+    after = msgspec.structs.replace(
+        context,
+        turns=compacted,
+        frozen_prefix_len=frozen if kept_boundary else len(compacted),
+    )
     return Compaction(after, keep_from, tuple(notices))
 
 

@@ -4,6 +4,7 @@ A wire asks for one of the views below and never reads the fields ad hoc:
 
     system_field()          the system prompt as one text
     system_field_blocks()   the same for wires whose system field is a list of blocks
+    system_field_index(i)   where the system block i stands in that list
     body_runs()             the messages as segments in chat order (what wires render)
     body_chat()             the same as one list
     flatten()               [system] + body_chat()
@@ -122,6 +123,25 @@ class PromptIR(
         if not blocks and self.system_text.strip():
             return (PromptBlock("system", self.system_text),)
         return blocks
+
+    def system_field_index(self, index: int) -> int | None:
+        """Where system block `index` stands among those that are not blank; None when it does
+        not, or is blank itself."""
+        blocks = self.system_blocks
+        if not 0 <= index < len(blocks) or not blocks[index].text.strip():
+            return None
+        return sum(bool(block.text.strip()) for block in blocks[:index])
+
+    def system_fields_agree(self) -> bool:
+        """Whether text and blocks say the same, where both are given."""
+        text, blocks, at = self.system_text, self.system_field_blocks(), 0
+        if not text or not self.system_blocks:
+            return True
+        for block in blocks:
+            if not text.startswith(block.text, at):
+                return False
+            at += len(block.text) + len("\n\n")
+        return at == len(text) + len("\n\n")
 
     def body_runs(self) -> tuple[Segment, ...]:
         """The messages in chat order, one segment a role, empty ones left out."""

@@ -80,12 +80,12 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         return f"messages[{message}].content[{block}]"
 
     def find(self, message_id: str) -> range | None:
-        """The chunks of a source message, when it is one of this run's."""
+        """The chunks of a source message, when it is one of this run's. They end behind `count`
+        when the message was taken out of the run for this one turn."""
         position = self.log.positions.get(message_id)
         if position is None or position >= len(self.source):
             return None
-        chunks = self.log.chunks_of(position)
-        return chunks if chunks.stop <= self.count else None
+        return self.log.chunks_of(position)
 
     def notices(self) -> list[Notice]:
         return [notice for at, notice in self.log.notices if at < len(self.source)]

@@ -6,11 +6,12 @@ is strict; a field nobody knows is an error that names it.
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
 
-from anaphora.errors import Parse
+from anaphora.errors import InvalidJson, Parse
 
 from .conversation import Conversation
 from .message import Message
@@ -20,27 +21,43 @@ T = TypeVar("T")
 
 def to_json(value: object) -> bytes:
     """Any of our values (a message, a conversation, a whole prompt) as JSON."""
-    return _encoder.encode(value)
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError as problem:
+        raise InvalidJson(f"lone surrogate at character {problem.start}") from None
 
 
 def from_json(data: bytes | str, kind: type[T]) -> T:
     """The value of that kind; `Parse` names the path to what does not fit."""
     try:
         return msgspec.json.decode(data, type=kind, dec_hook=_decode_foreign)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Parse(f"not a {kind.__name__}: {problem}") from problem
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        reason, path = _reason_and_path(str(problem))
+        name = getattr(kind, "__name__", str(kind))
+        raise Parse(f"not a {name}: {reason}", path=path) from problem
 
 
 def _encode_foreign(value: Any) -> Any:
     if isinstance(value, Conversation):
         return value[:]
-    raise NotImplementedError(f"{type(value).__name__} is not one of Anaphora's values")
+    raise InvalidJson(f"{type(value).__name__} is not one of Anaphora's values")
 
 
 def _decode_foreign(kind: type, data: Any) -> Any:
     if kind is Conversation:
-        return Conversation(msgspec.convert(data, tuple[Message, ...]))
-    raise NotImplementedError(f"{kind.__name__} is not one of Anaphora's values")
+        try:
+            return Conversation(msgspec.convert(data, tuple[Message, ...]))
+        except msgspec.ValidationError as problem:
+            # To any other error than its own, msgspec adds the path it stands at.
+            raise ValueError(str(problem)) from None
+    raise InvalidJson(f"{kind.__name__} is not one of Anaphora's values")
+
+
+def _reason_and_path(text: str) -> tuple[str, str]:
+    """What is wrong, and where. Each decoder on the way out adds the path to its own part."""
+    steps = re.findall(r" - at `\$([^`]*)`", text)
+    reason = re.sub(r" - at `\$[^`]*`", "", text)
+    return reason, "$" + "".join(reversed(steps)) if steps else ""
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)

@@ -30,7 +30,7 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
         pieces.append(run.close)
         first += run.count
     if upcoming:
-        raise InvalidRequest(f"no chunk {upcoming[-1].chunk} to mark", path="plan.marks")
+        raise _no_chunk(upcoming[-1])
     pieces.append(rendered.tail)
     return Request(rendered.method, rendered.target, rendered.headers, Body(pieces))
 
@@ -48,7 +48,13 @@ def _splice(rendered: Rendered, mark: Mark, splice: int) -> int:
     return splice
 
 
+def _no_chunk(mark: Mark) -> InvalidRequest:
+    return InvalidRequest(f"no chunk {mark.chunk} to mark", path="plan.marks")
+
+
 def _check_order(marks: tuple[Mark, ...]) -> None:
+    if marks and marks[0].chunk < 0:
+        raise _no_chunk(marks[0])
     for one, two in pairwise(marks):
         inside = one.splice is not None and (two.splice is None or one.splice < two.splice)
         if one.chunk > two.chunk or (one.chunk == two.chunk and not inside):

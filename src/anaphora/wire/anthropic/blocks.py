@@ -46,6 +46,10 @@ def text(part: Text, notices: Notices) -> bytes | None:
 
 def image(part: Image, notices: Notices) -> bytes | None:
     source = _source(part.source, notices)
+    if source is not None and part.detail is not None:
+        notices.append(
+            Notice("detail_unsupported", "Anthropic has no image detail; left out", "detail")
+        )
     return source and b'{"type":"image","source":' + source + closing(part.extras)
 
 
@@ -69,7 +73,10 @@ def tool_call(part: ToolCall, notices: Notices) -> bytes:
         arguments = b"{}"
     else:
         # The model wrote something that is no object; nothing of it may be lost.
-        arguments = b'{"invalid_arguments":' + string(part.arguments) + b"}"
+        try:
+            arguments = b'{"invalid_arguments":' + string(part.arguments) + b"}"
+        except InvalidRequest as problem:
+            raise problem.within("arguments") from None
         notices.append(
             Notice(
                 "arguments_not_an_object",
@@ -91,7 +98,7 @@ def tool_call(part: ToolCall, notices: Notices) -> bytes:
 def tool_result(part: ToolResult, notices: Notices) -> bytes:
     content = part.content
     if isinstance(content, str):
-        blocks = text_block(content) if content else b""
+        blocks = (content and text(Text(content), notices)) or b""
     else:
         blocks = b",".join(_result_blocks(content, notices))
     return (
@@ -129,7 +136,7 @@ def thinking(part: Thinking, notices: Notices) -> bytes | None:
 
 def refusal(part: Refusal, notices: Notices) -> bytes | None:
     notices.append(Notice("refusal_as_text", "Anthropic has no refusal block; sent as text"))
-    return text(Text(part.text), notices)
+    return text(Text(part.text, part.extras), notices)
 
 
 def opaque(part: Opaque, notices: Notices) -> bytes | None:
@@ -176,9 +183,11 @@ def closing(extras: Extras | None) -> bytes:
 
 def nested_splice(part: ToolResult, index: int) -> int | None:
     """Where in the block of a tool result a marker for its part `index` goes."""
-    if isinstance(part.content, str) or not _result_blocks(part.content[index : index + 1], []):
+    content = (Text(part.content),) if isinstance(part.content, str) else part.content
+    inner = content[index : index + 1]
+    if not inner or block_for(inner[0])[1] is None or not is_said(inner[0]):
         return None
-    blocks = b",".join(_result_blocks(part.content[: index + 1], []))
+    blocks = b",".join(_result_blocks(content[: index + 1], []))
     return len(_result_opening(part)) + len(blocks) - 1
 
 
@@ -198,12 +207,21 @@ def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]
     return blocks
 
 
+def _utf8(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as problem:
+        raise InvalidRequest(
+            f"text/plain is not UTF-8 at byte {problem.start}", path="source.data"
+        ) from None
+
+
 def _source(source: Source, notices: Notices) -> bytes | None:
     if isinstance(source, Bytes):
         if source.media_type == "text/plain":
             return (
                 b'{"type":"text","media_type":"text/plain","data":'
-                + string(source.data.decode())
+                + string(_utf8(source.data))
                 + b"}"
             )
         return (

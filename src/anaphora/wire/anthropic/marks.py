@@ -51,13 +51,10 @@ def _tool(call: Call, asked: ToolMark) -> Mark | str:
 
 
 def _block(call: Call, asked: BlockMark) -> Mark | str:
-    blocks = call.ir.system_blocks
-    if not 0 <= asked.index < len(blocks):
-        return f"no system block {asked.index}"
-    if not blocks[asked.index].text.strip():
-        return f"system block {asked.index} is blank"
-    before = sum(bool(block.text.strip()) for block in blocks[: asked.index])
-    return Mark(len(call.tools) + before, asked.ttl)
+    position = call.ir.system_field_index(asked.index)
+    if position is None:
+        return f"no system block {asked.index}, or a blank one"
+    return Mark(len(call.tools) + position, asked.ttl)
 
 
 def _part(runs: list[Run], asked: PartMark) -> Mark | str:
@@ -65,6 +62,8 @@ def _part(runs: list[Run], asked: PartMark) -> Mark | str:
     if found is None:
         return f"no message {asked.message_id}"
     run, first, chunks = found
+    if chunks.stop > run.count:
+        return f"message {asked.message_id} carries the state this turn, so it cannot be cached"
     part = _part_of(run, chunks, asked.path)
     if isinstance(part, str):
         return part.format(f"message {asked.message_id}")
@@ -120,7 +119,8 @@ def _glue(run: Run, chunk: int) -> int:
 
 def _frozen(runs: list[Run], message_id: str) -> int | None:
     found = _find(runs, message_id)
-    if found is None or not found[2].stop:
+    if found is None:
         return None
-    _, first, chunks = found
-    return first + chunks.stop - 1
+    run, first, chunks = found
+    last = min(chunks.stop, run.count) - 1
+    return first + last if last >= 0 else None

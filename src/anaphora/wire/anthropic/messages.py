@@ -46,9 +46,12 @@ def add_messages(
     for index, message in enumerate(messages):
         role = _ROLES.get(message.role) or _system_role(to, messages, index, last_role, around)
         try:
-            for part in message.parts:
+            for at, part in enumerate(message.parts):
                 kind, splice, render = block_for(part)
                 block = render(part, said)
+                if said:
+                    _note(to, said, f"{_place(to, around)}.parts[{at}]")
+                    said = []
                 if block is None:
                     continue
                 if role == last_role:
@@ -60,11 +63,7 @@ def add_messages(
                     last_role = role
                 to.chunk(kind, block, splice)
         except InvalidRequest as problem:
-            at = next(at for at, candidate in enumerate(message.parts) if candidate is part)
             raise problem.within(f"{_place(to, around)}.parts[{at}]") from None
-        if said:
-            _note(to, said, around)
-            said = []
         to.end_message(message.id)
 
 
@@ -81,8 +80,7 @@ def _place(to: Addition, around: Around) -> str:
     return f"{around.where}[{to.first_message + len(to.ids)}]"
 
 
-def _note(to: Addition, said: list[Notice], around: Around) -> None:
-    place = _place(to, around)
+def _note(to: Addition, said: list[Notice], place: str) -> None:
     for notice in said:
         path = f"{place}.{notice.path}" if notice.path else place
         to.notice(msgspec.structs.replace(notice, path=path))

@@ -6,6 +6,7 @@ from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning, ToolChoice
+from anaphora.values import Notice
 
 from .blocks import closing
 
@@ -81,6 +82,39 @@ def tail(call: Call, knobs: tuple[tuple[str, bytes], ...]) -> bytes:
     return body + closing(call.extras)
 
 
+def notices(call: Call) -> list[Notice]:
+    """What was asked for and Anthropic has no place for."""
+    told = []
+    params, reasoning, choice = call.params, call.params.reasoning, call.params.tool_choice
+    if not call.ir.system_fields_agree():
+        told.append(
+            Notice(
+                "system_blocks_sent",
+                "system_text is not the system blocks joined by a blank line; the blocks are sent",
+                "system",
+            )
+        )
+    if params.metadata and set(params.metadata) != {"user_id"}:
+        told.append(_left_out("metadata", "Anthropic's metadata is a user_id and nothing else"))
+    if (
+        reasoning is not None
+        and reasoning.mode is None
+        and (reasoning.budget_tokens is not None or reasoning.display is not None)
+    ):
+        told.append(_left_out("reasoning", "a budget or display belongs to a mode"))
+    if choice is not None and choice.mode == "none" and choice.parallel is not None:
+        told.append(_left_out("tool_choice.parallel", "no tools, nothing parallel"))
+    if params.output is not None and params.output.description is not None:
+        told.append(_left_out("output.description", "an output schema has no description here"))
+    if params.output is not None and params.output.strict is False:
+        told.append(_left_out("output.strict", "an output schema is always strict here"))
+    return told
+
+
+def _left_out(field: str, why: str) -> Notice:
+    return Notice("param_left_out", f"{why}; left out", f"params.{field}")
+
+
 def _thinking(reasoning: Reasoning) -> bytes:
     said: dict[str, object] = {"type": reasoning.mode}
     if reasoning.budget_tokens is not None:
@@ -105,7 +139,5 @@ def _tool_choice(choice: ToolChoice) -> bytes:
 
 
 def _metadata(params: Params) -> dict[str, str]:
-    metadata = dict(params.metadata or {})
-    if params.user is not None:
-        metadata["user_id"] = params.user
-    return metadata
+    user = params.user if params.user is not None else (params.metadata or {}).get("user_id")
+    return {} if user is None else {"user_id": user}

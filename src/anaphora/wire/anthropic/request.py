@@ -10,7 +10,7 @@ import msgspec
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
+from anaphora.prompt import Call, PromptBlock, Segment
 from anaphora.rendered import Addition, ChunkLog, Kind, Rendered, Run
 from anaphora.values import Conversation, Message, Notice, Section, SegmentRole, Tool, Ttl
 from anaphora.wire.continuing import continue_log, last_run
@@ -69,7 +69,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         message_ttl=call.ir.cache.message_ttl,
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
-            *_two_systems(call.ir),
+            *params.notices(call),
             *(notice for run in runs for notice in run.notices()),
             *notices,
             *unmarked,
@@ -188,25 +188,6 @@ def _role_after(segments: tuple[Segment, ...], index: int) -> str | None:
     if segments[index].role is SegmentRole.CONVERSATION or index + 1 == len(segments):
         return None
     return segments[index + 1].messages[0].role
-
-
-def _two_systems(ir: PromptIR) -> list[Notice]:
-    """The blocks are what Anthropic gets; a text that says something else is worth a word."""
-    text, at = ir.system_text, 0
-    blocks = ir.system_field_blocks() if text and ir.system_blocks else ()
-    for block in blocks:
-        if not text.startswith(block.text, at):
-            break
-        at += len(block.text) + len("\n\n")
-    if not blocks or at == len(text) + len("\n\n"):
-        return []
-    return [
-        Notice(
-            "system_blocks_sent",
-            "system_text is not the system blocks joined by a blank line; the blocks are sent",
-            "system",
-        )
-    ]
 
 
 def _cacheable(call: Call, runs: list[Run], previous: Rendered | None) -> int:

@@ -1,0 +1,162 @@
+"""The one JSON writer: what it writes, and what it refuses by name."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora import canonical
+from anaphora.errors import InvalidJson
+
+
+@pytest.mark.parametrize(
+    "value, data",
+    [
+        (None, b"null"),
+        (True, b"true"),
+        (0, b"0"),
+        (-7, b"-7"),
+        (2**64, b"18446744073709551616"),
+        (-(2**70), b"-1180591620717411303424"),
+        (0.1, b"0.1"),
+        (1.0, b"1.0"),
+        (1e-7, b"1e-7"),
+        ("", b'""'),
+        # UTF-8 as it is; only what JSON demands is escaped.
+        ("é日🙂", '"é日🙂"'.encode()),
+        ('"\\/', b'"\\"\\\\/"'),
+        ("\n\t\x00\x1f", b'"\\n\\t\\u0000\\u001f"'),
+        ("\x7f\u2028", '"\x7f\u2028"'.encode()),
+        # No spaces, keys in the order they have.
+        ([], b"[]"),
+        ((1, [2]), b"[1,[2]]"),
+        ({}, b"{}"),
+        ({"b": 1, "a": {"d": 2, "c": 3}}, b'{"b":1,"a":{"d":2,"c":3}}'),
+        ({"": 1, "é": 2}, '{"":1,"é":2}'.encode()),
+    ],
+)
+def test_a_value_is_written_like_this(value: object, data: bytes) -> None:
+    assert canonical.dumps(value) == data
+    assert canonical.loads(data) == (list(value) if isinstance(value, tuple) else value)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    "value, path",
+    [
+        (float("nan"), "$"),
+        (float("inf"), "$"),
+        ({"a": [1, float("-inf")]}, "$.a[1]"),
+        ({"a": {"b": float("nan")}}, "$.a.b"),
+        ("\ud800", "$"),
+        ({"a": ["fine", {"b": "x\udfffy"}]}, "$.a[1].b"),
+        ({"a": {"\ud800": 1}}, "$.a.\ud800"),
+        ({1: 2}, "$"),
+        ({"a": {None: 2}}, "$.a"),
+        ({"a": b"bytes"}, "$.a"),
+        ([{1, 2}], "$[0]"),
+        ([object()], "$[0]"),
+        (Colour.RED, "$"),
+        ([1 + 2j], "$[0]"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_with_its_path(value: object, path: str) -> None:
+    """Never written as null, never as something near it."""
+    with pytest.raises(InvalidJson) as caught:
+        canonical.dumps(value)
+    assert caught.value.path == path
+
+
+def test_the_path_starts_where_the_caller_says() -> None:
+    with pytest.raises(InvalidJson) as caught:
+        canonical.dumps({"a": [float("nan")]}, path="params.metadata")
+    assert caught.value.path == "params.metadata.a[0]"
+
+
+def test_a_lone_surrogate_is_named_by_code_and_place() -> None:
+    with pytest.raises(InvalidJson, match=r"U\+DC00 at character 2"):
+        canonical.string("ab\udc00")
+
+
+@pytest.mark.parametrize("text", ["{}", ' {"a" : 1} ', '{"a":1,"a":2}', '{"é":[1,{"b":null}]}'])
+def test_an_object_is_given_back_as_it_is(text: str) -> None:
+    assert canonical.check_object(text) is text
+    assert canonical.is_object(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "null",
+        "[1]",
+        '"{}"',
+        "{",
+        "{} {}",
+        '{"a":1,}',
+        "{'a':1}",
+        '{"a":NaN}',
+        '{"a":Infinity}',
+        '{"a":01}',
+        '{"a":1.}',
+        '{"a":tru}',
+        '{"a":"\\x"}',
+        '{"a":"\\ud800"}',
+        '{"a":"\n"}',
+        '{"a":"\ud800"}',
+        '{"\\x":1}',
+        '{"a":[{"b":"\\u12"}]}',
+    ],
+)
+def test_what_is_no_object_is_refused(text: str) -> None:
+    """All of it is read, however deep: it goes into a request as it is."""
+    assert not canonical.is_object(text)
+    with pytest.raises(InvalidJson) as caught:
+        canonical.check_object(text, path="tools[0].schema")
+    assert caught.value.path == "tools[0].schema"
+
+
+@pytest.mark.parametrize("text", ["", "{", "nope", "1 2", "\ud800"])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(InvalidJson) as caught:
+        canonical.loads(text, path="here")
+    assert caught.value.path == "here"
+
+
+def test_bytes_that_are_no_utf8_are_no_json() -> None:
+    with pytest.raises(InvalidJson):
+        canonical.loads(b'"\xff"')
+
+
+plain: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(plain)
+def test_everybody_else_reads_the_same(value: Any) -> None:
+    data = canonical.dumps(value)
+    assert json.loads(data) == value
+    assert list(json.loads(data)) == list(value) if isinstance(value, dict) else True
+    assert canonical.dumps(canonical.loads(data)) == data
+
+
+@given(st.text())
+def test_string_is_dumps_for_text(text: str) -> None:
+    assert canonical.string(text) == canonical.dumps(text)
+    assert json.loads(canonical.string(text)) == text

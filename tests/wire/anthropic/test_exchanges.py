@@ -1,0 +1,136 @@
+"""Recorded answers of the real service, read without loss.
+
+The recordings live beside the repository (see their README) and are never copied into it. They were
+re-serialised with sorted keys, so they prove meaning, not bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anaphora import catalog
+from anaphora.prompt import Call, Params, PromptIR
+from anaphora.rendered import Plan
+from anaphora.values import Message, Opaque, Text, Thinking, ToolCall, from_json, to_json
+from anaphora.wire import anthropic
+
+FILE = Path(__file__).parents[4] / "shared" / "exchanges" / "exchanges.jsonl.gz"
+
+STOPS = {
+    "end_turn": "end",
+    "max_tokens": "length",
+    "stop_sequence": "stop_sequence",
+    "tool_use": "tool_calls",
+    "pause_turn": "pause",
+    "refusal": "refusal",
+    "model_context_window_exceeded": "context_overflow",
+}
+
+
+def answers() -> Iterator[Any]:
+    """Every single answer with status 200, as a test case of its own."""
+    if not FILE.exists():
+        reason = f"no recorded exchanges at {FILE}"
+        yield pytest.param(b"", id="none", marks=pytest.mark.skip(reason=reason))
+        return
+    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            if (record["wire"], record["status"], record["stream"]) == ("anthropic", 200, False):
+                yield pytest.param(record["response"].encode(), id=str(record["id"]))
+
+
+every_answer = pytest.mark.parametrize("body", list(answers()))
+
+
+def named(part: Any) -> dict[str, Any]:
+    """The block that a part stands for, in Anthropic's words, from the part's fields alone."""
+    block: dict[str, Any]
+    match part:
+        case Text():
+            block = {"type": "text", "text": part.text}
+        case ToolCall():
+            block = {
+                "type": "tool_use",
+                "id": part.id,
+                "name": part.name,
+                "input": json.loads(part.arguments),
+            }
+        case Thinking(data=None):
+            block = {"type": "thinking", "thinking": part.text, "signature": part.signature}
+        case Thinking():
+            block = {"type": "redacted_thinking", "data": part.data}
+        case Opaque():
+            block = json.loads(part.json)
+            assert block["type"] == part.kind
+        case _:
+            raise AssertionError(f"no answer of Anthropic's holds a {type(part).__name__}")
+    extras = getattr(part, "extras", None) or {}
+    block.update(json.loads(extras.get("anthropic", "{}")))
+    return block
+
+
+@every_answer
+def test_every_block_is_read(body: bytes) -> None:
+    told, reply = json.loads(body), anthropic.read_reply(body)
+    assert [named(part) for part in reply.message.parts] == told["content"]
+    known = {
+        "text": Text,
+        "tool_use": ToolCall,
+        "thinking": Thinking,
+        "redacted_thinking": Thinking,
+    }
+    for part, block in zip(reply.message.parts, told["content"], strict=True):
+        assert isinstance(part, known.get(block["type"], Opaque))
+
+
+@every_answer
+def test_what_is_around_the_blocks_is_read(body: bytes) -> None:
+    told, reply = json.loads(body), anthropic.read_reply(body)
+    assert (reply.id, reply.model, reply.message.role) == (told["id"], told["model"], "assistant")
+    assert reply.stop == STOPS[told["stop_reason"]]
+    assert (reply.stop_raw, reply.stop_sequence) == (told["stop_reason"], told["stop_sequence"])
+    rest = json.loads((reply.extras or {}).get("anthropic", "{}"))
+    named_here = "id type role model content stop_reason stop_sequence usage".split()
+    assert rest == {key: value for key, value in told.items() if key not in named_here}
+
+
+@every_answer
+def test_usage_is_read_to_the_token(body: bytes) -> None:
+    told, usage = json.loads(body)["usage"], anthropic.read_reply(body).usage
+    assert usage.uncached == told["input_tokens"]
+    assert usage.read == told["cache_read_input_tokens"]
+    assert usage.written_total == told["cache_creation_input_tokens"]
+    assert usage.output == told["output_tokens"]
+    split = told["cache_creation"] or {}
+    for ttl in ("5m", "1h"):
+        assert (usage.written or {}).get(ttl, 0) == split.get(f"ephemeral_{ttl}_input_tokens", 0)
+    details = told.get("output_tokens_details") or {}
+    assert usage.reasoning == details.get("thinking_tokens")
+    assert usage.raw is not None
+    assert json.loads(usage.raw) == told
+
+
+@every_answer
+def test_an_answer_becomes_history_unharmed(body: bytes) -> None:
+    """Law 9: replayed, live or from storage, it is the content that came."""
+    told, message = json.loads(body)["content"], anthropic.read_reply(body).message
+    for answer in (message, from_json(to_json(message), Message)):
+        call = Call(
+            ir=PromptIR.chat([Message.user("u"), answer, Message.user("go on")]),
+            model="claude-sonnet-4-5",
+            params=Params(max_tokens=16),
+        )
+        rendered = anthropic.render(call, catalog.profile("anthropic", call.model))
+        request = json.loads(anthropic.assemble(rendered, Plan()).body.join())
+        said = [
+            block for block in told if block["type"] != "text" or block["text"].strip()
+        ]  # a blank text is refused on the way in: left out, with a notice
+        assert request["messages"][1]["content"] == said
+        assert len(rendered.notices) == len(told) - len(said)

@@ -1,0 +1,299 @@
+"""Messages to chunks: roles, merging, the glue, and errors that say where."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from anaphora import catalog
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, Params, PromptIR, Segment
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import (
+    Audio,
+    Conversation,
+    Image,
+    Message,
+    Opaque,
+    SegmentRole,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+)
+from anaphora.wire import anthropic
+
+#: One model that takes system messages among the others, and one that does not.
+TAKES_SYSTEM = "claude-opus-5-5"
+NO_SYSTEM = "claude-sonnet-4-5"
+
+
+def render(
+    messages: Conversation | list[Message],
+    model: str = NO_SYSTEM,
+    previous: Rendered | None = None,
+    tail: tuple[Message, ...] = (),
+) -> Rendered:
+    call = Call(ir=PromptIR.chat(messages, tail=tail), model=model, params=Params(max_tokens=16))
+    return anthropic.render(call, catalog.profile("anthropic", model), previous)
+
+
+def messages_of(rendered: Rendered) -> list[tuple[str, list[str]]]:
+    body = json.loads(anthropic.assemble(rendered, Plan()).body.join())
+    return [
+        (message["role"], [block.get("text", block["type"]) for block in message["content"]])
+        for message in body["messages"]
+    ]
+
+
+USER, ANSWER, SYSTEM = Message.user("u"), Message.assistant("a"), Message.system("s")
+
+
+@pytest.mark.parametrize(
+    "messages, expected",
+    [
+        ([USER], [("user", ["u"])]),
+        ([USER, ANSWER, USER], [("user", ["u"]), ("assistant", ["a"]), ("user", ["u"])]),
+        # Neighbours of one role are one message.
+        ([USER, USER], [("user", ["u", "u"])]),
+        ([USER, ANSWER, ANSWER], [("user", ["u"]), ("assistant", ["a", "a"])]),
+        # Tools speak as the user, and what the user says next joins them.
+        (
+            [USER, ANSWER, Message.tool("c", "r"), Message.tool("d", "r"), USER],
+            [("user", ["u"]), ("assistant", ["a"]), ("user", ["tool_result", "tool_result", "u"])],
+        ),
+        # A message that says nothing is not there, and its neighbours meet.
+        ([USER, Message.assistant(""), USER], [("user", ["u", "u"])]),
+        ([Message.user(), USER], [("user", ["u"])]),
+        ([USER, Message.assistant(Text(" "), Text("a"))], [("user", ["u"]), ("assistant", ["a"])]),
+    ],
+)
+def test_roles_and_merging(messages: list[Message], expected: list[tuple[str, list[str]]]) -> None:
+    assert messages_of(render(messages)) == expected
+
+
+@pytest.mark.parametrize(
+    "message, chunk",
+    [
+        (Message.user("x"), b',{"type":"text","text":"x"}'),
+        (
+            Message.assistant("x"),
+            b']},{"role":"assistant","content":[{"type":"text","text":"x"}',
+        ),
+    ],
+)
+def test_glue_leads_a_chunk(message: Message, chunk: bytes) -> None:
+    """The comma or the opening belongs to what comes, never to what was there."""
+    rendered = render([USER, message])
+    assert [c.data for c in rendered] == [
+        b'"messages":[{"role":"user","content":[{"type":"text","text":"u"}',
+        chunk,
+    ]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[USER], [ANSWER, USER], [ANSWER, USER]],
+        [[USER], [USER], [USER, ANSWER]],
+        [[USER, Message.assistant(ToolCall("c", "f"))], [Message.tool("c", "r")], [ANSWER]],
+        [[USER, Message.assistant(" ")], [USER], [Message.user(), ANSWER]],
+        [[USER, Message.assistant(Thinking("x"), "a")], [Message.user(Audio(Url("u")), "u")]],
+    ],
+)
+def test_appending_keeps_every_byte_that_was_there(steps: list[list[Message]]) -> None:
+    """Law 1, turn by turn; the suite's guard holds each against a cold rendering too."""
+    talk, rendered, before = Conversation(), None, b""
+    for step in steps:
+        talk = talk.append(*step)
+        rendered = render(talk, previous=rendered)
+        assert rendered.data().startswith(before)
+        before = rendered.data()
+
+
+def test_a_fork_shares_the_beginning_and_nothing_else() -> None:
+    trunk = Conversation([USER, ANSWER])
+    first = render(trunk)
+    left = render(trunk.append(Message.user("left")), previous=first)
+    right = render(trunk.append(Message.user("right")), previous=first)
+    assert messages_of(left)[-1] == ("user", ["left"])
+    assert messages_of(right)[-1] == ("user", ["right"])
+    assert messages_of(first) == [("user", ["u"]), ("assistant", ["a"])]
+
+
+# ── System messages among the others ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "messages, takes, refuses",
+    [
+        # Behind a user turn and at the end.
+        (
+            [USER, SYSTEM],
+            [("user", ["u"]), ("system", ["s"])],
+            [("user", ["u", "s"])],
+        ),
+        # Behind a user turn and before the answer.
+        (
+            [USER, SYSTEM, ANSWER],
+            [("user", ["u"]), ("system", ["s"]), ("assistant", ["a"])],
+            [("user", ["u", "s"]), ("assistant", ["a"])],
+        ),
+        # Behind a tool's result.
+        (
+            [USER, Message.assistant(ToolCall("c", "f")), Message.tool("c", "r"), SYSTEM],
+            [
+                ("user", ["u"]),
+                ("assistant", ["tool_use"]),
+                ("user", ["tool_result"]),
+                ("system", ["s"]),
+            ],
+            [("user", ["u"]), ("assistant", ["tool_use"]), ("user", ["tool_result", "s"])],
+        ),
+        # Two in a row are one.
+        (
+            [USER, SYSTEM, SYSTEM, ANSWER],
+            [("user", ["u"]), ("system", ["s", "s"]), ("assistant", ["a"])],
+            [("user", ["u", "s", "s"]), ("assistant", ["a"])],
+        ),
+        # Never first, never behind an answer, never before a user turn.
+        ([SYSTEM, USER], [("user", ["s", "u"])], [("user", ["s", "u"])]),
+        (
+            [USER, ANSWER, SYSTEM],
+            [("user", ["u"]), ("assistant", ["a"]), ("user", ["s"])],
+            [("user", ["u"]), ("assistant", ["a"]), ("user", ["s"])],
+        ),
+        ([USER, SYSTEM, USER], [("user", ["u", "s", "u"])], [("user", ["u", "s", "u"])]),
+    ],
+)
+def test_system_messages_in_mid_conversation(
+    messages: list[Message],
+    takes: list[tuple[str, list[str]]],
+    refuses: list[tuple[str, list[str]]],
+) -> None:
+    """Where the model takes one it stays one; elsewhere it is user text, and a notice says so."""
+    for model, expected in ((TAKES_SYSTEM, takes), (NO_SYSTEM, refuses)):
+        rendered = render(list(messages), model)
+        assert messages_of(rendered) == expected
+        as_user = not any(role == "system" for role, _ in expected)
+        assert ("system_as_user" in [n.code for n in rendered.notices]) is as_user
+
+
+def test_a_system_message_is_never_between_a_call_and_its_result() -> None:
+    """Anthropic refuses that, and merging it into the results keeps it where it stood."""
+    messages = [USER, Message.assistant(ToolCall("c", "f")), SYSTEM, Message.tool("c", "r")]
+    said = messages_of(render(messages, TAKES_SYSTEM))
+    assert said[-1][0] == "user"
+    assert set(said[-1][1]) == {"s", "tool_result"}
+    assert [role for role, _ in said] == ["user", "assistant", "user"]
+
+
+def test_an_answer_behind_a_system_message_changes_nothing() -> None:
+    talk = Conversation([USER, SYSTEM])
+    first = render(talk, TAKES_SYSTEM)
+    later = render(talk.append(ANSWER, USER), TAKES_SYSTEM, first)
+    assert later.data().startswith(first.data())
+    assert [role for role, _ in messages_of(later)] == ["user", "system", "assistant", "user"]
+
+
+@pytest.mark.breaks_prefix(
+    reason="a user turn right behind a system message: Anthropic takes no system message there, so"
+    " what was one last turn has to become user text"
+)
+def test_a_user_turn_behind_a_system_message_turns_it_into_text() -> None:
+    talk = Conversation([USER, SYSTEM])
+    first = render(talk, TAKES_SYSTEM)
+    later = render(talk.append(USER), TAKES_SYSTEM, first)
+    assert messages_of(later) == [("user", ["u", "s", "u"])]
+    assert "system_as_user" in [notice.code for notice in later.notices]
+
+
+def test_a_state_turn_behind_a_system_message_is_one_too() -> None:
+    """A user block may not follow a system message; the history stays as it was."""
+    rendered = render([USER, SYSTEM], TAKES_SYSTEM, tail=(Message.user("state"),))
+    assert messages_of(rendered) == [("user", ["u"]), ("system", ["s", "state"])]
+
+
+def test_the_remainder_knows_what_stands_around_it() -> None:
+    """A segment of system messages is said by what comes before and after it."""
+    segments = (
+        Segment.of(SegmentRole.STABLE_PREFIX, Message.user("prefix")),
+        Segment.of(SegmentRole.SYSTEM_REMAINDER, SYSTEM),
+        Segment.of(SegmentRole.CONVERSATION, ANSWER, USER),
+    )
+    call = Call(ir=PromptIR(segments=segments), model=TAKES_SYSTEM, params=Params(max_tokens=16))
+    rendered = anthropic.render(call, catalog.profile("anthropic", TAKES_SYSTEM))
+    assert [role for role, _ in messages_of(rendered)] == ["user", "system", "assistant", "user"]
+
+
+# ── Errors and notices say where ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "part, path",
+    [
+        (Opaque("anthropic", "x", "nonsense"), "conversation[3].parts[1].json"),
+        (Text("t", {"anthropic": "[]"}), "conversation[3].parts[1].extras.anthropic"),
+        (ToolResult("c", (Text("\ud800"),)), "conversation[3].parts[1].content[0]"),
+        (ToolCall("c", "f", '{"a":"\ud800"}'), "conversation[3].parts[1].arguments"),
+        (Text("\ud800"), "conversation[3].parts[1]"),
+        (Url("no part"), "conversation[3].parts[1]"),
+    ],
+)
+def test_an_error_names_message_and_part(part: Any, path: str) -> None:
+    messages = [USER, ANSWER, USER, Message.assistant("fine", part)]
+    with pytest.raises(InvalidRequest) as caught:
+        render(messages)
+    assert caught.value.path == path
+
+
+def test_an_error_counts_from_the_beginning_of_the_conversation() -> None:
+    """Only the last message is rendered, and it is still the fourth; what was there is unharmed."""
+    talk = Conversation([USER, ANSWER, USER])
+    first = render(talk)
+    with pytest.raises(InvalidRequest, match=r"conversation\[3\]\.parts\[0\]"):
+        render(talk.append(Message.assistant("\ud800")), previous=first)
+    assert len(messages_of(render(talk.append(ANSWER), previous=first))) == 4
+
+
+@pytest.mark.parametrize(
+    "part, code, path",
+    [
+        (Text(""), "blank_text", "conversation[1].parts[1]"),
+        (Audio(Url("u")), "audio_unsupported", "conversation[1].parts[1]"),
+        (ToolCall("c", "f", "["), "arguments_not_an_object", "conversation[1].parts[1].arguments"),
+    ],
+)
+def test_a_notice_names_message_and_part(part: Any, code: str, path: str) -> None:
+    rendered = render([USER, Message.assistant("fine", part)])
+    assert [(notice.code, notice.path) for notice in rendered.notices] == [(code, path)]
+
+
+def test_a_notice_is_kept_with_the_turn_it_is_about() -> None:
+    """An older view of the conversation does not hear of what came later, nor lose what was."""
+    talk = Conversation([USER, Message.assistant("a", Text(""))])
+    first = render(talk)
+    later = render(talk.append(Message.user("u", Audio(Url("u")))), previous=first)
+    assert [notice.code for notice in first.notices] == ["blank_text"]
+    assert [notice.code for notice in later.notices] == ["blank_text", "audio_unsupported"]
+
+
+def test_a_role_nobody_knows_is_refused() -> None:
+    odd = Message(role="critic", parts=(Text("no"),))  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="critic") as caught:
+        render([USER, odd])
+    assert caught.value.path == "conversation[1].role"
+
+
+@pytest.mark.parametrize("messages", [[], [Message.user()], [Message.user("")]])
+def test_a_request_needs_something_said(messages: list[Message]) -> None:
+    with pytest.raises(InvalidRequest, match="at least one message"):
+        render(messages)
+
+
+def test_images_and_results_keep_their_place() -> None:
+    parts = (Image(Url("i")), Text("what is it?"))
+    assert messages_of(render([Message.user(*parts)])) == [("user", ["image", "what is it?"])]
