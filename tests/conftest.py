@@ -44,7 +44,10 @@ class PrefixGuard:
             cold: Rendered = self.render(call, profile)
             assert rendered.data() == cold.data(), "a warm render must equal a cold one"
             assert [c.path for c in rendered] == [c.path for c in cold]
-            assert (rendered.head, rendered.tail) == (cold.head, cold.tail)
+            assert (rendered.envelope.head, rendered.envelope.tail) == (
+                cold.envelope.head,
+                cold.envelope.tail,
+            )
         for earlier in self._earlier(call, previous):
             if not rendered.cacheable_data().startswith(earlier.cacheable_data()):
                 self.broken += 1

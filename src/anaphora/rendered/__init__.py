@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .chunks import Chunk, Rendered, Run
+from .envelope import Envelope
 from .hashing import digest
 from .log import Addition, ChunkLog, Kind
 from .plan import Mark, Plan
@@ -13,6 +14,7 @@ __all__ = [
     "Body",
     "Chunk",
     "ChunkLog",
+    "Envelope",
     "Kind",
     "Mark",
     "Plan",

@@ -16,6 +16,7 @@ import msgspec
 
 from anaphora.values import Notice, Section, SegmentRole, Ttl
 
+from .envelope import Envelope
 from .log import ChunkLog, Kind
 from .plan import Mark
 
@@ -88,6 +89,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         return self.log.chunks_of(position)
 
     def notices(self) -> list[Notice]:
+        if not self.log.notices:
+            return []
         return [notice for at, notice in self.log.notices if at < len(self.source)]
 
     def __repr__(self) -> str:
@@ -125,17 +128,9 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     cacheable: int
     """How many leading chunks may be reused by the next turn: up to the first volatile chunk, or
     the first dynamic one that differs from the turn before."""
-    head: bytes
-    """The body before the first run."""
-    tail: bytes
-    """The body after the last run."""
-    method: str = "POST"
-    target: str
-    headers: tuple[tuple[str, str], ...] = ()
+    envelope: Envelope
     markers: Mapping[Ttl, bytes]
     """What marking a chunk inserts at its splice."""
-    knobs: tuple[tuple[str, bytes], ...] = ()
-    """Every parameter that affects the cache without being a chunk."""
     marks: tuple[Mark, ...] = ()
     """The caller's own marks."""
     frozen: int | None = None

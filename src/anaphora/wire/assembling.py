@@ -12,7 +12,7 @@ from anaphora.rendered.request import Piece
 def assemble(rendered: Rendered, plan: Plan) -> Request:
     """The request with the plan's markers in place: a dozen slices, however long the prompt."""
     _check_order(plan.marks)
-    pieces: list[Piece] = [rendered.head]
+    pieces: list[Piece] = [rendered.envelope.head]
     first, upcoming = 0, list(reversed(plan.marks))
     for run in rendered.runs:
         log, written = run.log, 0
@@ -31,8 +31,9 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
         first += run.count
     if upcoming:
         raise _no_chunk(upcoming[-1])
-    pieces.append(rendered.tail)
-    return Request(rendered.method, rendered.target, rendered.headers, Body(pieces))
+    envelope = rendered.envelope
+    pieces.append(envelope.tail)
+    return Request(envelope.method, envelope.path, envelope.headers, Body(pieces))
 
 
 def _splice(rendered: Rendered, mark: Mark, splice: int) -> int:

@@ -6,11 +6,29 @@ from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning, ToolChoice
+from anaphora.rendered import Envelope
 from anaphora.values import Notice
 
 from .blocks import closing
 
 _CHOICES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
+
+
+def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
+    """Everything but the runs; the last turn's while nothing in it changed."""
+    source = (call.model, call.params, call.extras, call.ir.system_fields_agree(), profile)
+    if last is not None and last.source == source:
+        return last
+    turned = knobs(call)
+    return Envelope(
+        source=source,
+        path="/v1/messages",
+        headers=headers(profile),
+        head=head(call),
+        tail=tail(call, turned),
+        knobs=turned,
+        notices=tuple(notices(call)),
+    )
 
 
 def headers(profile: Profile) -> tuple[tuple[str, str], ...]:

@@ -41,39 +41,45 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     """
     if previous is not None and (previous.wire, previous.model) != (WIRE, call.model):
         previous = None
+    envelope = params.envelope(call, profile, previous and previous.envelope)
     runs: list[Run] = []
     if call.tools:
-        log = _shared.get(call.tools, last_run(previous, "tools"), _tools)
-        runs.append(Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=call.tools))
+        runs.append(_section("tools", call.tools, _tools, previous))
     if blocks := call.ir.system_field_blocks():
-        log = _shared.get(blocks, last_run(previous, "system"), _system)
-        runs.append(Run("system", log, len(log), lead=b'"system":[', close=b"],", source=blocks))
+        runs.append(_section("system", blocks, _system, previous))
     messages, notices = _messages(call, profile, previous)
     runs += messages
-    knobs = params.knobs(call)
     marks, frozen, unmarked = resolve(call, runs)
     return Rendered(
         wire=WIRE,
         model=call.model,
         runs=tuple(runs),
         cacheable=_cacheable(call, runs, previous),
-        head=params.head(call),
-        tail=params.tail(call, knobs),
-        target="/v1/messages",
-        headers=params.headers(profile),
+        envelope=envelope,
         markers=MARKERS,
-        knobs=knobs,
         marks=marks,
         frozen=frozen,
         messages_cacheable=call.ir.cache.messages,
         message_ttl=call.ir.cache.message_ttl,
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
-            *params.notices(call),
+            *envelope.notices,
             *(notice for run in runs for notice in run.notices()),
             *notices,
             *unmarked,
         ),
+    )
+
+
+def _section(
+    section: Section, source: T, render: Callable[[T], ChunkLog], previous: Rendered | None
+) -> Run:
+    last = last_run(previous, section)
+    log = _shared.get(source, last, render)
+    if last is not None and last.log is log:
+        return last
+    return Run(
+        section, log, len(log), lead=b'"%b":[' % section.encode(), close=b"],", source=source
     )
 
 
