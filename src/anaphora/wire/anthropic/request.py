@@ -41,7 +41,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     """
     if previous is not None and (previous.wire, previous.model) != (WIRE, call.model):
         previous = None
-    envelope = params.envelope(call, profile, previous and previous.envelope)
+    envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
     runs: list[Run] = []
     if call.tools:
         runs.append(_section("tools", call.tools, _tools, previous))
@@ -78,9 +78,8 @@ def _section(
     log = _shared.get(source, last, render)
     if last is not None and last.log is log:
         return last
-    return Run(
-        section, log, len(log), lead=b'"%b":[' % section.encode(), close=b"],", source=source
-    )
+    lead = b'"%b":[' % section.encode()
+    return Run(section, log, len(log), lead=lead, close=b"],", source=source)
 
 
 def _tools(tools: tuple[Tool, ...]) -> ChunkLog:
