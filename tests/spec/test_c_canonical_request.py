@@ -517,7 +517,21 @@ def test_c11_every_parameter_reaches_the_body(given: Any, fields: dict[str, Any]
 
 def test_c11_no_parameter_is_forgotten() -> None:
     """C11: whoever adds a parameter adds a row above."""
-    assert [name for name, _, _ in PARAMS] == [f.name for f in msgspec.structs.fields(Params)]
+    told: dict[str, Any] = {
+        "seed": 7,
+        "n": 2,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.5,
+        "verbosity": "low",
+        "store": True,
+        "include": ("reasoning.encrypted_content",),
+        "truncation": "auto",
+    }
+    sent = [name for name, _, _ in PARAMS]
+    assert {*sent, *told} == {f.name for f in msgspec.structs.fields(Params)}
+    call = call_with(PromptIR.chat([Message.user("u")]), params=Params(max_tokens=16, **told))
+    rendered = anthropic.render(call, catalog.profile("anthropic", MODEL))
+    assert {notice.path for notice in rendered.notices} == {f"params.{name}" for name in told}
 
 
 def test_c11_model_tools_and_extras() -> None:

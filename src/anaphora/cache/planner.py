@@ -26,11 +26,15 @@ def plan(rendered: Rendered, rules: CacheRules) -> Plan:
         for chunk, ttl in _candidates(rendered, notices).items()
         if chunk not in taken and chunk < rendered.cacheable
     ]
-    chosen = _within_slots(rendered, asked, own, rules.slots.value, notices)
+    slots = rules.slots.value
+    if rendered.automatic is not None:
+        # The provider marks the tail by itself: one slot less, and no need for ours.
+        slots -= rules.automatic_slots.value
+    chosen = _within_slots(rendered, asked, own, slots, notices)
     chosen.sort(key=_hash_order)
     if rules.longer_ttl_first.value:
         chosen = _falling_ttls(rendered, chosen, notices)
-    return Plan(marks=tuple(chosen), notices=tuple(notices))
+    return Plan(marks=tuple(chosen), automatic=rendered.automatic, notices=tuple(notices))
 
 
 def _hash_order(mark: Mark) -> tuple[int, float]:

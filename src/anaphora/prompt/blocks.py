@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from anaphora.values import CachePolicy
+from anaphora.values import CachePolicy, Extras
 
 
 class PromptBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -20,6 +20,8 @@ class PromptBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     text: str
     cache: CachePolicy = CachePolicy.NONE
     kind: str | None = None
+    extras: Extras | None = None
+    """Fields of a provider's block that have no name here: wire name -> JSON object text."""
 
     @classmethod
     def plain(cls, label: str, text: str, kind: str | None = None) -> PromptBlock:

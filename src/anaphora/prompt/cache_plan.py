@@ -6,7 +6,7 @@ message by its index: rendering may merge messages, and then the index would mea
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -55,3 +55,17 @@ class PromptCachePlan(
     """False when no message may carry a marker, because what stands first among them changes."""
     message_ttl: Ttl = "5m"
     """How long the breakpoints inside the history should live."""
+    automatic: Ttl | None = None
+    """Ask the provider to place a breakpoint by itself (one slot), for this long."""
+    mode: Literal["implicit", "explicit"] | None = None
+    """Where the provider has both: whether it may add breakpoints of its own."""
+    key: str | None = None
+    """Requests with the same key are sent where their prefix is likely cached."""
+    retention: str | None = None
+    """The older way to ask for a longer life, where only that exists."""
+    prewarm: bool = False
+    """Write the cache, answer nothing."""
+    diagnose: bool = False
+    """Ask the provider why a prefix was missed,"""
+    compare_with: str | None = None
+    """compared with this earlier response."""

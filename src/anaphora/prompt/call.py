@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from anaphora.values import Extras, Tool
+from anaphora.values import AnyTool, Extras
 
 from .ir import PromptIR
 
@@ -29,6 +29,8 @@ class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     effort: str | None = None
     budget_tokens: int | None = None
     display: Literal["summarized", "omitted"] | None = None
+    summary: str | None = None
+    """How much of the reasoning to tell: auto, concise, detailed."""
 
 
 class OutputSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -56,6 +58,17 @@ class Params(
     metadata: dict[str, str] | None = None
     user: str | None = None
     service_tier: str | None = None
+    seed: int | None = None
+    n: int | None = None
+    """How many answers to make."""
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    verbosity: str | None = None
+    store: bool | None = None
+    """Whether the provider may keep the answer and let it be continued."""
+    include: tuple[str, ...] = ()
+    """More of the answer than is given by default."""
+    truncation: str | None = None
     stream: bool = False
 
 
@@ -66,7 +79,7 @@ class Call(
 
     ir: PromptIR
     model: str
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[AnyTool, ...] = ()
     params: Params = Params()
     extras: Extras | None = None
     """Request fields with no name here: wire name -> JSON object text."""

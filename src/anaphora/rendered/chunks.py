@@ -129,10 +129,16 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """How many leading chunks may be reused by the next turn: up to the first volatile chunk, or
     the first dynamic one that differs from the turn before."""
     envelope: Envelope
+    body_order: tuple[int, ...] | None = None
+    """The runs in the order they stand in the body, where that is not the hash order."""
     markers: Mapping[Ttl, bytes]
     """What marking a chunk inserts at its splice."""
+    request_markers: Mapping[Ttl, bytes] = {}
+    """What asking for an automatic breakpoint puts before the envelope's tail."""
     marks: tuple[Mark, ...] = ()
     """The caller's own marks."""
+    automatic: Ttl | None = None
+    """The caller asks for an automatic breakpoint."""
     frozen: int | None = None
     """The last chunk of the frozen region."""
     messages_cacheable: bool = True

@@ -20,4 +20,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Marks in hash order, and notices for what was asked but left out."""
 
     marks: tuple[Mark, ...] = ()
+    automatic: Ttl | None = None
+    """Let the provider place one more by itself."""
     notices: tuple[Notice, ...] = ()

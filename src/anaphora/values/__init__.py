@@ -36,11 +36,12 @@ from .parts import (
 )
 from .reply import Reply, StopReason
 from .stability import TTL_SECONDS, CachePolicy, Section, SegmentRole, Ttl
-from .tool import Tool
+from .tool import AnyTool, ProviderTool, Tool
 from .usage import Usage, WriteTtl
 
 __all__ = [
     "TTL_SECONDS",
+    "AnyTool",
     "Audio",
     "Bytes",
     "CachePolicy",
@@ -57,6 +58,7 @@ __all__ = [
     "PartDelta",
     "PartEnd",
     "PartStart",
+    "ProviderTool",
     "Refusal",
     "Reply",
     "ReplyEnd",

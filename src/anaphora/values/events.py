@@ -66,6 +66,7 @@ class ReplyFail(_Event, tag="reply-fail", frozen=True):
 
     error: str
     message: str
+    code: str | None = None
     partial: Reply | None = None
 
 

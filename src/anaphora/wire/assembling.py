@@ -2,51 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Body, Mark, Plan, Rendered, Request
 from anaphora.rendered.request import Piece
+from anaphora.values import Ttl
 
 
 def assemble(rendered: Rendered, plan: Plan) -> Request:
     """The request with the plan's markers in place: a dozen slices, however long the prompt."""
     _check_order(plan.marks)
-    pieces: list[Piece] = [rendered.envelope.head]
-    first, upcoming = 0, list(reversed(plan.marks))
-    for run in rendered.runs:
-        log, written = run.log, 0
-        pieces.append(run.lead)
-        while upcoming and upcoming[-1].chunk < first + run.count:
-            mark = upcoming.pop()
-            splice = _splice(rendered, mark, log.splices[mark.chunk - first])
-            if mark.splice is not None:
-                lead = len(run.lead) if mark.chunk == first else 0
-                splice = log.start(mark.chunk - first) + mark.splice - lead
-            pieces.append((log, written, splice))
-            pieces.append(rendered.markers[mark.ttl])
-            written = splice
-        pieces.append((log, written, log.start(run.count)))
-        pieces.append(run.close)
-        first += run.count
-    if upcoming:
-        raise _no_chunk(upcoming[-1])
     envelope = rendered.envelope
+    pieces: list[Piece] = [envelope.head]
+    sliced = _sliced_runs(rendered, plan.marks)
+    if rendered.body_order is not None:
+        sliced = [sliced[at] for at in rendered.body_order]
+    for slices in sliced:
+        pieces += slices
+    if plan.automatic is not None:
+        pieces.append(_marker(rendered.request_markers, plan.automatic))
     pieces.append(envelope.tail)
     return Request(envelope.method, envelope.path, envelope.headers, Body(pieces))
 
 
-def _splice(rendered: Rendered, mark: Mark, splice: int) -> int:
-    if splice < 0 and mark.splice is None:
+def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece]]:
+    """Each run cut at its marks, with the markers in between."""
+    first, upcoming = 0, list(reversed(marks))
+    sliced: list[list[Piece]] = []
+    for run in rendered.runs:
+        log, written = run.log, 0
+        pieces: list[Piece] = [run.lead]
+        while upcoming and upcoming[-1].chunk < first + run.count:
+            mark = upcoming.pop()
+            at = mark.chunk - first
+            splice = log.splices[at]
+            if mark.splice is not None:
+                splice = log.start(at) + mark.splice - (0 if at else len(run.lead))
+            elif splice < 0:
+                raise InvalidRequest(f"{run.path(at)} may not carry a marker", path="plan.marks")
+            pieces.append((log, written, splice))
+            pieces.append(_marker(rendered.markers, mark.ttl))
+            written = splice
+        pieces.append((log, written, log.start(run.count)))
+        pieces.append(run.close)
+        sliced.append(pieces)
+        first += run.count
+    if upcoming:
+        raise _no_chunk(upcoming[-1])
+    return sliced
+
+
+def _marker(markers: Mapping[Ttl, bytes], ttl: Ttl) -> bytes:
+    try:
+        return markers[ttl]
+    except KeyError:
+        known = " or ".join(markers) or "none"
         raise InvalidRequest(
-            f"{rendered.chunk(mark.chunk).path} may not carry a marker", path="plan.marks"
-        )
-    if mark.ttl not in rendered.markers:
-        raise InvalidRequest(
-            f"a TTL of {mark.ttl} does not exist here; use {' or '.join(rendered.markers)}",
-            path="plan.marks",
-        )
-    return splice
+            f"a TTL of {ttl} does not exist here; use {known}", path="plan.marks"
+        ) from None
 
 
 def _no_chunk(mark: Mark) -> InvalidRequest:

@@ -11,12 +11,23 @@ from anaphora.values import Notice
 
 from .blocks import closing
 
+_NO_PLACE = (
+    "seed",
+    "n",
+    "frequency_penalty",
+    "presence_penalty",
+    "verbosity",
+    "store",
+    "include",
+    "truncation",
+)
 _CHOICES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
 
 
 def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
-    source = (call.model, call.params, call.extras, call.ir.system_fields_agree(), profile)
+    agree = call.ir.system_fields_agree()
+    source = (call.model, call.params, call.extras, call.ir.cache, agree, profile)
     if last is not None and last.source == source:
         return last
     turned = knobs(call)
@@ -40,7 +51,7 @@ def headers(profile: Profile) -> tuple[tuple[str, str], ...]:
 
 def head(call: Call) -> bytes:
     """The body up to the first run."""
-    limit = call.params.max_tokens
+    limit = 0 if call.ir.cache.prewarm else call.params.max_tokens
     if limit is None:
         raise InvalidRequest(
             "Anthropic needs the most tokens an answer may have, e.g. 4096",
@@ -96,6 +107,9 @@ def tail(call: Call, knobs: tuple[tuple[str, bytes], ...]) -> bytes:
         fields["service_tier"] = string(params.service_tier)
     if params.stream:
         fields["stream"] = b"true"
+    if call.ir.cache.diagnose:
+        compared = dumps(call.ir.cache.compare_with, path="cache.compare_with")
+        fields["diagnostics"] = b'{"previous_message_id":' + compared + b"}"
     body = b"".join(b"," + string(name) + b":" + value for name, value in fields.items())
     return body + closing(call.extras)
 
@@ -120,12 +134,24 @@ def notices(call: Call) -> list[Notice]:
         and (reasoning.budget_tokens is not None or reasoning.display is not None)
     ):
         told.append(_left_out("reasoning", "a budget or display belongs to a mode"))
+    if reasoning is not None and reasoning.summary is not None:
+        told.append(_left_out("reasoning.summary", "Anthropic has no summary setting"))
     if choice is not None and choice.mode == "none" and choice.parallel is not None:
         told.append(_left_out("tool_choice.parallel", "no tools, nothing parallel"))
     if params.output is not None and params.output.description is not None:
         told.append(_left_out("output.description", "an output schema has no description here"))
     if params.output is not None and params.output.strict is False:
         told.append(_left_out("output.strict", "an output schema is always strict here"))
+    told += [
+        _left_out(name, f"Anthropic has no {name}")
+        for name in _NO_PLACE
+        if getattr(params, name) not in (None, ())
+    ]
+    told += [
+        Notice("cache_option_left_out", "Anthropic has no such option; left out", f"cache.{name}")
+        for name in ("key", "mode", "retention")
+        if getattr(call.ir.cache, name) is not None
+    ]
     return told
 
 

@@ -12,7 +12,16 @@ from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, Segment
 from anaphora.rendered import Addition, ChunkLog, Kind, Rendered, Run
-from anaphora.values import Conversation, Message, Notice, Section, SegmentRole, Tool, Ttl
+from anaphora.values import (
+    AnyTool,
+    Conversation,
+    Message,
+    Notice,
+    ProviderTool,
+    Section,
+    SegmentRole,
+    Ttl,
+)
 from anaphora.wire.continuing import continue_log, last_run
 from anaphora.wire.shared import SharedLogs
 
@@ -57,7 +66,9 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         cacheable=_cacheable(call, runs, previous),
         envelope=envelope,
         markers=MARKERS,
+        request_markers=MARKERS,
         marks=marks,
+        automatic=call.ir.cache.automatic,
         frozen=frozen,
         messages_cacheable=call.ir.cache.messages,
         message_ttl=call.ir.cache.message_ttl,
@@ -82,17 +93,19 @@ def _section(
     return Run(section, log, len(log), lead=lead, close=b"],", source=source)
 
 
-def _tools(tools: tuple[Tool, ...]) -> ChunkLog:
+def _tools(tools: tuple[AnyTool, ...]) -> ChunkLog:
     blocks = _each("tools", tools, _tool)
     return ChunkLog.of(blocks, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
 
 
 def _system(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
-    texts = _each("system", blocks, lambda block: text_block(block.text))
+    texts = _each("system", blocks, lambda block: text_block(block.text, block.extras))
     return ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
 
 
-def _tool(tool: Tool) -> bytes:
+def _tool(tool: AnyTool) -> bytes:
+    if isinstance(tool, ProviderTool):
+        return check_object(tool.json, path="json").encode()
     description = b',"description":' + string(tool.description) if tool.description else b""
     schema = check_object(tool.schema, path="schema").encode()
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)

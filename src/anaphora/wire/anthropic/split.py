@@ -1,0 +1,212 @@
+"""An Anthropic request cut into chunks from its own bytes.
+
+Nothing is healed on the way: the order of keys, the spelling of numbers and strings stay what they
+were, so that a cache is billed, and a miss explained, by what was really sent. Only markers are
+taken out (they become marks), and white space between the outermost fields of a block.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
+from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
+from anaphora.wire.fields import Fields, bad_request
+
+from .blocks import MARKABLE_OPAQUE, WIRE
+from .incoming import CacheControl, read_ttl, some_blocks
+from .messages import CLOSE, NEXT, OPEN
+from .request import MARKERS
+
+_KINDS = {
+    "text": Kind.TEXT,
+    "image": Kind.IMAGE,
+    "document": Kind.DOCUMENT,
+    "tool_use": Kind.TOOL_CALL,
+    "tool_result": Kind.TOOL_RESULT,
+    "thinking": Kind.THINKING,
+    "redacted_thinking": Kind.THINKING,
+}
+_MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_OPAQUE}
+
+
+def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
+    """The request as chunks, with the markers it carries as the caller's marks."""
+    fields = Fields(body, "$", bad_request)
+    model = fields.take("model", str)
+    marks: list[Mark] = []
+    runs: list[Run] = []
+    for section in ("tools", "system"):
+        run = _section(section, fields.raw(section), sum(run.count for run in runs), marks)
+        if run is not None:
+            runs.append(run)
+    runs.append(_messages(fields, sum(run.count for run in runs), marks))
+    automatic = fields.maybe("cache_control", CacheControl)
+    rest = fields.rest()
+    return Rendered(
+        wire=WIRE,
+        model=model,
+        runs=tuple(runs),
+        cacheable=sum(run.count for run in runs),
+        envelope=Envelope(
+            source=None,
+            path="/v1/messages",
+            headers=headers,
+            head=b'{"model":' + string(model) + b",",
+            tail=(b"," + rest if rest else b"") + b"}",
+            knobs=_knobs(model, rest),
+        ),
+        markers=MARKERS,
+        request_markers=MARKERS,
+        marks=tuple(marks),
+        automatic=_ttl(automatic, "$") if automatic is not None else None,
+    )
+
+
+def _section(section: Section, raw: bytes | None, first: int, marks: list[Mark]) -> Run | None:
+    if raw is None or raw == b"null":
+        return None
+    out = Addition()
+    labels = []
+    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
+    if raw[:1] == b'"' and section == "system":
+        out.chunk(kind, b'{"type":"text","text":' + raw + b"}", -1)
+        labels.append("system0")
+    else:
+        for index, block in enumerate(_list(raw, f"$.{section}")):
+            data, ttl, fields = _unmarked(block, f"$.{section}[{index}]")
+            name = fields.maybe("name", str) if section == "tools" else None
+            labels.append(f"tool {name}" if name else f"{section}{index}")
+            if ttl is not None:
+                marks.append(Mark(first + index, ttl))
+            out.chunk(kind, b"," + data if index else data, -1)
+    if not out.ends:
+        return None
+    log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
+    lead = b'"%b":[' % section.encode()
+    return Run(section, log, len(log), lead=lead, close=b"],", source=tuple(labels))
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: msgspec.Raw
+
+
+_some_messages = msgspec.json.Decoder(list[_Message]).decode
+
+
+def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
+    raw = fields.raw("messages") or b"[]"
+    try:
+        messages = _some_messages(raw)
+    except msgspec.DecodeError as problem:
+        raise fields.fail(str(problem), "messages") from None
+    out = Addition()
+    last_role = None
+    for index, message in enumerate(messages):
+        path = f"$.messages[{index}]"
+        if message.role not in OPEN:
+            raise bad_request(f"{message.role!r} is not a role here", f"{path}.role")
+        for data, kind, splice, ttl, inner in _content(bytes(message.content), f"{path}.content"):
+            chunk = first + len(out.ends)
+            if message.role == last_role:
+                glue = b","
+            else:
+                glue = NEXT[message.role] if last_role is not None else b""
+                out.open(message.role)
+                last_role = message.role
+            lead = len(b'"messages":[' + OPEN[message.role]) if not out.ends else len(glue)
+            marks += [Mark(chunk, t, lead + at) for at, t in inner]
+            if ttl is not None:
+                marks.append(Mark(chunk, ttl))
+            out.chunk(kind, glue + data, splice)
+        out.end_message(f"m{index}")
+    if not out.ends:
+        raise InvalidRequest("at least one message that says something", path="$.messages")
+    log = ChunkLog().append(out)
+    roles = [Message(role="user", parts=())] * len(messages)
+    return Run(
+        "messages",
+        log,
+        len(log),
+        role=SegmentRole.CONVERSATION,
+        lead=b'"messages":[' + OPEN[log.roles[0]],
+        close=CLOSE,
+        source=Conversation(roles),
+    )
+
+
+_Cut = tuple[bytes, Kind, int | None, Ttl | None, list[tuple[int, Ttl]]]
+
+
+def _content(raw: bytes, path: str) -> list[_Cut]:
+    """Each block: its bytes, kind, splice, marker, and the markers of blocks inside it."""
+    if raw[:1] == b'"':
+        return [(b'{"type":"text","text":' + raw + b"}", Kind.TEXT, -1, None, [])]
+    cut: list[_Cut] = []
+    for index, block in enumerate(_list(raw, path)):
+        here = f"{path}[{index}]"
+        data, ttl, fields = _unmarked(block, here)
+        kind = fields.take("type", str)
+        inner: list[tuple[int, Ttl]] = []
+        if kind == "tool_result":
+            data, inner = _result(data, here)
+        splice = -1 if kind in _MARKABLE else None
+        cut.append((data, _KINDS.get(kind, Kind.OTHER), splice, ttl, inner))
+    return cut
+
+
+def _result(data: bytes, path: str) -> tuple[bytes, list[tuple[int, Ttl]]]:
+    """A tool result whose inner blocks carry no markers any more, and where those stood."""
+    if b"cache_control" not in data:
+        return data, []
+    fields = Fields(data, path, bad_request)
+    content = fields.raw("content")
+    if content is None or content[:1] != b"[":
+        return data, []
+    blocks, marks = [], []
+    for index, block in enumerate(_list(content, f"{path}.content")):
+        bare, ttl, _ = _unmarked(block, f"{path}.content[{index}]")
+        blocks.append(bare)
+        if ttl is not None:
+            marks.append((index, ttl))
+    rest = fields.rest()
+    opening = b"{" + rest + b',"content":['
+    ends = [len(opening + b",".join(blocks[: index + 1])) - 1 for index, _ in marks]
+    whole = opening + b",".join(blocks) + b"]}"
+    return whole, [(end, ttl) for end, (_, ttl) in zip(ends, marks, strict=True)]
+
+
+def _unmarked(block: msgspec.Raw, path: str) -> tuple[bytes, Ttl | None, Fields]:
+    """A block without its marker, byte for byte otherwise; the marker; and the fields."""
+    fields = Fields(block, path, bad_request)
+    if "cache_control" not in fields:
+        return bytes(block), None, fields
+    marker = fields.maybe("cache_control", CacheControl)
+    data = b"{" + fields.rest() + b"}"
+    return data, _ttl(marker, path) if marker is not None else None, fields
+
+
+def _ttl(marker: CacheControl, path: str) -> Ttl:
+    return read_ttl(marker, f"{path}.cache_control", bad_request)
+
+
+def _list(raw: bytes, path: str) -> list[msgspec.Raw]:
+    try:
+        return some_blocks(raw)
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        raise bad_request(f"expected a list: {problem}", path) from None
+
+
+def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
+    fields = Fields(b"{" + rest + b"}", "$", bad_request)
+    output = fields.nested("output_config")
+    found = [
+        ("model", string(model)),
+        *((name, fields.raw(name)) for name in ("tool_choice", "thinking", "speed")),
+    ]
+    if output is not None:
+        found += [("effort", output.raw("effort")), ("output_format", output.raw("format"))]
+    return tuple((name, raw) for name, raw in found if raw is not None and raw != b"null")

@@ -1,0 +1,186 @@
+"""An answer that arrives in pieces: bounded, and always ended.
+
+Wires tell it what their stream says; it gives the events, keeps the parts, and refuses what no
+answer should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anaphora.errors import AnaphoraError, Parse, Upstream
+from anaphora.values import (
+    Event,
+    Extras,
+    Message,
+    Part,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    ReplyStart,
+    StopReason,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+    UsageUpdate,
+)
+
+TEXT_LIMIT = 8 * 1024 * 1024
+ARGUMENTS_LIMIT = 4 * 1024 * 1024
+
+
+class OpenPart:
+    """A part that is still being said."""
+
+    __slots__ = ("finish", "index", "kind", "pieces", "size")
+
+    def __init__(self, index: int, kind: str, finish: Callable[[str], Part]) -> None:
+        self.index = index
+        self.kind = kind
+        self.finish = finish
+        """Makes the part from all that was said."""
+        self.pieces: list[str] = []
+        self.size = 0
+
+
+class ReplyBuilder:
+    """The state of one streamed answer."""
+
+    __slots__ = (
+        "_parts",
+        "_text_size",
+        "ended",
+        "extras",
+        "id",
+        "model",
+        "open",
+        "started",
+        "stop",
+        "stop_raw",
+        "stop_sequence",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.model = ""
+        self.started = False
+        self.ended = False
+        self.stop: StopReason = "other"
+        self.stop_raw: str | None = None
+        self.stop_sequence: str | None = None
+        self.usage = Usage()
+        self.extras: Extras | None = None
+        self.open: dict[int, OpenPart] = {}
+        self._parts: dict[int, Part] = {}
+        self._text_size = 0
+
+    def start(self, reply_id: str, model: str) -> list[Event]:
+        """The answer begins. A second start says nothing new; a missing one is made up."""
+        if self.started:
+            return []
+        self.started, self.id, self.model = True, reply_id, model
+        return [ReplyStart(reply_id, model)]
+
+    def begin(
+        self,
+        index: int,
+        kind: str,
+        finish: Callable[[str], Part],
+        *,
+        id: str | None = None,
+        name: str | None = None,
+    ) -> list[Event]:
+        events = self.start(self.id, self.model)
+        self.open[index] = OpenPart(index, kind, finish)
+        events.append(PartStart(index, kind, id, name))
+        return events
+
+    def delta(self, index: int, text: str) -> list[Event]:
+        part = self.open.get(index)
+        if part is None:
+            raise Parse(f"more of part {index}, which is not open", path="stream")
+        part.pieces.append(text)
+        part.size += len(text)
+        if part.kind == "tool_call":
+            if part.size > ARGUMENTS_LIMIT:
+                raise Parse(f"arguments of more than {ARGUMENTS_LIMIT} characters", path="stream")
+        else:
+            self._text_size += len(text)
+            if self._text_size > TEXT_LIMIT:
+                raise Parse(f"an answer of more than {TEXT_LIMIT} characters", path="stream")
+        return [PartDelta(index, text)]
+
+    def end(self, index: int) -> list[Event]:
+        part = self.open.pop(index, None)
+        if part is None:
+            return []
+        whole = self._parts[index] = part.finish("".join(part.pieces))
+        return [PartEnd(index, whole)]
+
+    def whole(self, index: int, kind: str, part: Part) -> list[Event]:
+        """A part that came in one piece."""
+        events = self.start(self.id, self.model)
+        self._parts[index] = part
+        return [*events, PartStart(index, kind), PartEnd(index, part)]
+
+    def count(self, usage: Usage) -> list[Event]:
+        self.usage = usage
+        return [UsageUpdate(usage)]
+
+    def finish(self) -> list[Event]:
+        """The answer is complete. Parts still open are ended first."""
+        events = self.start(self.id, self.model)
+        for index in sorted(self.open):
+            events += self.end(index)
+        self.ended = True
+        events.append(ReplyEnd(self.reply()))
+        return events
+
+    def fail(self, error: AnaphoraError) -> list[Event]:
+        """The stream broke: parts still open are ended with what there is of them."""
+        if self.ended:
+            return []
+        events = self.start(self.id, self.model)
+        for index in sorted(self.open):
+            events += self.end(index)
+        self.ended = True
+        code = error.code if isinstance(error, Upstream) else None
+        name = type(error).__name__
+        events.append(ReplyFail(name, str(error), code=code, partial=self.reply()))
+        return events
+
+    def reply(self) -> Reply:
+        parts = tuple(self._parts[index] for index in sorted(self._parts))
+        return Reply(
+            id=self.id,
+            model=self.model,
+            message=Message(id=self.id, role="assistant", parts=parts),
+            stop=self.stop,
+            stop_raw=self.stop_raw,
+            stop_sequence=self.stop_sequence,
+            usage=self.usage,
+            extras=self.extras,
+        )
+
+
+def replay(reply: Reply) -> list[Event]:
+    """A whole answer as the events of a stream."""
+    events: list[Event] = [ReplyStart(reply.id, reply.model), UsageUpdate(reply.usage)]
+    for index, part in enumerate(reply.message.parts):
+        if isinstance(part, ToolCall):
+            events.append(PartStart(index, "tool_call", part.id, part.name))
+            events.append(PartDelta(index, part.arguments))
+        elif isinstance(part, Text | Thinking | Refusal):
+            events.append(PartStart(index, type(part).__name__.lower()))
+            if part.text:
+                events.append(PartDelta(index, part.text))
+        else:
+            events.append(PartStart(index, "opaque"))
+        events.append(PartEnd(index, part))
+    return [*events, ReplyEnd(reply)]

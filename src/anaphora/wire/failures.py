@@ -1,0 +1,64 @@
+"""HTTP errors of providers, by status and structured code, never by prose."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+from anaphora import errors
+from anaphora.errors import Upstream
+
+#: What a status means when the provider's own code says nothing better.
+BY_STATUS: dict[int, type[Upstream]] = {
+    400: errors.RequestRejected,
+    401: errors.Unauthenticated,
+    402: errors.QuotaExhausted,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    408: errors.Overloaded,
+    409: errors.Overloaded,
+    413: errors.TooLarge,
+    422: errors.RequestRejected,
+    429: errors.RateLimited,
+    529: errors.Overloaded,
+}
+
+
+def kind_of(status: int, code: str | None, by_code: Mapping[str, type[Upstream]]) -> type[Upstream]:
+    """The class of an error: the provider's code first, then the status."""
+    if code is not None and code in by_code:
+        return by_code[code]
+    if status in BY_STATUS:
+        return BY_STATUS[status]
+    return errors.Overloaded if status >= 500 else errors.RequestRejected
+
+
+def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None) -> float | None:
+    """The wait in seconds that the headers ask for, in any of its forms.
+
+    `retry-after-ms` in milliseconds; `retry-after` in seconds or as an HTTP date, which needs
+    `now`. Header names are lowercase. What cannot be read says nothing.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    if seconds is not None or value is None or now is None:
+        return seconds
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return max(0.0, (moment - now).total_seconds())
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return number if number is not None and 0 <= number < float("inf") else None

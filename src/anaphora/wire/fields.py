@@ -1,0 +1,116 @@
+"""Reading JSON objects field by field, so that nothing in them is lost.
+
+A field is taken out by name and type; what is left at the end has no name here and is carried
+along as it came. Errors name the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.errors import AnaphoraError, InvalidRequest, Parse
+from anaphora.values import Extras
+
+T = TypeVar("T")
+
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+#: Makes the error for a reason and a path: `Parse` for answers, `InvalidRequest` for requests.
+Failure = Callable[[str, str], AnaphoraError]
+
+
+def bad_answer(reason: str, path: str) -> Parse:
+    return Parse(reason, path=path)
+
+
+def bad_request(reason: str, path: str) -> InvalidRequest:
+    return InvalidRequest(reason, path=path)
+
+
+class Fields:
+    """One JSON object. `take` gives a field and crosses it off; `rest` is what nobody took."""
+
+    __slots__ = ("_fields", "failure", "path")
+
+    def __init__(
+        self, data: bytes | str | msgspec.Raw, path: str, fail: Failure = bad_answer
+    ) -> None:
+        self.path = path
+        self.failure = fail
+        try:
+            self._fields = _decode(data)
+        except (msgspec.DecodeError, UnicodeError) as problem:
+            raise fail(f"not a JSON object: {problem}", path) from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    @overload
+    def take(self, name: str, kind: type[T]) -> T: ...
+    @overload
+    def take(self, name: str, kind: Any) -> Any: ...
+    def take(self, name: str, kind: Any) -> Any:
+        """A field that must be there."""
+        if name not in self._fields:
+            raise self.failure("is missing", f"{self.path}.{name}")
+        return self._decoded(name, kind)
+
+    @overload
+    def maybe(self, name: str, kind: type[T]) -> T | None: ...
+    @overload
+    def maybe(self, name: str, kind: Any) -> Any: ...
+    def maybe(self, name: str, kind: Any) -> Any:
+        """A field that may be missing or null."""
+        return self._decoded(name, kind | None) if name in self._fields else None
+
+    def _decoded(self, name: str, kind: Any) -> Any:
+        try:
+            return msgspec.json.decode(self._fields.pop(name), type=kind)
+        except (msgspec.DecodeError, UnicodeError) as problem:
+            reason, _, inner = str(problem).partition(" - at `$")
+            raise self.failure(reason, f"{self.path}.{name}{inner.rstrip('`')}") from None
+
+    def known(self, name: str, kind: type[T]) -> T | None:
+        """A field that is understood whole. One that is not stays where it is, for the rest."""
+        raw = self._fields.get(name)
+        if raw is None:
+            return None
+        try:
+            value = msgspec.json.decode(raw, type=kind)
+        except (msgspec.DecodeError, UnicodeError):
+            return None
+        del self._fields[name]
+        return value
+
+    def raw(self, name: str) -> bytes | None:
+        """A field as it came; None when it is missing."""
+        raw = self._fields.pop(name, None)
+        return None if raw is None else bytes(raw)
+
+    def nested(self, name: str) -> Fields | None:
+        """A field that is an object itself; None when it is missing or null."""
+        raw = self.raw(name)
+        if raw is None or raw == b"null":
+            return None
+        return Fields(raw, f"{self.path}.{name}", self.failure)
+
+    def fail(self, reason: str, name: str = "") -> AnaphoraError:
+        return self.failure(reason, f"{self.path}.{name}" if name else self.path)
+
+    def rest(self) -> bytes:
+        """What nobody took, as members of an object, in the order they came; empty when nothing."""
+        return b",".join(string(name) + b":" + bytes(raw) for name, raw in self._fields.items())
+
+    def rest_for(self, wire: str) -> Extras | None:
+        """What nobody took, as extras of that wire."""
+        left = self.rest()
+        return {wire: (b"{" + left + b"}").decode()} if left else None
+
+    def drop_nulls(self) -> None:
+        """Forgets fields that are null: they say what a missing field says."""
+        for name in [name for name, raw in self._fields.items() if bytes(raw) == b"null"]:
+            del self._fields[name]
