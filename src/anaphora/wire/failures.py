@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 
 from anaphora import errors
 from anaphora.errors import Upstream
@@ -47,6 +46,9 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
     seconds = _number(value)
     if seconds is not None or value is None or now is None:
         return seconds
+    # Loaded only here: it brings sockets and a mail parser along.
+    from email.utils import parsedate_to_datetime
+
     try:
         moment = parsedate_to_datetime(value)
     except ValueError:
