@@ -101,13 +101,15 @@ def read_block(
     fields = Fields(raw, path, fail)
     kind = fields.take("type", str)
     marker = fields.maybe("cache_control", CacheControl)
+    reader = _READERS.get(kind)
+    # A block of another kind goes back the way it came, less the marker.
+    part: Part = (
+        Opaque(WIRE, kind, _whole(kind, fields))
+        if reader is None
+        else reader(fields, path, fail, at, marks)
+    )
     if marker is not None:
         marks.append((at, read_ttl(marker, f"{path}.cache_control", fail)))
-    reader = _READERS.get(kind)
-    if reader is None:
-        # Known or not, it goes back the way it came, less the marker.
-        return Opaque(WIRE, kind, _whole(kind, fields))
-    part: Part = reader(fields, path, fail, at, marks)
     return part
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from anaphora.prompt import BlockMark, Call, PartMark, ToolMark
+from anaphora.prompt import BlockMark, PartMark, PromptIR, ToolMark
 from anaphora.rendered import Mark, Run
-from anaphora.values import Notice, SegmentRole, ToolResult
+from anaphora.values import AnyTool, Notice, SegmentRole, ToolResult
 
 from .blocks import is_said, nested_splice
 
 
-def resolve(call: Call, runs: list[Run]) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
+def resolve(
+    ir: PromptIR, tools: tuple[AnyTool, ...], runs: list[Run]
+) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
     """Marks on chunks in hash order, the last frozen chunk, and notices for what is not there."""
-    cache = call.ir.cache
+    cache = ir.cache
     if not cache.marks and cache.frozen_through is None:
         return (), None, []
     marks: dict[tuple[int, int | None], Mark] = {}
     notices: list[Notice] = []
     for index, asked in enumerate(cache.marks):
         if isinstance(asked, ToolMark):
-            found = _tool(call, asked)
+            found = _tool(tools, asked)
         elif isinstance(asked, BlockMark):
-            found = _block(call, asked)
+            found = _block(ir, len(tools), asked)
         else:
             found = _part(runs, asked)
         if isinstance(found, str):
@@ -43,18 +45,18 @@ def resolve(call: Call, runs: list[Run]) -> tuple[tuple[Mark, ...], int | None, 
     return tuple(in_order), frozen, notices
 
 
-def _tool(call: Call, asked: ToolMark) -> Mark | str:
-    for index, tool in enumerate(call.tools):
+def _tool(tools: tuple[AnyTool, ...], asked: ToolMark) -> Mark | str:
+    for index, tool in enumerate(tools):
         if tool.name == asked.name:
             return Mark(index, asked.ttl)
     return f"no tool {asked.name}"
 
 
-def _block(call: Call, asked: BlockMark) -> Mark | str:
-    position = call.ir.system_field_index(asked.index)
+def _block(ir: PromptIR, first: int, asked: BlockMark) -> Mark | str:
+    position = ir.system_field_index(asked.index)
     if position is None:
         return f"no system block {asked.index}, or a blank one"
-    return Mark(len(call.tools) + position, asked.ttl)
+    return Mark(first + position, asked.ttl)
 
 
 def _part(runs: list[Run], asked: PartMark) -> Mark | str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anaphora.canonical import check_object, dumps, string
-from anaphora.catalog import Profile
+from anaphora.catalog import Feature, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning, ToolChoice
 from anaphora.rendered import Envelope
@@ -30,6 +30,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     source = (call.model, call.params, call.extras, call.ir.cache, agree, profile)
     if last is not None and last.source == source:
         return last
+    refuse(call, profile)
     turned = knobs(call)
     return Envelope(
         source=source,
@@ -40,6 +41,38 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
         knobs=turned,
         notices=tuple(notices(call)),
     )
+
+
+def refuse(call: Call, profile: Profile) -> None:
+    """Says no to what the provider would answer with a 400, with the field and the reason."""
+    params, reasoning = call.params, call.params.reasoning
+    choice = params.tool_choice.mode if params.tool_choice is not None else "auto"
+    mode = reasoning.mode if reasoning is not None else None
+    asked: tuple[tuple[bool, Feature, str, str], ...] = (
+        (choice in ("required", "tool"), "forced_tools", "tool_choice", "a forced tool choice"),
+        (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
+        (mode == "enabled", "budgeted_thinking", "reasoning.mode", "thinking with a budget"),
+        (params.temperature is not None, "sampling", "temperature", "sampling parameters"),
+        (params.top_p is not None, "sampling", "top_p", "sampling parameters"),
+        (params.top_k is not None, "sampling", "top_k", "sampling parameters"),
+    )
+    for wanted, feature, field, what in asked:
+        if wanted and profile.refuses(feature):
+            raise InvalidRequest(f"{call.model} refuses {what}", path=f"params.{field}")
+    if mode == "enabled" and reasoning is not None and (reasoning.budget_tokens or 0) < 1024:
+        raise InvalidRequest(
+            "thinking with a budget needs one of at least 1024 tokens",
+            path="params.reasoning.budget_tokens",
+        )
+    if call.ir.cache.prewarm or params.max_tokens == 0:
+        for wanted, field in (
+            (params.stream, "stream"),
+            (mode == "enabled", "reasoning.mode"),
+            (params.output is not None, "output"),
+            (choice in ("required", "tool"), "tool_choice"),
+        ):
+            if wanted:
+                raise InvalidRequest("a pre-warm call takes none", path=f"params.{field}")
 
 
 def headers(profile: Profile) -> tuple[tuple[str, str], ...]:

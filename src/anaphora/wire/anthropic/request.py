@@ -52,13 +52,14 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         previous = None
     envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
     runs: list[Run] = []
-    if call.tools:
-        runs.append(_section("tools", call.tools, _tools, previous))
+    tools, foreign = _own_tools(call.tools)
+    if tools:
+        runs.append(_section("tools", tools, _tools, previous))
     if blocks := call.ir.system_field_blocks():
         runs.append(_section("system", blocks, _system, previous))
     messages, notices = _messages(call, profile, previous)
     runs += messages
-    marks, frozen, unmarked = resolve(call, runs)
+    marks, frozen, unmarked = resolve(call.ir, tools, runs)
     return Rendered(
         wire=WIRE,
         model=call.model,
@@ -75,11 +76,24 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
             *envelope.notices,
+            *foreign,
             *(notice for run in runs for notice in run.notices()),
             *notices,
             *unmarked,
         ),
     )
+
+
+def _own_tools(tools: tuple[AnyTool, ...]) -> tuple[tuple[AnyTool, ...], list[Notice]]:
+    """The tools without those that another provider brings along."""
+    strange = [t for t in tools if isinstance(t, ProviderTool) and t.provider != WIRE]
+    if not strange:
+        return tools, []
+    notices = [
+        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own tool; left out", "tools")
+        for tool in strange
+    ]
+    return tuple(tool for tool in tools if tool not in strange), notices
 
 
 def _section(
