@@ -37,11 +37,11 @@ ARGUMENTS_LIMIT = 4 * 1024 * 1024
 class OpenPart:
     """A part that is still being said."""
 
-    __slots__ = ("finish", "index", "kind", "pieces", "size")
+    __slots__ = ("finish", "is_text", "limit", "pieces", "size")
 
-    def __init__(self, index: int, kind: str, finish: Callable[[str], Part]) -> None:
-        self.index = index
-        self.kind = kind
+    def __init__(self, kind: str, text_before: int, finish: Callable[[str], Part]) -> None:
+        self.is_text = kind != "tool_call"
+        self.limit = TEXT_LIMIT - text_before if self.is_text else ARGUMENTS_LIMIT
         self.finish = finish
         """Makes the part from all that was said."""
         self.pieces: list[str] = []
@@ -97,29 +97,30 @@ class ReplyBuilder:
         name: str | None = None,
     ) -> list[Event]:
         events = self.start(self.id, self.model)
-        self.open[index] = OpenPart(index, kind, finish)
+        self.open[index] = OpenPart(kind, self._text_size, finish)
         events.append(PartStart(index, kind, id, name))
         return events
 
-    def delta(self, index: int, text: str) -> list[Event]:
+    def said(self, index: int, text: str) -> PartDelta:
+        """More of a part. This is what a stream mostly consists of."""
         part = self.open.get(index)
         if part is None:
             raise Parse(f"more of part {index}, which is not open", path="stream")
         part.pieces.append(text)
         part.size += len(text)
-        if part.kind == "tool_call":
-            if part.size > ARGUMENTS_LIMIT:
-                raise Parse(f"arguments of more than {ARGUMENTS_LIMIT} characters", path="stream")
-        else:
-            self._text_size += len(text)
-            if self._text_size > TEXT_LIMIT:
-                raise Parse(f"an answer of more than {TEXT_LIMIT} characters", path="stream")
-        return [PartDelta(index, text)]
+        if part.size > part.limit:
+            raise Parse(f"a part of more than {part.limit} characters", path="stream")
+        return PartDelta(index, text)
+
+    def delta(self, index: int, text: str) -> list[Event]:
+        return [self.said(index, text)]
 
     def end(self, index: int) -> list[Event]:
         part = self.open.pop(index, None)
         if part is None:
             return []
+        if part.is_text:
+            self._text_size += part.size
         whole = self._parts[index] = part.finish("".join(part.pieces))
         return [PartEnd(index, whole)]
 

@@ -101,6 +101,17 @@ class Fields:
     def fail(self, reason: str, name: str = "") -> AnaphoraError:
         return self.failure(reason, f"{self.path}.{name}" if name else self.path)
 
+    def known_text(self, name: str) -> str:
+        """A text field without crossing it off; empty when there is none."""
+        raw = self._fields.get(name)
+        if raw is None or not bytes(raw).startswith(b'"'):
+            return ""
+        return str(msgspec.json.decode(raw))
+
+    def whole(self) -> str:
+        """The object as it came, less what was taken."""
+        return "{" + self.rest().decode() + "}"
+
     def rest(self) -> bytes:
         """What nobody took, as members of an object, in the order they came; empty when nothing."""
         return b",".join(string(name) + b":" + bytes(raw) for name, raw in self._fields.items())

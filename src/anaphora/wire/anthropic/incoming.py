@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from anaphora.prompt import PartMark
+from anaphora.prompt.cache_plan import Mark
 from anaphora.values import (
     Bytes,
     Document,
@@ -71,27 +73,48 @@ some_blocks = msgspec.json.Decoder(list[msgspec.Raw]).decode
 Marks = list[tuple[tuple[int, ...], Ttl]]
 
 
-def read_usual(block: Usual, at: tuple[int, ...], marks: Marks, path: str, fail: Failure) -> Part:
-    """A block that came with nothing unusual."""
-    if isinstance(block, TextBlock):
-        part: Part = Text(block.text)
-    elif isinstance(block, ToolUseBlock):
-        part = ToolCall(block.id, block.name, bytes(block.input).decode())
-    elif isinstance(block, ThinkingBlock):
-        return Thinking(block.thinking, block.signature, provider=WIRE)
-    else:
-        content: str | tuple[ResultPart, ...]
-        if isinstance(block.content, str):
-            content = block.content
+def read_content(
+    content: str | list[Usual], message: int, fail: Failure, marks: list[Mark]
+) -> tuple[Part, ...]:
+    """Content with nothing unusual of the message at that index, and the markers in it."""
+    if isinstance(content, str):
+        return (Text(content),)
+    parts: list[Part] = []
+    for block in content:
+        if isinstance(block, TextBlock):
+            parts.append(Text(block.text))
+        elif isinstance(block, ToolUseBlock):
+            parts.append(ToolCall(block.id, block.name, str(block.input, "utf-8")))
+        elif isinstance(block, ToolResultBlock):
+            said = block.content
+            inner: str | tuple[ResultPart, ...] = (
+                said
+                if isinstance(said, str)
+                else _usual_texts(said, message, len(parts), fail, marks)
+            )
+            parts.append(ToolResult(block.tool_use_id, inner, block.is_error))
         else:
-            content = tuple(Text(inner.text) for inner in block.content)
-            for index, inner in enumerate(block.content):
-                if inner.cache_control is not None:
-                    marks.append(((*at, index), read_ttl(inner.cache_control, path, fail)))
-        part = ToolResult(block.tool_use_id, content, block.is_error)
-    if block.cache_control is not None:
-        marks.append((at, read_ttl(block.cache_control, path, fail)))
-    return part
+            parts.append(Thinking(block.thinking, block.signature, provider=WIRE))
+            continue
+        if block.cache_control is not None:
+            marks.append(_part_mark(block.cache_control, message, (len(parts) - 1,), fail))
+    return tuple(parts)
+
+
+def _usual_texts(
+    blocks: list[TextBlock], message: int, at: int, fail: Failure, marks: list[Mark]
+) -> tuple[Text, ...]:
+    marks += [
+        _part_mark(block.cache_control, message, (at, index), fail)
+        for index, block in enumerate(blocks)
+        if block.cache_control is not None
+    ]
+    return tuple([Text(block.text) for block in blocks])
+
+
+def _part_mark(marker: CacheControl, message: int, at: tuple[int, ...], fail: Failure) -> PartMark:
+    path = "".join(f".content[{index}]" for index in at)
+    return PartMark(f"m{message}", at, read_ttl(marker, f"$.messages[{message}]{path}", fail))
 
 
 def read_block(

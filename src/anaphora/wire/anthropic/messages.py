@@ -15,7 +15,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition
 from anaphora.values import Message, Notice
 
-from .blocks import block_for
+from .blocks import block_for, is_said
 
 OPEN = {
     role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
@@ -70,8 +70,9 @@ def add_messages(
 def answered(messages: Sequence[Message], index: int, after: str | None) -> bool:
     """Whether the assistant speaks next, past any system messages, or nobody has spoken yet."""
     while index < len(messages):
-        if messages[index].role != "system":
-            return messages[index].role == "assistant"
+        message = messages[index]
+        if message.role != "system" and any(map(is_said, message.parts)):
+            return message.role == "assistant"
         index += 1
     return after in (None, "assistant")
 

@@ -4,14 +4,14 @@ Everything stays where it stood and as it was written: arguments and schemas kee
 markers become marks of the caller, unknown fields travel along as extras. Normalised are only:
 
 - text content becomes a list with one text block, and a system text one system block;
-- `null` means the same as a missing field;
-- `cache_control` with the default TTL loses that TTL;
+- `null`, an empty description and `is_error: false` mean the same as a missing field;
+- a `cache_control` with the default TTL loses that TTL;
 - messages get ids by position.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -29,162 +29,22 @@ from anaphora.prompt import (
     ToolMark,
 )
 from anaphora.prompt.cache_plan import Mark
-from anaphora.values import AnyTool, Conversation, Message, Part, ProviderTool, Text, Tool, Ttl
+from anaphora.values import AnyTool, Conversation, Message, Part, ProviderTool, Tool, Ttl
 from anaphora.wire.fields import Fields, bad_request
 
 from .blocks import WIRE
 from .incoming import (
     CacheControl,
     Marks,
-    TextBlock,
+    Usual,
     read_block,
+    read_content,
     read_ttl,
-    read_usual,
     some_blocks,
     usual_content,
 )
 
-
-class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: str
-    content: msgspec.Raw
-
-
-_messages = msgspec.json.Decoder(list[_Message]).decode
-_ROLES = ("user", "assistant", "system")
-_CHOICES: dict[str, Literal["auto", "required", "none", "tool"]] = {
-    "auto": "auto",
-    "any": "required",
-    "none": "none",
-    "tool": "tool",
-}
-
-
-def parse(body: bytes) -> Call:
-    """The call a request makes; `InvalidRequest` names the field that cannot be."""
-    fields = Fields(body, "$", bad_request)
-    model = fields.take("model", str)
-    marks: list[Mark] = []
-    tools = _tools(fields, marks)
-    blocks = _system(fields, marks)
-    conversation = _conversation(fields, marks)
-    cache = _cache_plan(fields, tuple(marks))
-    params = _params(fields)
-    fields.drop_nulls()
-    return Call(
-        ir=PromptIR.chat(conversation, system=blocks, cache=cache),
-        model=model,
-        tools=tools,
-        params=params,
-        extras=fields.rest_for(WIRE),
-    )
-
-
-def _conversation(fields: Fields, marks: list[Mark]) -> Conversation:
-    raw = fields.raw("messages")
-    if raw is None:
-        raise fields.fail("is missing", "messages")
-    try:
-        found = _messages(raw)
-    except msgspec.DecodeError as problem:
-        raise fields.fail(str(problem), "messages") from None
-    messages: list[Message] = []
-    for index, message in enumerate(found):
-        path = f"$.messages[{index}]"
-        if message.role not in _ROLES:
-            raise bad_request(f"{message.role!r} is not a role here", f"{path}.role")
-        placed: Marks = []
-        parts = _content(message.content, f"{path}.content", placed)
-        marks += [PartMark(f"m{index}", at, ttl) for at, ttl in placed]
-        messages.append(Message(id=f"m{index}", role=message.role, parts=parts))  # type: ignore[arg-type]
-    return Conversation(messages)
-
-
-def _content(raw: msgspec.Raw, path: str, marks: Marks) -> tuple[Part, ...]:
-    try:
-        content = usual_content(raw)
-    except (msgspec.ValidationError, UnicodeError):
-        blocks = _blocks(raw, path)
-        return tuple(
-            read_block(block, f"{path}[{at}]", bad_request, (at,), marks)
-            for at, block in enumerate(blocks)
-        )
-    if isinstance(content, str):
-        return (Text(content),)
-    return tuple(
-        [
-            Text(block.text)
-            if block.__class__ is TextBlock and block.cache_control is None
-            else read_usual(block, (at,), marks, f"{path}[{at}]", bad_request)
-            for at, block in enumerate(content)
-        ]
-    )
-
-
-def _blocks(raw: msgspec.Raw, path: str) -> list[msgspec.Raw]:
-    try:
-        return some_blocks(raw)
-    except (msgspec.DecodeError, UnicodeError) as problem:
-        raise bad_request(f"expected text or a list of blocks: {problem}", path) from None
-
-
-def _system(fields: Fields, marks: list[Mark]) -> tuple[PromptBlock, ...]:
-    raw = fields.raw("system")
-    if raw is None or raw == b"null":
-        return ()
-    if raw[:1] == b'"':
-        return (PromptBlock("system", msgspec.json.decode(raw, type=str)),)
-    blocks = []
-    for index, block in enumerate(_blocks(msgspec.Raw(raw), "$.system")):
-        inner = Fields(block, f"$.system[{index}]", bad_request)
-        if (kind := inner.take("type", str)) != "text":
-            raise inner.fail(f"{kind!r} may not stand in the system prompt", "type")
-        if (marker := inner.maybe("cache_control", CacheControl)) is not None:
-            marks.append(BlockMark(index, _ttl(marker, inner)))
-        text = inner.take("text", str)
-        inner.drop_nulls()
-        blocks.append(PromptBlock(f"system{index}", text, extras=inner.rest_for(WIRE)))
-    return tuple(blocks)
-
-
-def _tools(fields: Fields, marks: list[Mark]) -> tuple[AnyTool, ...]:
-    tools: list[AnyTool] = []
-    for index, raw in enumerate(fields.maybe("tools", list[msgspec.Raw]) or ()):
-        inner = Fields(raw, f"$.tools[{index}]", bad_request)
-        marker = inner.maybe("cache_control", CacheControl)
-        name = inner.maybe("name", str) or ""
-        schema = inner.raw("input_schema")
-        if schema is not None:
-            description = inner.maybe("description", str) or ""
-            strict = inner.maybe("strict", bool)
-            inner.drop_nulls()
-            extras = inner.rest_for(WIRE)
-            tools.append(Tool(name, description, schema.decode(), strict, extras=extras))
-        else:
-            named = msgspec.json.encode(name)
-            rest = inner.rest()
-            whole = b'{"name":' + named + (b"," if rest else b"") + rest + b"}"
-            tools.append(ProviderTool(WIRE, name, (whole if name else b"{" + rest + b"}").decode()))
-        if marker is not None:
-            marks.append(ToolMark(name, _ttl(marker, inner)))
-    return tuple(tools)
-
-
-def _ttl(marker: CacheControl, fields: Fields) -> Ttl:
-    return read_ttl(marker, f"{fields.path}.cache_control", bad_request)
-
-
-def _cache_plan(fields: Fields, marks: tuple[Mark, ...]) -> PromptCachePlan:
-    automatic = fields.maybe("cache_control", CacheControl)
-    diagnose = "diagnostics" in fields
-    asked = fields.nested("diagnostics")
-    compared = asked.maybe("previous_message_id", str) if asked is not None else None
-    return PromptCachePlan(
-        marks=marks,
-        automatic=_ttl(automatic, fields) if automatic is not None else None,
-        diagnose=diagnose and asked is not None,
-        compare_with=compared,
-    )
+Role: TypeAlias = Literal["user", "assistant", "system"]
 
 
 class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -213,22 +73,219 @@ class _Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_id: str | None = None
 
 
-def _params(fields: Fields) -> Params:
-    output = fields.known("output_config", _OutputConfig) or _OutputConfig()
-    metadata = fields.known("metadata", _Metadata) or _Metadata()
-    form = output.format
-    return Params(
+class _Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The parameters that have a name here."""
+
+    max_tokens: int
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    service_tier: str | None = None
+    stream: bool | None = None
+    tool_choice: _Choice | None = None
+    thinking: _Thinking | None = None
+    output_config: _OutputConfig | None = None
+    metadata: _Metadata | None = None
+
+
+class _UsualMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Role
+    content: str | list[Usual]
+
+
+class _UsualRequest(_Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A request with nothing unusual in it: read in one pass."""
+
+    model: str
+    messages: list[_UsualMessage]
+    system: msgspec.Raw = msgspec.Raw(b"null")
+    tools: list[msgspec.Raw] | None = None
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Role
+    content: msgspec.Raw
+
+
+_usual_request = msgspec.json.Decoder(_UsualRequest).decode
+_some_messages = msgspec.json.Decoder(list[_Message]).decode
+
+_CHOICES: dict[str, Literal["auto", "required", "none", "tool"]] = {
+    "auto": "auto",
+    "any": "required",
+    "none": "none",
+    "tool": "tool",
+}
+
+
+def parse(body: bytes) -> Call:
+    """The call a request makes; `InvalidRequest` names the field that cannot be."""
+    try:
+        usual = _usual_request(body)
+    except (msgspec.DecodeError, UnicodeError):
+        return _parse_fields(Fields(body, "$", bad_request))
+    marks: list[Mark] = []
+    tools = _tools(usual.tools or [], marks)
+    blocks = _system(bytes(usual.system), marks)
+    messages = [
+        Message(
+            id=f"m{index}",
+            role=message.role,
+            parts=read_content(message.content, index, bad_request, marks),
+        )
+        for index, message in enumerate(usual.messages)
+    ]
+    cache = PromptCachePlan(marks=tuple(marks))
+    return Call(
+        ir=PromptIR.chat(Conversation(messages), system=blocks, cache=cache),
+        model=usual.model,
+        tools=tools,
+        params=_params(usual),
+    )
+
+
+def _parse_fields(fields: Fields) -> Call:
+    """The same, field by field, for requests that hold something unusual."""
+    model = fields.take("model", str)
+    marks: list[Mark] = []
+    tools = _tools(fields.maybe("tools", list[msgspec.Raw]) or [], marks)
+    blocks = _system(fields.raw("system") or b"null", marks)
+    conversation = _conversation(fields, marks)
+    cache = _cache_plan(fields, tuple(marks))
+    options = _Options(
         max_tokens=fields.take("max_tokens", int),
         temperature=fields.maybe("temperature", float),
         top_p=fields.maybe("top_p", float),
         top_k=fields.maybe("top_k", int),
-        stop=tuple(fields.maybe("stop_sequences", list[str]) or ()),
-        tool_choice=_tool_choice(fields.known("tool_choice", _Choice)),
-        reasoning=_reasoning(fields.known("thinking", _Thinking), output.effort),
-        output=OutputSchema(bytes(form.schema).decode()) if form is not None else None,
-        user=metadata.user_id,
+        stop_sequences=fields.maybe("stop_sequences", list[str]),
         service_tier=fields.maybe("service_tier", str),
-        stream=fields.maybe("stream", bool) or False,
+        stream=fields.maybe("stream", bool),
+        tool_choice=fields.known("tool_choice", _Choice),
+        thinking=fields.known("thinking", _Thinking),
+        output_config=fields.known("output_config", _OutputConfig),
+        metadata=fields.known("metadata", _Metadata),
+    )
+    fields.drop_nulls()
+    return Call(
+        ir=PromptIR.chat(conversation, system=blocks, cache=cache),
+        model=model,
+        tools=tools,
+        params=_params(options),
+        extras=fields.rest_for(WIRE),
+    )
+
+
+def _conversation(fields: Fields, marks: list[Mark]) -> Conversation:
+    raw = fields.raw("messages")
+    if raw is None:
+        raise fields.fail("is missing", "messages")
+    try:
+        found = _some_messages(raw)
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        reason, _, inner = str(problem).partition(" - at `$")
+        raise fields.fail(reason, f"messages{inner.rstrip('`')}") from None
+    messages: list[Message] = []
+    for index, message in enumerate(found):
+        parts = _content(message.content, index, marks)
+        messages.append(Message(id=f"m{index}", role=message.role, parts=parts))
+    return Conversation(messages)
+
+
+def _content(raw: msgspec.Raw, index: int, marks: list[Mark]) -> tuple[Part, ...]:
+    try:
+        content = usual_content(raw)
+    except (msgspec.ValidationError, UnicodeError):
+        path = f"$.messages[{index}].content"
+        placed: Marks = []
+        parts = tuple(
+            read_block(block, f"{path}[{at}]", bad_request, (at,), placed)
+            for at, block in enumerate(_blocks(raw, path))
+        )
+        marks += [PartMark(f"m{index}", at, ttl) for at, ttl in placed]
+        return parts
+    return read_content(content, index, bad_request, marks)
+
+
+def _blocks(raw: msgspec.Raw | bytes, path: str) -> list[msgspec.Raw]:
+    try:
+        return some_blocks(raw)
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        raise bad_request(f"expected text or a list of blocks: {problem}", path) from None
+
+
+def _system(raw: bytes, marks: list[Mark]) -> tuple[PromptBlock, ...]:
+    if raw == b"null":
+        return ()
+    if raw[:1] == b'"':
+        return (PromptBlock("system", msgspec.json.decode(raw, type=str)),)
+    blocks = []
+    for index, block in enumerate(_blocks(raw, "$.system")):
+        inner = Fields(block, f"$.system[{index}]", bad_request)
+        if (kind := inner.take("type", str)) != "text":
+            raise inner.fail(f"{kind!r} may not stand in the system prompt", "type")
+        if (marker := inner.maybe("cache_control", CacheControl)) is not None:
+            marks.append(BlockMark(index, _ttl(marker, inner)))
+        text = inner.take("text", str)
+        inner.drop_nulls()
+        blocks.append(PromptBlock(f"system{index}", text, extras=inner.rest_for(WIRE)))
+    return tuple(blocks)
+
+
+def _tools(found: list[msgspec.Raw], marks: list[Mark]) -> tuple[AnyTool, ...]:
+    tools: list[AnyTool] = []
+    for index, raw in enumerate(found):
+        inner = Fields(raw, f"$.tools[{index}]", bad_request)
+        marker = inner.maybe("cache_control", CacheControl)
+        if "input_schema" in inner:
+            tool: AnyTool = _function(inner)
+        else:
+            tool = ProviderTool(WIRE, inner.known_text("name"), inner.whole())
+        tools.append(tool)
+        if marker is not None:
+            marks.append(ToolMark(tool.name, _ttl(marker, inner)))
+    return tuple(tools)
+
+
+def _function(fields: Fields) -> Tool:
+    name = fields.take("name", str)
+    schema = (fields.raw("input_schema") or b"{}").decode()
+    description = fields.maybe("description", str) or ""
+    strict = fields.maybe("strict", bool)
+    fields.drop_nulls()
+    return Tool(name, description, schema, strict, extras=fields.rest_for(WIRE))
+
+
+def _ttl(marker: CacheControl, fields: Fields) -> Ttl:
+    return read_ttl(marker, f"{fields.path}.cache_control", bad_request)
+
+
+def _cache_plan(fields: Fields, marks: tuple[Mark, ...]) -> PromptCachePlan:
+    automatic = fields.maybe("cache_control", CacheControl)
+    asked = fields.nested("diagnostics")
+    return PromptCachePlan(
+        marks=marks,
+        automatic=_ttl(automatic, fields) if automatic is not None else None,
+        diagnose=asked is not None,
+        compare_with=asked.maybe("previous_message_id", str) if asked is not None else None,
+    )
+
+
+def _params(options: _Options) -> Params:
+    output = options.output_config or _OutputConfig()
+    form = output.format
+    return Params(
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        stop=tuple(options.stop_sequences or ()),
+        tool_choice=_tool_choice(options.tool_choice),
+        reasoning=_reasoning(options.thinking, output.effort),
+        output=OutputSchema(bytes(form.schema).decode()) if form is not None else None,
+        user=options.metadata.user_id if options.metadata is not None else None,
+        service_tier=options.service_tier,
+        stream=options.stream or False,
     )
 
 

@@ -7,8 +7,7 @@ over; an end that never comes is a failure that carries what there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -29,26 +28,45 @@ from .usage import read_usage
 _NOTHING = msgspec.Raw(b"null")
 
 
-class _Delta(msgspec.Struct, frozen=True):
-    type: str
-    text: str | None = None
-    partial_json: str | None = None
-    thinking: str | None = None
-    signature: str | None = None
-    citation: msgspec.Raw = _NOTHING
+class _Delta(msgspec.Struct, frozen=True, tag_field="type"):
+    """More of a content block."""
 
 
-class _BlockDelta(msgspec.Struct, frozen=True):
+class _TextDelta(_Delta, tag="text_delta", frozen=True):
+    text: str
+
+
+class _JsonDelta(_Delta, tag="input_json_delta", frozen=True):
+    partial_json: str
+
+
+class _ThinkingDelta(_Delta, tag="thinking_delta", frozen=True):
+    thinking: str
+
+
+class _SignatureDelta(_Delta, tag="signature_delta", frozen=True):
+    signature: str
+
+
+class _CitationsDelta(_Delta, tag="citations_delta", frozen=True):
+    citation: msgspec.Raw
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="type"):
+    """One event, as its data says it; the name before the data only repeats the type."""
+
+
+class _BlockDelta(_Event, tag="content_block_delta", frozen=True):
     index: int
-    delta: _Delta
+    delta: _TextDelta | _JsonDelta | _ThinkingDelta | _SignatureDelta | _CitationsDelta
 
 
-class _BlockStart(msgspec.Struct, frozen=True):
+class _BlockStart(_Event, tag="content_block_start", frozen=True):
     index: int
     content_block: msgspec.Raw
 
 
-class _BlockStop(msgspec.Struct, frozen=True):
+class _BlockStop(_Event, tag="content_block_stop", frozen=True):
     index: int
 
 
@@ -57,24 +75,41 @@ class _Stop(msgspec.Struct, frozen=True):
     stop_sequence: str | None = None
 
 
-class _MessageDelta(msgspec.Struct, frozen=True):
+class _MessageDelta(_Event, tag="message_delta", frozen=True):
     delta: _Stop
     usage: msgspec.Raw = _NOTHING
 
 
-class _MessageStart(msgspec.Struct, frozen=True):
+class _MessageStart(_Event, tag="message_start", frozen=True):
     message: msgspec.Raw
 
 
-class _Error(msgspec.Struct, frozen=True):
+class _MessageStop(_Event, tag="message_stop", frozen=True):
+    pass
+
+
+class _Error(_Event, tag="error", frozen=True):
     error: ErrorObject
+
+
+_Events = (
+    _BlockDelta | _BlockStart | _BlockStop | _MessageDelta | _MessageStart | _MessageStop | _Error
+)
+_decode = msgspec.json.Decoder(_Events).decode
 
 
 class _Typed(msgspec.Struct, frozen=True):
     type: str = ""
 
 
-_typed = msgspec.json.Decoder(_Typed).decode
+class _TypedDelta(msgspec.Struct, frozen=True):
+    type: str = ""
+    delta: _Typed = _Typed()
+
+
+_typed = msgspec.json.Decoder(_TypedDelta).decode
+_KNOWN = {str(kind.__struct_config__.tag) for kind in get_args(_Events)}
+_DELTAS = {str(kind.__struct_config__.tag) for kind in _Delta.__subclasses__()}
 
 
 class _Late:
@@ -106,35 +141,43 @@ class StreamReader:
         self._build = ReplyBuilder()
         self._usage: dict[str, Any] = {}
         self._late: dict[int, _Late] = {}
-        self._handlers: dict[str, tuple[Any, Callable[[Any], list[Event]]]] = {
-            "content_block_delta": (_decoder(_BlockDelta), self._on_delta),
-            "content_block_start": (_decoder(_BlockStart), self._on_block),
-            "content_block_stop": (_decoder(_BlockStop), self._on_block_stop),
-            "message_start": (_decoder(_MessageStart), self._on_start),
-            "message_delta": (_decoder(_MessageDelta), self._on_message_delta),
-            "message_stop": (_decoder(_Typed), self._on_stop),
-            "error": (_decoder(_Error), self._on_error),
-        }
 
     def feed(self, data: bytes) -> list[Event]:
         events: list[Event] = []
         build = self._build
         try:
-            for name, payload in self._sse.feed(data):
+            for payload in self._sse.feed_data(data):
                 if build.ended:
                     break
-                handler = self._handlers.get(name or _type_of(payload))
-                if handler is None:
-                    continue
-                decode, handle = handler
                 try:
-                    message = decode(payload)
+                    event = _decode(payload)
                 except (msgspec.DecodeError, UnicodeError) as problem:
-                    raise Parse(f"{name}: {problem}", path="stream") from None
-                events += handle(message)
+                    _pass_over(payload, problem)
+                    continue
+                if isinstance(event, _BlockDelta) and isinstance(event.delta, _TextDelta):
+                    events.append(build.said(event.index, event.delta.text))
+                else:
+                    events += self._on(event)
         except AnaphoraError as problem:
             events += build.fail(problem)
         return events
+
+    def _on(self, event: _Events) -> list[Event]:
+        match event:
+            case _BlockDelta():
+                return self._on_delta(event)
+            case _BlockStart():
+                return self._on_block(event)
+            case _BlockStop():
+                return self._build.end(event.index)
+            case _MessageStart():
+                return self._on_start(event)
+            case _MessageDelta():
+                return self._on_message_delta(event)
+            case _MessageStop():
+                return self._build.finish()
+            case _Error():
+                return self._build.fail(from_object(event.error, 200))
 
     def close(self) -> list[Event]:
         """The connection ended. Without `message_stop` before it, that is a failure."""
@@ -194,21 +237,21 @@ class StreamReader:
         return self._build.begin(event.index, tag, finish)
 
     def _on_delta(self, event: _BlockDelta) -> list[Event]:
-        delta = event.delta
-        said = delta.text if delta.text is not None else delta.partial_json
-        if said is None:
-            said = delta.thinking
-        if said is not None:
-            return self._build.delta(event.index, said)
-        late = self._late.get(event.index)
-        if late is not None and delta.signature is not None:
-            late.signature += delta.signature
-        if late is not None and delta.citation is not _NOTHING:
-            late.citations.append(bytes(delta.citation))
+        delta, late = event.delta, self._late.get(event.index)
+        match delta:
+            case _TextDelta():
+                return self._build.delta(event.index, delta.text)
+            case _JsonDelta():
+                return self._build.delta(event.index, delta.partial_json)
+            case _ThinkingDelta():
+                return self._build.delta(event.index, delta.thinking)
+            case _SignatureDelta():
+                if late is not None:
+                    late.signature += delta.signature
+            case _CitationsDelta():
+                if late is not None:
+                    late.citations.append(bytes(delta.citation))
         return []
-
-    def _on_block_stop(self, event: _BlockStop) -> list[Event]:
-        return self._build.end(event.index)
 
     def _on_message_delta(self, event: _MessageDelta) -> list[Event]:
         build = self._build
@@ -217,12 +260,6 @@ class StreamReader:
             build.stop = read_stop(build.stop_raw)
         build.stop_sequence = event.delta.stop_sequence
         return self._count(bytes(event.usage)) if event.usage is not _NOTHING else []
-
-    def _on_stop(self, _: _Typed) -> list[Event]:
-        return self._build.finish()
-
-    def _on_error(self, event: _Error) -> list[Event]:
-        return self._build.fail(from_object(event.error, 200))
 
     def _count(self, raw: bytes) -> list[Event]:
         """Later counts overwrite earlier ones, field by field."""
@@ -233,13 +270,12 @@ class StreamReader:
         return self._build.count(read_usage(dumps(self._usage), "stream.usage"))
 
 
-def _decoder(kind: type) -> Any:
-    return msgspec.json.Decoder(kind).decode
-
-
-def _type_of(payload: bytes) -> str:
-    """Events without a name of their own say it in their data."""
+def _pass_over(payload: bytes, problem: Exception) -> None:
+    """Events and deltas nobody knows are passed over; known ones that are broken are not."""
     try:
-        return _typed(payload).type
+        told = _typed(payload)
     except (msgspec.DecodeError, UnicodeError):
-        return ""
+        raise Parse(f"an event that cannot be read: {problem}", path="stream") from None
+    new_delta = told.type == "content_block_delta" and told.delta.type not in _DELTAS
+    if told.type in _KNOWN and not new_delta:
+        raise Parse(f"{told.type}: {problem}", path="stream") from None
