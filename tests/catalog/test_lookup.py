@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
 
-KNOWN = [profile.id for profile in catalog.models()]
+KNOWN = [profile.id for profile in catalog.models("anthropic")]
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,10 @@ KNOWN = [profile.id for profile in catalog.models()]
         ("claude-sonnet-4-5-latest", "claude-sonnet-4-5"),
         ("claude-sonnet-4-20250514", "claude-sonnet-4"),
         ("claude-opus-4-1-20250805", "claude-opus-4-1"),
+        ("claude-sonnet-4-5-2025-09-29", "claude-sonnet-4-5"),
         ("claude-sonnet-4-5-2025092", None),
+        ("claude-sonnet-4-5-2025-9-29", None),
+        ("claude-sonnet-4-5@2025-09-29", None),
         ("claude-sonnet-4-5-202509290", None),
         ("claude-sonnet-4-5@latest", None),
         ("claude-sonnet-4-5-latest-latest", None),
@@ -54,6 +58,7 @@ def test_only_a_date_or_latest_may_follow_an_id(model: str, suffix: str) -> None
     profile = catalog.profile("anthropic", model + suffix)
     digits = suffix[1:]
     dated = suffix[:1] in {"-", "@"} and len(digits) == 8 and digits.isascii() and digits.isdigit()
+    dated = dated or re.fullmatch("-[0-9]{4}-[0-9]{2}-[0-9]{2}", suffix) is not None
     allowed = suffix in {"", "-latest"} or dated or model + suffix in KNOWN
     assert profile.known == allowed
 
@@ -67,7 +72,7 @@ def test_an_unknown_model_gets_careful_figures() -> None:
     others = [catalog.rules("anthropic", model) for model in KNOWN]
     assert rules.minimum_tokens.value == max(other.minimum_tokens.value for other in others)
     assert rules.read_price.value == max(other.read_price.value for other in others)
-    sizes = [other.bytes_per_token.value for other in catalog.models()]
+    sizes = [other.bytes_per_token.value for other in catalog.models("anthropic")]
     assert profile.bytes_per_token.value == min(sizes)
     for figure in (
         profile.mid_conversation_system,
@@ -134,7 +139,7 @@ def test_a_profile_row_introduces_a_model() -> None:
     assert house.known
     assert house.context_tokens is not None
     assert house.context_tokens.value == 1000
-    assert mine.models()[-1] == house
+    assert mine.models("anthropic")[-1] == house
     assert not catalog.profile("anthropic", "claude-house").known
 
 
@@ -142,6 +147,16 @@ def test_a_later_row_for_the_whole_provider_wins_over_models() -> None:
     text = 'provider = "anthropic"\n[[rules]]\nsource = "x"\ndate = 2026-11-15\nslots = 2\n'
     mine = catalog.shipped().with_rows(text)
     assert {mine.rules("anthropic", model).slots.value for model in [*KNOWN, "other"]} == {2}
+
+
+def test_a_row_that_lists_the_ttls_anew_leaves_no_price_behind() -> None:
+    text = (
+        'provider = "anthropic"\n[[rules]]\nsource = "x"\ndate = 2026-11-15\n'
+        'models = ["claude-opus-5"]\nttls = ["12h", "5m"]\nwrite_price = { 12h = 3.0 }\n'
+    )
+    rules = catalog.shipped().with_rows(text).rules("anthropic", "claude-opus-5")
+    prices = {ttl: figure.value for ttl, figure in rules.write_price.items()}
+    assert prices == {"5m": 1.25, "12h": 3.0}
 
 
 def test_a_catalog_can_be_written_from_scratch() -> None:

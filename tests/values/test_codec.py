@@ -114,7 +114,7 @@ events = (
     | st.builds(PartEnd, st.integers(), parts)
     | st.builds(UsageUpdate, usages)
     | st.builds(ReplyEnd, replies)
-    | st.builds(ReplyFail, text, text, st.none() | replies)
+    | st.builds(ReplyFail, text, text, st.none() | text, st.none() | replies)
 )
 
 

@@ -14,13 +14,14 @@ from .cache_rules import (
     CacheRules,
     Isolation,
     Knob,
+    Lifetime,
     LookbackUnit,
     Mechanism,
     Moment,
 )
 from .figure import Disputed, Figure
 from .load import Catalog, decode, shipped
-from .profiles import Feature, Profile
+from .profiles import Feature, MaxTokensField, Profile, SystemRole, SystemSlot
 from .tokens import TokenEstimate, estimate, estimate_within
 
 
@@ -48,10 +49,14 @@ __all__ = [
     "Figure",
     "Isolation",
     "Knob",
+    "Lifetime",
     "LookbackUnit",
+    "MaxTokensField",
     "Mechanism",
     "Moment",
     "Profile",
+    "SystemRole",
+    "SystemSlot",
     "TokenEstimate",
     "decode",
     "estimate",

@@ -17,15 +17,19 @@ Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 Mechanism: TypeAlias = Literal["explicit", "implicit", "both"]
 """Markers in the request, the provider's own doing, or either."""
 
-LookbackUnit: TypeAlias = Literal["blocks", "tool_runs", "messages"]
+LookbackUnit: TypeAlias = Literal["blocks", "tool_runs", "messages", "breakpoints"]
 """What one look-back position is: a block; a block, with consecutive tool_use (or tool_result)
-blocks taken as one; or a message."""
+blocks taken as one; a message; or a breakpoint of the same request, so that an earlier write is
+found only where the request marks its end again."""
 
 Breakpoint: TypeAlias = Literal["none", "last_block", "last_message", "granules", "units"]
 """Where the provider ends a prefix by itself: nowhere, at the last eligible block, at the last
 eligible message, every `granule_tokens`, or where it persisted a unit earlier."""
 
 Moment: TypeAlias = Literal["request_start", "response_start", "response_end"]
+
+Lifetime: TypeAlias = Literal["exact", "at_least", "at_most"]
+"""What a TTL promises: the entry's end, its earliest end, or its latest."""
 
 Isolation: TypeAlias = Literal["workspace", "organization", "server"]
 
@@ -70,7 +74,10 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     # Where a prefix may end.
     slots: Figure[Count]
-    """Markers a request may carry."""
+    """Markers of a request that write."""
+    reads_beyond_slots: Figure[bool] | None = None
+    """A request may carry more markers: the latest write, the others only look up. Not true, or
+    not stated: it may not."""
     markable: Figure[tuple[str, ...]]
     """Kinds of block, in the wire's own words, that may carry a marker."""
     unmarkable: Figure[tuple[str, ...]]
@@ -81,6 +88,10 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     lookback_positions: Figure[Count] | None = None
     """How far before a marker an earlier write is found, the marker's own position counted."""
     lookback_unit: Figure[LookbackUnit] | None = None
+    lookback_first: Figure[Count] | None = None
+    """Positions from the request's start that are looked at besides."""
+    automatic_lookback: Figure[Count] | None = None
+    """Ends of earlier messages that the automatic breakpoint looks up without a marker."""
 
     # How long it lasts.
     ttls: Figure[tuple[Ttl, ...]]
@@ -88,6 +99,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     longer_ttl_first: Figure[bool]
     """A longer TTL after a shorter one is refused."""
     default_ttl: Figure[Ttl] | None = None
+    lifetime: Figure[Lifetime] | None = None
     reads_refresh: Figure[bool]
     ttl_from: Figure[Moment]
     readable_from: Figure[Moment]

@@ -16,10 +16,11 @@ from .profiles import Profile
 from .rows import Kind, Row, decode_rows, fields_of
 
 #: Package data, one file a provider.
-FILES = ("anthropic.toml",)
+FILES = ("anthropic.toml", "openai.toml")
 
-#: All that may follow an id: a release date (Google Cloud writes it with @), or -latest.
-_SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-latest)\Z")
+#: All that may follow an id: a release date (Google Cloud writes it with @, OpenAI with hyphens),
+#: or -latest.
+_SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -137,6 +138,11 @@ def _merged(rows: list[Row], kind: Kind, provider: str) -> dict[str, Any]:
     for row in rows:
         if row.kind != kind:
             continue
+        if "ttls" in row.figures and "write_price" in merged:
+            # A row that lists the TTLs anew leaves no price behind for one that is gone.
+            kept = row.figures["ttls"].value
+            prices = merged["write_price"].items()
+            merged["write_price"] = {ttl: price for ttl, price in prices if ttl in kept}
         for field, figure in row.figures.items():
             if isinstance(figure, dict):
                 figure = {**merged.get(field, {}), **figure}

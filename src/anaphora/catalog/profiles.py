@@ -19,10 +19,22 @@ Feature: TypeAlias = Literal[
     "budgeted_thinking",
     "assistant_documents",
     "user_text_citations",
+    "altered_sampling",
+    "stop",
 ]
 """Parts of a request that some model or API version answers with a 400: temperature, top_p and
 top_k; tool choice any or a named tool; thinking turned off; thinking with a token budget;
-documents in assistant messages; citations on user text."""
+documents in assistant messages; citations on user text; temperature or top_p other than 1, which
+is their default; stop sequences."""
+
+MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
+"""What Chat Completions calls the limit on output tokens."""
+
+SystemRole: TypeAlias = Literal["developer", "system"]
+"""Who speaks the system text when it is a message."""
+
+SystemSlot: TypeAlias = Literal["message", "instructions"]
+"""Where Responses takes the system text: as the first input message, or as `instructions`."""
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -48,6 +60,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Drops earlier thinking at a plain user turn, which voids the cached messages."""
     refusals: Figure[tuple[Feature, ...]]
     """What this model refuses whatever the API version."""
+
+    # What a provider without the notion leaves out.
+    max_tokens_field: Figure[MaxTokensField] | None = None
+    system_role: Figure[SystemRole] | None = None
+    system_slot: Figure[SystemSlot] | None = None
+    explicit_breakpoints: Figure[bool] | None = None
+    """Takes `prompt_cache_breakpoint` on content, and `prompt_cache_options`."""
 
     api_version: Figure[str] | None = None
     """The version header to send unless the caller names another."""

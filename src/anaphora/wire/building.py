@@ -106,10 +106,10 @@ class ReplyBuilder:
         part = self.open.get(index)
         if part is None:
             raise Parse(f"more of part {index}, which is not open", path="stream")
-        part.pieces.append(text)
         part.size += len(text)
         if part.size > part.limit:
             raise Parse(f"a part of more than {part.limit} characters", path="stream")
+        part.pieces.append(text)
         return PartDelta(index, text)
 
     def delta(self, index: int, text: str) -> list[Event]:

@@ -12,10 +12,22 @@ from anaphora.errors import Parse
 LIMIT = 16 * 1024 * 1024
 
 
+_BOM = b"\xef\xbb\xbf"
+
+
 class EventDecoder:
     """Feed it bytes, get the events that are complete. `close` says whether something was cut."""
 
-    __slots__ = ("_buffer", "_data", "_event", "_idle", "_limit", "_skip_newline", "_started")
+    __slots__ = (
+        "_buffer",
+        "_data",
+        "_event",
+        "_lead",
+        "_limit",
+        "_plain",
+        "_skip_newline",
+        "_started",
+    )
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -24,32 +36,53 @@ class EventDecoder:
         self._event = ""
         self._started = False
         self._skip_newline = False
-        self._idle = False
-        """Nothing is left over from earlier bytes."""
+        self._plain = False
+        """Nothing is left over from earlier bytes but what is in the buffer."""
+        self._lead = b"data: "
+        """What stood before the data of the last event."""
 
     def feed_data(self, data: bytes) -> list[bytes]:
-        """The data of the events that are complete now, for streams whose data says it all."""
-        if self._idle and data[-2:] == b"\n\n" and b"\r" not in data:
-            # The usual case: whole events, one line of data each, a name before it or not.
-            if data.find(b"\n\n") == len(data) - 2:
-                payload = _only_line(data)
-                if payload is not None:
-                    return [payload]
+        """The data of the events that are complete now, for streams whose data says it all.
+
+        Nearly always an event is one line of data, alone or behind the same line as the last;
+        whatever else comes takes the long way.
+        """
+        if not self._started and len(data) >= 3 and not self._buffer:
+            data = data.removeprefix(_BOM)
+            self._started = self._plain = True
+        if not self._plain or b"\r" in data:
+            return [payload for _, payload in self.feed(data)]
+        text = self._buffer + data if self._buffer else data
+        events = text.split(b"\n\n")
+        payloads = []
+        lead, size = self._lead, len(self._lead)
+        for event in events[:-1]:
+            if event.startswith(lead):
+                payload = event[size:]
             else:
-                payloads = [_only_line(event) for event in data[:-2].split(b"\n\n")]
-                if None not in payloads:
-                    return payloads  # type: ignore[return-value]
-        return [payload for _, payload in self.feed(data)]
+                before, found, payload = event.partition(b"data: ")
+                named = before[:7] == b"event: " and before.find(b"\n") == len(before) - 1
+                if not found or (before and not named):
+                    return [payload for _, payload in self.feed(data)]
+                lead = self._lead = before + b"data: "
+                size = len(lead)
+            if b"\n" in payload:
+                return [payload for _, payload in self.feed(data)]
+            payloads.append(payload)
+        self._buffer = events[-1]
+        if len(self._buffer) > self._limit:
+            raise self._too_long()
+        return payloads
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         """The events that are complete now: name (often empty) and data."""
         if not self._started:
             data = self._buffer + data
             self._buffer = b""
-            if len(data) < 3 and b"\xef\xbb\xbf".startswith(data):
+            if len(data) < 3 and _BOM.startswith(data):
                 self._buffer = data
                 return []
-            data = data.removeprefix(b"\xef\xbb\xbf")
+            data = data.removeprefix(_BOM)
             self._started = True
         if self._skip_newline and data:
             # The carriage return that ended the last piece may have had a line feed behind it.
@@ -74,13 +107,21 @@ class EventDecoder:
             else:
                 self._field(line)
         if len(self._buffer) + sum(map(len, self._data)) > self._limit:
-            raise Parse(f"an event of more than {self._limit} bytes", path="stream")
-        self._idle = not (self._buffer or self._data or self._event or self._skip_newline)
+            raise self._too_long()
+        self._plain = not (self._data or self._event or self._skip_newline)
         return events
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left over from earlier bytes."""
+        return self._plain and not self._buffer
 
     def close(self) -> bool:
         """Whether the stream ended between two events."""
         return not self._buffer.strip() and not self._data
+
+    def _too_long(self) -> Parse:
+        return Parse(f"an event of more than {self._limit} bytes", path="stream")
 
     def _field(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
@@ -90,17 +131,6 @@ class EventDecoder:
         elif field == b"event":
             self._event = value.decode(errors="replace")
         # Comments begin with a colon; `id` and `retry` are for reconnecting, which nobody does.
-
-
-def _only_line(event: bytes) -> bytes | None:
-    """The data of an event that has one line of it, and at most a name before; else None."""
-    end = len(event) - 2 if event[-2:] == b"\n\n" else len(event)
-    begin = 0
-    if event[:7] == b"event: ":
-        begin = event.find(b"\n") + 1
-    if event[begin : begin + 6] != b"data: " or event.find(b"\n", begin, end) >= 0:
-        return None
-    return event[begin + 6 : end]
 
 
 def encode(event: str, data: bytes) -> bytes:

@@ -112,6 +112,11 @@ _KNOWN = {str(kind.__struct_config__.tag) for kind in get_args(_Events)}
 _DELTAS = {str(kind.__struct_config__.tag) for kind in _Delta.__subclasses__()}
 
 
+#: What stands before the data of most events.
+_DELTA_LEAD = b"event: content_block_delta\ndata: "
+_DELTA_SIZE = len(_DELTA_LEAD)
+
+
 class _Late:
     """What a block gets after its text: a signature, citations; and the fields it began with."""
 
@@ -143,20 +148,26 @@ class StreamReader:
         self._late: dict[int, _Late] = {}
 
     def feed(self, data: bytes) -> list[Event]:
+        if data.startswith(_DELTA_LEAD) and data.endswith(b"\n\n") and self._sse.idle:
+            # One event a piece, and mostly more text. (Several events are not one JSON value.)
+            try:
+                event = _decode(data[_DELTA_SIZE:])
+                if type(event) is _BlockDelta and type(event.delta) is _TextDelta:
+                    return [self._build.said(event.index, event.delta.text)]
+            except (msgspec.DecodeError, UnicodeError, Parse):
+                pass
         events: list[Event] = []
-        build = self._build
+        build, said = self._build, self._build.said
         try:
             for payload in self._sse.feed_data(data):
-                if build.ended:
-                    break
                 try:
                     event = _decode(payload)
                 except (msgspec.DecodeError, UnicodeError) as problem:
                     _pass_over(payload, problem)
                     continue
-                if isinstance(event, _BlockDelta) and isinstance(event.delta, _TextDelta):
-                    events.append(build.said(event.index, event.delta.text))
-                else:
+                if type(event) is _BlockDelta and type(event.delta) is _TextDelta:
+                    events.append(said(event.index, event.delta.text))
+                elif not build.ended:
                     events += self._on(event)
         except AnaphoraError as problem:
             events += build.fail(problem)

@@ -1,0 +1,52 @@
+"""Whatever the catalog says, it says who said so and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from anaphora import catalog
+from anaphora.catalog import Figure
+
+MODELS = [
+    *((profile.provider, profile.id) for profile in catalog.models()),
+    ("anthropic", "claude-unheard-of"),
+    ("openai", "gpt-unheard-of"),
+]
+
+
+def figures(value: Any) -> Iterator[Figure[Any]]:
+    if isinstance(value, Figure):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from figures(item)
+    elif isinstance(value, msgspec.Struct):
+        for field in msgspec.structs.fields(value):
+            yield from figures(getattr(value, field.name))
+
+
+@pytest.mark.parametrize(("provider", "model"), MODELS)
+def test_every_figure_has_a_source_and_a_date(provider: str, model: str) -> None:
+    found = [
+        *figures(catalog.profile(provider, model)),
+        *figures(catalog.rules(provider, model)),
+    ]
+    assert len(found) > 30
+    for figure in found:
+        assert figure.source.strip()
+        assert figure.date.year == 2026
+        assert all(other.source.strip() for other in figure.disputed)
+        assert all(other.value != figure.value for other in figure.disputed)
+
+
+@pytest.mark.parametrize(("provider", "model"), MODELS)
+def test_a_stand_in_is_never_passed_off_as_a_fact(provider: str, model: str) -> None:
+    for figure in [
+        *figures(catalog.profile(provider, model)),
+        *figures(catalog.rules(provider, model)),
+    ]:
+        assert not (figure.verified and figure.source.startswith(("stand-in", "derived")))
