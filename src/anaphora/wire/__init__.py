@@ -28,6 +28,11 @@ WIRES: dict[str, str] = {
     "anthropic": "Anthropic Messages",
 }
 
+#: Whose models speak it, unless someone says otherwise.
+PROVIDERS: dict[str, str] = {
+    "anthropic": "anthropic",
+}
+
 
 class Reader(Protocol):
     """Reads a stream: every event is given as soon as it is complete, and the last one always

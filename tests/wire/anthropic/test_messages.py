@@ -68,7 +68,12 @@ USER, ANSWER, SYSTEM = Message.user("u"), Message.assistant("a"), Message.system
         # A message that says nothing is not there, and its neighbours meet.
         ([USER, Message.assistant(""), USER], [("user", ["u", "u"])]),
         ([Message.user(), USER], [("user", ["u"])]),
-        ([USER, Message.assistant(Text(" "), Text("a"))], [("user", ["u"]), ("assistant", ["a"])]),
+        ([USER, Message.user(Text(" "), Text("a"))], [("user", ["u", "a"])]),
+        # White space that the model said is part of what it said.
+        (
+            [USER, Message.assistant(Text(" "), Text("a"))],
+            [("user", ["u"]), ("assistant", [" ", "a"])],
+        ),
     ],
 )
 def test_roles_and_merging(messages: list[Message], expected: list[tuple[str, list[str]]]) -> None:

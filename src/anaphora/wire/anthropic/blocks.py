@@ -155,11 +155,21 @@ def text_block(said: str, extras: Extras | None = None) -> bytes:
     return b'{"type":"text","text":' + string(said) + closing(extras)
 
 
-def block_for(part: object) -> tuple[Kind, int | None, Callable[[Any, Notices], bytes | None]]:
+def spoken_text(part: Text, notices: Notices) -> bytes | None:
+    """Text that the model said: white space is part of it, and what follows may be bound to it."""
+    return text_block(part.text, part.extras) if part.text else text(part, notices)
+
+
+def block_for(
+    part: object, spoken: bool = False
+) -> tuple[Kind, int | None, Callable[[Any, Notices], bytes | None]]:
     """What the cache rules call a part's block, where in it a marker goes, and the function that
-    says it."""
+    says it. `spoken` is what the assistant said."""
     try:
-        return _BLOCKS[type(part)]
+        found = _BLOCKS[type(part)]
+        if spoken and isinstance(part, Text):
+            return Kind.TEXT, None if part.text.isspace() else _BEFORE_BRACE, spoken_text
+        return found
     except KeyError:
         if isinstance(part, Opaque):
             return Kind.OTHER, _BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, opaque
@@ -168,9 +178,9 @@ def block_for(part: object) -> tuple[Kind, int | None, Callable[[Any, Notices], 
         ) from None
 
 
-def is_said(part: Part) -> bool:
+def is_said(part: Part, spoken: bool = False) -> bool:
     """Whether a part becomes a block at all."""
-    return block_for(part)[2](part, []) is not None
+    return block_for(part, spoken)[2](part, []) is not None
 
 
 def closing(extras: Extras | None) -> bytes:

@@ -94,14 +94,16 @@ def _part_of(run: Run, chunks: range, path: tuple[int, ...]) -> tuple[int, int |
     if not path:
         last = next((chunk for chunk in reversed(chunks) if splices[chunk] >= 0), None)
         return (last, None) if last is not None else "no part of {} can carry a marker"
-    parts = run.source[run.log.message_of(chunks.start)].parts if chunks else ()
+    message = run.source[run.log.message_of(chunks.start)] if chunks else None
+    parts = message.parts if message is not None else ()
+    spoken = message is not None and message.role == "assistant"
     name = f"part {list(path)} of {{}}"
     if not 0 <= path[0] < len(parts):
         return f"no {name}"
     part = parts[path[0]]
-    if not is_said(part):
+    if not is_said(part, spoken):
         return f"{name} is left out of the request"
-    chunk = chunks[sum(map(is_said, parts[: path[0]]))]
+    chunk = chunks[sum(is_said(earlier, spoken) for earlier in parts[: path[0]])]
     if len(path) == 1:
         return (chunk, None) if splices[chunk] >= 0 else f"{name} may not carry a marker"
     if len(path) > 2 or not isinstance(part, ToolResult):

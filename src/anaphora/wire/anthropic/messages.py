@@ -45,9 +45,10 @@ def add_messages(
     said: list[Notice] = []
     for index, message in enumerate(messages):
         role = _ROLES.get(message.role) or _system_role(to, messages, index, last_role, around)
+        spoken = role == "assistant"
         try:
             for at, part in enumerate(message.parts):
-                kind, splice, render = block_for(part)
+                kind, splice, render = block_for(part, spoken)
                 block = render(part, said)
                 if said:
                     _note(to, said, f"{_place(to, around)}.parts[{at}]")
@@ -71,8 +72,9 @@ def answered(messages: Sequence[Message], index: int, after: str | None) -> bool
     """Whether the assistant speaks next, past any system messages, or nobody has spoken yet."""
     while index < len(messages):
         message = messages[index]
-        if message.role != "system" and any(map(is_said, message.parts)):
-            return message.role == "assistant"
+        spoken = message.role == "assistant"
+        if message.role != "system" and any(is_said(part, spoken) for part in message.parts):
+            return spoken
         index += 1
     return after in (None, "assistant")
 

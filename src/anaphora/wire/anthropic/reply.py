@@ -89,5 +89,5 @@ def write_stop(reply: Reply) -> str:
 
 
 def _blocks(parts: tuple[Part, ...], notices: list[Notice]) -> list[bytes]:
-    rendered = [block_for(part)[2](part, notices) for part in parts]
+    rendered = [block_for(part, spoken=True)[2](part, notices) for part in parts]
     return [block for block in rendered if block is not None]

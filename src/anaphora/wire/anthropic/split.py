@@ -153,7 +153,8 @@ def _content(raw: bytes, path: str) -> list[_Cut]:
         inner: list[tuple[int, Ttl]] = []
         if kind == "tool_result":
             data, inner = _result(data, here)
-        splice = -1 if kind in _MARKABLE else None
+        blank = kind == "text" and not fields.known_text("text").strip()
+        splice = -1 if kind in _MARKABLE and not blank else None
         cut.append((data, _KINDS.get(kind, Kind.OTHER), splice, ttl, inner))
     return cut
 

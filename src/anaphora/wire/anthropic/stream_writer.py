@@ -123,7 +123,7 @@ class StreamWriter:
             if isinstance(part, Thinking) and part.signature is not None:
                 written = self._begin(PartStart(index, "thinking"))
             else:
-                block = block_for(part)[2](part, [])
+                block = block_for(part, spoken=True)[2](part, [])
                 if block is None:
                     return b""
                 return self._begin_with(index, block) + _block_stop(index)

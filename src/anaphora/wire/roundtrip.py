@@ -1,0 +1,137 @@
+"""Recorded exchanges held against the wires: is every request read and said again with the same
+meaning, and every answer read without loss?"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from anaphora import catalog, wire
+from anaphora.errors import AnaphoraError
+from anaphora.rendered import Plan
+from anaphora.values import Notice, ReplyEnd, ReplyFail
+
+from .meaning import Normalisation, difference, normalise
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded request and its answer, both bodies as text."""
+
+    id: str
+    wire: str
+    request: str
+    response: str
+    status: int = 200
+    stream: bool = False
+    host: str = ""
+    path: str = ""
+    source: str = ""
+    content_type: str | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one exchange. An empty string means that nothing is wrong."""
+
+    id: str
+    wire: str
+    unparsed: str = ""
+    """Why the request could not be read, or said again."""
+    changed: str = ""
+    """The first place where the request said again means something else."""
+    unread: str = ""
+    """Why the answer could not be read."""
+    lost: str = ""
+    """The first place where the answer lost something."""
+    overlooked: dict[str, int] = {}
+    """How often each normalisation was needed."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        return not (self.unparsed or self.changed or self.unread or self.lost)
+
+
+def check(exchange: Exchange) -> Outcome:
+    """Reads both halves of an exchange, says them again, and compares."""
+    unparsed = changed = ""
+    overlooked: dict[str, int] = {}
+    notices: tuple[Notice, ...] = ()
+    try:
+        changed, overlooked, notices = _request(exchange)
+    except AnaphoraError as problem:
+        unparsed = str(problem)
+    unread = lost = ""
+    try:
+        lost = _answer(exchange)
+    except AnaphoraError as problem:
+        unread = str(problem)
+    return Outcome(
+        id=exchange.id,
+        wire=exchange.wire,
+        unparsed=unparsed,
+        changed=changed,
+        unread=unread,
+        lost=lost,
+        overlooked=overlooked,
+        notices=notices,
+    )
+
+
+def _request(exchange: Exchange) -> tuple[str, dict[str, int], tuple[Notice, ...]]:
+    codec = wire.get(exchange.wire)
+    rules = _rules(exchange.wire, "REQUEST")
+    call = codec.parse(exchange.request.encode())
+    profile = catalog.profile(wire.PROVIDERS[exchange.wire], call.model)
+    rendered = codec.render(call, profile)
+    plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
+    again = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
+    before = msgspec.json.decode(exchange.request)
+    overlooked = normalise(before, rules)
+    normalise(again, rules)
+    return difference(before, again) or "", overlooked, rendered.notices
+
+
+def _answer(exchange: Exchange) -> str:
+    codec = wire.get(exchange.wire)
+    body = exchange.response.encode()
+    if exchange.status >= 400:
+        error = codec.read_error(exchange.status, {}, body)
+        return "" if error.code or "without an error object" not in str(error) else "$.error"
+    if exchange.stream:
+        return _stream(exchange.wire, body)
+    rules = _rules(exchange.wire, "REPLY")
+    before = msgspec.json.decode(body)
+    again = msgspec.json.decode(codec.write_reply(codec.read_reply(body)))
+    normalise(before, rules)
+    normalise(again, rules)
+    return difference(before, again) or ""
+
+
+def _stream(name: str, body: bytes) -> str:
+    """A stream is read, written and read again: both readings must agree."""
+    codec = wire.get(name)
+    reader = codec.reader()
+    events = reader.feed(body) + reader.close()
+    end = events[-1]
+    if isinstance(end, ReplyFail):
+        return f"{end.error}: {end.message}"
+    assert isinstance(end, ReplyEnd)
+    writer, second = codec.writer(), codec.reader()
+    again = second.feed(b"".join(writer.write(event) for event in events)) + second.close()
+    told = again[-1]
+    if not isinstance(told, ReplyEnd):
+        return "the stream written again cannot be read"
+    one, two = end.reply, told.reply
+    if one.message.parts != two.message.parts:
+        return "content"
+    if one.stop != two.stop:
+        return "stop reason"
+    same = (one.usage.input, one.usage.output) == (two.usage.input, two.usage.output)
+    return "" if same else "usage"
+
+
+def _rules(name: str, which: str) -> tuple[Normalisation, ...]:
+    rules: Any = getattr(import_module(f"anaphora.wire.{name}.meaning"), which)
+    return tuple(rules)

@@ -1,0 +1,91 @@
+"""`anaphora roundtrip`: recorded exchanges held against the wires."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from anaphora import wire
+from anaphora.cli.main import main
+from anaphora.cli.roundtrip import command
+
+SHARED = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"
+
+GOOD: dict[str, Any] = {
+    "id": "good",
+    "wire": "anthropic",
+    "status": 200,
+    "stream": False,
+    "request": json.dumps(
+        {
+            "model": "claude-sonnet-4-5",
+            "max_tokens": 5,
+            "messages": [{"role": "user", "content": "hi"}],
+        }
+    ),
+    "response": json.dumps(
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-4-5",
+            "content": [{"type": "text", "text": "hello"}],
+            "stop_reason": "end_turn",
+            "usage": {"input_tokens": 3, "output_tokens": 1},
+        }
+    ),
+}
+
+
+def write(folder: Path, *rows: dict[str, Any], name: str = "x.jsonl") -> str:
+    file = folder / name
+    text = "\n".join(json.dumps(row) for row in rows).encode()
+    file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return str(file)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_a_good_exchange(tmp_path: Path, name: str) -> None:
+    run = CliRunner().invoke(command, [write(tmp_path, GOOD, name=name)])
+    assert run.exit_code == 0, run.output
+    assert "anthropic          1       1             1     1       0" in run.output
+    assert "text content is a list with one text block" in run.output
+
+
+def test_what_is_wrong_is_named_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    rows = [
+        {**GOOD, "id": "no-request", "request": '{"model":"m"}'},
+        {**GOOD, "id": "no-answer", "response": '{"type":"message"}'},
+        {**GOOD, "id": "elsewhere", "wire": "carrier-pigeon"},
+    ]
+    run = CliRunner().invoke(command, [write(tmp_path, *rows)])
+    assert run.exit_code == 1
+    assert "no-request: request not read: $.messages: is missing" in run.output
+    assert "no-answer: answer not read: $.role: is missing" in run.output
+    assert "carrier-pigeon (1)" in run.output
+
+
+def test_json_for_machines(tmp_path: Path) -> None:
+    run = CliRunner().invoke(command, ["--json", write(tmp_path, GOOD)])
+    (outcome,) = json.loads(run.output)["outcomes"]
+    assert outcome["id"] == "good"
+    assert not outcome["changed"]
+
+
+def test_a_broken_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, GOOD, {"id": "x"})
+    assert main(["roundtrip", file]) == 2
+    assert f"{file}:2: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(wire.WIRES))
+def test_every_shared_exchange_keeps_its_meaning(name: str) -> None:
+    if not SHARED.exists():
+        pytest.skip(f"no recorded exchanges beside the repository ({SHARED})")
+    run = CliRunner().invoke(command, ["--wire", name, str(SHARED)])
+    assert run.exit_code == 0, run.output
