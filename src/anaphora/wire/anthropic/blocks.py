@@ -36,11 +36,15 @@ WIRE = "anthropic"
 
 Notices = list[Notice]
 
+_TEXT = b'{"type":"text","text":'
+
 
 def text(part: Text, notices: Notices) -> bytes | None:
     if not part.text or part.text.isspace():
         notices.append(Notice("blank_text", "a blank text block is refused, so it is left out"))
         return None
+    if part.extras is None:
+        return _TEXT + string(part.text) + b"}"
     return text_block(part.text, part.extras)
 
 
@@ -97,8 +101,10 @@ def tool_call(part: ToolCall, notices: Notices) -> bytes:
 
 def tool_result(part: ToolResult, notices: Notices) -> bytes:
     content = part.content
-    if isinstance(content, str):
-        blocks = (content and text(Text(content), notices)) or b""
+    if isinstance(content, str) and not content.isspace():
+        blocks = _TEXT + string(content) + b"}" if content else b""
+    elif isinstance(content, str):
+        blocks = text(Text(content), notices) or b""
     else:
         blocks = b",".join(_result_blocks(content, notices))
     return (
@@ -152,11 +158,13 @@ def opaque(part: Opaque, notices: Notices) -> bytes | None:
 
 
 def text_block(said: str, extras: Extras | None = None) -> bytes:
-    return b'{"type":"text","text":' + string(said) + closing(extras)
+    return _TEXT + string(said) + closing(extras)
 
 
 def spoken_text(part: Text, notices: Notices) -> bytes | None:
     """Text that the model said: white space is part of it, and what follows may be bound to it."""
+    if part.extras is None and part.text:
+        return _TEXT + string(part.text) + b"}"
     return text_block(part.text, part.extras) if part.text else text(part, notices)
 
 
@@ -165,17 +173,16 @@ def block_for(
 ) -> tuple[Kind, int | None, Callable[[Any, Notices], bytes | None]]:
     """What the cache rules call a part's block, where in it a marker goes, and the function that
     says it. `spoken` is what the assistant said."""
-    try:
-        found = _BLOCKS[type(part)]
-        if spoken and isinstance(part, Text):
-            return Kind.TEXT, None if part.text.isspace() else _BEFORE_BRACE, spoken_text
-        return found
-    except KeyError:
+    found = (_SPOKEN if spoken else _BLOCKS).get(type(part))
+    if found is None:
         if isinstance(part, Opaque):
             return Kind.OTHER, _BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, opaque
         raise InvalidRequest(
             f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
-        ) from None
+        )
+    if spoken and isinstance(part, Text) and part.text.isspace():
+        return Kind.TEXT, None, spoken_text
+    return found
 
 
 def is_said(part: Part, spoken: bool = False) -> bool:
@@ -285,3 +292,4 @@ _BLOCKS: dict[type, tuple[Kind, int | None, Callable[[Any, Notices], bytes | Non
     Thinking: (Kind.THINKING, None, thinking),
     Refusal: (Kind.TEXT, _BEFORE_BRACE, refusal),
 }
+_SPOKEN = {**_BLOCKS, Text: (Kind.TEXT, _BEFORE_BRACE, spoken_text)}

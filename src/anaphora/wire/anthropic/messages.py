@@ -43,6 +43,7 @@ def add_messages(
     """The chunks of these messages. `last_role` is the wire role the log ends with; None: nothing
     stands in it yet, and its first chunk goes without glue."""
     said: list[Notice] = []
+    chunk = to.chunk
     for index, message in enumerate(messages):
         role = _ROLES.get(message.role) or _system_role(to, messages, index, last_role, around)
         spoken = role == "assistant"
@@ -62,7 +63,7 @@ def add_messages(
                         block = NEXT[role] + block
                     to.open(role)
                     last_role = role
-                to.chunk(kind, block, splice)
+                chunk(kind, block, splice)
         except InvalidRequest as problem:
             raise problem.within(f"{_place(to, around)}.parts[{at}]") from None
         to.end_message(message.id)
