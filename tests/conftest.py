@@ -17,7 +17,7 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import SegmentRole
-from anaphora.wire import anthropic
+from anaphora.wire import anthropic, openai_chat
 
 settings.register_profile(
     "suite",
@@ -26,6 +26,10 @@ settings.register_profile(
 )
 settings.register_profile("long", settings.get_profile("suite"), max_examples=2000)
 settings.load_profile("suite")
+
+
+#: The wires whose every rendering is watched.
+GUARDED: tuple[Any, ...] = (anthropic, openai_chat)
 
 
 class PrefixGuard:
@@ -82,8 +86,11 @@ def every_conversation_keeps_its_prefix(
     marker = request.node.get_closest_marker("breaks_prefix")
     if marker is not None and not str(marker.kwargs.get("reason", "")).strip():
         pytest.fail("breaks_prefix needs a reason: breaks_prefix(reason='…')")
-    guard = PrefixGuard(anthropic.render, exempt=marker is not None)
-    monkeypatch.setattr(anthropic, "render", guard)
+    guards = []
+    for codec in GUARDED:
+        guard = PrefixGuard(codec.render, exempt=marker is not None)
+        monkeypatch.setattr(codec, "render", guard)
+        guards.append(guard)
     yield
-    if marker is not None and not guard.broken:
+    if marker is not None and not any(guard.broken for guard in guards):
         pytest.fail("marked breaks_prefix, but no prefix broke: take the mark away")

@@ -104,6 +104,8 @@ def _policy_runs(runs: list[tuple[Run, int]]) -> list[tuple[int, Ttl]]:
     ends: list[tuple[int, Ttl | None]] = []
     for run, first in runs:
         for at, ttl in run.log.policies:
+            if run.log.splices[at] < 0:
+                continue
             if ends and ends[-1][1] == ttl:
                 ends.pop()
             ends.append((first + at, ttl))

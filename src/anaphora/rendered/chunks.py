@@ -39,6 +39,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     first_message: int = 0
     first_block: int = 0
     """Where the first chunk stands in the body: message on the wire, block in it."""
+    place: str = ""
+    """What the body calls the list that tools or system blocks stand in, when not their section."""
     before: str | None = None
     after: str | None = None
     """The wire roles around the run, as it was rendered between them."""
@@ -76,7 +78,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     def path(self, chunk: int) -> str:
         """The JSON path of a chunk in the request body."""
         if self.section != "messages":
-            return f"{self.section}[{chunk}]"
+            return f"{self.place or self.section}[{chunk}]"
         message, block = self.position(chunk)
         return f"messages[{message}].content[{block}]"
 

@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 #: The wires there are, by name; the value is what their providers call them.
 WIRES: dict[str, str] = {
     "anthropic": "Anthropic Messages",
+    "openai_chat": "OpenAI Chat Completions",
+    "openai_responses": "OpenAI Responses",
 }
 
 #: Whose models speak it, unless someone says otherwise.
 PROVIDERS: dict[str, str] = {
     "anthropic": "anthropic",
+    "openai_chat": "openai",
+    "openai_responses": "openai",
 }
 
 

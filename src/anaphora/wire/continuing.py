@@ -22,6 +22,30 @@ def last_run(
     return None
 
 
+def cacheable(runs: list[Run], previous: Rendered | None, messages: bool) -> int:
+    """How many leading chunks the next turn may reuse: up to the first volatile one, or the first
+    dynamic one that differs from the turn before. None of the messages' where `messages` says so.
+    """
+    chunks = 0
+    for run in runs:
+        if run.volatile or (run.section == "messages" and not messages):
+            break
+        if run.role is SegmentRole.DYNAMIC_CONTEXT and previous is not None:
+            last = last_run(previous, "messages", run.role)
+            same = run.source.common_prefix(last.source) if last is not None else 0
+            if same < len(run.source):
+                return chunks + (run.log.message_ends[same - 1] if same else 0)
+        chunks += run.count
+    return chunks
+
+
+def usable(previous: Rendered | None, wire: str, model: str) -> Rendered | None:
+    """The turn before, when this wire rendered it for this model, and did not cut it from bytes."""
+    if previous is None or previous.envelope.source is None:
+        return None
+    return previous if (previous.wire, previous.model) == (wire, model) else None
+
+
 def continue_log(
     messages: Conversation, last: Run | None, shared: int, add: AddMessages
 ) -> tuple[ChunkLog, int]:

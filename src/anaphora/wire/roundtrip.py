@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from anaphora import catalog, wire
-from anaphora.errors import AnaphoraError
+from anaphora import catalog, errors, wire
+from anaphora.errors import AnaphoraError, Parse, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Notice, ReplyEnd, ReplyFail
 
@@ -116,7 +116,9 @@ def _stream(name: str, body: bytes) -> str:
     events = reader.feed(body) + reader.close()
     end = events[-1]
     if isinstance(end, ReplyFail):
-        return f"{end.error}: {end.message}"
+        # An error the provider itself put into the stream is what there was to read.
+        said_so = issubclass(getattr(errors, end.error, Parse), Upstream)
+        return "" if said_so else f"{end.error}: {end.message}"
     assert isinstance(end, ReplyEnd)
     writer, second = codec.writer(), codec.reader()
     again = second.feed(b"".join(writer.write(event) for event in events)) + second.close()
@@ -126,7 +128,7 @@ def _stream(name: str, body: bytes) -> str:
     one, two = end.reply, told.reply
     if one.message.parts != two.message.parts:
         return "content"
-    if one.stop != two.stop:
+    if one.stop != two.stop and one.stop_raw is not None:
         return "stop reason"
     same = (one.usage.input, one.usage.output) == (two.usage.input, two.usage.output)
     return "" if same else "usage"

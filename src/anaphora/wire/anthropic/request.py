@@ -22,12 +22,13 @@ from anaphora.values import (
     SegmentRole,
     Ttl,
 )
-from anaphora.wire.continuing import continue_log, last_run
+from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
+from anaphora.wire.marking import resolve
 from anaphora.wire.shared import SharedLogs
 
 from . import params
 from .blocks import WIRE, closing, text_block
-from .marks import resolve
+from .marks import locate
 from .messages import CLOSE, NEXT, OPEN, Around, add_messages, answered
 from .state import place_tail
 
@@ -35,6 +36,9 @@ MARKERS: dict[Ttl, bytes] = {
     "5m": b',"cache_control":{"type":"ephemeral"}',
     "1h": b',"cache_control":{"type":"ephemeral","ttl":"1h"}',
 }
+
+#: The lifetime each one asked for gets here: long enough, where there is one.
+NEAREST: dict[Ttl, Ttl] = {"5m": "5m", "30m": "1h", "1h": "1h", "12h": "1h", "24h": "1h"}
 
 _shared = SharedLogs()
 
@@ -48,8 +52,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     result is the same either way. `previous` may also be an older turn, another branch, or
     another conversation: what agrees is shared.
     """
-    if previous is not None and (previous.wire, previous.model) != (WIRE, call.model):
-        previous = None
+    previous = usable(previous, WIRE, call.model)
     envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
     runs: list[Run] = []
     tools, foreign = _own_tools(call.tools)
@@ -59,25 +62,27 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         runs.append(_section("system", blocks, _system, previous))
     messages, notices = _messages(call, profile, previous)
     runs += messages
-    marks, frozen, unmarked = resolve(call.ir, tools, runs)
+    plan = call.ir.cache
+    marks, frozen, unmarked = resolve(
+        plan, runs, NEAREST, lambda asked: locate(asked, call.ir, tools, runs)
+    )
     return Rendered(
         wire=WIRE,
         model=call.model,
         runs=tuple(runs),
-        cacheable=_cacheable(call, runs, previous),
+        cacheable=cacheable(runs, previous, plan.messages),
         envelope=envelope,
         markers=MARKERS,
         request_markers=MARKERS,
         marks=marks,
-        automatic=call.ir.cache.automatic,
+        automatic=plan.automatic and NEAREST[plan.automatic],
         frozen=frozen,
-        messages_cacheable=call.ir.cache.messages,
-        message_ttl=call.ir.cache.message_ttl,
+        messages_cacheable=plan.messages,
+        message_ttl=NEAREST[plan.message_ttl],
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
             *envelope.notices,
             *foreign,
-            *(notice for run in runs for notice in run.notices()),
             *notices,
             *unmarked,
         ),
@@ -154,6 +159,7 @@ def _messages(
         before, after = runs[-1].last_role if runs else None, _role_after(segments, index)
         last = last_run(previous, "messages", segment.role)
         log, count = _segment_log(segment, profile, last, before, after)
+        notices += [notice for at, notice in log.notices if at < len(segment.messages)]
         if count:
             lead, message, block = _joint(runs[-1] if runs else None, log.roles[0])
             run = Run(
@@ -220,17 +226,3 @@ def _role_after(segments: tuple[Segment, ...], index: int) -> str | None:
     if segments[index].role is SegmentRole.CONVERSATION or index + 1 == len(segments):
         return None
     return segments[index + 1].messages[0].role
-
-
-def _cacheable(call: Call, runs: list[Run], previous: Rendered | None) -> int:
-    chunks = 0
-    for run in runs:
-        if run.volatile or (run.section == "messages" and not call.ir.cache.messages):
-            break
-        if run.role is SegmentRole.DYNAMIC_CONTEXT and previous is not None:
-            last = last_run(previous, "messages", run.role)
-            same = run.source.common_prefix(last.source) if last is not None else 0
-            if same < len(run.source):
-                return chunks + (run.log.message_ends[same - 1] if same else 0)
-        chunks += run.count
-    return chunks

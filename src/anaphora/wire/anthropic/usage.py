@@ -59,9 +59,13 @@ def _written(told: _Usage) -> dict[WriteTtl, int] | None:
 
 
 def write_usage(usage: Usage) -> bytes:
-    """The usage object of an answer: the provider's own where there is one."""
+    """The usage object of an answer: the provider's own where it says the same in these words."""
     if usage.raw is not None:
-        return usage.raw.encode()
+        try:
+            if read_usage(usage.raw.encode(), "usage") == usage:
+                return usage.raw.encode()
+        except Parse:
+            pass
     fields: dict[str, object] = {
         "input_tokens": usage.uncached or 0,
         "output_tokens": usage.output or 0,

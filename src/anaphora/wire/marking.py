@@ -1,0 +1,87 @@
+"""The caller's marks on a rendered prompt: what every wire does the same way.
+
+A wire says where a tool, a system block or a part became a chunk; the rest is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from anaphora.prompt import PromptCachePlan
+from anaphora.prompt.cache_plan import Mark as AskedMark
+from anaphora.rendered import Mark, Run
+from anaphora.values import Notice, SegmentRole, Ttl
+
+#: A chunk, and the splice in it where that is not the chunk's own; or why there is none.
+Found: TypeAlias = tuple[int, int | None] | str
+
+
+def resolve(
+    cache: PromptCachePlan,
+    runs: list[Run],
+    nearest: Mapping[Ttl, Ttl],
+    locate: Callable[[AskedMark], Found],
+) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
+    """Marks on chunks in hash order, the last frozen chunk, and notices for what is not there.
+
+    `nearest` has the wire's own lifetime for each that may be asked for.
+    """
+    if not cache.marks and cache.frozen_through is None:
+        return (), None, []
+    marks: dict[tuple[int, int | None], Mark] = {}
+    notices: list[Notice] = []
+    for index, asked in enumerate(cache.marks):
+        place = f"cache.marks[{index}]"
+        found = locate(asked)
+        if isinstance(found, str):
+            notices.append(Notice("mark_left_out", found, place))
+            continue
+        ttl = given_ttl(asked.ttl, nearest, place, notices)
+        marks[found] = Mark(found[0], ttl, found[1])
+    frozen = None
+    if cache.frozen_through is not None:
+        frozen = _frozen(runs, cache.frozen_through)
+        if frozen is None:
+            notices.append(
+                Notice(
+                    "frozen_boundary_missing",
+                    f"no message {cache.frozen_through} to end the frozen region with",
+                    "cache.frozen_through",
+                )
+            )
+    # A block's own marker stands at its very end, behind those of blocks inside it.
+    in_order = sorted(marks.values(), key=lambda m: (m.chunk, m.splice is None, m.splice))
+    return tuple(in_order), frozen, notices
+
+
+def given_ttl(asked: Ttl, nearest: Mapping[Ttl, Ttl], place: str, notices: list[Notice]) -> Ttl:
+    """The lifetime a marker gets on this wire, with a word when it is not the one asked for."""
+    ttl = nearest[asked]
+    if ttl != asked:
+        notices.append(Notice("ttl_changed", f"no marker lives {asked} here; it gets {ttl}", place))
+    return ttl
+
+
+def find_message(runs: list[Run], message_id: str) -> tuple[Run, int, range] | None:
+    """The run that holds a message, the run's first chunk, and the message's chunks in the run.
+    Segments number their messages apart: an id means one of the conversation first."""
+    elsewhere = None
+    first = 0
+    for run in runs:
+        chunks = run.find(message_id) if run.section == "messages" else None
+        if chunks is not None:
+            if run.role is SegmentRole.CONVERSATION:
+                return run, first, chunks
+            elsewhere = elsewhere or (run, first, chunks)
+        first += run.count
+    return elsewhere
+
+
+def _frozen(runs: list[Run], message_id: str) -> int | None:
+    found = find_message(runs, message_id)
+    if found is None:
+        return None
+    run, first, chunks = found
+    last = min(chunks.stop, run.count) - 1
+    return first + last if last >= 0 else None

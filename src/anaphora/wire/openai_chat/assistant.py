@@ -1,0 +1,156 @@
+"""The assistant's message: content, tool calls, and the fields that some hosts add beside them.
+
+Its two arrays cannot be cut, so it is one chunk; nothing in it carries a breakpoint.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.errors import InvalidRequest
+from anaphora.values import Message, Notice, Opaque, Part, Refusal, Text, Thinking, ToolCall
+from anaphora.wire.fields import Fields, bad_request
+
+from .parts import (
+    OTHER_CALL,
+    WIRE,
+    Notices,
+    extra_members,
+    is_fields,
+    message_fields,
+    opaque,
+    refusal,
+    said_in,
+    text,
+    thinking,
+)
+
+#: Message fields in which hosts tell their reasoning.
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+#: The field of reasoning that came as a content part of its own.
+IN_CONTENT = "content"
+
+
+class Said(msgspec.Struct):
+    """An assistant's parts, sorted by where in the message they go."""
+
+    content: list[bytes] = []
+    calls: list[bytes] = []
+    fields: dict[str, str] = {}
+    """Reasoning, by the field that it is told in."""
+    rest: bytes = b""
+    """Fields that came along, as members of an object."""
+
+
+def sort_parts(message: Message, notices: Notices) -> Said:
+    """Each part in its place; a notice for each that has none."""
+    said = Said()
+    for at, part in enumerate(message.parts):
+        told: Notices = []
+        try:
+            _place(part, said, told)
+        except InvalidRequest as problem:
+            raise problem.within(f"parts[{at}]") from None
+        notices += [_at(notice, at) for notice in told]
+    said.rest = message_fields(message.parts)
+    return said
+
+
+def assistant_message(message: Message, notices: Notices) -> bytes | None:
+    """The message in a request; None when nothing is left to say."""
+    said = sort_parts(message, notices)
+    members = [said.rest] if said.rest else []
+    members += [string(name) + b":" + string(text) for name, text in said.fields.items()]
+    if said.content:
+        members.append(b'"content":[' + b",".join(said.content) + b"]")
+    if said.calls:
+        members.append(b'"tool_calls":[' + b",".join(said.calls) + b"]")
+    return b'{"role":"assistant",' + b",".join(members) + b"}" if members else None
+
+
+def tool_call(part: ToolCall) -> bytes:
+    """The arguments are the model's own text, whether or not they are JSON."""
+    inner, outer = function_extras(part.extras)
+    try:
+        arguments = string(part.arguments)
+    except InvalidRequest as problem:
+        raise problem.within("arguments") from None
+    return (
+        b'{"id":'
+        + string(part.id)
+        + b',"type":"function","function":{"name":'
+        + string(part.name)
+        + b',"arguments":'
+        + arguments
+        + inner
+        + b"}"
+        + outer
+        + b"}"
+    )
+
+
+def function_extras(extras: dict[str, str] | None) -> tuple[bytes, bytes]:
+    """Fields that came along: inside `function`, and beside it; each with its comma."""
+    members = extra_members(extras)
+    if not members:
+        return b"", b""
+    fields = Fields(b"{" + members + b"}", f"extras.{WIRE}", bad_request)
+    inside = fields.nested("function")
+    inner, outer = inside.rest() if inside is not None else b"", fields.rest()
+    return b"," + inner if inner else b"", b"," + outer if outer else b""
+
+
+def reasoning_field(part: Thinking) -> str | None:
+    """The field that this wire told the reasoning in; None for anybody else's."""
+    if part.provider != WIRE or part.extras is None or WIRE not in part.extras:
+        return None
+    return Fields(part.extras[WIRE], f"extras.{WIRE}", bad_request).maybe("field", str)
+
+
+def thinking_part(part: Thinking) -> bytes:
+    """Reasoning as a content part."""
+    assert part.extras is not None
+    fields = Fields(part.extras[WIRE], f"extras.{WIRE}", bad_request)
+    fields.raw("field")
+    said = fields.raw("thinking") or b'[{"type":"text","text":' + string(part.text) + b"}]"
+    rest = fields.rest()
+    return b'{"type":"thinking","thinking":' + said + (b"," + rest if rest else b"") + b"}"
+
+
+def _place(part: Part, said: Said, notices: Notices) -> None:
+    """Appends a part to where it goes."""
+    block: bytes | None = None
+    if isinstance(part, Text):
+        block = text(part, notices)
+    elif isinstance(part, ToolCall):
+        said.calls.append(tool_call(part))
+        return
+    elif isinstance(part, Refusal):
+        block = refusal(part, notices)
+    elif isinstance(part, Thinking):
+        field = reasoning_field(part)
+        if field is None:
+            thinking(part, notices)
+        elif field == IN_CONTENT:
+            block = thinking_part(part)
+        else:
+            said.fields[field] = said.fields.get(field, "") + part.text
+    elif isinstance(part, Opaque):
+        if is_fields(part):
+            return
+        block = opaque(part, notices)
+        if block is not None and part.kind == OTHER_CALL:
+            said.calls.append(block)
+            return
+    else:
+        said_in("assistant", part)[2](part, notices)
+    if block is not None:
+        if said.calls:
+            notices.append(Notice("parts_reordered", "content stands before tool calls here"))
+        said.content.append(block)
+
+
+def _at(notice: Notice, part: int) -> Notice:
+    path = f"parts[{part}].{notice.path}" if notice.path else f"parts[{part}]"
+    return msgspec.structs.replace(notice, path=path)

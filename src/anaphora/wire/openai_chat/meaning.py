@@ -1,0 +1,144 @@
+"""What a Chat Completions request may say in two ways: every difference that
+`render(parse(request))` may show, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from anaphora.wire.meaning import Body, Normalisation, drop_nulls, drop_when
+
+
+def _messages(body: Body) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = body.get("messages") or []
+    return found
+
+
+def _parts(body: Body) -> Iterator[dict[str, Any]]:
+    for message in _messages(body):
+        if isinstance(message.get("content"), list):
+            yield from message["content"]
+
+
+def _text_as_parts(body: Body) -> int:
+    changed = 0
+    for message in _messages(body):
+        if isinstance(message.get("content"), str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
+            changed += 1
+    return changed
+
+
+def _system_role(body: Body) -> int:
+    developers = [message for message in _messages(body) if message.get("role") == "developer"]
+    for message in developers:
+        message["role"] = "system"
+    return len(developers)
+
+
+def _token_limit(body: Body) -> int:
+    if "max_tokens" not in body:
+        return 0
+    body["max_completion_tokens"] = body.pop("max_tokens")
+    return 1
+
+
+def _stop_as_list(body: Body) -> int:
+    if not isinstance(body.get("stop"), str):
+        return 0
+    body["stop"] = [body["stop"]]
+    return 1
+
+
+def _any_is_required(body: Body) -> int:
+    if body.get("tool_choice") != "any":
+        return 0
+    body["tool_choice"] = "required"
+    return 1
+
+
+def _functions_say_their_type(body: Body) -> int:
+    changed = 0
+    calls = [call for message in _messages(body) for call in message.get("tool_calls") or []]
+    for function in [*(body.get("tools") or []), *calls]:
+        if "function" in function and "type" not in function:
+            function["type"] = "function"
+            changed += 1
+    return changed
+
+
+def _streams_report_usage(body: Body) -> int:
+    if not body.get("stream"):
+        return 0
+    before = body.get("stream_options") or {}
+    body["stream_options"] = {"include_usage": True, **before}
+    return int(body["stream_options"] != before)
+
+
+def _default_ttl(body: Body) -> int:
+    markers = [part.get("prompt_cache_breakpoint") for part in _parts(body)]
+    return sum(drop_when(marker, "ttl", "30m") for marker in markers if marker is not None)
+
+
+def _defaults(body: Body) -> int:
+    dropped = drop_when(body, "stream", False)
+    dropped += sum(drop_when(body, name, []) for name in ("tools", "stop"))
+    for message in _messages(body):
+        dropped += sum(drop_when(message, name, []) for name in ("content", "tool_calls"))
+    for tool in body.get("tools") or []:
+        dropped += drop_when(tool.get("function") or {}, "description", "")
+    return dropped
+
+
+REQUEST = (
+    Normalisation("null means the same as a missing field", drop_nulls),
+    Normalisation("text content is a list with one text part", _text_as_parts),
+    Normalisation("the model's profile says system or developer", _system_role),
+    Normalisation("the model's profile names the token limit", _token_limit),
+    Normalisation("a stop text is a list with one", _stop_as_list),
+    Normalisation("tool choice any is required", _any_is_required),
+    Normalisation("functions say their type", _functions_say_their_type),
+    Normalisation("streams always report usage", _streams_report_usage),
+    Normalisation("a breakpoint without a TTL lives thirty minutes", _default_ttl),
+    Normalisation("a field that says its default is left out", _defaults),
+)
+
+
+def _choices(body: Body) -> list[dict[str, Any]]:
+    return [choice.get("message") or {} for choice in body.get("choices") or []]
+
+
+def _said_nothing(body: Body) -> int:
+    dropped = 0
+    for message in _choices(body):
+        for name in ("content", "refusal", "reasoning", "reasoning_content"):
+            dropped += drop_when(message, name, "")
+        for name in ("annotations", "tool_calls"):
+            dropped += drop_when(message, name, [])
+    return dropped
+
+
+def _calls_in_full(body: Body) -> int:
+    changed = 0
+    for message in _choices(body):
+        for call in message.get("tool_calls") or []:
+            if "type" not in call or "arguments" not in call.get("function", {}):
+                call.setdefault("type", "function")
+                call.get("function", {}).setdefault("arguments", "")
+                changed += 1
+    return changed
+
+
+def _object(body: Body) -> int:
+    if body.get("object") == "chat.completion":
+        return 0
+    body["object"] = "chat.completion"
+    return 1
+
+
+REPLY = (
+    Normalisation("null means the same as a missing field", drop_nulls),
+    Normalisation("an empty text or list says nothing", _said_nothing),
+    Normalisation("calls say their type and arguments", _calls_in_full),
+    Normalisation("the object is a chat completion", _object),
+)

@@ -1,0 +1,218 @@
+"""Everything of a request that is not prompt: the envelope around the runs, and the knobs."""
+
+from __future__ import annotations
+
+from anaphora.canonical import check_object, dumps, string
+from anaphora.catalog import Feature, Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, OutputSchema, PromptCachePlan, ToolChoice
+from anaphora.rendered import Envelope
+from anaphora.values import Notice
+from anaphora.wire.fields import Fields, bad_request
+
+from .facts import Facts
+from .parts import WIRE, extra_members
+
+PATH = "/v1/chat/completions"
+
+#: Parameters that go by the same name and in the same form.
+_PLAIN = ("temperature", "top_p", "n", "seed", "frequency_penalty", "presence_penalty", "store")
+_NO_PLACE = ("top_k", "include", "truncation")
+
+Knobs = tuple[tuple[str, bytes], ...]
+
+
+def envelope(call: Call, profile: Profile, facts: Facts, last: Envelope | None) -> Envelope:
+    """Everything but the runs; the last turn's while nothing in it changed."""
+    ir = call.ir
+    agree, continued = ir.system_fields_agree(), ir.continuation is not None
+    source = (facts, call.model, call.params, call.extras, ir.cache, agree, continued, profile)
+    if last is not None and last.source == source:
+        return last
+    refuse(call, profile)
+    turned = knobs(call)
+    return Envelope(
+        source=source,
+        path=PATH,
+        headers=(("content-type", "application/json"),),
+        head=b'{"model":' + string(call.model) + b",",
+        tail=tail(call, facts, turned),
+        knobs=turned,
+        notices=tuple(notices(call, facts)),
+    )
+
+
+def refuse(call: Call, profile: Profile) -> None:
+    """Says no to what the provider would answer with a 400, with the field and the reason."""
+    params = call.params
+    choice = params.tool_choice.mode if params.tool_choice is not None else "auto"
+    sampling = [(name, getattr(params, name)) for name in ("temperature", "top_p")]
+    asked: tuple[tuple[bool, Feature, str, str], ...] = (
+        (choice in ("required", "tool"), "forced_tools", "tool_choice", "a forced tool choice"),
+        *((value is not None, "sampling", name, f"a {name}") for name, value in sampling),
+        *(
+            (value not in (None, 1), "altered_sampling", name, f"any {name} but 1")
+            for name, value in sampling
+        ),
+        (bool(params.stop), "stop", "stop", "stop sequences"),
+    )
+    for wanted, feature, field, what in asked:
+        if wanted and profile.refuses(feature):
+            raise InvalidRequest(f"{call.model} refuses {what}", path=f"params.{field}")
+
+
+def knobs(call: Call) -> Knobs:
+    """The parameters that affect the cache without being part of the prompt, as they are sent;
+    named as the cache rules name them."""
+    params = call.params
+    found = [("model", string(call.model))]
+    if params.tool_choice is not None:
+        found.append(("tool_choice", _tool_choice(params.tool_choice)))
+        if params.tool_choice.parallel is not None:
+            found.append(("parallel_tools", dumps(params.tool_choice.parallel)))
+    if params.reasoning is not None and params.reasoning.effort is not None:
+        found.append(("effort", string(params.reasoning.effort)))
+    if params.verbosity is not None:
+        found.append(("verbosity", string(params.verbosity)))
+    if params.output is not None:
+        found.append(("output_format", _output(params.output)))
+    if params.service_tier is not None:
+        found.append(("service_tier", string(params.service_tier)))
+    if call.ir.cache.key is not None:
+        found.append(("cache_key", string(call.ir.cache.key)))
+    return tuple(found)
+
+
+_KNOB_FIELDS = {
+    "tool_choice": "tool_choice",
+    "parallel_tools": "parallel_tool_calls",
+    "effort": "reasoning_effort",
+    "verbosity": "verbosity",
+    "output_format": "response_format",
+    "service_tier": "service_tier",
+    "cache_key": "prompt_cache_key",
+}
+
+
+def tail(call: Call, facts: Facts, knobs: Knobs) -> bytes:
+    """The body after the last run."""
+    params = call.params
+    came = Fields(b"{" + extra_members(call.extras) + b"}", f"extras.{WIRE}", bad_request)
+    fields: dict[str, bytes] = {}
+    if params.max_tokens is not None:
+        fields[facts.max_tokens_field] = _whole_number(params.max_tokens)
+    fields |= {_KNOB_FIELDS[name]: value for name, value in knobs if name in _KNOB_FIELDS}
+    for name in _PLAIN:
+        if (value := getattr(params, name)) is not None:
+            fields[name] = dumps(value, path=f"params.{name}")
+    if params.stop:
+        fields["stop"] = dumps(params.stop, path="params.stop")
+    if params.metadata is not None:
+        fields["metadata"] = dumps(params.metadata, path="params.metadata")
+    if params.user is not None:
+        fields["user"] = string(params.user)
+    if facts.breakpoints and (options := _cache_options(call.ir.cache)):
+        fields["prompt_cache_options"] = dumps(options)
+    if call.ir.cache.retention is not None:
+        fields["prompt_cache_retention"] = string(call.ir.cache.retention)
+    if params.stream:
+        # Counts come only when asked for, and nobody wants to be without them.
+        asked = came.nested("stream_options")
+        if asked is not None:
+            asked.raw("include_usage")
+        more = asked.rest() if asked is not None else b""
+        fields["stream"] = b"true"
+        fields["stream_options"] = b'{"include_usage":true' + (b"," + more if more else b"") + b"}"
+    rest = came.rest()
+    said = b"".join(b"," + string(name) + b":" + value for name, value in fields.items())
+    return said + (b"," + rest if rest else b"") + b"}"
+
+
+def notices(call: Call, facts: Facts) -> list[Notice]:
+    """What was asked for and Chat Completions has no place for."""
+    told = []
+    params, reasoning, cache = call.params, call.params.reasoning, call.ir.cache
+    if not call.ir.system_fields_agree():
+        told.append(
+            Notice(
+                "system_blocks_sent",
+                "system_text is not the system blocks joined by a blank line; the blocks are sent",
+                "system",
+            )
+        )
+    if call.ir.continuation is not None:
+        told.append(
+            Notice(
+                "continuation_left_out",
+                "Chat Completions keeps nothing; the whole prompt is sent",
+                "continuation",
+            )
+        )
+    told += [
+        _left_out(name, f"Chat Completions has no {name}")
+        for name in _NO_PLACE
+        if getattr(params, name) not in (None, ())
+    ]
+    if reasoning is not None:
+        told += [
+            _left_out(f"reasoning.{name}", f"Chat Completions has an effort and no {name}")
+            for name in ("mode", "budget_tokens", "display", "summary")
+            if getattr(reasoning, name) is not None
+        ]
+    unheard = [name for name in ("prewarm", "diagnose") if getattr(cache, name)]
+    if not facts.breakpoints and cache.mode is not None:
+        unheard.append("mode")
+    told += [
+        Notice("cache_option_left_out", "there is no such option here; left out", f"cache.{name}")
+        for name in unheard
+    ]
+    return told
+
+
+def _left_out(field: str, why: str) -> Notice:
+    return Notice("param_left_out", f"{why}; left out", f"params.{field}")
+
+
+def _whole_number(value: object) -> bytes:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidRequest(
+            f"must be a whole number, 0 or more, not {value!r}", path="params.max_tokens"
+        )
+    return b"%d" % value
+
+
+def _cache_options(cache: PromptCachePlan) -> dict[str, str]:
+    options: dict[str, str] = {}
+    if cache.mode is not None:
+        options["mode"] = cache.mode
+    if cache.message_ttl == "30m":
+        options["ttl"] = "30m"
+    return options
+
+
+def _tool_choice(choice: ToolChoice) -> bytes:
+    if (choice.mode == "tool") != (choice.name is not None):
+        raise InvalidRequest(
+            "mode 'tool' needs the tool's name, and only that mode takes one",
+            path="params.tool_choice.name",
+        )
+    if choice.name is None:
+        return string(choice.mode)
+    return b'{"type":"function","function":{"name":' + string(choice.name) + b"}}"
+
+
+def _output(output: OutputSchema) -> bytes:
+    schema = check_object(output.schema, path="params.output.schema").encode()
+    described = b""
+    if output.description is not None:
+        described = b',"description":' + string(output.description)
+    strict = b"" if output.strict is None else b',"strict":' + dumps(output.strict)
+    return (
+        b'{"type":"json_schema","json_schema":{"name":'
+        + string(output.name)
+        + described
+        + b',"schema":'
+        + schema
+        + strict
+        + b"}}"
+    )

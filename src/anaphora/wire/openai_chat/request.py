@@ -1,0 +1,211 @@
+"""A call as a Chat Completions request: system, tools and messages, as they are hashed.
+
+In the body the tools stand first, and the system message leads the list of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, PromptBlock
+from anaphora.rendered import Addition, ChunkLog, Kind, Rendered, Run
+from anaphora.values import AnyTool, CachePolicy, Message, Notice, ProviderTool
+from anaphora.wire.continuing import cacheable, continue_log, last_run
+from anaphora.wire.marking import given_ttl, resolve
+from anaphora.wire.shared import SharedLogs
+
+from . import params
+from .facts import BY_ITSELF, MARKERS, NEAREST, Facts, facts_of
+from .marks import locate
+from .messages import BEFORE_BRACE, add_messages, close, glue
+from .parts import WIRE, text_part
+from .tools import tool_definition
+
+_tool_logs = SharedLogs()
+#: Apart for models with breakpoints and those without: it decides where a marker may go.
+_system_logs = {True: SharedLogs(), False: SharedLogs()}
+
+
+def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+    """The whole prompt as chunks, unmarked.
+
+    With the rendering of the turn before in `previous`, only what was added is rendered; the
+    result is the same either way. `previous` may also be an older turn, another branch, or
+    another conversation: what agrees is shared.
+    """
+    facts = facts_of(profile)
+    if previous is not None and not _comparable(previous, call.model, facts):
+        previous = None
+    envelope = params.envelope(
+        call, profile, facts, previous.envelope if previous is not None else None
+    )
+    messages, notices = _messages(call, facts, previous)
+    runs = [*_system(call, facts, previous, alone=not messages), *_tools(call, previous), *messages]
+    if not runs or (runs[-1].section == "tools" and runs[0].section == "tools"):
+        raise InvalidRequest("OpenAI needs at least one message that says something", path="ir")
+    marks, frozen, unmarked = resolve(
+        call.ir.cache, runs, NEAREST, lambda asked: locate(asked, call.ir, runs, facts)
+    )
+    return Rendered(
+        wire=WIRE,
+        model=call.model,
+        runs=tuple(runs),
+        cacheable=cacheable(runs, previous, call.ir.cache.messages),
+        envelope=envelope,
+        body_order=_body_order(runs),
+        markers=MARKERS if facts.breakpoints else {},
+        request_markers=BY_ITSELF,
+        marks=marks,
+        automatic="30m" if facts.breakpoints and call.ir.cache.mode != "explicit" else None,
+        frozen=frozen,
+        messages_cacheable=call.ir.cache.messages,
+        message_ttl=NEAREST[call.ir.cache.message_ttl],
+        bytes_per_token=profile.bytes_per_token.value,
+        notices=(
+            *envelope.notices,
+            *_section_notices(call, facts),
+            *notices,
+            *unmarked,
+        ),
+    )
+
+
+def _comparable(previous: Rendered, model: str, facts: Facts) -> bool:
+    """Whether the same messages were said the same way then."""
+    source = previous.envelope.source
+    same = (previous.wire, previous.model) == (WIRE, model)
+    return same and isinstance(source, tuple) and source[0] == facts
+
+
+def _body_order(runs: list[Run]) -> tuple[int, ...] | None:
+    if [run.section for run in runs[:2]] != ["system", "tools"]:
+        return None
+    return (1, 0, *range(2, len(runs)))
+
+
+def _system(call: Call, facts: Facts, previous: Rendered | None, *, alone: bool) -> list[Run]:
+    blocks = call.ir.system_field_blocks()
+    if not blocks:
+        return []
+
+    def rendered(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
+        return _system_log(blocks, facts)
+
+    log = _system_logs[facts.breakpoints].get(blocks, last_run(previous, "system"), rendered)
+    opening = b'"messages":[{"role":"%b","content":[' % facts.system_role.encode()
+    closing = close(facts.system_role) if alone else b""
+    place = "messages[0].content"
+    return [Run("system", log, len(log), lead=opening, close=closing, source=blocks, place=place)]
+
+
+def _system_log(blocks: tuple[PromptBlock, ...], facts: Facts) -> ChunkLog:
+    out = Addition()
+    for index, block in enumerate(blocks):
+        try:
+            data = text_part(block.text, block.extras)
+        except InvalidRequest as problem:
+            raise problem.within(f"system[{index}]") from None
+        splice = BEFORE_BRACE if facts.breakpoints else None
+        out.chunk(Kind.SYSTEM, b"," + data if index else data, splice)
+    log = ChunkLog.of(out, [block.label for block in blocks], [b.cache for b in blocks])
+    asked = [(at, NEAREST[ttl]) for at, ttl in log.policies if ttl is not None]
+    log.policies = tuple(asked) if facts.breakpoints else ()
+    return log
+
+
+def _tools(call: Call, previous: Rendered | None) -> list[Run]:
+    if not call.tools:
+        return []
+    log = _tool_logs.get(call.tools, last_run(previous, "tools"), _tool_log)
+    if not len(log):
+        return []
+    return [Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=call.tools)]
+
+
+def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
+    out = Addition()
+    labels: list[str] = []
+    for index, tool in enumerate(tools):
+        try:
+            data = tool_definition(tool)
+        except InvalidRequest as problem:
+            raise problem.within(f"tools[{index}]") from None
+        if data is not None:
+            out.chunk(Kind.TOOL, b"," + data if labels else data, None)
+            labels.append(f"tool {tool.name}")
+    return ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
+
+
+def _section_notices(call: Call, facts: Facts) -> list[Notice]:
+    """What tools, system blocks and history ask for and do not get."""
+    told = [
+        Notice("foreign_tool", f"a tool of {tool.provider}; left out", f"tools[{index}]")
+        for index, tool in enumerate(call.tools)
+        if isinstance(tool, ProviderTool) and tool.provider != WIRE
+    ]
+    if not facts.breakpoints:
+        # These models cache by themselves: nothing asked for is lost.
+        return told
+    if any(tool.cache.is_cached for tool in call.tools):
+        told.append(
+            Notice("tool_policy_left_out", "a tool definition takes no breakpoint here", "tools")
+        )
+    for index, block in enumerate(call.ir.system_field_blocks()):
+        if block.cache.ttl is not None:
+            given_ttl(block.cache.ttl, NEAREST, f"system[{index}]", told)
+    if call.ir.cache.message_ttl != "5m":
+        given_ttl(call.ir.cache.message_ttl, NEAREST, "cache.message_ttl", told)
+    return told
+
+
+def _messages(
+    call: Call, facts: Facts, previous: Rendered | None
+) -> tuple[list[Run], list[Notice]]:
+    """One run a segment, glued to the one before it; and what could not be said in them."""
+    runs: list[Run] = []
+    notices: list[Notice] = []
+    after_system = bool(call.ir.system_field_blocks())
+    for segment in call.ir.body_runs():
+        last = last_run(previous, "messages", segment.role)
+        shared = segment.messages.common_prefix(last.source, ids=True) if last is not None else 0
+
+        def add(
+            to: Addition,
+            new: Sequence[Message],
+            last_role: str | None,
+            where: str = segment.role.value,
+        ) -> None:
+            add_messages(to, new, last_role, where, facts)
+
+        log, count = continue_log(segment.messages, last, shared, add)
+        notices += [notice for at, notice in log.notices if at < len(segment.messages)]
+        if not count:
+            continue
+        if runs:
+            lead, first = glue(runs[-1].last_role), _messages_up_to(runs[-1])
+        else:
+            lead = glue(facts.system_role) if after_system else b'"messages":['
+            first = int(after_system)
+        runs.append(
+            Run(
+                "messages",
+                log,
+                count,
+                role=segment.role,
+                lead=lead,
+                source=segment.messages,
+                first_message=first,
+            )
+        )
+    if runs:
+        runs[-1] = msgspec.structs.replace(runs[-1], close=close(runs[-1].last_role))
+    return runs, notices
+
+
+def _messages_up_to(run: Run) -> int:
+    """How many messages of the body there are up to the end of a run."""
+    return run.position(run.count - 1)[0] + 1

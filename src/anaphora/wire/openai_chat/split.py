@@ -1,0 +1,218 @@
+"""A Chat Completions request cut into chunks from its own bytes.
+
+Nothing is healed on the way: the order of keys, the spelling of numbers and strings stay what they
+were, so that a cache is billed, and a miss explained, by what was really sent. Only breakpoints are
+taken out (they become marks), and white space between the outermost fields of a part or message.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
+from anaphora.values import CachePolicy, Conversation, Message, SegmentRole, Ttl
+from anaphora.wire.fields import Fields, bad_request
+
+from .facts import MARKERS
+from .incoming import Breakpoint, read_ttl
+from .messages import BEFORE_BRACE, close, glue
+from .params import PATH
+from .parts import MARKABLE_OPAQUE, WIRE
+
+_KINDS = {
+    "text": Kind.TEXT,
+    "image_url": Kind.IMAGE,
+    "file": Kind.DOCUMENT,
+    "input_audio": Kind.AUDIO,
+}
+_MARKABLE = {"text", *MARKABLE_OPAQUE}
+_KNOBS = {
+    "tool_choice": "tool_choice",
+    "parallel_tool_calls": "parallel_tools",
+    "reasoning_effort": "effort",
+    "verbosity": "verbosity",
+    "response_format": "output_format",
+    "service_tier": "service_tier",
+    "prompt_cache_key": "cache_key",
+}
+
+_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class _Cut(msgspec.Struct):
+    """One part, without its breakpoint."""
+
+    data: bytes
+    kind: Kind
+    markable: bool
+    ttl: Ttl | None
+
+
+def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
+    """The request as chunks, with the breakpoints it carries as the caller's marks."""
+    fields = Fields(body, "$", bad_request)
+    model = fields.take("model", str)
+    marks: list[Mark] = []
+    messages = _elements(fields, "messages")
+    runs: list[Run] = []
+    system = _system(messages[0], marks) if messages else None
+    if system is not None:
+        runs.append(system)
+    tools = _tools(_elements(fields, "tools"))
+    if tools is not None:
+        runs.append(tools)
+    begun = sum(run.count for run in runs)
+    rest_of = messages[1:] if system is not None else messages
+    conversation = _messages(rest_of, system, begun, marks)
+    if conversation is not None:
+        runs.append(conversation)
+    elif system is not None:
+        runs[0] = msgspec.structs.replace(system, close=close("system"))
+    else:
+        raise InvalidRequest("at least one message that says something", path="$.messages")
+    rest = fields.rest()
+    return Rendered(
+        wire=WIRE,
+        model=model,
+        runs=tuple(runs),
+        cacheable=sum(run.count for run in runs),
+        envelope=Envelope(
+            source=None,
+            path=PATH,
+            headers=headers,
+            head=b'{"model":' + string(model) + b",",
+            tail=(b"," + rest if rest else b"") + b"}",
+            knobs=_knobs(model, rest),
+        ),
+        body_order=(1, 0, *range(2, len(runs))) if system is not None and tools else None,
+        markers=MARKERS,
+        marks=tuple(marks),
+    )
+
+
+def _elements(fields: Fields, name: str) -> list[msgspec.Raw]:
+    found: list[msgspec.Raw] | None = fields.maybe(name, list[msgspec.Raw])
+    return found or []
+
+
+def _system(raw: msgspec.Raw, marks: list[Mark]) -> Run | None:
+    """The first message, when it is a system message that says something."""
+    fields = Fields(raw, "$.messages[0]", bad_request)
+    role = fields.maybe("role", str)
+    if role not in ("system", "developer"):
+        return None
+    cuts = _content(fields)
+    if not cuts:
+        return None
+    out = Addition()
+    for index, cut in enumerate(cuts):
+        if cut.ttl is not None:
+            marks.append(Mark(index, cut.ttl))
+        data = b"," + cut.data if index else cut.data
+        out.chunk(Kind.SYSTEM, data, BEFORE_BRACE if cut.markable else None)
+    labels = [f"system{index}" for index in range(len(cuts))]
+    log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
+    lead = b'"messages":[' + _opening(role, fields)
+    return Run("system", log, len(log), lead=lead, source=tuple(labels))
+
+
+def _tools(tools: list[msgspec.Raw]) -> Run | None:
+    if not tools:
+        return None
+    out = Addition()
+    labels = []
+    for index, raw in enumerate(tools):
+        path = f"$.tools[{index}]"
+        fields = Fields(raw, path, bad_request)
+        function = fields.nested("function")
+        name = function.maybe("name", str) if function is not None else None
+        labels.append(f"tool {name}" if name else f"tools{index}")
+        out.chunk(Kind.TOOL, b"," + bytes(raw) if index else bytes(raw), None)
+    log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
+    return Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=tuple(labels))
+
+
+def _messages(
+    messages: list[msgspec.Raw], system: Run | None, begun: int, marks: list[Mark]
+) -> Run | None:
+    out = Addition()
+    last_role: str | None = None
+    first = int(system is not None)
+    for index, raw in enumerate(messages):
+        fields = Fields(raw, f"$.messages[{index + first}]", bad_request)
+        role = fields.take("role", str)
+        if role == "assistant":
+            kind = Kind.TOOL_CALL if "tool_calls" in fields else Kind.TEXT
+            out.open(role)
+            out.chunk(kind, glue(last_role) + bytes(raw), None)
+            last_role = role
+        else:
+            for at, cut in enumerate(cuts := _content(fields)):
+                if at == 0:
+                    out.open(role)
+                    data = glue(last_role) + _opening(role, fields) + cut.data
+                else:
+                    data = b"," + cut.data
+                if cut.ttl is not None:
+                    marks.append(Mark(begun + len(out.ends), cut.ttl))
+                kind = Kind.TOOL_RESULT if role == "tool" else cut.kind
+                out.chunk(kind, data, BEFORE_BRACE if cut.markable else None)
+            last_role = role if cuts else last_role
+        out.end_message(f"m{index}")
+    if not out.ends or last_role is None:
+        return None
+    log = ChunkLog().append(out)
+    return Run(
+        "messages",
+        log,
+        len(log),
+        role=SegmentRole.CONVERSATION,
+        lead=b'"messages":[' if system is None else glue("system"),
+        close=close(last_role),
+        source=Conversation([Message(role="user", parts=())] * len(messages)),
+        first_message=first,
+    )
+
+
+def _opening(role: str, fields: Fields) -> bytes:
+    rest = fields.rest()
+    return b'{"role":' + string(role) + (b"," + rest if rest else b"") + b',"content":['
+
+
+def _content(fields: Fields) -> list[_Cut]:
+    """The parts of a message's content, which is crossed off."""
+    raw = fields.raw("content")
+    path = f"{fields.path}.content"
+    if raw is None or raw == b"null":
+        return []
+    if raw[:1] == b'"':
+        return [_Cut(b'{"type":"text","text":' + raw + b"}", Kind.TEXT, raw != b'""', None)]
+    try:
+        parts = _list(raw)
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        raise bad_request(f"expected text or a list of parts: {problem}", path) from None
+    return [_cut(part, f"{path}[{index}]") for index, part in enumerate(parts)]
+
+
+def _cut(part: msgspec.Raw, path: str) -> _Cut:
+    """A part without its breakpoint, byte for byte otherwise."""
+    fields = Fields(part, path, bad_request)
+    data, ttl = bytes(part), None
+    if "prompt_cache_breakpoint" in fields:
+        marker = fields.maybe("prompt_cache_breakpoint", Breakpoint)
+        data = b"{" + fields.rest() + b"}"
+        if marker is not None:
+            ttl = read_ttl(marker, f"{path}.prompt_cache_breakpoint", bad_request)
+    kind = fields.take("type", str)
+    empty = kind == "text" and fields.maybe("text", str) == ""
+    markable = ttl is not None or (kind in _MARKABLE and not empty)
+    return _Cut(data, _KINDS.get(kind, Kind.OTHER), markable, ttl)
+
+
+def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
+    fields = Fields(b"{" + rest + b"}", "$", bad_request)
+    found = [(knob, fields.raw(name)) for name, knob in _KNOBS.items()]
+    told = [(knob, raw) for knob, raw in found if raw is not None and raw != b"null"]
+    return (("model", string(model)), *told)

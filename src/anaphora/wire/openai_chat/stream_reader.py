@@ -1,0 +1,181 @@
+"""Chat's event stream, read.
+
+Defined behaviour for what should not happen: an unknown event is passed over; a chunk after the end
+is passed over; `[DONE]` that never comes is no failure once a reason to stop was given, and is one
+before; an error in the stream ends it with what there is. Only the first choice is told as it
+comes; others are put together and carried along in the reply's extras.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.canonical import dumps, string
+from anaphora.errors import AnaphoraError, Parse, Transport
+from anaphora.values import Event
+from anaphora.wire.sse import EventDecoder
+
+from .failure import ErrorObject, from_object
+from .parts import WIRE
+from .reply import read_stop, write_choice
+from .stream_choice import NOTHING, ChoiceDelta, StreamedChoice
+from .usage import read_usage
+
+#: OpenAI makes at most that many choices.
+_MOST_CHOICES = 128
+
+_NULL = b"null"
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    id: str | None = None
+    model: str | None = None
+    choices: list[ChoiceDelta] | None = None
+    usage: msgspec.Raw = NOTHING
+    error: msgspec.Raw = NOTHING
+
+
+class _TextDelta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    content: str
+    role: str | None = None
+
+
+class _TextChoice(msgspec.Struct, frozen=True):
+    delta: _TextDelta
+    index: int = 0
+    finish_reason: None = None
+    native_finish_reason: None = None
+    logprobs: None = None
+
+
+class _MoreText(msgspec.Struct, frozen=True):
+    """A chunk that says more text and nothing else."""
+
+    choices: list[_TextChoice]
+    usage: None = None
+    error: None = None
+
+
+_chunk = msgspec.json.Decoder(_Chunk).decode
+_more_text = msgspec.json.Decoder(_MoreText).decode
+_error = msgspec.json.Decoder(ErrorObject | str).decode
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_READ_HERE = ("id", "object", "model", "choices", "usage", "obfuscation", "error")
+
+
+class StreamReader:
+    """Bytes in, events out. Call `close` when the connection ends."""
+
+    def __init__(self) -> None:
+        self._sse = EventDecoder()
+        self._answer = StreamedChoice()
+        self._build = self._answer.build
+        self._others: dict[int, StreamedChoice] = {}
+        self._top: dict[str, bytes] = {}
+        self._stopped = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        build = self._build
+        events: list[Event] = []
+        try:
+            for payload in self._sse.feed_data(data):
+                place = self._answer.text_place
+                if place is not None and not build.ended:
+                    # Nearly every chunk is more text, and nothing else.
+                    try:
+                        (choice,) = _more_text(payload).choices
+                    except (msgspec.DecodeError, UnicodeError, ValueError):
+                        pass
+                    else:
+                        if not choice.index and (text := choice.delta.content):
+                            events.append(build.said(place, text))
+                            continue
+                if payload and not build.ended:
+                    events += self._done() if payload == b"[DONE]" else self._read(payload)
+        except AnaphoraError as problem:
+            events += build.fail(problem)
+        return events
+
+    def close(self) -> list[Event]:
+        """The connection ended. Without a reason to stop before it, that is a failure."""
+        if self._build.ended:
+            return []
+        if self._stopped:
+            return self._done()
+        return self._build.fail(Transport("the stream ended before the answer did"))
+
+    def _read(self, payload: bytes) -> list[Event]:
+        try:
+            chunk = _chunk(payload)
+        except (msgspec.DecodeError, UnicodeError) as problem:
+            raise Parse(str(problem), path="stream") from None
+        events: list[Event] = []
+        build = self._build
+        choices = chunk.choices
+        if not build.started and (choices or chunk.id):
+            events += build.start(chunk.id or "", chunk.model or "")
+            self._keep(payload)
+        for choice in choices or ():
+            events += self._on_choice(choice, payload)
+        if chunk.usage is not NOTHING and (usage := bytes(chunk.usage)) != _NULL:
+            self._keep(payload)
+            events += build.count(read_usage(usage, "stream.usage"))
+        if chunk.error is not NOTHING and bytes(chunk.error) != _NULL:
+            events += build.fail(_failure(chunk.error))
+        return events
+
+    def _on_choice(self, choice: ChoiceDelta, payload: bytes) -> list[Event]:
+        told = self._answer
+        if choice.index:
+            if choice.index not in self._others and len(self._others) >= _MOST_CHOICES:
+                raise Parse(f"more than {_MOST_CHOICES} choices", path="stream.choices")
+            told = self._others.setdefault(choice.index, StreamedChoice())
+        events = told.add(choice)
+        if choice.finish_reason is not None:
+            told.build.stop_raw = choice.finish_reason
+            told.build.stop = read_stop(choice.finish_reason)
+            self._keep(payload)
+        if choice.index:
+            return []
+        self._stopped = self._stopped or choice.finish_reason is not None
+        return events
+
+    def _done(self) -> list[Event]:
+        if not self._build.started:
+            return self._build.fail(
+                Parse("the stream ended without saying anything", path="stream")
+            )
+        events = self._answer.end_parts()
+        self._build.extras = self._extras()
+        return events + self._build.finish()
+
+    def _keep(self, payload: bytes) -> None:
+        """Fields of the answer that have no name here. The first chunk and the last ones tell
+        them; those in between only repeat them."""
+        for name, raw in _fields(payload).items():
+            if name not in _READ_HERE and (told := bytes(raw)) != _NULL:
+                self._top[name] = told
+
+    def _extras(self) -> dict[str, str] | None:
+        top = dict(self._top)
+        if self._answer.beside:
+            top["choice"] = dumps(self._answer.beside)
+        if self._others:
+            top["choices"] = b"[" + b",".join(map(self._written, sorted(self._others))) + b"]"
+        members = b",".join(string(name) + b":" + value for name, value in top.items())
+        return {WIRE: (b"{" + members + b"}").decode()} if members else None
+
+    def _written(self, index: int) -> bytes:
+        """A further choice, as a single answer would hold it."""
+        choice = self._others[index]
+        choice.end_parts()
+        beside = dumps(choice.beside) if choice.beside else None
+        return write_choice(choice.build.reply(), index, beside)
+
+
+def _failure(raw: msgspec.Raw) -> AnaphoraError:
+    try:
+        error = _error(raw)
+    except (msgspec.DecodeError, UnicodeError):
+        error = ErrorObject()
+    return from_object(ErrorObject(message=error) if isinstance(error, str) else error, 200)

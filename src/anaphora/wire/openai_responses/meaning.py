@@ -1,0 +1,120 @@
+"""What a Responses request may say in two ways: every difference that `render(parse(request))` may
+show, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from anaphora.wire.meaning import Body, Normalisation, drop_nulls, drop_when
+
+
+def _items(body: Body) -> list[dict[str, Any]]:
+    found = body.get("input")
+    return found if isinstance(found, list) else []
+
+
+def _parts(body: Body) -> Iterator[dict[str, Any]]:
+    for item in _items(body):
+        for name in ("content", "output"):
+            if isinstance(item.get(name), list):
+                yield from (part for part in item[name] if isinstance(part, dict))
+
+
+def _nulls(body: Body) -> int:
+    """At the top and among the options; inside an item a null may be what the service wants."""
+    dropped = 0
+    tools = body.get("tools") or []
+    for holder in (body, body.get("reasoning") or {}, body.get("text") or {}, *tools):
+        for name in [name for name, value in holder.items() if value is None]:
+            del holder[name]
+            dropped += 1
+    return dropped
+
+
+def _text_input(body: Body) -> int:
+    if not isinstance(body.get("input"), str):
+        return 0
+    body["input"] = [{"role": "user", "content": body["input"]}]
+    return 1
+
+
+def _typed_items(body: Body) -> int:
+    untyped = [item for item in _items(body) if "type" not in item]
+    for item in untyped:
+        item["type"] = "message"
+    return len(untyped)
+
+
+def _text_as_parts(body: Body) -> int:
+    changed = 0
+    for item in _items(body):
+        name = "output" if item["type"] == "function_call_output" else "content"
+        spoken = item.get("role") == "assistant"
+        if isinstance(item.get(name), str) and not spoken:
+            item[name] = [{"type": "input_text", "text": item[name]}]
+            changed += 1
+    return changed
+
+
+def _system_role(body: Body) -> int:
+    developers = [item for item in _items(body) if item.get("role") == "developer"]
+    for item in developers:
+        item["role"] = "system"
+    return len(developers)
+
+
+def _system_slot(body: Body) -> int:
+    """Instructions and a leading system message are two places for the same text."""
+    text = body.pop("instructions", None)
+    items = _items(body)
+    if text is not None:
+        if text.strip():
+            part = {"type": "input_text", "text": text.strip()}
+            items.insert(0, {"type": "message", "role": "system", "content": [part]})
+        return 1
+    if items and items[0].get("role") == "system" and isinstance(items[0].get("content"), list):
+        texts = [part.get("text", "") for part in items[0]["content"]]
+        if all(part.get("type") == "input_text" for part in items[0]["content"]):
+            markers = [p.get("prompt_cache_breakpoint") for p in items[0]["content"]]
+            if not any(markers):
+                joined = "\n\n".join(texts).strip()
+                items[0]["content"] = [{"type": "input_text", "text": joined}]
+    return 0
+
+
+def _parallel(body: Body) -> int:
+    if "parallel_tool_calls" not in body or "tool_choice" in body:
+        return 0
+    body["tool_choice"] = "auto"
+    return 1
+
+
+def _default_ttl(body: Body) -> int:
+    default = (body.get("prompt_cache_options") or {}).get("ttl", "30m")
+    markers = [part.get("prompt_cache_breakpoint") for part in _parts(body)]
+    bare = [marker for marker in markers if marker is not None and "ttl" not in marker]
+    for marker in bare:
+        marker["ttl"] = default
+    return len(bare)
+
+
+def _defaults(body: Body) -> int:
+    dropped = drop_when(body, "stream", False)
+    for tool in body.get("tools") or []:
+        dropped += drop_when(tool, "description", "")
+    return dropped
+
+
+REQUEST = (
+    Normalisation("null means the same as a missing option", _nulls),
+    Normalisation("text input is a list with one message", _text_input),
+    Normalisation("an item without a type is a message", _typed_items),
+    Normalisation("text content is a list with one part", _text_as_parts),
+    Normalisation("the model's profile says system or developer", _system_role),
+    Normalisation("the model's profile says instructions or message", _system_slot),
+    Normalisation("with parallel_tool_calls, tool_choice auto is said", _parallel),
+    Normalisation("a breakpoint without a TTL gets the request's", _default_ttl),
+    Normalisation("a field that says its default is left out", _defaults),
+)
+REPLY = (Normalisation("null means the same as a missing field", drop_nulls),)

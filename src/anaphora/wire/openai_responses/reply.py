@@ -1,0 +1,130 @@
+"""A single answer of OpenAI's, both ways: bytes to `Reply` and back, losing nothing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.errors import Parse
+from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
+from anaphora.wire.fields import Fields, bad_answer
+
+from .content import WIRE, closing
+from .incoming import read_item
+from .output import output_items
+from .usage import read_usage, write_usage
+
+#: Why an answer is incomplete, and what its status says where that is all there is.
+_REASONS: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
+_SAID: dict[StopReason, str] = {stop: reason for reason, stop in _REASONS.items()}
+STATUSES = ("completed", "incomplete", "failed", "in_progress", "queued", "cancelled")
+
+
+class _Incomplete(msgspec.Struct, frozen=True):
+    reason: str | None = None
+
+
+class _Told(msgspec.Struct, frozen=True):
+    object: str = "response"
+    status: str | None = None
+    incomplete_details: _Incomplete | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_told = msgspec.json.Decoder(_Told).decode
+
+
+def read_reply(body: bytes) -> Reply:
+    """The answer in `body`. `Parse` names the field that is missing or not what it should be."""
+    fields = Fields(body, "$")
+    try:
+        told = _told(body)
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        raise Parse(str(problem), path="$") from None
+    if told.object != "response":
+        raise fields.fail(f"expected a response, not {told.object!r}", "object")
+    reply_id, model = fields.take("id", str), fields.take("model", str)
+    parts: list[Part] = []
+    for index, raw in enumerate(fields.take("output", list[msgspec.Raw])):
+        parts += read_output(raw, f"$.output[{index}]")
+    # What an answer did not count stays among its other fields.
+    counted = bytes(told.usage)[:1] == b"{"
+    usage = fields.raw("usage") if counted else None
+    stop, stop_raw = read_stop(told.status, told.incomplete_details, parts)
+    return Reply(
+        id=reply_id,
+        model=model,
+        message=Message(id=reply_id, role="assistant", parts=tuple(parts)),
+        stop=stop,
+        stop_raw=stop_raw,
+        usage=read_usage(usage, "$.usage") if usage is not None else Usage(),
+        extras=fields.rest_for(WIRE),
+    )
+
+
+def read_output(raw: msgspec.Raw, path: str) -> list[Part]:
+    """The parts of one item of an answer. The first part of a message always knows its item."""
+    _, parts = read_item(raw, path, bad_answer, [])
+    return list(parts)
+
+
+def read_stop(
+    status: str | None, incomplete: _Incomplete | None, parts: list[Part]
+) -> tuple[StopReason, str | None]:
+    """Why the model stopped, and OpenAI's own word for it. Some servers give a reason and call the
+    answer complete all the same."""
+    reason = incomplete.reason if incomplete is not None else None
+    if reason is not None:
+        return _REASONS.get(reason, "other"), reason
+    if status == "completed":
+        called = any(isinstance(part, ToolCall) for part in parts)
+        return "tool_calls" if called else "end", status
+    return "other", status
+
+
+def write_reply(reply: Reply) -> bytes:
+    """The answer as OpenAI would send it. What it has no item for is left out: ask `unsayable`
+    first."""
+    items = b",".join(output_items(reply.message.parts, reply.id, []))
+    head = b'{"id":' + string(reply.id) + b',"model":' + string(reply.model)
+    output = b',"output":[' + items + b"]"
+    if reply.extras is not None and WIRE in reply.extras:
+        usage = b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage)
+        return head + output + usage + closing(reply.extras)
+    return head + output + b',"usage":' + write_usage(reply.usage) + b"," + frame(reply) + b"}"
+
+
+def frame(reply: Reply) -> bytes:
+    """The fields every answer has, for one that did not come over this wire."""
+    status, reason = write_stop(reply)
+    details = b"null" if reason is None else b'{"reason":' + string(reason) + b"}"
+    return skeleton(status) + b',"incomplete_details":' + details
+
+
+def skeleton(status: str) -> bytes:
+    return (
+        b'"object":"response","created_at":0,"status":'
+        + string(status)
+        + b',"error":null,"instructions":null,"metadata":{},"parallel_tool_calls":true'
+        b',"temperature":null,"tool_choice":"auto","tools":[],"top_p":null'
+    )
+
+
+def write_stop(reply: Reply) -> tuple[str, str | None]:
+    """The status of an answer, and why it is incomplete."""
+    if reply.stop in _SAID:
+        return "incomplete", _SAID[reply.stop]
+    if reply.stop == "other" and reply.stop_raw in STATUSES:
+        return str(reply.stop_raw), None
+    return "completed", None
+
+
+def unsayable(reply: Reply) -> list[Notice]:
+    """What of an answer this wire cannot say."""
+    notices: list[Notice] = []
+    output_items(reply.message.parts, reply.id, notices)
+    if reply.stop in ("stop_sequence", "pause", "context_overflow"):
+        notices.append(
+            Notice("stop_unsupported", f"OpenAI has no word for {reply.stop}; said as completed")
+        )
+    return notices

@@ -1,0 +1,275 @@
+"""A Responses request cut into chunks from its own bytes.
+
+Nothing is healed on the way: the order of keys, the spelling of numbers and strings stay what they
+were, so that a cache is billed, and a miss explained, by what was really sent. Only breakpoints are
+taken out (they become marks), and white space between the outermost fields of an item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
+from anaphora.values import CachePolicy, Conversation, Message, Role, Section, SegmentRole, Ttl
+from anaphora.wire.fields import Fields, bad_request
+
+from .content import WIRE
+from .incoming import ROLES, Breakpoint, raw_list, read_ttl
+from .items import CLOSE_ITEM, CLOSED, glue, message_opening
+from .request import AUTOMATIC, CLOSE_INPUT, INPUT, INSTRUCTIONS, MARKERS, TOOLS
+
+_KINDS = {
+    "input_text": Kind.TEXT,
+    "output_text": Kind.TEXT,
+    "refusal": Kind.TEXT,
+    "input_image": Kind.IMAGE,
+    "input_file": Kind.DOCUMENT,
+    "input_audio": Kind.AUDIO,
+    "function_call": Kind.TOOL_CALL,
+    "function_call_output": Kind.TOOL_RESULT,
+    "reasoning": Kind.THINKING,
+}
+
+
+class _Options(msgspec.Struct, frozen=True):
+    mode: str | None = None
+    ttl: str | None = None
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    prompt_cache_options: _Options | None = None
+
+
+class _Head(msgspec.Struct, frozen=True):
+    type: str = "message"
+    role: str = ""
+
+
+_asked = msgspec.json.Decoder(_Asked).decode
+_head = msgspec.json.Decoder(_Head).decode
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    """A chunk to be: a content part, a tool's output, or a closed item."""
+
+    kind: Kind
+    data: bytes
+    markable: bool = False
+    marks: tuple[tuple[int | None, Ttl], ...] = ()
+    """Where in `data` breakpoints stood; None for its very end."""
+
+
+class _Item(msgspec.Struct, frozen=True):
+    state: str
+    """What the log ends inside behind it."""
+    opening: bytes
+    pieces: tuple[_Piece, ...]
+
+
+def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
+    """The request as chunks, with the breakpoints it carries as the caller's marks."""
+    fields = Fields(body, "$", bad_request)
+    model = fields.take("model", str)
+    options = _options(body)
+    ttl: Ttl = "12h" if options.ttl == "12h" else "30m"
+    instructions, tools = fields.raw("instructions"), fields.raw("tools")
+    items = _items(fields.raw("input"), ttl)
+    runs: list[Run] = []
+    marks: list[Mark] = []
+    leads = instructions is None or instructions == b"null"
+    if not leads:
+        assert instructions is not None
+        runs.append(_labelled("system", INSTRUCTIONS, [instructions], ["instructions"], b""))
+    elif len(items) > 1 and items[0].state == "system" and _all_text(items[0]):
+        runs.append(_system(items.pop(0), marks))
+    listed = raw_list(tools or b"[]", "$.tools", bad_request) if tools != b"null" else []
+    if listed:
+        names = [f"tool {_name(tool, index)}" for index, tool in enumerate(listed)]
+        runs.append(_labelled("tools", TOOLS, [bytes(tool) for tool in listed], names, b"]"))
+    system = leads and bool(runs) and runs[0].section == "system"
+    if items:
+        first = sum(run.count for run in runs)
+        runs.append(_messages(items, "system" if system else None, first, marks))
+    rest = fields.rest()
+    return Rendered(
+        wire=WIRE,
+        model=model,
+        runs=tuple(runs),
+        cacheable=sum(run.count for run in runs),
+        envelope=Envelope(
+            source=None,
+            path="/v1/responses",
+            headers=headers,
+            head=b'{"model":' + string(model),
+            tail=(b"," + rest if rest else b"") + b"}",
+            knobs=_knobs(model, rest),
+        ),
+        body_order=(1, 0, *range(2, len(runs))) if system and listed else None,
+        markers=MARKERS,
+        request_markers=AUTOMATIC,
+        marks=tuple(marks),
+        automatic=None if options.mode == "explicit" else ttl,
+    )
+
+
+def _options(body: bytes) -> _Options:
+    try:
+        return _asked(body).prompt_cache_options or _Options()
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        raise bad_request(str(problem), "$.prompt_cache_options") from None
+
+
+def _items(raw: bytes | None, ttl: Ttl) -> list[_Item]:
+    if raw is None or raw == b"null":
+        return []
+    if raw[:1] == b'"':
+        return [_Item("user", message_opening("user"), (_text(raw),))]
+    found = raw_list(raw, "$.input", bad_request)
+    return [_item(item, f"$.input[{index}]", ttl) for index, item in enumerate(found)]
+
+
+def _item(raw: msgspec.Raw, path: str, ttl: Ttl) -> _Item:
+    try:
+        head = _head(raw)
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        raise bad_request(str(problem), path) from None
+    whole = _Item(CLOSED, b"", (_Piece(_KINDS.get(head.type, Kind.OTHER), bytes(raw)),))
+    fields = Fields(raw, path, bad_request)
+    if head.type == "message" and head.role in ROLES:
+        role, content = ROLES[head.role], fields.raw("content") or b"[]"
+        is_text = content[:1] == b'"'
+        if is_text and role == "assistant":
+            return whole
+        opening = b"{" + fields.rest() + b',"content":['
+        if is_text:
+            return _Item(role, opening, (_text(content),))
+        listed = raw_list(content, f"{path}.content", bad_request)
+        pieces = tuple(
+            _piece(part, f"{path}.content[{at}]", ttl, role) for at, part in enumerate(listed)
+        )
+        return _Item(role, opening, pieces) if pieces else whole
+    output = fields.raw("output") if head.type == "function_call_output" else None
+    if output is None:
+        return whole
+    return _Item("user", b"", (_output(fields.rest(), output, f"{path}.output", ttl),))
+
+
+def _text(raw: bytes) -> _Piece:
+    return _Piece(Kind.TEXT, b'{"type":"input_text","text":' + raw + b"}", raw != b'""')
+
+
+def _piece(raw: msgspec.Raw, path: str, ttl: Ttl, role: Role) -> _Piece:
+    """A content part without its breakpoint, byte for byte otherwise."""
+    fields = Fields(raw, path, bad_request)
+    data = bytes(raw)
+    marks: tuple[tuple[int | None, Ttl], ...] = ()
+    if "prompt_cache_breakpoint" in fields:
+        marker = fields.maybe("prompt_cache_breakpoint", Breakpoint)
+        data = b"{" + fields.rest() + b"}"
+        if marker is not None:
+            marks = ((None, read_ttl(marker, path, bad_request) or ttl),)
+    kind = fields.take("type", str)
+    empty = kind == "input_text" and fields.maybe("text", str) == ""
+    able = role != "assistant" and kind.startswith("input_") and not empty
+    return _Piece(_KINDS.get(kind, Kind.OTHER), data, able, marks)
+
+
+def _output(rest: bytes, raw: bytes, path: str, ttl: Ttl) -> _Piece:
+    """A tool's output up to its closing brackets."""
+    opening = b"{" + rest + b',"output":['
+    if raw[:1] == b'"':
+        text = _text(raw)
+        return _Piece(Kind.TOOL_RESULT, opening + text.data, text.markable)
+    listed = raw_list(raw, path, bad_request)
+    pieces = [_piece(part, f"{path}[{at}]", ttl, "tool") for at, part in enumerate(listed)]
+    data = opening
+    marks: list[tuple[int | None, Ttl]] = []
+    for index, piece in enumerate(pieces):
+        data += (b"," if index else b"") + piece.data
+        last = index + 1 == len(pieces)
+        marks += [(None if last else len(data) - 1, ttl) for _, ttl in piece.marks]
+    return _Piece(Kind.TOOL_RESULT, data, bool(pieces) and pieces[-1].markable, tuple(marks))
+
+
+def _labelled(
+    section: Section, lead: bytes, blocks: Sequence[bytes], labels: list[str], close: bytes
+) -> Run:
+    out = Addition()
+    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
+    for index, block in enumerate(blocks):
+        out.chunk(kind, b"," + block if index else block, None)
+    log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
+    return Run(section, log, len(log), lead=lead, close=close, source=tuple(labels))
+
+
+def _system(item: _Item, marks: list[Mark]) -> Run:
+    out = Addition()
+    for index, piece in enumerate(item.pieces):
+        marks += [Mark(index, ttl) for _, ttl in piece.marks]
+        data = b"," + piece.data if index else piece.data
+        out.chunk(Kind.SYSTEM, data, -1 if piece.markable else None)
+    labels = [f"system{index}" for index in range(len(item.pieces))]
+    log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
+    return Run("system", log, len(log), lead=INPUT + item.opening, source=tuple(labels))
+
+
+def _messages(items: Sequence[_Item], behind: str | None, first: int, marks: list[Mark]) -> Run:
+    lead = INPUT if behind is None else glue(behind)
+    out = Addition()
+    state: str | None = None
+    for index, item in enumerate(items):
+        out.open(item.state)
+        for at, piece in enumerate(item.pieces):
+            before = b"," if at else glue(state) + item.opening
+            chunk = first + len(out.ends)
+            offset = len(before) + (0 if out.ends else len(lead))
+            marks += [
+                Mark(chunk, ttl, None if place is None else offset + place)
+                for place, ttl in piece.marks
+            ]
+            out.chunk(piece.kind, before + piece.data, -1 if piece.markable else None)
+        state = item.state
+        out.end_message(f"m{index}")
+    log = ChunkLog().append(out)
+    return Run(
+        "messages",
+        log,
+        len(log),
+        role=SegmentRole.CONVERSATION,
+        lead=lead,
+        close=(b"" if state == CLOSED else CLOSE_ITEM) + CLOSE_INPUT,
+        source=Conversation([Message(role="user", parts=())] * len(items)),
+        first_message=0 if behind is None else 1,
+    )
+
+
+def _all_text(item: _Item) -> bool:
+    return all(piece.kind is Kind.TEXT for piece in item.pieces)
+
+
+def _name(tool: msgspec.Raw, index: int) -> str:
+    fields = Fields(tool, f"$.tools[{index}]", bad_request)
+    return fields.known("name", str) or fields.known("type", str) or str(index)
+
+
+def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
+    fields = Fields(b"{" + rest + b"}", "$", bad_request)
+    reasoning, text = fields.raw("reasoning"), fields.raw("text")
+    found = [
+        ("model", string(model)),
+        ("tool_choice", fields.raw("tool_choice")),
+        ("parallel_tools", fields.raw("parallel_tool_calls")),
+        ("effort", _inside(reasoning, "effort")),
+        ("verbosity", _inside(text, "verbosity")),
+        ("output_format", _inside(text, "format")),
+        ("service_tier", fields.raw("service_tier")),
+        ("cache_key", fields.raw("prompt_cache_key")),
+    ]
+    return tuple((name, raw) for name, raw in found if raw is not None and raw != b"null")
+
+
+def _inside(raw: bytes | None, name: str) -> bytes | None:
+    return Fields(raw, "$", bad_request).raw(name) if raw and raw[:1] == b"{" else None

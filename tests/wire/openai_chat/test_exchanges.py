@@ -1,0 +1,430 @@
+"""Recorded exchanges of many hosts that speak Chat Completions: nothing of them is lost.
+
+The recordings live beside the repository (see their README) and are never copied into it. They were
+re-serialised with sorted keys, so they prove meaning, not bytes. What may differ is listed below,
+one by one, and counted: `pytest -s` shows the table.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anaphora import catalog
+from anaphora.errors import RequestRejected
+from anaphora.rendered import Plan
+from anaphora.values import Opaque, Reply, ReplyEnd, ReplyFail, Text, Thinking, ToolCall
+from anaphora.wire import openai_chat
+
+FILE = Path(__file__).parents[4] / "shared" / "exchanges" / "exchanges.jsonl.gz"
+
+Json = dict[str, Any]
+
+
+def records() -> Iterator[Json]:
+    if FILE.exists():
+        with gzip.open(FILE, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                record = json.loads(line)
+                if record["wire"] == "openai_chat":
+                    yield record
+
+
+def cases(wanted: Callable[[Json], bool]) -> list[Any]:
+    if not FILE.exists():
+        reason = f"no recorded exchanges at {FILE}"
+        return [pytest.param({}, id="none", marks=pytest.mark.skip(reason=reason))]
+    return [pytest.param(r, id=f"{r['host']}-{r['id']}") for r in records() if wanted(r)]
+
+
+every_request = pytest.mark.parametrize("record", cases(lambda r: True))
+every_answer = pytest.mark.parametrize(
+    "record", cases(lambda r: r["status"] == 200 and not r["stream"])
+)
+every_stream = pytest.mark.parametrize(
+    "record", cases(lambda r: r["status"] == 200 and r["stream"])
+)
+every_error = pytest.mark.parametrize("record", cases(lambda r: r["status"] != 200))
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def nulls_are_missing(body: Json) -> None:
+    for holder in holders(body):
+        for key in [key for key, value in holder.items() if value is None]:
+            del holder[key]
+
+
+def stream_false_is_missing(body: Json) -> None:
+    if body.get("stream") is False:
+        del body["stream"]
+
+
+def no_tools_and_no_stops_are_missing(body: Json) -> None:
+    for name in ("tools", "stop"):
+        if body.get(name) == []:
+            del body[name]
+
+
+def no_content_and_no_calls_are_missing(body: Json) -> None:
+    for message in body["messages"]:
+        for name in ("content", "tool_calls"):
+            if message.get(name) == []:
+                del message[name]
+
+
+def text_is_a_list_of_one(body: Json) -> None:
+    for message in body["messages"]:
+        if isinstance(message.get("content"), str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
+
+
+def the_profile_names_the_system_role(body: Json) -> None:
+    role = profile_for(body).system_role
+    for message in body["messages"]:
+        if message["role"] in ("system", "developer"):
+            message["role"] = role.value if role is not None else "developer"
+
+
+def the_profile_names_the_token_limit(body: Json) -> None:
+    if "max_tokens" in body:
+        body["max_completion_tokens"] = body.pop("max_tokens")
+
+
+def a_stop_text_is_a_list(body: Json) -> None:
+    if isinstance(body.get("stop"), str):
+        body["stop"] = [body["stop"]]
+
+
+def any_is_required(body: Json) -> None:
+    if body.get("tool_choice") == "any":
+        body["tool_choice"] = "required"
+
+
+def functions_say_their_type(body: Json) -> None:
+    calls = [call for message in body["messages"] for call in message.get("tool_calls") or ()]
+    for function in [*body.get("tools", []), *calls]:
+        if "function" in function:
+            function.setdefault("type", "function")
+
+
+def streams_report_usage(body: Json) -> None:
+    if body.get("stream"):
+        body["stream_options"] = {"include_usage": True, **body.get("stream_options", {})}
+
+
+def thirty_minutes_go_without_saying(body: Json) -> None:
+    for part in parts(body):
+        if part.get("prompt_cache_breakpoint", {}).get("ttl") == "30m":
+            del part["prompt_cache_breakpoint"]["ttl"]
+
+
+def an_empty_description_is_missing(body: Json) -> None:
+    for tool in body.get("tools", []):
+        if tool.get("function", {}).get("description") == "":
+            del tool["function"]["description"]
+
+
+NORMALISATIONS = (
+    nulls_are_missing,
+    stream_false_is_missing,
+    no_tools_and_no_stops_are_missing,
+    no_content_and_no_calls_are_missing,
+    text_is_a_list_of_one,
+    the_profile_names_the_system_role,
+    the_profile_names_the_token_limit,
+    a_stop_text_is_a_list,
+    any_is_required,
+    functions_say_their_type,
+    streams_report_usage,
+    thirty_minutes_go_without_saying,
+    an_empty_description_is_missing,
+)
+
+
+def parts(body: Json) -> Iterator[Json]:
+    for message in body["messages"]:
+        if isinstance(message.get("content"), list):
+            yield from message["content"]
+
+
+def holders(body: Json) -> Iterator[Json]:
+    """Every object of a request in which a null means nothing; schemas are not among them."""
+    yield body
+    yield from parts(body)
+    for message in body["messages"]:
+        yield message
+        yield from message.get("tool_calls") or ()
+    for tool in body.get("tools") or ():
+        yield tool
+        yield tool.get("function", {})
+
+
+def profile_for(body: Json) -> catalog.Profile:
+    return catalog.profile("openai", body["model"])
+
+
+def normalised(body: Json, counted: Counter[str]) -> Json:
+    for normalise in NORMALISATIONS:
+        before = json.dumps(body)
+        normalise(body)
+        counted[normalise.__name__] += json.dumps(body) != before
+    return body
+
+
+def rendered_again(request: str) -> tuple[Json, tuple[Any, ...]]:
+    call = openai_chat.parse(request.encode())
+    rendered = openai_chat.render(call, catalog.profile("openai", call.model))
+    body = openai_chat.assemble(rendered, Plan(marks=rendered.marks)).body.join()
+    return json.loads(body), rendered.notices
+
+
+@every_request
+def test_a_request_says_the_same_again(record: Json) -> None:
+    said, notices = rendered_again(record["request"])
+    assert said == normalised(json.loads(record["request"]), Counter())
+    assert notices == ()
+
+
+@every_request
+def test_a_request_is_cut_and_put_together_again(record: Json) -> None:
+    rendered = openai_chat.split(record["request"].encode())
+    body = json.loads(openai_chat.assemble(rendered, Plan(marks=rendered.marks)).body.join())
+    told = json.loads(record["request"])
+    # The assistant's message is one chunk, as it came; and a list of no tools is no chunk.
+    for message in told["messages"]:
+        if message["role"] != "assistant" and isinstance(message["content"], str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    thirty_minutes_go_without_saying(told)
+    if told.get("tools") == []:
+        del told["tools"]
+    assert body == told
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def expected_answer(told: Json) -> Json:
+    """The answer as it is written again. What may differ: nulls; `content` and `refusal` that are
+    empty are null; no annotations; a call's type and arguments are written out."""
+    told = {key: value for key, value in told.items() if value is not None}
+    told["object"] = "chat.completion"
+    for choice in told["choices"]:
+        message = choice["message"]
+        for holder in (choice, message):
+            for key in [key for key, value in holder.items() if value is None]:
+                del holder[key]
+        for name in ("content", "refusal"):
+            message[name] = message.get(name) or None
+        for name in ("reasoning", "reasoning_content"):
+            if message.get(name) == "":
+                del message[name]
+        if message.get("annotations") == []:
+            del message["annotations"]
+        for call in message.get("tool_calls", ()):
+            call.setdefault("type", "function")
+            call["function"].setdefault("arguments", "")
+        if message.get("tool_calls") == []:
+            del message["tool_calls"]
+    return told
+
+
+@every_answer
+def test_an_answer_is_read_without_loss(record: Json) -> None:
+    body = record["response"].encode()
+    written = json.loads(openai_chat.write_reply(openai_chat.read_reply(body)))
+    assert written == expected_answer(json.loads(body))
+
+
+@every_answer
+def test_an_answers_meaning_has_names(record: Json) -> None:
+    """Not only carried along: text, calls, reasoning, usage and stop are where a reader looks."""
+    told = json.loads(record["response"])
+    reply = openai_chat.read_reply(record["response"].encode())
+    message = told["choices"][0]["message"]
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        assert reply.text == content
+        assert thought(reply) == (
+            message.get("reasoning_content") or message.get("reasoning") or ""
+        )
+    else:
+        assert reply.text == "".join(p["text"] for p in content if p["type"] == "text")
+        assert thought(reply) == "".join(
+            said["text"] for p in content if p["type"] == "thinking" for said in p["thinking"]
+        )
+    assert [(c.id, c.name, c.arguments) for c in reply.tool_calls] == [
+        (c["id"], c["function"]["name"], c["function"].get("arguments", ""))
+        for c in message.get("tool_calls") or ()
+    ]
+    check_usage(reply, told["usage"])
+    check_stop(reply, told["choices"][0]["finish_reason"])
+
+
+def thought(reply: Reply) -> str:
+    return "".join(part.text for part in reply.message.parts if isinstance(part, Thinking))
+
+
+def check_usage(reply: Reply, told: Json) -> None:
+    usage = reply.usage
+    details = told.get("prompt_tokens_details") or {}
+    assert usage.input == told["prompt_tokens"]
+    assert usage.output == told["completion_tokens"]
+    cached = details.get("cached_tokens")
+    for name in ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens"):
+        cached = told.get(name) if cached is None else cached
+    assert usage.read == cached
+    written = details.get("cache_write_tokens")
+    if written is not None:
+        # One host counts what it wrote as read, too: no token is in the partition twice.
+        written = min(written, told["prompt_tokens"] - (cached or 0))
+    assert usage.written_total == written
+    reasoning = (told.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    assert usage.reasoning == reasoning
+    assert json.loads(usage.raw or "null") == told
+
+
+def check_stop(reply: Reply, told: str | None) -> None:
+    assert reply.stop_raw == told
+    words = {"stop": "end", "length": "length", "tool_calls": "tool_calls"}
+    assert reply.stop == words.get(told or "", "other")
+
+
+# ── Streams and errors ───────────────────────────────────────────────────────────────────────────
+
+
+def chunks(body: str) -> list[Json]:
+    lines = [line[5:].strip() for line in body.splitlines() if line.startswith("data:")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+@every_stream
+def test_a_stream_is_read_without_loss(record: Json) -> None:
+    reader = openai_chat.reader()
+    last = (reader.feed(record["response"].encode()) + reader.close())[-1]
+    told = chunks(record["response"])
+    deltas = [c["delta"] for chunk in told for c in chunk.get("choices", ()) if c["index"] == 0]
+    if any("error" in chunk for chunk in told):
+        assert isinstance(last, ReplyFail)
+        reply = last.partial
+    else:
+        assert isinstance(last, ReplyEnd)
+        reply = last.reply
+        stops = [
+            c["finish_reason"]
+            for chunk in told
+            for c in chunk.get("choices", ())
+            if c.get("finish_reason")
+        ]
+        # One host never says why it stopped.
+        check_stop(reply, stops[-1] if stops else None)
+    assert reply is not None
+    assert reply.text == "".join(delta.get("content") or "" for delta in deltas)
+    reasoning = [delta.get("reasoning_content") or delta.get("reasoning") or "" for delta in deltas]
+    assert thought(reply) == "".join(reasoning)
+    calls: dict[int, list[str]] = {}
+    for delta in deltas:
+        for call in delta.get("tool_calls") or ():
+            said = calls.setdefault(call["index"], ["", "", ""])
+            function = call["function"]
+            said[0] += call.get("id") or ""
+            said[1] += function.get("name") or ""
+            said[2] += function.get("arguments") or ""
+    assert [[c.id, c.name, c.arguments] for c in reply.tool_calls] == list(calls.values())
+    counts = [chunk["usage"] for chunk in told if chunk.get("usage")]
+    if counts:
+        check_usage(reply, counts[-1])
+
+
+@every_stream
+def test_a_stream_is_read_the_same_however_it_is_cut(record: Json) -> None:
+    body = record["response"].encode()
+    whole = openai_chat.reader()
+    expected = whole.feed(body) + whole.close()
+    for size in (1, 7, 1000):
+        reader = openai_chat.reader()
+        pieces = [body[at : at + size] for at in range(0, len(body), size)]
+        events = [event for piece in pieces for event in reader.feed(piece)]
+        assert events + reader.close() == expected
+
+
+@every_stream
+def test_a_stream_is_written_again(record: Json) -> None:
+    reader, writer, again = openai_chat.reader(), openai_chat.writer(), openai_chat.reader()
+    events = reader.feed(record["response"].encode()) + reader.close()
+    written = b"".join(writer.write(event) for event in events)
+    last, same = events[-1], (again.feed(written) + again.close())[-1]
+    if isinstance(last, ReplyFail):
+        assert isinstance(same, ReplyFail)
+        assert (same.error, same.message) == (last.error, last.message)
+        return
+    assert isinstance(last, ReplyEnd)
+    assert isinstance(same, ReplyEnd)
+    one, two = last.reply, same.reply
+    assert (one.id, one.model, one.message, one.usage) == (
+        two.id,
+        two.model,
+        two.message,
+        two.usage,
+    )
+    assert two.stop_raw == (one.stop_raw or "stop")
+    assert extras(one) == extras(two)
+
+
+def extras(reply: Reply) -> Any:
+    return json.loads((reply.extras or {}).get("openai_chat", "{}"))
+
+
+@every_error
+def test_an_error_is_read(record: Json) -> None:
+    told = json.loads(record["response"])["error"]
+    error = openai_chat.read_error(record["status"], {}, record["response"].encode())
+    assert isinstance(error, RequestRejected)
+    assert (str(error), error.code) == (told["message"], told["code"])
+    assert (error.param, error.status) == (told.get("param"), record["status"])
+
+
+# ── The table ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.skipif(not FILE.exists(), reason=f"no recorded exchanges at {FILE}")
+def test_the_table() -> None:
+    """What was read, and how often each normalisation was needed: every one is explained."""
+    counted: Counter[str] = Counter()
+    hosts: Counter[str] = Counter()
+    same = 0
+    for record in records():
+        hosts[record["host"]] += 1
+        said, _ = rendered_again(record["request"])
+        same += said == normalised(json.loads(record["request"]), counted)
+    print(f"\nopenai_chat: {hosts.total()} requests of {len(hosts)} hosts, {same} say the same")
+    for name, count in counted.most_common():
+        print(f"  {count:4} × {name.replace('_', ' ')}")
+    assert same == hosts.total()
+
+
+@every_answer
+def test_an_answer_becomes_history_unharmed(record: Json) -> None:
+    """Law 9: replayed, it is the message that came."""
+    message = openai_chat.read_reply(record["response"].encode()).message
+    body = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "u"}]}).encode()
+    call = openai_chat.parse(body)
+    talk = call.ir.run(call.ir.segments[0].role).append(message)
+    ir = type(call.ir).chat(talk)
+    rendered = openai_chat.render(
+        type(call)(ir=ir, model="gpt-5"), catalog.profile("openai", "gpt-5")
+    )
+    said = json.loads(openai_chat.assemble(rendered, Plan()).body.join())["messages"][1:]
+    told = expected_answer(json.loads(record["response"]))["choices"][0]["message"]
+    if isinstance(told["content"], str):
+        told["content"] = [{"type": "text", "text": told["content"]}]
+    expected = {key: value for key, value in told.items() if value is not None}
+    assert said == ([expected] if len(expected) > 1 else [])
+    assert all(isinstance(p, Text | ToolCall | Thinking | Opaque) for p in message.parts)

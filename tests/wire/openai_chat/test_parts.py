@@ -1,0 +1,352 @@
+"""One part, one content part: the value on one side, the exact bytes on the other, both ways."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from anaphora.catalog import rules
+from anaphora.errors import InvalidJson, InvalidRequest
+from anaphora.rendered import Kind
+from anaphora.values import (
+    Audio,
+    Bytes,
+    Document,
+    FileId,
+    Image,
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    Refusal,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+    from_json,
+    to_json,
+)
+from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.openai_chat import assistant, incoming, parts
+
+PNG = Bytes(b"\x89PNG", "image/png")
+PDF = Bytes(b"%PDF", "application/pdf")
+
+
+def say(part: Part, role: str = "user") -> tuple[bytes | None, list[Notice]]:
+    notices: list[Notice] = []
+    _, _, said = parts.said_in(role, part)
+    return said(part, notices), notices
+
+
+def read(data: bytes) -> Part:
+    return incoming.read_part(msgspec.Raw(data), "$", bad_request, (0,), [])
+
+
+SAID: list[tuple[Part, bytes]] = [
+    # text
+    (Text("hello"), b'{"type":"text","text":"hello"}'),
+    (Text(""), b'{"type":"text","text":""}'),
+    (Text('"\\\n\t\u0001'), b'{"type":"text","text":"\\"\\\\\\n\\t\\u0001"}'),
+    (Text("é 日 🙂"), '{"type":"text","text":"é 日 🙂"}'.encode()),
+    (
+        Text("t", extras={"openai_chat": '{"cache_control":{"type":"ephemeral"}}'}),
+        b'{"type":"text","text":"t","cache_control":{"type":"ephemeral"}}',
+    ),
+    # image
+    (
+        Image(PNG),
+        b'{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw=="}}',
+    ),
+    (
+        Image(Url("https://x.test/a.png"), "high"),
+        b'{"type":"image_url","image_url":{"url":"https://x.test/a.png","detail":"high"}}',
+    ),
+    (
+        # A data URL that would not come out the same is kept as it is.
+        Image(Url("data:image/png,abc")),
+        b'{"type":"image_url","image_url":{"url":"data:image/png,abc"}}',
+    ),
+    # audio
+    (
+        Audio(Bytes(b"RIFF", "audio/wav")),
+        b'{"type":"input_audio","input_audio":{"data":"UklGRg==","format":"wav"}}',
+    ),
+    (
+        Audio(Bytes(b"ID3", "audio/mpeg")),
+        b'{"type":"input_audio","input_audio":{"data":"SUQz","format":"mp3"}}',
+    ),
+    # document
+    (
+        Document(PDF, "a.pdf"),
+        b'{"type":"file","file":{"file_data":"data:application/pdf;base64,JVBERg==","filename":"a.pdf"}}',
+    ),
+    (
+        Document(FileId("openai", "file-1")),
+        b'{"type":"file","file":{"file_id":"file-1"}}',
+    ),
+    (
+        Document(FileId("openai", "file-1"), "a.pdf"),
+        b'{"type":"file","file":{"file_id":"file-1","filename":"a.pdf"}}',
+    ),
+    # what only some host knows
+    (
+        Opaque("openai_chat", "video_url", '{"type":"video_url","video_url":{"url":"u"}}'),
+        b'{"type":"video_url","video_url":{"url":"u"}}',
+    ),
+    (
+        # A known part with something in it that has no name here.
+        Opaque("openai_chat", "image_url", '{"type":"image_url","image_url":{"url":"u","tile":1}}'),
+        b'{"type":"image_url","image_url":{"url":"u","tile":1}}',
+    ),
+]
+
+
+@pytest.mark.parametrize("part, data", SAID)
+def test_a_part_becomes_these_bytes(part: Part, data: bytes) -> None:
+    assert say(part) == (data, [])
+    json.loads(data)
+
+
+@pytest.mark.parametrize("part, data", SAID)
+def test_these_bytes_become_the_part(part: Part, data: bytes) -> None:
+    assert read(data) == part
+
+
+@pytest.mark.parametrize("part, data", SAID)
+def test_the_bytes_survive_storage(part: Part, data: bytes) -> None:
+    """Law 3: a part read back from a file or a database says the same."""
+    assert say(from_json(to_json(part), type(part)))[0] == data
+
+
+@pytest.mark.parametrize("part, data", SAID)
+def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> None:
+    _, markable, _ = parts.said_in("user", part)
+    if not markable:
+        assert part == Text("") or isinstance(part, Opaque)
+        return
+    marker = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
+    marked = data[:-1] + marker + data[-1:]
+    marks: incoming.Marks = []
+    again = incoming.read_part(msgspec.Raw(marked), "$", bad_request, (3,), marks)
+    assert (again, marks) == (part, [((3,), "30m")])
+
+
+#: What Chat has no way to say in a user's message, and the word it gets for that.
+UNSAID: list[tuple[Part, str]] = [
+    (Image(FileId("openai", "file-1")), "image_source"),
+    (Document(Url("https://x.test/a.pdf")), "document_url"),
+    (Document(FileId("anthropic", "file_1")), "foreign_file"),
+    (Audio(Url("u")), "audio_source"),
+    (Audio(PNG), "audio_source"),
+    (Thinking("hm"), "thinking_left_out"),
+    (ToolCall("c", "f"), "part_left_out"),
+    (Refusal("no"), "part_left_out"),
+    (Opaque("anthropic", "server_tool_use", "{}"), "foreign_block"),
+    (Opaque("openai_chat", "tool_call", "{}"), "part_left_out"),
+]
+
+
+@pytest.mark.parametrize("part, code", UNSAID)
+def test_a_part_that_cannot_be_said_is_left_out_with_a_word(part: Part, code: str) -> None:
+    data, notices = say(part)
+    assert data is None
+    assert [notice.code for notice in notices] == [code]
+
+
+@pytest.mark.parametrize("role", ["system", "tool"])
+@pytest.mark.parametrize("part", [Image(PNG), Audio(Bytes(b"", "audio/wav")), Document(PDF)])
+def test_only_a_user_says_more_than_text(part: Part, role: str) -> None:
+    data, notices = say(part, role)
+    assert (data, [notice.code for notice in notices]) == (None, ["part_left_out"])
+
+
+#: What is said otherwise than asked: the bytes, and the word for it.
+OTHERWISE: list[tuple[Part, bytes, list[str]]] = [
+    (
+        Document(PDF, None, "from the archive"),
+        b'{"type":"file","file":{"file_data":"data:application/pdf;base64,JVBERg==","filename":"document.pdf"}}',
+        ["context_unsupported"],
+    ),
+    (
+        Document(Bytes(b"a", "text/csv")),
+        b'{"type":"file","file":{"file_data":"data:text/csv;base64,YQ==","filename":"document"}}',
+        [],
+    ),
+    (
+        Audio(Bytes(b"a", "audio/flac")),
+        b'{"type":"input_audio","input_audio":{"data":"YQ==","format":"flac"}}',
+        ["audio_format"],
+    ),
+    (Text("t", extras={"anthropic": '{"citations":[]}'}), b'{"type":"text","text":"t"}', []),
+]
+
+
+@pytest.mark.parametrize("part, data, codes", OTHERWISE)
+def test_what_is_said_otherwise_is_told(part: Part, data: bytes, codes: list[str]) -> None:
+    said, notices = say(part)
+    assert said == data
+    assert [notice.code for notice in notices] == codes
+
+
+# ── The assistant's message: one chunk, both ways ────────────────────────────────────────────────
+
+REASONED = {"openai_chat": '{"field":"reasoning_content"}'}
+ASSISTANT: list[tuple[tuple[Part, ...], bytes]] = [
+    ((Text("a"),), b'{"role":"assistant","content":[{"type":"text","text":"a"}]}'),
+    (
+        (Text("a"), Refusal("no")),
+        b'{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"refusal","refusal":"no"}]}',
+    ),
+    (
+        (ToolCall("c", "f", '{ "b":1}'), ToolCall("d", "g", "{cut")),
+        b'{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":'
+        b'{"name":"f","arguments":"{ \\"b\\":1}"}},{"id":"d","type":"function","function":'
+        b'{"name":"g","arguments":"{cut"}}]}',
+    ),
+    (
+        (
+            ToolCall(
+                "c",
+                "f",
+                "",
+                {"openai_chat": '{"index":0,"extra_content":{"a":1},"function":{"x":2}}'},
+            ),
+        ),
+        b'{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":'
+        b'{"name":"f","arguments":"","x":2},"index":0,"extra_content":{"a":1}}]}',
+    ),
+    (
+        (Opaque("openai_chat", "tool_call", '{"id":"c","type":"custom","custom":{"name":"f"}}'),),
+        b'{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"f"}}]}',
+    ),
+    (
+        (Thinking("hm", provider="openai_chat", extras=REASONED), Text("a")),
+        b'{"role":"assistant","reasoning_content":"hm","content":[{"type":"text","text":"a"}]}',
+    ),
+    (
+        (
+            Thinking("hm", provider="openai_chat", extras={"openai_chat": '{"field":"content"}'}),
+            Text("a"),
+        ),
+        b'{"role":"assistant","content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},'
+        b'{"type":"text","text":"a"}]}',
+    ),
+    (
+        (Text("a"), Opaque("openai_chat", "message", '{"name":"n","prefix":true}')),
+        b'{"role":"assistant","name":"n","prefix":true,"content":[{"type":"text","text":"a"}]}',
+    ),
+    (
+        (Opaque("openai_chat", "message", '{"audio":{"id":"a1"}}'),),
+        b'{"role":"assistant","audio":{"id":"a1"}}',
+    ),
+]
+
+
+@pytest.mark.parametrize("said, data", ASSISTANT)
+def test_an_assistants_message_becomes_these_bytes(said: tuple[Part, ...], data: bytes) -> None:
+    notices: list[Notice] = []
+    message = Message(role="assistant", parts=said)
+    assert assistant.assistant_message(message, notices) == data
+    assert notices == []
+    json.loads(data)
+
+
+@pytest.mark.parametrize("said, data", ASSISTANT)
+def test_these_bytes_become_the_assistants_parts(said: tuple[Part, ...], data: bytes) -> None:
+    fields = Fields(data, "$", bad_request)
+    fields.raw("role")
+    found = incoming.read_assistant(fields, [], answer=False)
+    calls = {part.id: part for part in found if isinstance(part, ToolCall)}
+    for part, expected in zip(found, said, strict=True):
+        if isinstance(expected, ToolCall) and expected.extras is not None:
+            extras = calls[expected.id].extras
+            assert extras is not None
+            assert json.loads(extras["openai_chat"]) == json.loads(expected.extras["openai_chat"])
+        else:
+            assert part == expected
+
+
+@pytest.mark.parametrize(
+    "said, codes",
+    [
+        ((Thinking("hm", "sig", provider="anthropic"),), ["thinking_left_out"]),
+        ((Thinking("hm", provider="openai_chat"),), ["thinking_left_out"]),
+        ((Image(PNG),), ["part_left_out"]),
+        ((ToolResult("c"),), ["part_left_out"]),
+        ((Opaque("gemini", "x", "{}"),), ["foreign_block"]),
+    ],
+)
+def test_what_an_assistant_cannot_say_is_told(said: tuple[Part, ...], codes: list[str]) -> None:
+    notices: list[Notice] = []
+    message = Message(role="assistant", parts=said)
+    assert assistant.assistant_message(message, notices) is None
+    assert [notice.code for notice in notices] == codes
+
+
+def test_content_behind_a_call_moves_before_it_and_that_is_told() -> None:
+    notices: list[Notice] = []
+    said = assistant.assistant_message(Message.assistant(ToolCall("c", "f"), "a"), notices)
+    assert said is not None
+    assert said.index(b'"content"') < said.index(b'"tool_calls"')
+    assert [(notice.code, notice.path) for notice in notices] == [("parts_reordered", "parts[1]")]
+
+
+# ── Broken ───────────────────────────────────────────────────────────────────────────────────────
+
+BROKEN: list[tuple[Part, str]] = [
+    (Opaque("openai_chat", "x", "[]"), "json"),
+    (Text("t", extras={"openai_chat": "[]"}), "extras.openai_chat"),
+    (Text("\ud800"), ""),
+]
+
+
+@pytest.mark.parametrize("part, path", BROKEN)
+def test_a_broken_part_names_its_field(part: Part, path: str) -> None:
+    with pytest.raises(InvalidJson) as caught:
+        say(part)
+    assert caught.value.path == path
+
+
+def test_arguments_with_a_lone_surrogate_name_their_field() -> None:
+    with pytest.raises(InvalidJson) as caught:
+        assistant.assistant_message(Message.assistant(ToolCall("c", "f", "\ud800")), [])
+    assert caught.value.path == "parts[0].arguments"
+
+
+def test_what_is_no_part_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match="Url is not a part"):
+        parts.said_in("user", Url("u"))
+
+
+@pytest.mark.parametrize(
+    "data, path",
+    [
+        (b"[]", "$"),
+        (b'{"text":"a"}', "$.type"),
+        (b'{"type":"text"}', "$.text"),
+        (b'{"type":"text","text":1}', "$.text"),
+        (b'{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"auto"}}', "$.prompt_cache"),
+        (
+            b'{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"explicit","ttl":"5m"}}',
+            "$.prompt_cache_breakpoint.ttl",
+        ),
+    ],
+)
+def test_a_malformed_part_names_the_field(data: bytes, path: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(data)
+    assert caught.value.path.startswith(path)
+
+
+def test_markable_parts_are_the_rules_tables() -> None:
+    """The wire and the catalog say the same about what may carry a breakpoint."""
+    markable = set(rules("openai", "gpt-5.6").markable.value)
+    assert {"text", *parts.MARKABLE_OPAQUE} <= markable
+    kinds: dict[Any, Kind] = {type(p): parts.said_in("user", p)[0] for p, _ in SAID}
+    assert kinds[Document] is Kind.DOCUMENT
+    assert kinds[Audio] is Kind.AUDIO

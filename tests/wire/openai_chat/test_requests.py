@@ -1,0 +1,545 @@
+"""Whole requests, both ways: messages, tools and parameters, the call on one side and the exact
+bytes on the other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from anaphora import catalog
+from anaphora.cache import plan
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import (
+    BlockMark,
+    Call,
+    Continuation,
+    OutputSchema,
+    Params,
+    PartMark,
+    PromptBlock,
+    PromptCachePlan,
+    PromptIR,
+    Reasoning,
+    Segment,
+    ToolChoice,
+    ToolMark,
+)
+from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.values import (
+    CachePolicy,
+    Conversation,
+    Image,
+    Message,
+    Opaque,
+    ProviderTool,
+    SegmentRole,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+)
+from anaphora.wire import openai_chat
+
+#: A model with breakpoints; one without, that speaks as "developer"; one that speaks as "system".
+MARKS, PLAIN, OLD = "gpt-5.6", "gpt-5", "gpt-4o"
+
+
+def render(call: Call, profile: Profile | None = None) -> Rendered:
+    return openai_chat.render(call, profile or catalog.profile("openai", call.model))
+
+
+def said(call: Call) -> tuple[bytes, list[str]]:
+    rendered = render(call)
+    body = openai_chat.assemble(rendered, Plan(marks=rendered.marks)).body.join()
+    return body, [notice.code for notice in rendered.notices]
+
+
+def chat(*messages: Message, model: str = PLAIN, **fields: Any) -> Call:
+    ir = PromptIR.chat(
+        Conversation(messages), system=fields.pop("system", ()), cache=fields.pop("cache", None)
+    )
+    return Call(ir=ir, model=model, **fields)
+
+
+def parsed(body: bytes) -> Call:
+    return openai_chat.parse(body)
+
+
+U = Message.user("hi")
+HI = b'{"role":"user","content":[{"type":"text","text":"hi"}]}'
+
+
+# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
+
+MESSAGES: list[tuple[tuple[Message, ...], bytes]] = [
+    ((U,), HI),
+    ((U, U), HI + b"," + HI),
+    (
+        (Message.user("a", "b"),),
+        b'{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}',
+    ),
+    (
+        (Message.user("a", Opaque("openai_chat", "message", '{"name":"n"}')),),
+        b'{"role":"user","name":"n","content":[{"type":"text","text":"a"}]}',
+    ),
+    (
+        (U, Message.system("s")),
+        HI + b',{"role":"developer","content":[{"type":"text","text":"s"}]}',
+    ),
+    (
+        (U, Message.assistant(ToolCall("c", "f")), Message.tool("c", (Text("ok"), Text("!"))), U),
+        HI
+        + b',{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}'
+        + b',{"role":"tool","tool_call_id":"c","content":[{"type":"text","text":"ok"},{"type":"text","text":"!"}]},'
+        + HI,
+    ),
+    (
+        (
+            Message(
+                role="tool",
+                parts=(
+                    ToolResult(
+                        "c", (Text("ok"),), name="f", extras={"openai_chat": '{"name":"f"}'}
+                    ),
+                ),
+            ),
+        ),
+        b'{"role":"tool","tool_call_id":"c","name":"f","content":[{"type":"text","text":"ok"}]}',
+    ),
+]
+
+
+@pytest.mark.parametrize("messages, data", MESSAGES)
+def test_messages_become_these_bytes(messages: tuple[Message, ...], data: bytes) -> None:
+    assert said(chat(*messages)) == (b'{"model":"gpt-5","messages":[' + data + b"]}", [])
+
+
+@pytest.mark.parametrize("messages, data", MESSAGES)
+def test_these_bytes_become_the_messages(messages: tuple[Message, ...], data: bytes) -> None:
+    call = parsed(b'{"model":"gpt-5","messages":[' + data + b"]}")
+    assert call == chat(*messages)
+
+
+def test_results_in_a_users_message_become_tool_messages_first() -> None:
+    """As Anthropic's requests have them."""
+    mixed = Message.user(ToolResult("c", "one"), ToolResult("d", "two"), "and now?")
+    body, notices = said(chat(mixed))
+    roles = [(m["role"], m.get("tool_call_id")) for m in json.loads(body)["messages"]]
+    assert roles == [("tool", "c"), ("tool", "d"), ("user", None)]
+    assert notices == []
+
+
+@pytest.mark.parametrize(
+    "message, codes",
+    [
+        (Message.tool("c", "boom", error=True), ["error_flag_left_out"]),
+        (Message.tool("c", (Image(Url("u")), Text("t"))), ["part_left_out"]),
+        (Message.tool("c", (Image(Url("u")),)), ["part_left_out"]),
+        (Message.user("look", ToolResult("c", "t")), ["parts_reordered"]),
+        (Message.user(), ["empty_message"]),
+        (Message.assistant(), ["empty_message"]),
+        (Message.user(Opaque("openai_chat", "message", '{"name":"n"}')), ["fields_left_out"]),
+    ],
+)
+def test_what_a_message_cannot_say_is_told(message: Message, codes: list[str]) -> None:
+    body, notices = said(chat(U, message))
+    assert notices == codes
+    if message.role == "tool":
+        assert json.loads(body)["messages"][1]["content"][0]["type"] == "text"
+
+
+def test_a_segment_of_nothing_sayable_is_still_told() -> None:
+    ir = PromptIR(
+        segments=(
+            Segment.of(SegmentRole.CONVERSATION, U),
+            Segment.of(SegmentRole.VOLATILE_TAIL, Message.user(Opaque("x", "y", "{}"))),
+        )
+    )
+    assert said(Call(ir=ir, model=PLAIN))[1] == ["foreign_block"]
+
+
+def test_the_system_prompt_leads_and_the_profile_names_its_role() -> None:
+    blocks = (PromptBlock("a", "one"), PromptBlock("b", " "), PromptBlock("c", "two"))
+    for model, role in ((PLAIN, b"developer"), (OLD, b"system")):
+        body, _ = said(chat(U, model=model, system=blocks))
+        assert body == (
+            b'{"model":"%b","messages":[{"role":"%b","content":[{"type":"text","text":"one"},'
+            b'{"type":"text","text":"two"}]},%b]}' % (model.encode(), role, HI)
+        )
+
+
+def test_a_request_may_be_a_system_prompt_alone() -> None:
+    body, _ = said(chat(system="s"))
+    assert json.loads(body)["messages"] == [
+        {"role": "developer", "content": [{"type": "text", "text": "s"}]}
+    ]
+    assert [b.text for b in parsed(body).ir.system_blocks] == ["s"]
+
+
+def test_nothing_to_say_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        said(chat(tools=(Tool("f"),)))
+
+
+def test_system_is_hashed_before_tools_and_stands_behind_them() -> None:
+    rendered = render(chat(U, system="s", tools=(Tool("f"),)))
+    assert [run.section for run in rendered.runs] == ["system", "tools", "messages"]
+    assert rendered.body_order == (1, 0, 2)
+    assert list(json.loads(openai_chat.assemble(rendered, Plan()).body.join())) == [
+        "model",
+        "tools",
+        "messages",
+    ]
+    assert [chunk.path for chunk in rendered][-1] == "messages[1].content[0]"
+
+
+def test_a_leading_system_message_with_a_name_stays_a_message() -> None:
+    body = b'{"model":"gpt-5","messages":[{"role":"developer","name":"n","content":[{"type":"text","text":"s"}]}]}'
+    call = parsed(body)
+    assert call.ir.system_blocks == ()
+    assert said(call)[0] == body
+
+
+# ── Tools ────────────────────────────────────────────────────────────────────────────────────────
+
+TOOLS: list[tuple[Any, bytes]] = [
+    (
+        Tool("f", "does", '{"type" : "object"}', True),
+        b'{"type":"function","function":{"name":"f","description":"does","parameters":{"type" : "object"},"strict":true}}',
+    ),
+    (
+        Tool("f", schema="{}", extras={"openai_chat": '{"cache_control":{},"function":{"x":1}}'}),
+        b'{"type":"function","function":{"name":"f","parameters":{},"x":1},"cache_control":{}}',
+    ),
+    (
+        ProviderTool("openai_chat", "custom", '{"type":"custom","custom":{"name":"c"}}'),
+        b'{"type":"custom","custom":{"name":"c"}}',
+    ),
+]
+
+
+@pytest.mark.parametrize("tool, data", TOOLS)
+def test_a_tool_both_ways(tool: Any, data: bytes) -> None:
+    body = b'{"model":"gpt-5","tools":[' + data + b'],"messages":[' + HI + b"]}"
+    assert said(chat(U, tools=(tool,))) == (body, [])
+    assert parsed(body).tools == (tool,)
+
+
+def test_a_function_without_parameters_or_type() -> None:
+    body = b'{"model":"m","messages":[],"tools":[{"function":{"name":"f"}}]}'
+    assert parsed(body).tools == (Tool("f"),)
+
+
+def test_another_providers_tool_is_left_out_with_a_word() -> None:
+    foreign = ProviderTool("anthropic", "web_search", '{"type":"web_search_20250305"}')
+    body, notices = said(chat(U, tools=(foreign,)))
+    assert "tools" not in json.loads(body)
+    assert notices == ["foreign_tool"]
+
+
+# ── Parameters ───────────────────────────────────────────────────────────────────────────────────
+
+SCHEMA = '{"type":"object"}'
+PARAMS: list[tuple[dict[str, Any], bytes]] = [
+    ({"max_tokens": 9}, b'"max_completion_tokens":9'),
+    ({"temperature": 1.0, "top_p": 1.0}, b'"temperature":1.0,"top_p":1.0'),
+    ({"n": 2, "seed": 7}, b'"n":2,"seed":7'),
+    (
+        {"frequency_penalty": 0.5, "presence_penalty": -0.5},
+        b'"frequency_penalty":0.5,"presence_penalty":-0.5',
+    ),
+    ({"stop": ("a", "b")}, b'"stop":["a","b"]'),
+    ({"user": "u"}, b'"user":"u"'),
+    ({"metadata": {"b": "1", "a": "2"}}, b'"metadata":{"b":"1","a":"2"}'),
+    ({"service_tier": "flex"}, b'"service_tier":"flex"'),
+    ({"store": False}, b'"store":false'),
+    ({"verbosity": "low"}, b'"verbosity":"low"'),
+    ({"reasoning": Reasoning(effort="high")}, b'"reasoning_effort":"high"'),
+    ({"tool_choice": ToolChoice("auto")}, b'"tool_choice":"auto"'),
+    ({"tool_choice": ToolChoice("none")}, b'"tool_choice":"none"'),
+    (
+        {"tool_choice": ToolChoice("required", None, False)},
+        b'"tool_choice":"required","parallel_tool_calls":false',
+    ),
+    (
+        {"tool_choice": ToolChoice("tool", "f")},
+        b'"tool_choice":{"type":"function","function":{"name":"f"}}',
+    ),
+    (
+        {"output": OutputSchema(SCHEMA, "n", "d", True)},
+        b'"response_format":{"type":"json_schema","json_schema":{"name":"n","description":"d","schema":{"type":"object"},"strict":true}}',
+    ),
+    (
+        {"output": OutputSchema(SCHEMA)},
+        b'"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"}}}',
+    ),
+    ({"stream": True}, b'"stream":true,"stream_options":{"include_usage":true}'),
+]
+
+
+@pytest.mark.parametrize("params, data", PARAMS)
+def test_a_parameter_both_ways(params: dict[str, Any], data: bytes) -> None:
+    body = b'{"model":"gpt-5","messages":[' + HI + b"]," + data + b"}"
+    assert said(chat(U, params=Params(**params))) == (body, [])
+    assert parsed(body).params == Params(**params)
+    # The same when something unusual makes the parser go field by field.
+    unusual = parsed(body[:-1] + b',"logprobs":true}')
+    assert unusual.params == Params(**params)
+    assert unusual.extras == {"openai_chat": '{"logprobs":true}'}
+
+
+CACHE: list[tuple[PromptCachePlan, bytes]] = [
+    (PromptCachePlan(key="k"), b'"prompt_cache_key":"k"'),
+    (PromptCachePlan(mode="explicit"), b'"prompt_cache_options":{"mode":"explicit"}'),
+    (
+        PromptCachePlan(mode="implicit", message_ttl="30m"),
+        b'"prompt_cache_options":{"mode":"implicit","ttl":"30m"}',
+    ),
+    (PromptCachePlan(retention="24h"), b'"prompt_cache_retention":"24h"'),
+]
+
+
+@pytest.mark.parametrize("cache, data", CACHE)
+def test_a_cache_option_both_ways(cache: PromptCachePlan, data: bytes) -> None:
+    body = b'{"model":"gpt-5.6","messages":[' + HI + b"]," + data + b"}"
+    assert said(chat(U, model=MARKS, cache=cache)) == (body, [])
+    assert parsed(body).ir.cache == cache
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"response_format":{"type":"json_object"}',
+        '"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}',
+        '"tool_choice":{"type":"allowed_tools"},"parallel_tool_calls":false',
+        '"functions":[{"name":"f"}],"function_call":"auto"',
+        '"logit_bias":{"50256":-100}',
+        '"metadata":{"a":1}',
+        '"prompt_cache_options":{"mode":"explicit","novel":1}',
+        '"stream_options":{"include_obfuscation":false}',
+        '"modalities":["text","audio"],"audio":{"voice":"alloy","format":"wav"}',
+    ],
+)
+def test_what_has_no_name_here_comes_back_unchanged(field: str) -> None:
+    body = b'{"model":"gpt-5.6","messages":[' + HI + b"]," + field.encode() + b"}"
+    assert said(parsed(body)) == (body, [])
+
+
+def test_stream_options_are_kept_and_usage_is_asked_for() -> None:
+    options = {"include_obfuscation": False, "include_usage": False}
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    again = json.loads(said(parsed(json.dumps(body | {"stream_options": options}).encode()))[0])
+    assert again["stream_options"] == {"include_usage": True, "include_obfuscation": False}
+
+
+def test_the_limits_old_name() -> None:
+    body = b'{"model":"m","messages":[],"max_tokens":5}'
+    assert parsed(body).params.max_tokens == 5
+    both = b'{"model":"m","messages":[],"max_tokens":5,"max_completion_tokens":%d}'
+    assert parsed(both % 5).params.max_tokens == 5
+    with pytest.raises(InvalidRequest) as caught:
+        parsed(both % 6)
+    assert caught.value.path == "$.max_tokens"
+    profile = catalog.profile("openai", PLAIN)
+    assert profile.max_tokens_field is not None
+    older = msgspec.structs.replace(
+        profile,
+        max_tokens_field=msgspec.structs.replace(profile.max_tokens_field, value="max_tokens"),
+    )
+    rendered = render(chat(U, params=Params(max_tokens=5)), older)
+    assert rendered.envelope.tail == b',"max_tokens":5}'
+
+
+def test_a_profile_that_says_nothing_of_openai_gets_the_newest_names() -> None:
+    rendered = render(chat(U, system="s"), catalog.profile("anthropic", "claude-sonnet-4-5"))
+    assert b'"role":"developer"' in rendered.data()
+    assert rendered.markers == {}
+
+
+@pytest.mark.parametrize(
+    "params, code",
+    [
+        ({"top_k": 5}, "param_left_out"),
+        ({"reasoning": Reasoning("enabled")}, "param_left_out"),
+        ({"reasoning": Reasoning(budget_tokens=2000)}, "param_left_out"),
+        ({"reasoning": Reasoning(display="omitted")}, "param_left_out"),
+        ({"reasoning": Reasoning(summary="auto")}, "param_left_out"),
+        ({"include": ("x",)}, "param_left_out"),
+        ({"truncation": "auto"}, "param_left_out"),
+    ],
+)
+def test_a_parameter_without_a_place_is_told(params: dict[str, Any], code: str) -> None:
+    body, notices = said(chat(U, params=Params(**params)))
+    assert notices == [code]
+    assert list(json.loads(body)) == ["model", "messages"]
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        PromptCachePlan(prewarm=True),
+        PromptCachePlan(diagnose=True),
+        PromptCachePlan(mode="explicit"),
+    ],
+)
+def test_a_cache_option_without_a_place_is_told(cache: PromptCachePlan) -> None:
+    body, notices = said(chat(U, cache=cache))
+    assert notices == ["cache_option_left_out"]
+    assert list(json.loads(body)) == ["model", "messages"]
+
+
+def test_chat_is_stateless() -> None:
+    """SPEC F: the whole prompt goes out, never a delta."""
+    ir = msgspec.structs.replace(
+        PromptIR.chat([U, Message.assistant("a", id="x"), U]),
+        continuation=Continuation("resp_1", "x"),
+    )
+    body, notices = said(Call(ir=ir, model=PLAIN))
+    assert len(json.loads(body)["messages"]) == 3
+    assert notices == ["continuation_left_out"]
+
+
+@pytest.mark.parametrize(
+    "model, params, path",
+    [
+        ("o3", {"stop": ("a",)}, "params.stop"),
+        ("o3", {"temperature": 0.5}, "params.temperature"),
+        ("gpt-5", {"top_p": 0.5}, "params.top_p"),
+        (PLAIN, {"max_tokens": -1}, "params.max_tokens"),
+        (PLAIN, {"tool_choice": ToolChoice("tool")}, "params.tool_choice.name"),
+    ],
+)
+def test_what_would_be_refused_is_refused_here(
+    model: str, params: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        said(chat(U, model=model, params=Params(**params)))
+    assert caught.value.path == path
+
+
+# ── Breakpoints ──────────────────────────────────────────────────────────────────────────────────
+
+MARKER = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
+
+
+def test_breakpoints_both_ways() -> None:
+    body = (
+        b'{"model":"gpt-5.6","messages":[{"role":"developer","content":[{"type":"text","text":"s"%b}]},'
+        b'{"role":"user","content":[{"type":"text","text":"a"%b},{"type":"image_url","image_url":{"url":"u"}%b}]},'
+        b'{"role":"tool","tool_call_id":"c","content":[{"type":"text","text":"x"},{"type":"text","text":"y"%b}]}]}'
+        % (MARKER, MARKER, MARKER, MARKER.replace(b"}", b',"ttl":"12h"}'))
+    )
+    call = parsed(body)
+    assert call.ir.cache.marks == (
+        BlockMark(0, "30m"),
+        PartMark("m0", (0,), "30m"),
+        PartMark("m0", (1,), "30m"),
+        PartMark("m1", (0, 1), "12h"),
+    )
+    assert said(call) == (body, [])
+    cut = openai_chat.split(body)
+    assert openai_chat.assemble(cut, Plan(marks=cut.marks)).body.join() == body
+
+
+@pytest.mark.parametrize(
+    "mark, codes",
+    [
+        (PartMark("m0", (), "5m"), ["ttl_changed"]),
+        (PartMark("m0", (0,), "1h"), ["ttl_changed"]),
+        (PartMark("m0", (0,), "30m"), []),
+        (PartMark("m2", (0,), "30m"), []),
+        (PartMark("m2", (0, 1), "30m"), ["mark_left_out"]),
+        (PartMark("m1", (), "30m"), ["mark_left_out"]),
+        (PartMark("m9", (), "30m"), ["mark_left_out"]),
+        (BlockMark(0, "30m"), []),
+        (BlockMark(4, "30m"), ["mark_left_out"]),
+        (ToolMark("f", "30m"), ["mark_left_out"]),
+    ],
+)
+def test_a_mark_finds_its_part_or_a_word(mark: Any, codes: list[str]) -> None:
+    talk = (U, Message.assistant(ToolCall("c", "f")), Message.tool("c", "ok"))
+    cache = PromptCachePlan(marks=(mark,))
+    system = [PromptBlock("s", "s")]
+    call = chat(*talk, model=MARKS, system=system, tools=(Tool("f"),), cache=cache)
+    body, notices = said(call)
+    assert notices == codes
+    assert body.count(MARKER) == (codes != ["mark_left_out"])
+
+
+def test_a_model_without_breakpoints_takes_none() -> None:
+    cache = PromptCachePlan(marks=(PartMark("m0"), BlockMark(0)))
+    call = chat(U, system=[PromptBlock.cached_long("s", "s")], cache=cache)
+    rendered = render(call)
+    assert rendered.markers == {}
+    assert all(chunk.splice is None for chunk in rendered)
+    assert [notice.code for notice in rendered.notices] == ["mark_left_out"] * 2
+    assert plan(rendered, catalog.rules("openai", PLAIN)).marks == ()
+
+
+def test_the_planner_marks_system_and_history_and_no_tool() -> None:
+    tools = (Tool("f", cache=CachePolicy.EPHEMERAL_1H),)
+    system = [PromptBlock.cached_long("s", "s"), PromptBlock.cached_short("t", "t")]
+    rendered = render(chat(U, Message.assistant("a"), U, model=MARKS, tools=tools, system=system))
+    planned = plan(rendered, catalog.rules("openai", MARKS))
+    marked = [rendered.chunk(mark.chunk) for mark in planned.marks]
+    # Four are written, and one of them is OpenAI's own.
+    assert len(marked) == 3
+    assert all(
+        chunk.section != "tools" and mark.ttl == "30m"
+        for chunk, mark in zip(marked, planned.marks, strict=True)
+    )
+    json.loads(openai_chat.assemble(rendered, planned).body.join())
+    codes = [notice.code for notice in rendered.notices]
+    assert codes == ["tool_policy_left_out", "ttl_changed", "ttl_changed"]
+
+
+def test_an_explicit_mode_leaves_all_four_to_us() -> None:
+    system = [PromptBlock.cached_long("s", "s"), PromptBlock.cached_short("t", "t")]
+    cache = PromptCachePlan(mode="explicit", marks=(BlockMark(0, "30m"),))
+    rendered = render(chat(U, Message.assistant("a"), U, model=MARKS, system=system, cache=cache))
+    assert len(plan(rendered, catalog.rules("openai", MARKS)).marks) == 4
+
+
+def test_a_tool_or_an_assistant_chunk_cannot_be_marked() -> None:
+    rendered = render(chat(U, Message.assistant("a"), model=MARKS, tools=(Tool("f"),)))
+    for chunk in (0, 2):
+        with pytest.raises(InvalidRequest):
+            openai_chat.assemble(rendered, Plan(marks=(Mark(chunk, "30m"),)))
+
+
+# ── Malformed ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "body, path",
+    [
+        (b"", "$"),
+        (b"[]", "$"),
+        (b"\xff", "$"),
+        (b'{"messages":[]}', "$.model"),
+        (b'{"model":"m"}', "$.messages"),
+        (b'{"model":"m","messages":{}}', "$.messages"),
+        (b'{"model":"m","messages":[1]}', "$.messages[0]"),
+        (b'{"model":"m","messages":[{"content":"a"}]}', "$.messages[0].role"),
+        (b'{"model":"m","messages":[{"role":"narrator","content":"a"}]}', "$.messages[0].role"),
+        (
+            b'{"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]}',
+            "$.messages[0].content[0].text",
+        ),
+        (b'{"model":"m","messages":[{"role":"user","content":7}]}', "$.messages[0].content"),
+        (b'{"model":"m","messages":[],"temperature":"hot"}', "$.temperature"),
+        (
+            b'{"model":"m","messages":[],"tools":[{"type":"function","function":{}}]}',
+            "$.tools[0].name",
+        ),
+    ],
+)
+def test_a_malformed_request_names_the_field(body: bytes, path: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parsed(body)
+    assert caught.value.path.startswith(path[: path.rindex(".")] if "tools" in path else path)

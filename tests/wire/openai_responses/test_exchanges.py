@@ -1,0 +1,383 @@
+"""Recorded exchanges of real services, said again with the same meaning and read without loss.
+
+The recordings live beside the repository (see their README) and are never copied into it. They were
+re-serialised with sorted keys, so they prove meaning, not bytes. Every difference between a request
+and what we say again is one of the normalisations below, by name; the last test prints how often
+each was needed.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from anaphora import catalog
+from anaphora.errors import RequestRejected
+from anaphora.prompt import Call, PromptIR
+from anaphora.rendered import Plan
+from anaphora.values import (
+    Event,
+    Message,
+    Opaque,
+    Part,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyStart,
+    Text,
+    Thinking,
+    ToolCall,
+    from_json,
+    to_json,
+)
+from anaphora.wire import openai_responses as wire
+
+FILE = Path(__file__).parents[4] / "shared" / "exchanges" / "exchanges.jsonl.gz"
+
+
+def records() -> list[dict[str, Any]]:
+    if not FILE.exists():
+        return []
+    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
+        found = (json.loads(line) for line in lines)
+        return [record for record in found if record["wire"] == "openai_responses"]
+
+
+RECORDS = records()
+
+
+def cases(wanted: Callable[[dict[str, Any]], bool]) -> Iterator[Any]:
+    if not RECORDS:
+        reason = f"no recorded exchanges at {FILE}"
+        yield pytest.param({}, id="none", marks=pytest.mark.skip(reason=reason))
+    for record in RECORDS:
+        if wanted(record):
+            yield pytest.param(record, id=str(record["id"]))
+
+
+def is_answer(record: dict[str, Any]) -> bool:
+    return record["status"] == 200 and not record["stream"]
+
+
+every_request = pytest.mark.parametrize("record", list(cases(lambda _: True)))
+every_answer = pytest.mark.parametrize("record", list(cases(is_answer)))
+every_stream = pytest.mark.parametrize("record", list(cases(lambda r: bool(r["stream"]))))
+every_error = pytest.mark.parametrize("record", list(cases(lambda r: r["status"] != 200)))
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def said_again(body: bytes) -> tuple[dict[str, Any], Call]:
+    call = wire.parse(body)
+    # Gateways put a provider's name before a model's.
+    profile = catalog.profile("openai", call.model.rpartition("/")[2])
+    rendered = wire.render(call, profile)
+    assert rendered.notices == ()
+    plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
+    request = wire.assemble(rendered, plan)
+    return json.loads(request.body.join()), call
+
+
+class Normal:
+    """The normalisations, each counted where it changes something."""
+
+    def __init__(self, model: str) -> None:
+        profile = catalog.profile("openai", model.rpartition("/")[2])
+        assert profile.system_role is not None
+        assert profile.system_slot is not None
+        self.role = profile.system_role.value
+        self.slot: str = profile.system_slot.value
+        self.used: Counter[str] = Counter()
+
+    def __call__(self, told: dict[str, Any]) -> dict[str, Any]:
+        body = copy.deepcopy(told)
+        for name in [name for name, value in body.items() if value is None]:
+            self.used["null at the top level left out"] += 1
+            del body[name]
+        for name, value in (body.get("reasoning") or {}).copy().items():
+            if value is None:
+                self.used["null among the reasoning options left out"] += 1
+                del body["reasoning"][name]
+        if "parallel_tool_calls" in body and "tool_choice" not in body:
+            self.used["tool_choice auto is said with parallel_tool_calls"] += 1
+            body["tool_choice"] = "auto"
+        if body.get("stream") is False:
+            self.used["stream: false left out"] += 1
+            del body["stream"]
+        if isinstance(body.get("input"), str):
+            self.used["text input becomes a message"] += 1
+            body["input"] = [{"role": "user", "content": body["input"]}]
+        for tool in body.get("tools", []):
+            if tool["type"] == "function" and not tool.get("description", "x"):
+                self.used["a tool's empty description left out"] += 1
+                del tool["description"]
+        if "input" in body:
+            body["input"] = [self.item(item) for item in body["input"]]
+        self.system(body)
+        ttl = body.get("prompt_cache_options", {}).get("ttl", "30m")
+        for item in body.get("input", []):
+            self.ttls(item, ttl)
+        return body
+
+    def item(self, item: dict[str, Any]) -> dict[str, Any]:
+        if "type" not in item:
+            self.used["an item without a type is a message"] += 1
+            item = {"type": "message", **item}
+        if item["type"] == "message":
+            if isinstance(item["content"], str) and item["role"] != "assistant":
+                self.used["text content becomes a list"] += 1
+                item["content"] = [{"type": "input_text", "text": item["content"]}]
+            if item["role"] in ("system", "developer") and item["role"] != self.role:
+                self.used["the model's own role for system messages"] += 1
+                item["role"] = self.role
+        if item["type"] == "function_call_output" and isinstance(item["output"], str):
+            self.used["a tool's text output becomes a list"] += 1
+            item["output"] = [{"type": "input_text", "text": item["output"]}]
+        return item
+
+    def system(self, body: dict[str, Any]) -> None:
+        items = body.get("input", [])
+        leading = len(items) > 1 and items[0].get("role") == self.role
+        leading = leading and not {"instructions", "previous_response_id"} & body.keys()
+        if self.slot == "instructions" and leading:
+            self.used["a leading system message becomes instructions"] += 1
+            body["instructions"] = "\n\n".join(p["text"] for p in items.pop(0)["content"])
+        if self.slot == "message" and "instructions" in body:
+            self.used["instructions become a developer message"] += 1
+            part = {"type": "input_text", "text": body.pop("instructions")}
+            items.insert(0, {"type": "message", "role": self.role, "content": [part]})
+        text = body.pop("instructions", "")
+        if trimmed := text.strip():
+            body["instructions"] = trimmed
+        if trimmed != text:
+            self.used["instructions are trimmed"] += 1
+
+    def ttls(self, item: dict[str, Any], ttl: str) -> None:
+        for part in item.get("content") or ():
+            marker = part.get("prompt_cache_breakpoint") if isinstance(part, dict) else None
+            if marker is not None and "ttl" not in marker:
+                self.used["a breakpoint without a TTL gets the request's"] += 1
+                marker["ttl"] = ttl
+
+
+@every_request
+def test_a_request_is_read_and_said_again(record: dict[str, Any]) -> None:
+    told = json.loads(record["request"])
+    again, call = said_again(record["request"].encode())
+    assert again == Normal(told["model"])(told)
+    # Once more, nothing changes any more: what is said is what was read.
+    once_more, read = said_again(json.dumps(again).encode())
+    assert once_more == again
+    assert [m.role for m in read.ir.body_chat()] == [m.role for m in call.ir.body_chat()]
+
+
+@every_request
+def test_a_request_is_cut_without_loss(record: dict[str, Any]) -> None:
+    told = json.loads(record["request"])
+    cut = wire.split(record["request"].encode())
+    plan = Plan(marks=cut.marks, automatic=cut.automatic)
+    again = json.loads(wire.assemble(cut, plan).body.join())
+    normal = Normal(told["model"])
+    normal.slot = ""  # what stands where is left alone
+    again_too, expected = normal(again), normal(told)
+    assert again_too == expected
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def named(part: Part) -> dict[str, Any]:
+    """What a part stands for, in OpenAI's words, from the part's fields alone."""
+    said: dict[str, Any]
+    match part:
+        case Text():
+            said = {"type": "output_text", "text": part.text}
+        case Refusal():
+            said = {"type": "refusal", "refusal": part.text}
+        case ToolCall():
+            said = {
+                "type": "function_call",
+                "call_id": part.id,
+                "name": part.name,
+                "arguments": part.arguments,
+            }
+        case Thinking():
+            said = {"type": "reasoning"}
+            if part.data is not None:
+                said["encrypted_content"] = part.data
+        case Opaque():
+            said = json.loads(part.json)
+            assert said["type"] == part.kind
+        case _:
+            raise AssertionError(f"no answer of OpenAI's holds a {type(part).__name__}")
+    extras = getattr(part, "extras", None) or {}
+    said.update(json.loads(extras.get("openai_responses", "{}")))
+    return said
+
+
+def expected_parts(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for item in output:
+        found += item["content"] if item["type"] == "message" else [item]
+    return found
+
+
+def stop_of(told: dict[str, Any]) -> str:
+    reason = (told["incomplete_details"] or {}).get("reason")
+    if reason is not None:
+        return {"max_output_tokens": "length", "content_filter": "refusal"}.get(reason, "other")
+    if told["status"] != "completed":
+        return "other"
+    called = any(item["type"] == "function_call" for item in told["output"])
+    return "tool_calls" if called else "end"
+
+
+def check_reply(reply: Reply, told: dict[str, Any]) -> None:
+    """Nothing of the answer is missing."""
+    assert (reply.id, reply.model, reply.message.role) == (told["id"], told["model"], "assistant")
+    assert [named(part) for part in reply.message.parts] == expected_parts(told["output"])
+    texts = [p["text"] for p in expected_parts(told["output"]) if p["type"] == "output_text"]
+    assert reply.text == "".join(texts)
+    assert reply.stop == stop_of(told)
+    check_usage(reply, told["usage"])
+    assert json.loads(wire.write_reply(reply)) == told
+
+
+def check_usage(reply: Reply, told: dict[str, Any]) -> None:
+    usage = reply.usage
+    details = told["input_tokens_details"]
+    written = details.get("cache_write_tokens")
+    assert usage.read == details["cached_tokens"]
+    assert usage.written_total == written
+    assert usage.input == told["input_tokens"]
+    assert usage.output == told["output_tokens"]
+    assert usage.reasoning == told["output_tokens_details"]["reasoning_tokens"]
+    assert usage.total == told["total_tokens"]
+    assert usage.raw is not None
+    assert json.loads(usage.raw) == told
+
+
+@every_answer
+def test_an_answer_is_read_without_loss(record: dict[str, Any]) -> None:
+    body = record["response"].encode()
+    check_reply(wire.read_reply(body), json.loads(body))
+
+
+@every_answer
+def test_an_answer_becomes_history_unharmed(record: dict[str, Any]) -> None:
+    """Law 9: replayed, live or from storage, it is the items that came."""
+    body = record["response"].encode()
+    message = wire.read_reply(body).message
+    for answer in (message, from_json(to_json(message), Message)):
+        call = Call(
+            ir=PromptIR.chat([Message.user("u"), answer, Message.user("go on")]), model="gpt-5.6"
+        )
+        rendered = wire.render(call, catalog.profile("openai", call.model))
+        assert rendered.notices == ()
+        request = json.loads(wire.assemble(rendered, Plan()).body.join())
+        assert request["input"][1:-1] == json.loads(body)["output"]
+
+
+# ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def last_response(stream: str) -> bytes:
+    """The answer in a stream's last event, byte for byte."""
+    lines = [line[6:] for line in stream.splitlines() if line.startswith("data: {")]
+    return bytes(msgspec.json.decode(lines[-1], type=dict[str, msgspec.Raw])["response"])
+
+
+def events_of(stream: bytes) -> list[Event]:
+    reader = wire.reader()
+    return [*reader.feed(stream), *reader.close()]
+
+
+@every_stream
+def test_a_stream_is_read_without_loss(record: dict[str, Any]) -> None:
+    body = last_response(record["response"])
+    events = events_of(record["response"].encode())
+    assert isinstance(events[0], ReplyStart)
+    end = events[-1]
+    assert isinstance(end, ReplyEnd)
+    check_reply(end.reply, json.loads(body))
+    assert end.reply == wire.read_reply(body)
+
+
+@every_stream
+def test_the_parts_of_a_stream_are_those_of_the_answer(record: dict[str, Any]) -> None:
+    events = events_of(record["response"].encode())
+    end = events[-1]
+    assert isinstance(end, ReplyEnd)
+    begun = [event.index for event in events if isinstance(event, PartStart)]
+    ended = {event.index: event.part for event in events if isinstance(event, PartEnd)}
+    assert begun == sorted(ended) == list(range(len(begun)))
+    said = [named(ended[index]) for index in begun]
+    final = [named(part) for part in end.reply.message.parts]
+    assert [part["type"] for part in said] == [part["type"] for part in final]
+    for index, part in ended.items():
+        if isinstance(part, Text | ToolCall | Refusal):
+            deltas = (e.delta for e in events if isinstance(e, PartDelta) and e.index == index)
+            whole = part.arguments if isinstance(part, ToolCall) else part.text
+            assert "".join(deltas) == whole
+            assert named(part) == named(end.reply.message.parts[index])
+
+
+@every_stream
+def test_a_stream_is_written_again_without_loss(record: dict[str, Any]) -> None:
+    events = events_of(record["response"].encode())
+    writer = wire.writer()
+    again = events_of(b"".join(writer.write(event) for event in events))
+    assert again[-1] == events[-1]
+
+
+@every_stream
+def test_the_same_events_however_the_stream_is_cut(record: dict[str, Any]) -> None:
+    stream = record["response"].encode()
+    expected = events_of(stream)
+    for size in (1, 7, 4096):
+        reader = wire.reader()
+        found = []
+        for at in range(0, len(stream), size):
+            found += reader.feed(stream[at : at + size])
+        assert found + reader.close() == expected
+
+
+# ── Errors, and the table ────────────────────────────────────────────────────────────────────────
+
+
+@every_error
+def test_an_error_is_read_without_loss(record: dict[str, Any]) -> None:
+    told = json.loads(record["response"])["error"]
+    error = wire.read_error(record["status"], {}, record["response"].encode())
+    assert type(error) is RequestRejected
+    assert (str(error), error.param) == (told["message"], told["param"])
+    assert error.code == (told["code"] or told["type"])
+    status, _, body = wire.write_error(error)
+    assert (status, json.loads(body)["error"]["message"]) == (400, told["message"])
+
+
+@pytest.mark.skipif(not RECORDS, reason=f"no recorded exchanges at {FILE}")
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    used: Counter[str] = Counter()
+    for record in RECORDS:
+        told = json.loads(record["request"])
+        normal = Normal(told["model"])
+        normal(told)
+        used += normal.used
+    with capsys.disabled():
+        print(f"\nopenai_responses: {len(RECORDS)} exchanges, normalised:")
+        for name, count in used.most_common():
+            print(f"{count:6}  {name}")
+    assert used
