@@ -29,7 +29,7 @@ MODEL = "claude-sonnet-5-5"
 
 def anthropic_stream() -> list[bytes]:
     """One piece of bytes for each event."""
-    message = {
+    message: dict[str, object] = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",

@@ -63,7 +63,8 @@ def test_every_model_of_the_sdk_is_known(module: str, name: str, least: int) -> 
         ("gpt-4-9999", None),
         ("gpt-5.4-mini-2026", None),
         ("ft:gpt-4o-2024-08-06:acme::1", None),
-        ("openai/gpt-5", None),
+        ("openai/gpt-5", "gpt-5"),  # gateways put the provider first
+        ("someone/gpt-5", None),
         ("gpt-7", None),
     ],
 )

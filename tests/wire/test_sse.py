@@ -64,10 +64,9 @@ def test_law_12_however_the_bytes_are_cut(stream: bytes, cuts: list[int]) -> Non
 
 @pytest.mark.parametrize("feed", ["feed", "feed_data"])
 def test_an_event_without_end_is_refused_before_it_fills_the_memory(feed: str) -> None:
-    decoder = EventDecoder(limit=1000)
+    decode = getattr(EventDecoder(limit=1000), feed)
     with pytest.raises(Parse, match="more than 1000 bytes"):
-        for _ in range(200):
-            getattr(decoder, feed)(b"data: 123456")
+        [decode(b"data: 123456") for _ in range(200)]
 
 
 def test_what_is_encoded_is_decoded() -> None:

@@ -24,7 +24,7 @@ def plan(rendered: Rendered, rules: CacheRules) -> Plan:
     own = [
         Mark(chunk, ttl)
         for chunk, ttl in _candidates(rendered, notices).items()
-        if chunk not in taken and chunk < rendered.cacheable
+        if chunk not in taken and chunk < rendered.cacheable and rendered.is_sent(chunk)
     ]
     slots = rules.slots.value
     if rendered.automatic is not None:

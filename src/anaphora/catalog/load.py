@@ -64,7 +64,8 @@ class Catalog(msgspec.Struct, frozen=True):
 
     def _find(self, provider: str, model: str) -> Entry | None:
         known = self.entries[self._provider(provider)]
-        matched = match(model, known)
+        # Gateways put the provider's name before a model's.
+        matched = match(model.removeprefix(f"{provider}/"), known)
         return None if matched is None else known[matched]
 
     def _provider(self, name: str) -> str:

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ._wires import WireName
+
 if TYPE_CHECKING:
     from anaphora.wire.roundtrip import Exchange, Outcome
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--wire", "only", help="Only the exchanges of this wire.")
+@click.option("--wire", "only", type=WireName(), help="Only the exchanges of this wire.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     """Hold recorded exchanges against the wires.

@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anaphora.wire import WIRES
+from ._wires import WireName
 
 if TYPE_CHECKING:
     from anaphora.rendered import Request
     from anaphora.values import Notice
 
-_WIRE = click.Choice(sorted(WIRES))
-
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True, exists=True))
-@click.option("--to", "target", required=True, type=_WIRE, help="The wire to say it on.")
-@click.option("--from", "origin", type=_WIRE, help="The wire it is on; found out when left out.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=WireName(),
+    help="The wire to say it on: anthropic, openai_chat, openai_responses.",
+)
+@click.option(
+    "--from", "origin", type=WireName(), help="The wire it is on; found out when left out."
+)
 @click.option("--model", help="The model to ask; the one in the request when left out.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="When the request names no limit.")
 @click.option("--plan/--no-plan", default=False, help="Place cache breakpoints, too.")

@@ -40,7 +40,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     first_block: int = 0
     """Where the first chunk stands in the body: message on the wire, block in it."""
     place: str = ""
-    """What the body calls the list that tools or system blocks stand in, when not their section."""
+    """What the body calls the list that the chunks stand in, when not after their section."""
     before: str | None = None
     after: str | None = None
     """The wire roles around the run, as it was rendered between them."""
@@ -80,7 +80,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         if self.section != "messages":
             return f"{self.place or self.section}[{chunk}]"
         message, block = self.position(chunk)
-        return f"messages[{message}].content[{block}]"
+        return f"{self.place or self.section}[{message}].content[{block}]"
 
     def find(self, message_id: str) -> range | None:
         """The chunks of a source message, when it is one of this run's. They end behind `count`
@@ -200,6 +200,13 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             message_id=log.ids[message] if in_messages else None,
             ends_message=in_messages and at + 1 == log.message_ends[message],
         )
+
+    def is_sent(self, chunk: int) -> bool:
+        """False for what a stored response holds already: hashed, but not in the body."""
+        if self.body_order is None:
+            return True
+        run, _ = self.locate(chunk)
+        return any(self.runs[at] is run for at in self.body_order)
 
     def markable(self, chunk: int) -> bool:
         run, at = self.locate(chunk)

@@ -22,13 +22,15 @@ def last_run(
     return None
 
 
-def cacheable(runs: list[Run], previous: Rendered | None, messages: bool) -> int:
-    """How many leading chunks the next turn may reuse: up to the first volatile one, or the first
-    dynamic one that differs from the turn before. None of the messages' where `messages` says so.
-    """
+def cacheable(
+    runs: list[Run], previous: Rendered | None, messages: bool, until: Run | None = None
+) -> int:
+    """How many leading chunks the next turn may reuse: up to the first volatile one, the first
+    dynamic one that differs from the turn before, or the run `until`. None of the messages' where
+    `messages` says so."""
     chunks = 0
     for run in runs:
-        if run.volatile or (run.section == "messages" and not messages):
+        if run.volatile or run is until or (run.section == "messages" and not messages):
             break
         if run.role is SegmentRole.DYNAMIC_CONTEXT and previous is not None:
             last = last_run(previous, "messages", run.role)

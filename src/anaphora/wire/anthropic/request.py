@@ -11,7 +11,7 @@ from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, Segment
-from anaphora.rendered import Addition, ChunkLog, Kind, Rendered, Run
+from anaphora.rendered import Addition, ChunkLog, Rendered, Run
 from anaphora.values import (
     AnyTool,
     Conversation,
@@ -24,6 +24,7 @@ from anaphora.values import (
 )
 from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
 from anaphora.wire.marking import resolve
+from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
 from . import params
@@ -55,7 +56,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     previous = usable(previous, WIRE, call.model)
     envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
     runs: list[Run] = []
-    tools, foreign = _own_tools(call.tools)
+    tools, foreign = own_tools(call.tools, (WIRE,))
     if tools:
         runs.append(_section("tools", tools, _tools, previous))
     if blocks := call.ir.system_field_blocks():
@@ -89,18 +90,6 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     )
 
 
-def _own_tools(tools: tuple[AnyTool, ...]) -> tuple[tuple[AnyTool, ...], list[Notice]]:
-    """The tools without those that another provider brings along."""
-    strange = [t for t in tools if isinstance(t, ProviderTool) and t.provider != WIRE]
-    if not strange:
-        return tools, []
-    notices = [
-        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own tool; left out", "tools")
-        for tool in strange
-    ]
-    return tuple(tool for tool in tools if tool not in strange), notices
-
-
 def _section(
     section: Section, source: T, render: Callable[[T], ChunkLog], previous: Rendered | None
 ) -> Run:
@@ -113,12 +102,12 @@ def _section(
 
 
 def _tools(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    blocks = _each("tools", tools, _tool)
+    blocks = each("tools", tools, _tool, -1)
     return ChunkLog.of(blocks, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
 
 
 def _system(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
-    texts = _each("system", blocks, lambda block: text_block(block.text, block.extras))
+    texts = each("system", blocks, lambda block: text_block(block.text, block.extras), -1)
     return ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
 
 
@@ -130,19 +119,6 @@ def _tool(tool: AnyTool) -> bytes:
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
     name = b'{"name":' + string(tool.name)
     return name + description + b',"input_schema":' + schema + strict + closing(tool.extras)
-
-
-def _each(section: Section, items: tuple[T, ...], say: Callable[[T], bytes]) -> Addition:
-    """The items of a section, each a chunk; an error names the one it is about."""
-    out = Addition()
-    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
-    for index, item in enumerate(items):
-        try:
-            data = say(item)
-        except InvalidRequest as problem:
-            raise problem.within(f"{section}[{index}]") from None
-        out.chunk(kind, b"," + data if index else data, -1)
-    return out
 
 
 def _messages(

@@ -11,9 +11,9 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
 from anaphora.wire.fields import Fields
+from anaphora.wire.openai_failure import ErrorObject, from_object
 
 from .assistant import sort_parts
-from .failure import ErrorObject, from_object
 from .incoming import read_assistant
 from .parts import WIRE, extra_members
 from .usage import read_usage, write_usage

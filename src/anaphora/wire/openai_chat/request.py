@@ -12,10 +12,11 @@ import msgspec
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock
-from anaphora.rendered import Addition, ChunkLog, Kind, Rendered, Run
-from anaphora.values import AnyTool, CachePolicy, Message, Notice, ProviderTool
+from anaphora.rendered import Addition, ChunkLog, Rendered, Run
+from anaphora.values import AnyTool, CachePolicy, Message, Notice
 from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.marking import given_ttl, resolve
+from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
 from . import params
@@ -43,8 +44,13 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     envelope = params.envelope(
         call, profile, facts, previous.envelope if previous is not None else None
     )
+    tools, foreign = own_tools(call.tools, (WIRE,))
     messages, notices = _messages(call, facts, previous)
-    runs = [*_system(call, facts, previous, alone=not messages), *_tools(call, previous), *messages]
+    runs = [
+        *_system(call, facts, previous, alone=not messages),
+        *_tools(tools, previous),
+        *messages,
+    ]
     if not runs or (runs[-1].section == "tools" and runs[0].section == "tools"):
         raise InvalidRequest("OpenAI needs at least one message that says something", path="ir")
     marks, frozen, unmarked = resolve(
@@ -67,6 +73,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
             *envelope.notices,
+            *foreign,
             *_section_notices(call, facts),
             *notices,
             *unmarked,
@@ -103,50 +110,30 @@ def _system(call: Call, facts: Facts, previous: Rendered | None, *, alone: bool)
 
 
 def _system_log(blocks: tuple[PromptBlock, ...], facts: Facts) -> ChunkLog:
-    out = Addition()
-    for index, block in enumerate(blocks):
-        try:
-            data = text_part(block.text, block.extras)
-        except InvalidRequest as problem:
-            raise problem.within(f"system[{index}]") from None
-        splice = BEFORE_BRACE if facts.breakpoints else None
-        out.chunk(Kind.SYSTEM, b"," + data if index else data, splice)
-    log = ChunkLog.of(out, [block.label for block in blocks], [b.cache for b in blocks])
+    splice = BEFORE_BRACE if facts.breakpoints else None
+    said = each("system", blocks, lambda block: text_part(block.text, block.extras), splice)
+    log = ChunkLog.of(said, [block.label for block in blocks], [b.cache for b in blocks])
     asked = [(at, NEAREST[ttl]) for at, ttl in log.policies if ttl is not None]
     log.policies = tuple(asked) if facts.breakpoints else ()
     return log
 
 
-def _tools(call: Call, previous: Rendered | None) -> list[Run]:
-    if not call.tools:
+def _tools(tools: tuple[AnyTool, ...], previous: Rendered | None) -> list[Run]:
+    if not tools:
         return []
-    log = _tool_logs.get(call.tools, last_run(previous, "tools"), _tool_log)
-    if not len(log):
-        return []
-    return [Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=call.tools)]
+    log = _tool_logs.get(tools, last_run(previous, "tools"), _tool_log)
+    return [Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=tools)]
 
 
 def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    out = Addition()
-    labels: list[str] = []
-    for index, tool in enumerate(tools):
-        try:
-            data = tool_definition(tool)
-        except InvalidRequest as problem:
-            raise problem.within(f"tools[{index}]") from None
-        if data is not None:
-            out.chunk(Kind.TOOL, b"," + data if labels else data, None)
-            labels.append(f"tool {tool.name}")
-    return ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
+    # No definition carries a breakpoint, so what tools ask of the cache is left to the messages.
+    said = each("tools", tools, tool_definition, None)
+    return ChunkLog.of(said, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
 
 
 def _section_notices(call: Call, facts: Facts) -> list[Notice]:
     """What tools, system blocks and history ask for and do not get."""
-    told = [
-        Notice("foreign_tool", f"a tool of {tool.provider}; left out", f"tools[{index}]")
-        for index, tool in enumerate(call.tools)
-        if isinstance(tool, ProviderTool) and tool.provider != WIRE
-    ]
+    told: list[Notice] = []
     if not facts.breakpoints:
         # These models cache by themselves: nothing asked for is lost.
         return told

@@ -115,7 +115,8 @@ def _system(raw: msgspec.Raw, marks: list[Mark]) -> Run | None:
     labels = [f"system{index}" for index in range(len(cuts))]
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
     lead = b'"messages":[' + _opening(role, fields)
-    return Run("system", log, len(log), lead=lead, source=tuple(labels))
+    place = "messages[0].content"
+    return Run("system", log, len(log), lead=lead, source=tuple(labels), place=place)
 
 
 def _tools(tools: list[msgspec.Raw]) -> Run | None:

@@ -13,9 +13,9 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event
+from anaphora.wire.openai_failure import ErrorObject, from_object
 from anaphora.wire.sse import EventDecoder
 
-from .failure import ErrorObject, from_object
 from .parts import WIRE
 from .reply import read_stop, write_choice
 from .stream_choice import NOTHING, ChoiceDelta, StreamedChoice

@@ -24,10 +24,10 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire.fields import Fields
+from anaphora.wire.openai_failure import write_failure
 from anaphora.wire.sse import encode
 
 from .assistant import IN_CONTENT, reasoning_field, thinking_part
-from .failure import write_failure
 from .parts import MESSAGE_FIELDS, OTHER_CALL, WIRE, extra_members, members_of
 from .reply import more_choices, write_stop
 from .usage import write_usage

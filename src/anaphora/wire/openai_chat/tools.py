@@ -14,11 +14,9 @@ from .assistant import function_extras
 from .parts import WIRE
 
 
-def tool_definition(tool: AnyTool) -> bytes | None:
-    """None for a tool that another provider brings along."""
+def tool_definition(tool: AnyTool) -> bytes:
+    """A function, or one of the provider's own tools as it came."""
     if isinstance(tool, ProviderTool):
-        if tool.provider != WIRE:
-            return None
         return check_object(tool.json, path="json").encode()
     inner, outer = function_extras(tool.extras)
     description = b',"description":' + string(tool.description) if tool.description else b""

@@ -17,20 +17,21 @@ from anaphora.values import (
     CachePolicy,
     Conversation,
     Message,
-    Notice,
     ProviderTool,
     Section,
     SegmentRole,
     Text,
     Ttl,
 )
-from anaphora.wire.continuing import continue_log, last_run
+from anaphora.wire.continuing import cacheable, continue_log, last_run
+from anaphora.wire.marking import resolve
+from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
 from . import params
 from .content import ITEM, WIRE, closing, input_text, members
 from .items import CLOSE_ITEM, CLOSED, add_messages, glue, message_opening
-from .marks import resolve
+from .marks import locate
 from .traits import Traits, traits
 
 MARKERS: dict[Ttl, bytes] = {
@@ -66,7 +67,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         previous = None
     last = previous.envelope if previous is not None else None
     envelope = params.envelope(call, profile, model, last)
-    tools, foreign = _own_tools(call.tools)
+    tools, foreign = own_tools(call.tools, _OWN)
     system = _system(call.ir, model, previous)
     listed = [_section("tools", tools, _tool_logs, _tools, previous, TOOLS, b"]")] if tools else []
     held, sent = _messages(call, model, previous, bool(system))
@@ -78,13 +79,17 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     _check_not_empty(call, sent or (leads and system))
     runs = [*system, *listed, *held, *sent]
     unsent = [*(system if leads else []), *held] if held else []
-    marks, frozen, unmarked = resolve(call, runs, model, unsent)
     cache = call.ir.cache
+    marks, frozen, unmarked = resolve(
+        cache, runs, params.TTLS, lambda asked: locate(asked, call, runs, model, unsent)
+    )
+    # What is sent behind a stored response is found in it next turn, joined otherwise.
+    fresh = sent[0] if sent and params.continues(call) else None
     return Rendered(
         wire=WIRE,
         model=call.model,
         runs=tuple(runs),
-        cacheable=_cacheable(call, runs, sent, previous),
+        cacheable=cacheable(runs, previous, cache.messages, fresh),
         envelope=envelope,
         body_order=_order([*before, *sent], runs),
         markers=MARKERS if model.explicit else {},
@@ -133,12 +138,13 @@ def _section(
     previous: Rendered | None,
     lead: bytes,
     close: bytes,
+    place: str = "",
 ) -> Run:
     last = last_run(previous, section)
     log = shared.get(source, last, render)
     if last is not None and (last.log, last.lead, last.close) == (log, lead, close):
         return last
-    return Run(section, log, len(log), lead=lead, close=close, source=source)
+    return Run(section, log, len(log), lead=lead, close=close, source=source, place=place)
 
 
 def _system(ir: PromptIR, model: Traits, previous: Rendered | None) -> list[Run]:
@@ -147,7 +153,7 @@ def _system(ir: PromptIR, model: Traits, previous: Rendered | None) -> list[Run]
         if not text:
             return []
         logs, say = _instruction_logs, _instructions
-        return [_section("system", text, logs, say, previous, INSTRUCTIONS, b"")]
+        return [_section("system", text, logs, say, previous, INSTRUCTIONS, b"", "instructions")]
     blocks = ir.system_field_blocks()
     if not blocks:
         return []
@@ -158,7 +164,7 @@ def _system(ir: PromptIR, model: Traits, previous: Rendered | None) -> list[Run]
         return _blocks(blocks, model)
 
     logs = _block_logs[model.explicit]
-    return [_section("system", blocks, logs, render, previous, lead, b"")]
+    return [_section("system", blocks, logs, render, previous, lead, b"", "input[0].content")]
 
 
 def _instructions(text: str) -> ChunkLog:
@@ -169,9 +175,7 @@ def _instructions(text: str) -> ChunkLog:
 
 def _blocks(blocks: tuple[PromptBlock, ...], model: Traits) -> ChunkLog:
     splice = -1 if model.explicit else None
-    texts = _each(
-        "system", blocks, lambda b: input_text(Text(b.text, b.extras), []), Kind.SYSTEM, splice
-    )
+    texts = each("system", blocks, lambda b: input_text(Text(b.text, b.extras), []) or b"", splice)
     log = ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
     if model.explicit:
         log.policies = tuple(
@@ -182,20 +186,8 @@ def _blocks(blocks: tuple[PromptBlock, ...], model: Traits) -> ChunkLog:
     return log
 
 
-def _own_tools(tools: tuple[AnyTool, ...]) -> tuple[tuple[AnyTool, ...], list[Notice]]:
-    """The tools without those that another provider brings along."""
-    strange = [t for t in tools if isinstance(t, ProviderTool) and t.provider not in _OWN]
-    if not strange:
-        return tools, []
-    notices = [
-        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own tool; left out", "tools")
-        for tool in strange
-    ]
-    return tuple(tool for tool in tools if tool not in strange), notices
-
-
 def _tools(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    said = _each("tools", tools, _tool, Kind.TOOL, None)
+    said = each("tools", tools, _tool, None)
     names = [f"tool {tool.name}" for tool in tools]
     # No tool carries a breakpoint, so what they ask of the cache is for the input to keep.
     return ChunkLog.of(said, names, [CachePolicy.NONE] * len(tools))
@@ -216,24 +208,6 @@ def _tool(tool: AnyTool) -> bytes:
         + dumps(tool.strict)
         + closing(tool.extras)
     )
-
-
-def _each(
-    section: Section,
-    items: tuple[T, ...],
-    say: Callable[[T], bytes],
-    kind: Kind,
-    splice: int | None,
-) -> Addition:
-    """The items of a section, each a chunk; an error names the one it is about."""
-    out = Addition()
-    for index, item in enumerate(items):
-        try:
-            data = say(item)
-        except InvalidRequest as problem:
-            raise problem.within(f"{section}[{index}]") from None
-        out.chunk(kind, b"," + data if index else data, splice)
-    return out
 
 
 def _messages(
@@ -269,6 +243,7 @@ def _joined(
             lead=INPUT if state is None else glue(state),
             source=segment.messages,
             first_message=message,
+            place="input",
         )
         runs.append(run)
         state, message = run.last_role, run.position(count - 1)[0] + 1
@@ -311,20 +286,3 @@ def _check_not_empty(call: Call, said: object) -> None:
     # A stored prompt or conversation may say it all; they travel as extras.
     if not said and (call.extras is None or WIRE not in call.extras):
         raise InvalidRequest("OpenAI needs at least one message that says something", path="ir")
-
-
-def _cacheable(call: Call, runs: list[Run], sent: list[Run], previous: Rendered | None) -> int:
-    chunks = 0
-    for run in runs:
-        if run.volatile or (run.section == "messages" and not call.ir.cache.messages):
-            break
-        if params.continues(call) and any(run is new for new in sent):
-            # The next turn finds it in the stored response, joined otherwise.
-            break
-        if run.role is SegmentRole.DYNAMIC_CONTEXT and previous is not None:
-            last = last_run(previous, "messages", run.role)
-            same = run.source.common_prefix(last.source) if last is not None else 0
-            if same < len(run.source):
-                return chunks + (run.log.message_ends[same - 1] if same else 0)
-        chunks += run.count
-    return chunks

@@ -82,7 +82,8 @@ def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
     leads = instructions is None or instructions == b"null"
     if not leads:
         assert instructions is not None
-        runs.append(_labelled("system", INSTRUCTIONS, [instructions], ["instructions"], b""))
+        run = _labelled("system", INSTRUCTIONS, [instructions], ["instructions"], b"")
+        runs.append(msgspec.structs.replace(run, place="instructions"))
     elif len(items) > 1 and items[0].state == "system" and _all_text(items[0]):
         runs.append(_system(items.pop(0), marks))
     listed = raw_list(tools or b"[]", "$.tools", bad_request) if tools != b"null" else []
@@ -213,7 +214,8 @@ def _system(item: _Item, marks: list[Mark]) -> Run:
         out.chunk(Kind.SYSTEM, data, -1 if piece.markable else None)
     labels = [f"system{index}" for index in range(len(item.pieces))]
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
-    return Run("system", log, len(log), lead=INPUT + item.opening, source=tuple(labels))
+    lead, place = INPUT + item.opening, "input[0].content"
+    return Run("system", log, len(log), lead=lead, source=tuple(labels), place=place)
 
 
 def _messages(items: Sequence[_Item], behind: str | None, first: int, marks: list[Mark]) -> Run:
@@ -243,6 +245,7 @@ def _messages(items: Sequence[_Item], behind: str | None, first: int, marks: lis
         close=(b"" if state == CLOSED else CLOSE_ITEM) + CLOSE_INPUT,
         source=Conversation([Message(role="user", parts=())] * len(items)),
         first_message=0 if behind is None else 1,
+        place="input",
     )
 
 

@@ -16,10 +16,10 @@ import msgspec
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
 from anaphora.wire.building import ReplyBuilder
+from anaphora.wire.openai_failure import ErrorObject, from_object
 from anaphora.wire.sse import EventDecoder
 
 from .content import WIRE
-from .failure import ErrorObject, from_object
 from .reply import read_output, read_reply
 
 

@@ -1,4 +1,5 @@
-"""OpenAI's errors, both ways. Hosts that speak like it differ in what they leave out."""
+"""OpenAI's errors, both ways, on both of its wires. Hosts that speak like it differ in what they
+leave out."""
 
 from __future__ import annotations
 
@@ -21,26 +22,38 @@ _BY_CODE: dict[str, type[Upstream]] = {
     "billing_not_active": errors.QuotaExhausted,
     "rate_limit_exceeded": errors.RateLimited,
     "rate_limit_error": errors.RateLimited,
-    "tokens": errors.RateLimited,
     "requests": errors.RateLimited,
+    "tokens": errors.RateLimited,
     "context_length_exceeded": errors.ContextOverflow,
-    "content_policy_violation": errors.ContentRefused,
     "content_filter": errors.ContentRefused,
+    "content_policy_violation": errors.ContentRefused,
+    "image_content_policy_violation": errors.ContentRefused,
+    "invalid_prompt": errors.ContentRefused,
+    "bio_policy": errors.ContentRefused,
+    "misalignment_policy_violation": errors.ContentRefused,
     "invalid_api_key": errors.Unauthenticated,
+    "authentication_error": errors.Unauthenticated,
     "invalid_authentication": errors.Unauthenticated,
     "account_deactivated": errors.Unauthenticated,
-    "authentication_error": errors.Unauthenticated,
     "permission_error": errors.Forbidden,
+    "permission_denied": errors.Forbidden,
     "unsupported_country_region_territory": errors.Forbidden,
     "model_not_found": errors.NotFound,
     "not_found_error": errors.NotFound,
+    "previous_response_not_found": errors.NotFound,
+    "image_file_not_found": errors.NotFound,
     "request_too_large": errors.TooLarge,
+    "string_above_max_length": errors.TooLarge,
+    "image_file_too_large": errors.TooLarge,
     "server_error": errors.Overloaded,
+    "internal_error": errors.Overloaded,
     "internal_server_error": errors.Overloaded,
     "service_unavailable": errors.Overloaded,
     "service_unavailable_error": errors.Overloaded,
     "server_is_overloaded": errors.Overloaded,
     "overloaded_error": errors.Overloaded,
+    "slow_down": errors.Overloaded,
+    "vector_store_timeout": errors.Overloaded,
 }
 #: Status, type and code that each class is told with.
 _SAID: dict[type[Upstream], tuple[int, str, str | None]] = {

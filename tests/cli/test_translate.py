@@ -1,0 +1,130 @@
+"""`anaphora translate`: a request on another wire, and what that one cannot say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from anaphora.cli.main import main
+from anaphora.cli.translate import command
+from anaphora.errors import InvalidRequest
+from anaphora.wire.detect import detect
+
+ANTHROPIC = {
+    "model": "claude-sonnet-4-5",
+    "max_tokens": 64,
+    "system": [{"type": "text", "text": "Be terse.", "cache_control": {"type": "ephemeral"}}],
+    "tools": [{"name": "look", "input_schema": {"type": "object", "properties": {}}}],
+    "messages": [
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "tool_use", "id": "t1", "name": "look", "input": {"b": 1, "a": 2}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "seen"}],
+        },
+    ],
+}
+
+
+def translate(tmp_path: Path, request: dict[str, Any], *options: str) -> Any:
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(request))
+    return CliRunner().invoke(command, [*options, str(file)])
+
+
+def test_anthropic_on_chat(tmp_path: Path) -> None:
+    run = translate(tmp_path, ANTHROPIC, "--to", "openai_chat", "--model", "gpt-5.6")
+    assert run.exit_code == 0, run.output
+    body = json.loads(run.stdout)
+    assert body["model"] == "gpt-5.6"
+    assert body["messages"][0]["role"] == "developer"
+    assert body["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"b": 1, "a": 2}'
+    assert body["messages"][3]["role"] == "tool"
+    assert "[thinking_left_out]" in run.stderr
+    assert "[ttl_changed]" in run.stderr
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    plain = json.loads(json.dumps(ANTHROPIC))
+    del plain["messages"][1]["content"][0]
+    there = translate(tmp_path, plain, "--to", "openai_responses", "--model", "gpt-5.6").stdout
+    back = translate(
+        tmp_path, json.loads(there), "--to", "anthropic", "--model", "claude-sonnet-4-5"
+    )
+    assert back.exit_code == 0, back.output
+    body = json.loads(back.stdout)
+    assert body["messages"][1]["content"][0]["input"] == {"b": 1, "a": 2}
+    assert body["messages"][2]["content"][0]["tool_use_id"] == "t1"
+    assert body["system"][0]["text"] == "Be terse."
+
+
+def test_json_for_machines(tmp_path: Path) -> None:
+    run = translate(tmp_path, ANTHROPIC, "--to", "anthropic", "--plan", "--json")
+    told = json.loads(run.stdout)
+    assert (told["method"], told["path"]) == ("POST", "/v1/messages")
+    assert "cache_control" in json.dumps(told["body"])
+    assert told["notices"] == []
+
+
+def test_a_limit_that_the_other_wire_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = {"model": "gpt-5", "messages": [{"role": "system", "content": "x"}]}
+    request["messages"].append({"role": "user", "content": "hi"})  # type: ignore[attr-defined]
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps(request))
+    asked = ["translate", "--to", "anthropic", "--model", "claude-opus-5-5", str(file)]
+    assert main(asked) == 2
+    assert "params.max_tokens" in capsys.readouterr().err
+    assert main([*asked, "--max-tokens", "100"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_tokens"] == 100
+
+
+@pytest.mark.parametrize(
+    "request_, wire",
+    [
+        (ANTHROPIC, "anthropic"),
+        ({"model": "m", "input": "hi"}, "openai_responses"),
+        ({"model": "m", "messages": [{"role": "developer", "content": "x"}]}, "openai_chat"),
+        ({"model": "m", "messages": [{"role": "system", "content": "x"}]}, "openai_chat"),
+        ({"model": "m", "messages": [], "n": 2}, "openai_chat"),
+        (
+            {"model": "m", "messages": [], "tools": [{"type": "function", "function": {}}]},
+            "openai_chat",
+        ),
+        ({"model": "m", "messages": [], "system": "x"}, "anthropic"),
+    ],
+)
+def test_the_wire_is_found_by_structure(request_: dict[str, Any], wire: str) -> None:
+    assert detect(json.dumps(request_).encode()) == wire
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (b"nonsense", "not JSON"),
+        (b"[]", "a JSON object"),
+        (b"{}", "neither `messages` nor `input`"),
+        (b'{"messages":[{"role":"user","content":"hi"}]}', "--from"),
+        (b'{"messages":[],"system":"x","n":1}', "fields of both"),
+    ],
+)
+def test_what_could_be_either_is_asked_about(body: bytes, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        detect(body)
+
+
+def test_an_unknown_wire_is_a_usage_error(tmp_path: Path) -> None:
+    run = translate(tmp_path, ANTHROPIC, "--to", "carrier-pigeon")
+    assert run.exit_code == 2
+    assert "there are anthropic, openai_chat, openai_responses" in run.output
