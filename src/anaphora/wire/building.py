@@ -37,15 +37,20 @@ ARGUMENTS_LIMIT = 4 * 1024 * 1024
 class OpenPart:
     """A part that is still being said."""
 
-    __slots__ = ("finish", "is_text", "limit", "pieces", "size")
+    __slots__ = ("finish", "is_text", "left", "limit", "pieces")
 
     def __init__(self, kind: str, text_before: int, finish: Callable[[str], Part]) -> None:
         self.is_text = kind != "tool_call"
         self.limit = TEXT_LIMIT - text_before if self.is_text else ARGUMENTS_LIMIT
         self.finish = finish
         """Makes the part from all that was said."""
+        self.left = self.limit
+        """How much more may be said."""
         self.pieces: list[str] = []
-        self.size = 0
+
+    @property
+    def size(self) -> int:
+        return self.limit - self.left
 
 
 class ReplyBuilder:
@@ -103,11 +108,12 @@ class ReplyBuilder:
 
     def said(self, index: int, text: str) -> PartDelta:
         """More of a part. This is what a stream mostly consists of."""
-        part = self.open.get(index)
-        if part is None:
-            raise Parse(f"more of part {index}, which is not open", path="stream")
-        part.size += len(text)
-        if part.size > part.limit:
+        try:
+            part = self.open[index]
+        except KeyError:
+            raise Parse(f"more of part {index}, which is not open", path="stream") from None
+        part.left -= len(text)
+        if part.left < 0:
             raise Parse(f"a part of more than {part.limit} characters", path="stream")
         part.pieces.append(text)
         return PartDelta(index, text)

@@ -6,11 +6,16 @@ the bound is an error, not a memory leak.
 
 from __future__ import annotations
 
+import re
+
 from anaphora.errors import Parse
 
 #: No single event of any provider comes near this.
 LIMIT = 16 * 1024 * 1024
 
+
+#: An event from its beginning: perhaps a name, and one line of data.
+_EVENT = re.compile(rb"(?:\A|(?<=\n\n))(?:event: [^\n]*\n)?data: ([^\n]*)\n\n")
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -22,7 +27,6 @@ class EventDecoder:
         "_buffer",
         "_data",
         "_event",
-        "_lead",
         "_limit",
         "_plain",
         "_skip_newline",
@@ -38,41 +42,27 @@ class EventDecoder:
         self._skip_newline = False
         self._plain = False
         """Nothing is left over from earlier bytes but what is in the buffer."""
-        self._lead = b"data: "
-        """What stood before the data of the last event."""
 
     def feed_data(self, data: bytes) -> list[bytes]:
         """The data of the events that are complete now, for streams whose data says it all.
 
-        Nearly always an event is one line of data, alone or behind the same line as the last;
-        whatever else comes takes the long way.
+        Nearly always an event is one line of data, alone or behind a line with its name; whatever
+        else comes takes the long way.
         """
         if not self._started and len(data) >= 3 and not self._buffer:
             data = data.removeprefix(_BOM)
             self._started = self._plain = True
-        if not self._plain or b"\r" in data:
-            return [payload for _, payload in self.feed(data)]
-        text = self._buffer + data if self._buffer else data
-        events = text.split(b"\n\n")
-        payloads = []
-        lead, size = self._lead, len(self._lead)
-        for event in events[:-1]:
-            if event.startswith(lead):
-                payload = event[size:]
-            else:
-                before, found, payload = event.partition(b"data: ")
-                named = before[:7] == b"event: " and before.find(b"\n") == len(before) - 1
-                if not found or (before and not named):
-                    return [payload for _, payload in self.feed(data)]
-                lead = self._lead = before + b"data: "
-                size = len(lead)
-            if b"\n" in payload:
-                return [payload for _, payload in self.feed(data)]
-            payloads.append(payload)
-        self._buffer = events[-1]
-        if len(self._buffer) > self._limit:
-            raise self._too_long()
-        return payloads
+        if self._plain and b"\r" not in data:
+            text = self._buffer + data if self._buffer else data
+            end = text.rfind(b"\n\n") + 2
+            whole = text[:end] if end > 1 else b""
+            payloads: list[bytes] = _EVENT.findall(whole)
+            if len(payloads) == whole.count(b"\n\n"):
+                self._buffer = text[len(whole) :]
+                if len(self._buffer) > self._limit:
+                    raise self._too_long()
+                return payloads
+        return [payload for _, payload in self.feed(data)]
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         """The events that are complete now: name (often empty) and data."""

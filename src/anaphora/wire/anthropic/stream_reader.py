@@ -165,8 +165,8 @@ class StreamReader:
                 except (msgspec.DecodeError, UnicodeError) as problem:
                     _pass_over(payload, problem)
                     continue
-                if type(event) is _BlockDelta and type(event.delta) is _TextDelta:
-                    events.append(said(event.index, event.delta.text))
+                if type(event) is _BlockDelta and type(delta := event.delta) is _TextDelta:
+                    events.append(said(event.index, delta.text))
                 elif not build.ended:
                     events += self._on(event)
         except AnaphoraError as problem:

@@ -126,9 +126,11 @@ def _usual_message(item: UsualItem, path: str | int, fail: Failure, marks: Marks
     content, role = item.content, ROLES.get(item.role or "")
     if role is None or content is UNSET or item.namespace is not UNSET:
         return None
-    if [item.call_id, item.name, item.arguments, item.output] != _NONE:
+    if not (item.call_id is item.name is item.arguments is item.output is UNSET):
         return None
-    extras = _extras(ITEM, id=item.id, status=item.status, phase=item.phase)
+    extras = None
+    if item.id is not UNSET or item.status is not UNSET or item.phase is not UNSET:
+        extras = _extras(ITEM, id=item.id, status=item.status, phase=item.phase)
     if isinstance(content, str):
         return role, (Text(content, extras),)
     if role == "assistant" or not content:
@@ -143,9 +145,11 @@ def _usual_call(item: UsualItem) -> Item | None:
     call_id, name, arguments = item.call_id, item.name, item.arguments
     if call_id is UNSET or name is UNSET or arguments is UNSET:
         return None
-    if [item.role, item.content, item.output, item.phase] != _NONE:
+    if not (item.role is item.content is item.output is item.phase is UNSET):
         return None
-    extras = _extras(WIRE, id=item.id, status=item.status, namespace=item.namespace)
+    extras = None
+    if item.id is not UNSET or item.status is not UNSET or item.namespace is not UNSET:
+        extras = _extras(WIRE, id=item.id, status=item.status, namespace=item.namespace)
     return "assistant", (ToolCall(call_id, name, arguments, extras),)
 
 
@@ -153,18 +157,17 @@ def _usual_output(item: UsualItem, path: str | int, fail: Failure, marks: Marks)
     call_id, content = item.call_id, item.output
     if call_id is UNSET or content is UNSET:
         return None
-    if [item.role, item.content, item.name, item.arguments] != _NONE:
+    if not (item.role is item.content is item.name is item.arguments is UNSET):
         return None
     if item.phase is not UNSET or item.namespace is not UNSET:
         return None
-    extras = _extras(WIRE, id=item.id, status=item.status)
+    extras = None
+    if item.id is not UNSET or item.status is not UNSET:
+        extras = _extras(WIRE, id=item.id, status=item.status)
     if isinstance(content, str):
         return "tool", (ToolResult(call_id, content, extras=extras),)
     texts = _texts(content, path, fail, (0,), marks)
     return None if texts is None else ("tool", (ToolResult(call_id, texts, extras=extras),))
-
-
-_NONE = [UNSET] * 4
 
 
 def _texts(
@@ -182,9 +185,7 @@ def _texts(
 
 def _extras(
     key: str, *, id: Maybe, status: Maybe, phase: Maybe = UNSET, namespace: Maybe = UNSET
-) -> Extras | None:
-    if id is UNSET and status is UNSET and phase is UNSET and namespace is UNSET:
-        return None
+) -> Extras:
     fields = {"id": id, "status": status, "phase": phase, "namespace": namespace}
     said = {name: value for name, value in fields.items() if value is not UNSET}
     return {key: msgspec.json.encode(said).decode()}

@@ -55,6 +55,7 @@ from anaphora.wire.fields import Fields, bad_request
 from .content import ITEM, WIRE
 from .incoming import Marks, UsualItem, raw_list, read_item, read_usual
 from .items import goes_on
+from .plain import plain_conversation
 
 
 class _CacheOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,10 +133,11 @@ def parse(body: bytes) -> Call:
         usual = _usual_request(body)
     except (msgspec.DecodeError, UnicodeError):
         return _parse_fields(Fields(body, "$", bad_request))
-    items = _usual_items(usual.input)
+    plain = plain_conversation(usual.input) if isinstance(usual.input, list) else None
+    items = _usual_items(usual.input) if plain is None else []
     if items is None:
         return _parse_fields(Fields(body, "$", bad_request))
-    return _call(usual.model, items, usual.instructions, usual.tools or [], usual, None)
+    return _call(usual.model, items, usual.instructions, usual.tools or [], usual, None, plain)
 
 
 def _parse_fields(fields: Fields) -> Call:
@@ -179,6 +181,7 @@ def _call(
     tools: list[msgspec.Raw],
     options: _Options,
     extras: Extras | None,
+    plain: Conversation | None = None,
 ) -> Call:
     cache = options.prompt_cache_options or _CacheOptions()
     ttl = cache.ttl or "30m"
@@ -188,7 +191,7 @@ def _call(
         marks: list[Mark] = []
     else:
         blocks, marks = _leading(items, ttl) if previous is None else ((), [])
-    conversation = _conversation(items, ttl, marks)
+    conversation = _conversation(items, ttl, marks) if plain is None else plain
     ir = PromptIR(
         system_blocks=blocks,
         segments=(Segment(SegmentRole.CONVERSATION, conversation),),
@@ -202,17 +205,24 @@ def _call(
 _Item = tuple[Role, tuple[Part, ...], Marks]
 
 
+_UNMARKED: Marks = []
+
+
 def _usual_items(said: str | list[UsualItem] | None) -> list[_Item] | None:
     """Items with nothing unusual about them; None when there is."""
     if said is None or isinstance(said, str):
         return [] if said is None else [("user", (Text(said),), [])]
     items: list[_Item] = []
+    marks: Marks = []
     for index, item in enumerate(said):
-        marks: Marks = []
         usual = read_usual(item, index, bad_request, marks)
         if usual is None:
             return None
-        items.append((*usual, marks))
+        if marks:
+            items.append((*usual, marks))
+            marks = []
+        else:
+            items.append((*usual, _UNMARKED))
     return items
 
 
@@ -231,20 +241,28 @@ def _items(raw: bytes | None) -> list[_Item]:
 def _conversation(items: list[_Item], ttl: Ttl, marks: list[Mark]) -> Conversation:
     """The items as messages; what the assistant said in a row is one."""
     messages: list[Message] = []
+    answer: list[Part] = []
     for role, parts, placed in items:
-        if role == "assistant" and messages and messages[-1].role == "assistant":
-            said = messages.pop()
-            parts = (*said.parts, _apart(parts[0], said.parts), *parts[1:])
-            messages.append(Message(id=said.id, role=role, parts=parts))
+        if role == "assistant":
+            answer += (_apart(parts[0], answer), *parts[1:]) if answer else parts
             continue
+        if answer:
+            messages.append(_answer(answer, len(messages)))
+            answer = []
         name = f"m{len(messages)}"
         if placed:
             marks += [PartMark(name, at, own or ttl) for at, own in placed]
         messages.append(Message(id=name, role=role, parts=parts))
+    if answer:
+        messages.append(_answer(answer, len(messages)))
     return Conversation(messages)
 
 
-def _apart(part: Part, before: tuple[Part, ...]) -> Part:
+def _answer(parts: list[Part], index: int) -> Message:
+    return Message(id=f"m{index}", role="assistant", parts=tuple(parts))
+
+
+def _apart(part: Part, before: list[Part]) -> Part:
     """Text that came as a message by itself stays one behind a message it might go on in."""
     if not isinstance(part, Text) or not goes_on(part):
         return part
