@@ -19,6 +19,7 @@ from anaphora.prompt.tools import ToolRegistry
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.values import Conversation, Message, from_json, to_json
 from anaphora.wire import anthropic
+from anaphora.wire.anthropic.messages import says
 
 
 def render(call: Call, previous: Rendered | None = None) -> Rendered:
@@ -37,11 +38,21 @@ def grown(turns: list[list[Message]]) -> list[Conversation]:
     conversation = Conversation([Message.user("hello")])
     seen = [conversation]
     for added in turns:
-        if conversation[-1].role == "system" and added and added[0].role != "assistant":
+        if unanswered(conversation):
             added = [Message.assistant("ok"), *added]
         conversation = conversation.append(*added)
         seen.append(conversation)
     return seen
+
+
+def unanswered(conversation: Conversation) -> bool:
+    """A system message stands last, but for messages that say nothing."""
+    for message in reversed(conversation):
+        if message.role == "system":
+            return True
+        if says(message):
+            return False
+    return False
 
 
 @given(some.frames(), some.turns, some.texts)

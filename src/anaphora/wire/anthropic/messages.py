@@ -73,11 +73,16 @@ def answered(messages: Sequence[Message], index: int, after: str | None) -> bool
     """Whether the assistant speaks next, past any system messages, or nobody has spoken yet."""
     while index < len(messages):
         message = messages[index]
-        spoken = message.role == "assistant"
-        if message.role != "system" and any(is_said(part, spoken) for part in message.parts):
-            return spoken
+        if message.role != "system" and says(message):
+            return message.role == "assistant"
         index += 1
     return after in (None, "assistant")
+
+
+def says(message: Message) -> bool:
+    """Whether anything of a message reaches the wire."""
+    spoken = message.role == "assistant"
+    return any(is_said(part, spoken) for part in message.parts)
 
 
 def _place(to: Addition, around: Around) -> str:

@@ -30,7 +30,7 @@ from anaphora.wire.shared import SharedLogs
 from . import params
 from .blocks import WIRE, closing, text_block
 from .marks import locate
-from .messages import CLOSE, NEXT, OPEN, Around, add_messages, answered
+from .messages import CLOSE, NEXT, OPEN, Around, add_messages, answered, says
 from .state import place_tail
 
 MARKERS: dict[Ttl, bytes] = {
@@ -191,10 +191,12 @@ def _unmoved(
     on what stands around it."""
     if (last.before, last.after) != (before, after):
         return 0
-    if answered(messages, shared, after) != answered(last.source, shared, after):
-        while shared and messages[shared - 1].role == "system":
-            shared -= 1
-    return shared
+    # Back over system messages, and over those that say nothing, to where it is decided.
+    start = shared
+    while start and (messages[start - 1].role == "system" or not says(messages[start - 1])):
+        start -= 1
+    same = answered(messages, start, after) == answered(last.source, start, after)
+    return shared if same else start
 
 
 def _role_after(segments: tuple[Segment, ...], index: int) -> str | None:
