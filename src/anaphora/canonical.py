@@ -35,7 +35,7 @@ def check_object(text: str, *, path: str = "$") -> str:
     """The text itself, once it is known to be a JSON object."""
     try:
         _check_object(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as problem:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as problem:
         raise InvalidJson(f"not a JSON object: {problem}", path=path) from None
     return text
 
@@ -44,7 +44,7 @@ def is_object(text: str) -> bool:
     """Whether the text is a JSON object that can be sent as it is."""
     try:
         _check_object(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
     return True
 
@@ -53,7 +53,7 @@ def loads(text: str | bytes, *, path: str = "$") -> Any:
     """JSON text as Python values, object keys in the order they came."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidJson(f"not JSON: {problem}", path=path) from None
 
 

@@ -137,6 +137,7 @@ def frames(draw: st.DrawFn) -> Frame:
         dynamic=tuple(draw(st.lists(messages, max_size=2))),
         remainder=tuple(draw(st.lists(_messages("system", st.builds(Text, texts)), max_size=1))),
         cache=draw(cache_plans),
+        dynamic_last=draw(st.booleans()),
     )
 
 
@@ -151,8 +152,10 @@ class Frame:
         dynamic: tuple[Message, ...],
         remainder: tuple[Message, ...],
         cache: PromptCachePlan,
+        dynamic_last: bool = False,
     ) -> None:
         self.model = model
+        self.dynamic_last = dynamic_last
         self.tools = tools
         self.cache = cache
         self.blocks = blocks
@@ -169,7 +172,12 @@ class Frame:
         segments = [*self.around, Segment(SegmentRole.CONVERSATION, conversation)]
         if tail is not None:
             segments.append(Segment.of(SegmentRole.VOLATILE_TAIL, Message.user(tail)))
-        ir = PromptIR(system_blocks=self.blocks, segments=tuple(segments), cache=self.cache)
+        ir = PromptIR(
+            system_blocks=self.blocks,
+            segments=tuple(segments),
+            cache=self.cache,
+            dynamic_position="tail" if self.dynamic_last else "before",
+        )
         return Call(ir=ir, model=self.model, tools=self.tools, params=Params(max_tokens=64))
 
     def __repr__(self) -> str:

@@ -29,6 +29,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
+from anaphora.wire.fields import UNREADABLE
 
 TEXT_LIMIT = 8 * 1024 * 1024
 ARGUMENTS_LIMIT = 4 * 1024 * 1024
@@ -155,7 +156,10 @@ class ReplyBuilder:
             return []
         events = self.start(self.id, self.model)
         for index in sorted(self.open):
-            events += self.end(index)
+            try:
+                events += self.end(index)
+            except (AnaphoraError, *UNREADABLE):
+                continue  # what cannot be read is what failed
         self.ended = True
         code = error.code if isinstance(error, Upstream) else None
         name = type(error).__name__

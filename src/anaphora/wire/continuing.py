@@ -29,9 +29,13 @@ def cacheable(
     dynamic one that differs from the turn before, or the run `until`. None of the messages' where
     `messages` says so."""
     chunks = 0
+    history = False
     for run in runs:
         if run.volatile or run is until or (run.section == "messages" and not messages):
             break
+        if history and run.role is SegmentRole.DYNAMIC_CONTEXT:
+            break  # behind the conversation it moves with every turn
+        history = history or run.role is SegmentRole.CONVERSATION
         if run.role is SegmentRole.DYNAMIC_CONTEXT and previous is not None:
             last = last_run(previous, "messages", run.role)
             same = run.source.common_prefix(last.source) if last is not None else 0

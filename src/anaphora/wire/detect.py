@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from anaphora.errors import InvalidRequest
+from anaphora.wire.fields import UNREADABLE
 
 _CHAT_FIELDS = {
     "frequency_penalty",
@@ -32,7 +33,7 @@ def detect(body: bytes) -> str:
     """The name of the wire; `InvalidRequest` when the request could be of more than one."""
     try:
         request = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise InvalidRequest(f"not JSON: {problem}") from None
     if not isinstance(request, dict):
         raise InvalidRequest("a request is a JSON object")

@@ -6,8 +6,9 @@ along as it came. Errors name the path.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -16,6 +17,10 @@ from anaphora.errors import AnaphoraError, InvalidRequest, Parse
 from anaphora.values import Extras
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+#: What decoding bytes that somebody else wrote may raise: no JSON, no UTF-8, nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -31,6 +36,37 @@ def bad_request(reason: str, path: str) -> InvalidRequest:
     return InvalidRequest(reason, path=path)
 
 
+def reads(fail: Failure) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For readers of whole bodies: they raise nothing but our errors. What is carried along without
+    being read may hold anything."""
+
+    def guard(read: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(read)
+        def reading(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return read(*args, **kwargs)
+            except (UnicodeDecodeError, RecursionError) as problem:
+                raise fail(unreadable(problem), "$") from None
+
+        return reading
+
+    return guard
+
+
+def unreadable(problem: Exception) -> str:
+    """Why bytes cannot be read, without a word of what is in them."""
+    if isinstance(problem, UnicodeDecodeError):
+        return f"a value is not UTF-8 at its byte {problem.start}"
+    return "nested too deep" if isinstance(problem, RecursionError) else str(problem)
+
+
+def our_error(problem: Exception) -> AnaphoraError:
+    """The error itself when it is one of ours, and a `Parse` for bytes that cannot be read."""
+    return (
+        problem if isinstance(problem, AnaphoraError) else bad_answer(unreadable(problem), "stream")
+    )
+
+
 class Fields:
     """One JSON object. `take` gives a field and crosses it off; `rest` is what nobody took."""
 
@@ -43,7 +79,7 @@ class Fields:
         self.failure = fail
         try:
             self._fields = _decode(data)
-        except (msgspec.DecodeError, UnicodeError) as problem:
+        except UNREADABLE as problem:
             raise fail(f"not a JSON object: {problem}", path) from None
 
     def __contains__(self, name: str) -> bool:
@@ -70,7 +106,7 @@ class Fields:
     def _decoded(self, name: str, kind: Any) -> Any:
         try:
             return msgspec.json.decode(self._fields.pop(name), type=kind)
-        except (msgspec.DecodeError, UnicodeError) as problem:
+        except UNREADABLE as problem:
             reason, _, inner = str(problem).partition(" - at `$")
             raise self.failure(reason, f"{self.path}.{name}{inner.rstrip('`')}") from None
 
@@ -81,7 +117,7 @@ class Fields:
             return None
         try:
             value = msgspec.json.decode(raw, type=kind)
-        except (msgspec.DecodeError, UnicodeError):
+        except UNREADABLE:
             return None
         del self._fields[name]
         return value

@@ -14,6 +14,7 @@ from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 from anaphora.wire.failures import kind_of, retry_after
+from anaphora.wire.fields import UNREADABLE
 
 #: By the error's code, then by its type. `invalid_request_error` is not here: the status is finer.
 _BY_CODE: dict[str, type[Upstream]] = {
@@ -173,10 +174,10 @@ def _error_object(body: bytes) -> ErrorObject | None:
     try:
         error = _decode_body(body).error
         return ErrorObject(message=error) if isinstance(error, str) else error
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         pass
     try:
         bare = _decode_bare(body)
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         return None
     return bare if bare.message or bare.type else None

@@ -204,10 +204,6 @@ def test_an_answer_behind_a_system_message_changes_nothing() -> None:
     assert [role for role, _ in messages_of(later)] == ["user", "system", "assistant", "user"]
 
 
-@pytest.mark.breaks_prefix(
-    reason="a user turn right behind a system message: Anthropic takes no system message there, so"
-    " what was one last turn has to become user text"
-)
 def test_a_user_turn_behind_a_system_message_turns_it_into_text() -> None:
     talk = Conversation([USER, SYSTEM])
     first = render(talk, TAKES_SYSTEM)

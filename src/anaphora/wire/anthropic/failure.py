@@ -11,6 +11,7 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.wire.failures import kind_of, retry_after
+from anaphora.wire.fields import UNREADABLE
 
 #: By the error's type, and by the finer code in its details.
 _BY_CODE: dict[str, type[Upstream]] = {
@@ -66,7 +67,7 @@ def read_error(
     request_id = headers.get("request-id")
     try:
         told = msgspec.json.decode(body, type=_Body)
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         # A proxy's page, or nothing at all: the status is all there is.
         kind = kind_of(status, None, _BY_CODE)
         return kind(

@@ -66,6 +66,9 @@ def add_messages(
                 chunk(kind, block, splice)
         except InvalidRequest as problem:
             raise problem.within(f"{_place(to, around)}.parts[{at}]") from None
+        if not message.parts:
+            place = _place(to, around)
+            to.notice(Notice("empty_message", "a message without parts is left out", place))
         to.end_message(message.id)
 
 

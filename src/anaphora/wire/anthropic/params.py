@@ -8,8 +8,9 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
+from anaphora.wire.enveloping import continuation_left_out, exactly, foreign_fields
 
-from .blocks import closing
+from .blocks import WIRE, closing
 
 _NO_PLACE = (
     "seed",
@@ -27,7 +28,7 @@ _CHOICES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
 def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     agree = call.ir.system_fields_agree()
-    source = (call.model, call.params, call.extras, call.ir.cache, agree, profile)
+    source = (call.model, exactly(call), agree, profile)
     if last is not None and last.source == source:
         return last
     refuse(call, profile)
@@ -39,7 +40,11 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
         head=head(call),
         tail=tail(call, turned),
         knobs=turned,
-        notices=tuple(notices(call)),
+        notices=(
+            *notices(call),
+            *continuation_left_out(call),
+            *foreign_fields(call, WIRE),
+        ),
     )
 
 

@@ -30,7 +30,7 @@ from anaphora.prompt import (
 )
 from anaphora.prompt.cache_plan import Mark
 from anaphora.values import AnyTool, Conversation, Message, Part, ProviderTool, Tool, Ttl
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 
 from .blocks import WIRE
 from .incoming import (
@@ -119,11 +119,12 @@ _CHOICES: dict[str, Literal["auto", "required", "none", "tool"]] = {
 }
 
 
+@reads(bad_request)
 def parse(body: bytes) -> Call:
     """The call a request makes; `InvalidRequest` names the field that cannot be."""
     try:
         usual = _usual_request(body)
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         return _parse_fields(Fields(body, "$", bad_request))
     marks: list[Mark] = []
     tools = _tools(usual.tools or [], marks)
@@ -182,7 +183,7 @@ def _conversation(fields: Fields, marks: list[Mark]) -> Conversation:
         raise fields.fail("is missing", "messages")
     try:
         found = _some_messages(raw)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         reason, _, inner = str(problem).partition(" - at `$")
         raise fields.fail(reason, f"messages{inner.rstrip('`')}") from None
     messages: list[Message] = []
@@ -195,7 +196,7 @@ def _conversation(fields: Fields, marks: list[Mark]) -> Conversation:
 def _content(raw: msgspec.Raw, index: int, marks: list[Mark]) -> tuple[Part, ...]:
     try:
         content = usual_content(raw)
-    except (msgspec.ValidationError, UnicodeError):
+    except UNREADABLE:
         path = f"$.messages[{index}].content"
         placed: Marks = []
         parts = tuple(
@@ -210,7 +211,7 @@ def _content(raw: msgspec.Raw, index: int, marks: list[Mark]) -> tuple[Part, ...
 def _blocks(raw: msgspec.Raw | bytes, path: str) -> list[msgspec.Raw]:
     try:
         return some_blocks(raw)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise bad_request(f"expected text or a list of blocks: {problem}", path) from None
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.values import Message, Notice, Part, Reply, StopReason, Usage
-from anaphora.wire.fields import Fields, bad_answer
+from anaphora.wire.fields import Fields, bad_answer, reads
 
 from .blocks import WIRE, block_for, closing
 from .incoming import read_block
@@ -24,6 +24,7 @@ STOPS: dict[str, StopReason] = {
 _SAID = {stop: said for said, stop in STOPS.items()}
 
 
+@reads(bad_answer)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be."""
     fields = Fields(body, "$")

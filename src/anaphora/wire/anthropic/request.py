@@ -71,7 +71,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         wire=WIRE,
         model=call.model,
         runs=tuple(runs),
-        cacheable=cacheable(runs, previous, plan.messages),
+        cacheable=min(cacheable(runs, previous, plan.messages), _settled(runs)),
         envelope=envelope,
         markers=MARKERS,
         request_markers=MARKERS,
@@ -184,6 +184,27 @@ def _segment_log(
     return continue_log(messages, last, shared, add)
 
 
+def _settled(runs: list[Run]) -> int:
+    """The chunks before a system message that ends the conversation: until the assistant answers
+    it, what follows may still change its role."""
+    first = 0
+    for run in runs:
+        if run.role is SegmentRole.CONVERSATION and run.log.contextual:
+            start = _undecided(run.source, len(run.source))
+            decided = run.log.message_ends[start - 1] if start else 0
+            if start < len(run.source) and decided < run.count:
+                return first + decided
+        first += run.count
+    return first
+
+
+def _undecided(messages: Conversation, end: int) -> int:
+    """Back over system messages, and those that say nothing, to where their role is decided."""
+    while end and (messages[end - 1].role == "system" or not says(messages[end - 1])):
+        end -= 1
+    return end
+
+
 def _unmoved(
     messages: Conversation, shared: int, last: Run, before: str | None, after: str | None
 ) -> int:
@@ -191,10 +212,7 @@ def _unmoved(
     on what stands around it."""
     if (last.before, last.after) != (before, after):
         return 0
-    # Back over system messages, and over those that say nothing, to where it is decided.
-    start = shared
-    while start and (messages[start - 1].role == "system" or not says(messages[start - 1])):
-        start -= 1
+    start = _undecided(messages, shared)
     same = answered(messages, start, after) == answered(last.source, start, after)
     return shared if same else start
 

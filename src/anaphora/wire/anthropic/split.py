@@ -13,7 +13,7 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 
 from .blocks import MARKABLE_OPAQUE, WIRE
 from .incoming import CacheControl, read_ttl, some_blocks
@@ -32,6 +32,7 @@ _KINDS = {
 _MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_OPAQUE}
 
 
+@reads(bad_request)
 def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
     """The request as chunks, with the markers it carries as the caller's marks."""
     fields = Fields(body, "$", bad_request)
@@ -197,7 +198,7 @@ def _ttl(marker: CacheControl, path: str) -> Ttl:
 def _list(raw: bytes, path: str) -> list[msgspec.Raw]:
     try:
         return some_blocks(raw)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise bad_request(f"expected a list: {problem}", path) from None
 
 

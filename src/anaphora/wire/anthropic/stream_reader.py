@@ -15,7 +15,7 @@ from anaphora.canonical import dumps
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Part, Text, Thinking, ToolCall
 from anaphora.wire.building import ReplyBuilder
-from anaphora.wire.fields import Fields, bad_answer
+from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, our_error
 from anaphora.wire.sse import EventDecoder
 
 from .blocks import WIRE
@@ -162,15 +162,15 @@ class StreamReader:
             for payload in self._sse.feed_data(data):
                 try:
                     event = _decode(payload)
-                except (msgspec.DecodeError, UnicodeError) as problem:
+                except UNREADABLE as problem:
                     _pass_over(payload, problem)
                     continue
                 if type(event) is _BlockDelta and type(delta := event.delta) is _TextDelta:
                     events.append(said(event.index, delta.text))
                 elif not build.ended:
                     events += self._on(event)
-        except AnaphoraError as problem:
-            events += build.fail(problem)
+        except (AnaphoraError, *UNREADABLE) as problem:
+            events += build.fail(our_error(problem))
         return events
 
     def _on(self, event: _Events) -> list[Event]:
@@ -208,6 +208,8 @@ class StreamReader:
 
     def _on_block(self, event: _BlockStart) -> list[Event]:
         index, build = event.index, self._build
+        if index in build.open:
+            raise Parse(f"part {index} begins twice", path="stream")
         fields = Fields(event.content_block, f"stream.content[{index}]")
         kind = fields.take("type", str)
         late = self._late[index] = _Late(fields)
@@ -285,7 +287,7 @@ def _pass_over(payload: bytes, problem: Exception) -> None:
     """Events and deltas nobody knows are passed over; known ones that are broken are not."""
     try:
         told = _typed(payload)
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         raise Parse(f"an event that cannot be read: {problem}", path="stream") from None
     new_delta = told.type == "content_block_delta" and told.delta.type not in _DELTAS
     if told.type in _KNOWN and not new_delta:

@@ -25,7 +25,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.fields import Failure, Fields
+from anaphora.wire.fields import UNREADABLE, Failure, Fields
 
 from .assistant import IN_CONTENT, REASONING_FIELDS
 from .parts import MARKABLE_OPAQUE, MESSAGE_FIELDS, OTHER_CALL, WIRE
@@ -176,7 +176,7 @@ def _thinking(fields: Fields) -> Thinking | None:
     raw = fields.raw("thinking")
     try:
         pieces = msgspec.json.decode(raw or b"", type=list[_Said])
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         return None
     text = "".join(piece.text for piece in pieces if piece.type == "text")
     rest = fields.rest()
@@ -263,5 +263,5 @@ def read_call(raw: msgspec.Raw, path: str, fail: Failure) -> Part:
 def _decoded(raw: bytes, kind: Any, path: str, fail: Failure) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise fail(str(problem), path) from None

@@ -8,6 +8,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, PromptCachePlan, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
+from anaphora.wire.enveloping import continuation_left_out, exactly, foreign_fields
 from anaphora.wire.fields import Fields, bad_request
 
 from .facts import Facts
@@ -25,8 +26,7 @@ Knobs = tuple[tuple[str, bytes], ...]
 def envelope(call: Call, profile: Profile, facts: Facts, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     ir = call.ir
-    agree, continued = ir.system_fields_agree(), ir.continuation is not None
-    source = (facts, call.model, call.params, call.extras, ir.cache, agree, continued, profile)
+    source = (facts, call.model, exactly(call), ir.system_fields_agree(), profile)
     if last is not None and last.source == source:
         return last
     refuse(call, profile)
@@ -140,14 +140,8 @@ def notices(call: Call, facts: Facts) -> list[Notice]:
                 "system",
             )
         )
-    if call.ir.continuation is not None:
-        told.append(
-            Notice(
-                "continuation_left_out",
-                "Chat Completions keeps nothing; the whole prompt is sent",
-                "continuation",
-            )
-        )
+    told += continuation_left_out(call)
+    told += foreign_fields(call, WIRE)
     told += [
         _left_out(name, f"Chat Completions has no {name}")
         for name in _NO_PLACE

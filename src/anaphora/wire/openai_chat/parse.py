@@ -40,7 +40,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 
 from .incoming import (
     Breakpoint,
@@ -126,11 +126,12 @@ _Read = tuple[Role, tuple[Part, ...], Marks]
 _NO_MARKS: Marks = []
 
 
+@reads(bad_request)
 def parse(body: bytes) -> Call:
     """The call a request makes; `InvalidRequest` names the field that cannot be."""
     try:
         usual = _usual_request(body)
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         return _parse_fields(Fields(body, "$", bad_request))
     read = [_read_usual(said, index) for index, said in enumerate(usual.messages)]
     return _call(usual.model, read, usual.tools or [], usual, None)
@@ -244,7 +245,7 @@ def _read(raw: msgspec.Raw, index: int) -> _Read:
     """Any message: in one pass when it is a usual one, field by field when it is not."""
     try:
         return _read_usual(_usual_message(raw), index)
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         pass
     path = f"$.messages[{index}]"
     fields = Fields(raw, path, bad_request)

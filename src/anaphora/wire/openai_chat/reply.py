@@ -10,7 +10,7 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
-from anaphora.wire.fields import Fields
+from anaphora.wire.fields import Fields, bad_answer, reads
 from anaphora.wire.openai_failure import ErrorObject, from_object
 
 from .assistant import sort_parts
@@ -35,6 +35,7 @@ _SAID: dict[StopReason, str] = {
 }
 
 
+@reads(bad_answer)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be; an
     error that came with a good status is raised as what it is."""

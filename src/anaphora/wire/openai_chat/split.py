@@ -13,7 +13,7 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole, Ttl
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 
 from .facts import MARKERS
 from .incoming import Breakpoint, read_ttl
@@ -50,6 +50,7 @@ class _Cut(msgspec.Struct):
     ttl: Ttl | None
 
 
+@reads(bad_request)
 def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
     """The request as chunks, with the breakpoints it carries as the caller's marks."""
     fields = Fields(body, "$", bad_request)
@@ -192,7 +193,7 @@ def _content(fields: Fields) -> list[_Cut]:
         return [_Cut(b'{"type":"text","text":' + raw + b"}", Kind.TEXT, raw != b'""', None)]
     try:
         parts = _list(raw)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise bad_request(f"expected text or a list of parts: {problem}", path) from None
     return [_cut(part, f"{path}[{index}]") for index, part in enumerate(parts)]
 

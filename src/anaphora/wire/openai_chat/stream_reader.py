@@ -13,6 +13,7 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event
+from anaphora.wire.fields import UNREADABLE, our_error
 from anaphora.wire.openai_failure import ErrorObject, from_object
 from anaphora.wire.sse import EventDecoder
 
@@ -92,8 +93,8 @@ class StreamReader:
                             continue
                 if payload and not build.ended:
                     events += self._done() if payload == b"[DONE]" else self._read(payload)
-        except AnaphoraError as problem:
-            events += build.fail(problem)
+        except (AnaphoraError, *UNREADABLE) as problem:
+            events += build.fail(our_error(problem))
         return events
 
     def close(self) -> list[Event]:
@@ -107,7 +108,7 @@ class StreamReader:
     def _read(self, payload: bytes) -> list[Event]:
         try:
             chunk = _chunk(payload)
-        except (msgspec.DecodeError, UnicodeError) as problem:
+        except UNREADABLE as problem:
             raise Parse(str(problem), path="stream") from None
         events: list[Event] = []
         build = self._build
@@ -176,6 +177,6 @@ class StreamReader:
 def _failure(raw: msgspec.Raw) -> AnaphoraError:
     try:
         error = _error(raw)
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         error = ErrorObject()
     return from_object(ErrorObject(message=error) if isinstance(error, str) else error, 200)

@@ -8,7 +8,7 @@ import msgspec
 
 from anaphora.canonical import check_object, dumps, string
 from anaphora.values import AnyTool, ProviderTool, Tool
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import UNREADABLE, Fields, bad_request
 
 from .assistant import function_extras
 from .parts import WIRE
@@ -57,7 +57,7 @@ def read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
     """A function with its schema as it was given; any other tool whole."""
     try:
         said = _usual(raw).function
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         return _read_fields(raw, path)
     schema = bytes(said.parameters)
     if schema == b"null":

@@ -7,6 +7,7 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Usage
+from anaphora.wire.fields import UNREADABLE
 
 
 class _Input(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ def read_usage(raw: bytes, path: str) -> Usage:
     stays unknown."""
     try:
         told = _decode(raw)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise Parse(str(problem), path=path) from None
     details = told.prompt_tokens_details or _Input()
     read = _first(

@@ -30,7 +30,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.fields import Failure, Fields
+from anaphora.wire.fields import UNREADABLE, Failure, Fields
 
 from .content import ITEM, WIRE, is_content
 
@@ -106,7 +106,7 @@ def read_item(raw: msgspec.Raw, path: str, fail: Failure, marks: Marks) -> Item:
     """An item of any kind."""
     try:
         usual = read_usual(usual_item(raw), path, fail, marks)
-    except (msgspec.ValidationError, UnicodeError):
+    except UNREADABLE:
         usual = None
     return usual or _read_any(raw, path, fail, marks)
 
@@ -388,7 +388,7 @@ def read_ttl(marker: Breakpoint, path: str, fail: Failure) -> Ttl | None:
 def raw_list(raw: bytes, path: str, fail: Failure) -> list[msgspec.Raw]:
     try:
         return some_raw(raw)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise fail(f"expected text or a list: {problem}", path) from None
 
 

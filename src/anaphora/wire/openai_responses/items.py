@@ -29,6 +29,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.wire.fields import UNREADABLE, Fields, bad_request
 
 from .content import INPUT, ITEM, OUTPUT, WIRE, Notices, closing, is_content, markable, members
 from .content import opaque as carried
@@ -121,11 +122,7 @@ def is_easy(message: Message, at: int, inside: bool) -> bool:
     if isinstance(part, Refusal):
         return False
     alone = at + 1 == len(message.parts) or not goes_on(message.parts[at + 1])
-    return alone and msgspec.json.decode(extras[ITEM], type=_Identified).id is None
-
-
-class _Identified(msgspec.Struct, frozen=True):
-    id: str | None = None
+    return alone and not Fields(extras[ITEM], "extras", bad_request).known_text("id")
 
 
 def goes_on(part: Part) -> bool:
@@ -198,7 +195,10 @@ def reasoning(part: Thinking, notices: Notices) -> bytes | None:
 def reasoning_item(part: Thinking, default_id: str | None = None) -> bytes:
     """The reasoning as it came; without the summary that came with it, its text is one."""
     kept = members(part.extras, WIRE)
-    known = msgspec.json.decode(b"{" + kept + b"}", type=_Reasoning)
+    try:
+        known = msgspec.json.decode(b"{" + kept + b"}", type=_Reasoning)
+    except UNREADABLE as problem:
+        raise InvalidRequest(str(problem), path="extras") from None
     said = b""
     if known.id is None and default_id is not None:
         said += b',"id":' + string(default_id)

@@ -10,8 +10,9 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice, SegmentRole, Ttl
+from anaphora.wire.enveloping import exactly, foreign_fields
 
-from .content import closing
+from .content import WIRE, closing
 from .traits import Traits
 
 _NO_PLACE = ("stop", "seed", "n", "top_k", "frequency_penalty", "presence_penalty")
@@ -25,10 +26,7 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
     source = (
         traits,
         call.model,
-        call.params,
-        call.extras,
-        call.ir.cache,
-        call.ir.continuation,
+        exactly(call),
         call.ir.system_fields_agree(),
         _stays_in_chain(call),
         profile,
@@ -137,7 +135,8 @@ def notices(call: Call, traits: Traits) -> list[Notice]:
                 "system",
             )
         )
-    return told + _about_cache(call, traits) + _about_continuation(call)
+    told += _about_cache(call, traits) + _about_continuation(call)
+    return told + foreign_fields(call, WIRE)
 
 
 def _about_cache(call: Call, traits: Traits) -> list[Notice]:

@@ -50,7 +50,7 @@ from anaphora.values import (
     ToolCall,
     Ttl,
 )
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 
 from .content import ITEM, WIRE
 from .incoming import Marks, UsualItem, raw_list, read_item, read_usual
@@ -127,11 +127,12 @@ class _UsualRequest(_Options, frozen=True, forbid_unknown_fields=True, kw_only=T
 _usual_request = msgspec.json.Decoder(_UsualRequest).decode
 
 
+@reads(bad_request)
 def parse(body: bytes) -> Call:
     """The call a request makes; `InvalidRequest` names the field that cannot be."""
     try:
         usual = _usual_request(body)
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         return _parse_fields(Fields(body, "$", bad_request))
     plain = plain_conversation(usual.input) if isinstance(usual.input, list) else None
     items = _usual_items(usual.input) if plain is None else []

@@ -7,7 +7,7 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import Parse
 from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.fields import Fields, bad_answer
+from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads
 
 from .content import WIRE, closing
 from .incoming import read_item
@@ -34,12 +34,13 @@ class _Told(msgspec.Struct, frozen=True):
 _told = msgspec.json.Decoder(_Told).decode
 
 
+@reads(bad_answer)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be."""
     fields = Fields(body, "$")
     try:
         told = _told(body)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise Parse(str(problem), path="$") from None
     if told.object != "response":
         raise fields.fail(f"expected a response, not {told.object!r}", "object")

@@ -14,7 +14,7 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, Role, Section, SegmentRole, Ttl
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 
 from .content import WIRE
 from .incoming import ROLES, Breakpoint, raw_list, read_ttl
@@ -69,6 +69,7 @@ class _Item(msgspec.Struct, frozen=True):
     pieces: tuple[_Piece, ...]
 
 
+@reads(bad_request)
 def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
     """The request as chunks, with the breakpoints it carries as the caller's marks."""
     fields = Fields(body, "$", bad_request)
@@ -119,7 +120,7 @@ def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
 def _options(body: bytes) -> _Options:
     try:
         return _asked(body).prompt_cache_options or _Options()
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise bad_request(str(problem), "$.prompt_cache_options") from None
 
 
@@ -135,7 +136,7 @@ def _items(raw: bytes | None, ttl: Ttl) -> list[_Item]:
 def _item(raw: msgspec.Raw, path: str, ttl: Ttl) -> _Item:
     try:
         head = _head(raw)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise bad_request(str(problem), path) from None
     whole = _Item(CLOSED, b"", (_Piece(_KINDS.get(head.type, Kind.OTHER), bytes(raw)),))
     fields = Fields(raw, path, bad_request)

@@ -16,6 +16,7 @@ import msgspec
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
 from anaphora.wire.building import ReplyBuilder
+from anaphora.wire.fields import UNREADABLE, our_error
 from anaphora.wire.openai_failure import ErrorObject, from_object
 from anaphora.wire.sse import EventDecoder
 
@@ -210,7 +211,7 @@ class StreamReader:
             for payload in self._sse.feed_data(data):
                 try:
                     event = _decode(payload)
-                except (msgspec.DecodeError, UnicodeError) as problem:
+                except UNREADABLE as problem:
                     if not build.ended:
                         _pass_over(payload, problem)
                     continue
@@ -222,8 +223,8 @@ class StreamReader:
                         events.append(said(at, event.delta))
                         continue
                 events += self._on(event)
-        except AnaphoraError as problem:
-            events += build.fail(problem)
+        except (AnaphoraError, *UNREADABLE) as problem:
+            events += build.fail(our_error(problem))
         return events
 
     def close(self) -> list[Event]:
@@ -383,7 +384,7 @@ def _head_of(item: msgspec.Raw) -> _ItemHead:
     try:
         head = _item_head(item)
         return _call_head(item) if head.type == "function_call" else head
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise Parse(f"an item: {problem}", path="stream") from None
 
 
@@ -391,7 +392,7 @@ def _pass_over(payload: bytes, problem: Exception) -> None:
     """Events without a name here are passed over; those with one have to be what they should."""
     try:
         kind = _typed(payload).type
-    except (msgspec.DecodeError, UnicodeError):
+    except UNREADABLE:
         if payload.strip() == b"[DONE]":
             return
         raise Parse(str(problem), path="stream") from None

@@ -8,6 +8,7 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Usage, WriteTtl
+from anaphora.wire.fields import UNREADABLE
 
 
 class _Writes(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ def read_usage(raw: bytes, path: str) -> Usage:
     """The counts as a partition; what OpenAI does not mention stays unknown."""
     try:
         told = msgspec.json.decode(raw, type=_Usage)
-    except (msgspec.DecodeError, UnicodeError) as problem:
+    except UNREADABLE as problem:
         raise Parse(str(problem), path=path) from None
     of_input, of_output = told.input_tokens_details or _Input(), told.output_tokens_details
     written = _written(of_input)
