@@ -135,3 +135,17 @@ def test_a_part_that_begins_twice_is_a_failure() -> None:
     events = reader.feed(start + b"\n\n" + start + b"\n\n")
     assert isinstance(events[-1], ReplyFail)
     assert "begins twice" in events[-1].message
+
+
+@pytest.mark.parametrize(
+    "name, tier",
+    [
+        ("anthropic", "flex"),
+        ("openai_chat", "standard_only"),
+        ("openai_responses", "standard_only"),
+    ],
+)
+def test_law_6_a_tier_of_another_provider_does_not_leak(name: str, tier: str) -> None:
+    rendered = render(name, call(name, params=Params(max_tokens=9, service_tier=tier)))
+    assert tier.encode() not in rendered.envelope.tail
+    assert [notice.path for notice in rendered.notices] == ["params.service_tier"]

@@ -7,6 +7,8 @@ import msgspec
 from anaphora.prompt import Call
 from anaphora.values import AnyTool, Extras, Notice, Tool
 
+ANTHROPIC_TIERS = ("standard_only",)
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -25,6 +27,16 @@ def foreign_fields(call: Call, wire: str) -> list[Notice]:
     for index, tool in enumerate(call.tools):
         notices += _foreign_tool(tool, wire, f"tools[{index}].extras")
     return notices
+
+
+def foreign_tier(call: Call) -> list[Notice]:
+    """A service tier that only Anthropic has. Hosts that speak like OpenAI have tiers of their
+    own, so any other is sent as it is."""
+    if call.params.service_tier not in ANTHROPIC_TIERS:
+        return []
+    return [
+        Notice("param_left_out", "that tier is Anthropic's own; left out", "params.service_tier")
+    ]
 
 
 def continuation_left_out(call: Call) -> list[Notice]:

@@ -12,6 +12,7 @@ from anaphora.wire.enveloping import continuation_left_out, exactly, foreign_fie
 
 from .blocks import WIRE, closing
 
+TIERS = ("auto", "standard_only")
 _NO_PLACE = (
     "seed",
     "n",
@@ -141,7 +142,7 @@ def tail(call: Call, knobs: tuple[tuple[str, bytes], ...]) -> bytes:
             fields[name] = dumps(value, path=f"params.{name}")
     if metadata := _metadata(params):
         fields["metadata"] = dumps(metadata, path="params.metadata")
-    if params.service_tier is not None:
+    if params.service_tier in TIERS:
         fields["service_tier"] = string(params.service_tier)
     if params.stream:
         fields["stream"] = b"true"
@@ -164,6 +165,8 @@ def notices(call: Call) -> list[Notice]:
                 "system",
             )
         )
+    if params.service_tier is not None and params.service_tier not in TIERS:
+        told.append(_left_out("service_tier", f"Anthropic's tiers are {' and '.join(TIERS)}"))
     if params.metadata and set(params.metadata) != {"user_id"}:
         told.append(_left_out("metadata", "Anthropic's metadata is a user_id and nothing else"))
     if (

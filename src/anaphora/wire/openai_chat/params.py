@@ -8,7 +8,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, PromptCachePlan, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
-from anaphora.wire.enveloping import continuation_left_out, exactly, foreign_fields
+from anaphora.wire.enveloping import continuation_left_out, exactly, foreign_fields, foreign_tier
 from anaphora.wire.fields import Fields, bad_request
 
 from .facts import Facts
@@ -76,7 +76,7 @@ def knobs(call: Call) -> Knobs:
         found.append(("verbosity", string(params.verbosity)))
     if params.output is not None:
         found.append(("output_format", _output(params.output)))
-    if params.service_tier is not None:
+    if params.service_tier is not None and not foreign_tier(call):
         found.append(("service_tier", string(params.service_tier)))
     if call.ir.cache.key is not None:
         found.append(("cache_key", string(call.ir.cache.key)))
@@ -141,7 +141,7 @@ def notices(call: Call, facts: Facts) -> list[Notice]:
             )
         )
     told += continuation_left_out(call)
-    told += foreign_fields(call, WIRE)
+    told += foreign_fields(call, WIRE) + foreign_tier(call)
     told += [
         _left_out(name, f"Chat Completions has no {name}")
         for name in _NO_PLACE

@@ -10,7 +10,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice, SegmentRole, Ttl
-from anaphora.wire.enveloping import exactly, foreign_fields
+from anaphora.wire.enveloping import exactly, foreign_fields, foreign_tier
 
 from .content import WIRE, closing
 from .traits import Traits
@@ -66,7 +66,7 @@ def knobs(call: Call) -> tuple[tuple[str, bytes], ...]:
         found.append(("verbosity", string(params.verbosity)))
     if params.output is not None:
         found.append(("output_format", _format(params.output)))
-    if params.service_tier is not None:
+    if params.service_tier is not None and not foreign_tier(call):
         found.append(("service_tier", string(params.service_tier)))
     if call.ir.cache.key is not None:
         found.append(("cache_key", string(call.ir.cache.key)))
@@ -136,7 +136,7 @@ def notices(call: Call, traits: Traits) -> list[Notice]:
             )
         )
     told += _about_cache(call, traits) + _about_continuation(call)
-    return told + foreign_fields(call, WIRE)
+    return told + foreign_fields(call, WIRE) + foreign_tier(call)
 
 
 def _about_cache(call: Call, traits: Traits) -> list[Notice]:
