@@ -47,9 +47,12 @@ bench: setup ## run every benchmark; each prints a table, then one line of JSON
 	done; \
 	[ -n "$$found" ] || echo "bench: no benchmarks in bench/"
 
-soak: setup ## run the long tests in soak/
-	@if [ -d soak ]; then echo "soak: pytest soak"; $(BIN)/python -m pytest soak; \
-	else echo "soak: there is no soak/ folder, nothing to run"; fi
+soak: setup ## run what takes long: memory curves, and the laws over many more examples
+	@echo "soak: pytest soak"
+	@$(BIN)/python -m pytest -s soak
+	@echo "soak: the laws, 2000 examples each"
+	@$(BIN)/python -m pytest tests/laws tests/rendered tests/wire/*/test_laws.py \
+		tests/wire/anthropic/test_both_ways.py --hypothesis-profile=long
 
 pins: setup ## rewrite requirements/dev.txt from pyproject.toml and dev.in (PINS=--upgrade)
 	@echo "pins: resolving with uv $(UV_VERSION)"

@@ -83,6 +83,15 @@ def test_a_broken_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f"{file}:2: " in capsys.readouterr().err
 
 
+def test_a_file_that_is_cut_off_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(write(tmp_path, *[GOOD] * 50, name="x.jsonl.gz"))
+    file.write_bytes(file.read_bytes()[:-20])
+    assert main(["roundtrip", str(file)]) == 2
+    assert f"{file}: the file is cut off" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", sorted(wire.WIRES))
 def test_every_shared_exchange_keeps_its_meaning(name: str) -> None:
     if not SHARED.exists():

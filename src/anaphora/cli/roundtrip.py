@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,13 +57,22 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange]:
     decode = msgspec.json.Decoder(Exchange).decode
     for file in files:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
+            for number, line in enumerate(_whole(lines, file), 1):
                 if not line.strip():
                     continue
                 try:
                     yield decode(line)
                 except (msgspec.DecodeError, UnicodeError) as problem:
                     raise InvalidRequest(str(problem), path=f"{file}:{number}") from None
+
+
+def _whole(lines: Iterable[bytes], file: Path) -> Iterator[bytes]:
+    from anaphora.errors import InvalidRequest
+
+    try:
+        yield from lines
+    except EOFError:
+        raise InvalidRequest("the file is cut off", path=str(file)) from None
 
 
 def _print_json(outcomes: list[Outcome], passed_over: Counter[str]) -> None:
