@@ -35,8 +35,10 @@ def check_object(text: str, *, path: str = "$") -> str:
     """The text itself, once it is known to be a JSON object."""
     try:
         _check_object(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as problem:
+    except (msgspec.DecodeError, UnicodeEncodeError) as problem:
         raise InvalidJson(f"not a JSON object: {problem}", path=path) from None
+    except RecursionError:
+        raise InvalidJson("nested too deeply", path=path) from None
     return text
 
 
@@ -53,8 +55,10 @@ def loads(text: str | bytes, *, path: str = "$") -> Any:
     """JSON text as Python values, object keys in the order they came."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+    except (msgspec.DecodeError, UnicodeError) as problem:
         raise InvalidJson(f"not JSON: {problem}", path=path) from None
+    except RecursionError:
+        raise InvalidJson("nested too deeply", path=path) from None
 
 
 def _refuse_unsayable(value: object, path: str) -> None:

@@ -73,10 +73,7 @@ class SchemaArguments:
         self._path = path
 
     def read(self, text: str) -> dict[str, Any]:
-        try:
-            arguments = canonical.loads(_or_empty(text), path=_ROOT)
-        except RecursionError:
-            raise InvalidRequest("nested too deeply", path=_ROOT) from None
+        arguments = canonical.loads(_or_empty(text), path=_ROOT)
         if not isinstance(arguments, dict):
             kind = type(arguments).__name__
             raise InvalidRequest(f"expected an object, got {kind}", path=_ROOT)
