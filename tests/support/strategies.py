@@ -29,6 +29,7 @@ from anaphora.values import (
     Refusal,
     ResultPart,
     SegmentRole,
+    Source,
     Text,
     Thinking,
     Tool,
@@ -43,11 +44,17 @@ words = st.text("abcdefgh_", min_size=1, max_size=8)
 policies = st.sampled_from(CachePolicy)
 ttls = st.sampled_from(["5m", "1h"])
 
-sources = st.one_of(
-    st.builds(Bytes, st.binary(max_size=12), st.sampled_from(["image/png", "application/pdf"])),
-    st.builds(Url, st.just("https://example.invalid/a.png")),
-    st.builds(FileId, st.sampled_from(["anthropic", "openai"]), words),
-)
+
+def _sources(media_type: str) -> st.SearchStrategy[Source]:
+    return st.one_of(
+        st.builds(Bytes, st.binary(max_size=12), st.just(media_type)),
+        st.builds(Url, st.just("https://example.invalid/a.png")),
+        st.builds(FileId, st.sampled_from(["anthropic", "openai"]), words),
+    )
+
+
+sources = _sources("application/pdf")
+pictures = _sources("image/png")
 arguments = st.sampled_from(
     [
         "{}",
@@ -59,7 +66,7 @@ arguments = st.sampled_from(
     ]
 )
 result_parts: st.SearchStrategy[ResultPart] = st.one_of(
-    st.builds(Text, texts), st.builds(Image, sources), st.builds(Document, sources)
+    st.builds(Text, texts), st.builds(Image, pictures), st.builds(Document, sources)
 )
 results = st.builds(
     ToolResult,
@@ -69,7 +76,7 @@ results = st.builds(
 )
 user_parts: st.SearchStrategy[Part] = st.one_of(
     st.builds(Text, texts),
-    st.builds(Image, sources),
+    st.builds(Image, pictures),
     st.builds(Document, sources, st.none() | texts),
     st.builds(Audio, sources),
     st.builds(

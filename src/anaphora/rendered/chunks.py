@@ -170,15 +170,6 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             chunk -= run.count
         raise IndexError("chunk index out of range")
 
-    def first_chunk(self, wanted: Run) -> int:
-        """The index of a run's first chunk."""
-        index = 0
-        for run in self.runs:
-            if run is wanted:
-                return index
-            index += run.count
-        raise ValueError("not a run of this prompt")
-
     def chunk(self, index: int) -> Chunk:
         run, at = self.locate(index)
         log = run.log
@@ -207,10 +198,6 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return True
         run, _ = self.locate(chunk)
         return any(self.runs[at] is run for at in self.body_order)
-
-    def markable(self, chunk: int) -> bool:
-        run, at = self.locate(chunk)
-        return run.log.splices[at] >= 0
 
     def offset(self, chunk: int) -> int:
         """Where a chunk begins in the prompt's bytes; for the chunk after the last, their size."""

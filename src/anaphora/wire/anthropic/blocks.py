@@ -49,6 +49,10 @@ def text(part: Text, notices: Notices) -> bytes | None:
 
 
 def image(part: Image, notices: Notices) -> bytes | None:
+    if isinstance(part.source, Bytes) and not part.source.media_type.startswith("image/"):
+        raise InvalidRequest(
+            f"{part.source.media_type!r} is no image; use a Document", path="source.media_type"
+        )
     source = _source(part.source, notices)
     if source is not None and part.detail is not None:
         notices.append(
