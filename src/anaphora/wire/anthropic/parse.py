@@ -120,7 +120,7 @@ _CHOICES: dict[str, Literal["auto", "required", "none", "tool"]] = {
 
 
 @reads(bad_request)
-def parse(body: bytes) -> Call:
+def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call a request makes; `InvalidRequest` names the field that cannot be."""
     try:
         usual = _usual_request(body)

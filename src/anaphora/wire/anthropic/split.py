@@ -33,7 +33,11 @@ _MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_O
 
 
 @reads(bad_request)
-def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
+def split(
+    body: bytes,
+    headers: tuple[tuple[str, str], ...] = (),
+    path: str = "",  # noqa: ARG001
+) -> Rendered:
     """The request as chunks, with the markers it carries as the caller's marks."""
     fields = Fields(body, "$", bad_request)
     model = fields.take("model", str)

@@ -51,7 +51,11 @@ class _Cut(msgspec.Struct):
 
 
 @reads(bad_request)
-def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
+def split(
+    body: bytes,
+    headers: tuple[tuple[str, str], ...] = (),
+    path: str = "",  # noqa: ARG001
+) -> Rendered:
     """The request as chunks, with the breakpoints it carries as the caller's marks."""
     fields = Fields(body, "$", bad_request)
     model = fields.take("model", str)

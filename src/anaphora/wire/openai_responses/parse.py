@@ -128,7 +128,7 @@ _usual_request = msgspec.json.Decoder(_UsualRequest).decode
 
 
 @reads(bad_request)
-def parse(body: bytes) -> Call:
+def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call a request makes; `InvalidRequest` names the field that cannot be."""
     try:
         usual = _usual_request(body)

@@ -70,7 +70,11 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 @reads(bad_request)
-def split(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Rendered:
+def split(
+    body: bytes,
+    headers: tuple[tuple[str, str], ...] = (),
+    path: str = "",  # noqa: ARG001
+) -> Rendered:
     """The request as chunks, with the breakpoints it carries as the caller's marks."""
     fields = Fields(body, "$", bad_request)
     model = fields.take("model", str)
