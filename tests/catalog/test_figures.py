@@ -35,7 +35,7 @@ def test_every_figure_has_a_source_and_a_date(provider: str, model: str) -> None
         *figures(catalog.profile(provider, model)),
         *figures(catalog.rules(provider, model)),
     ]
-    assert len(found) > 30
+    assert len(found) >= 23  # the figures that no profile and no rules may be without
     for figure in found:
         assert figure.source.strip()
         assert figure.date.year == 2026

@@ -16,7 +16,7 @@ from .profiles import Profile
 from .rows import Kind, Row, decode_rows, fields_of
 
 #: Package data, one file a provider.
-FILES = ("anthropic.toml", "openai.toml")
+FILES = ("anthropic.toml", "openai.toml", "google.toml", "ollama.toml")
 
 #: All that may follow an id: a release date (Google Cloud writes it with @, OpenAI with hyphens),
 #: or -latest.
