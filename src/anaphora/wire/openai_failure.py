@@ -26,6 +26,7 @@ _BY_CODE: dict[str, type[Upstream]] = {
     "requests": errors.RateLimited,
     "tokens": errors.RateLimited,
     "context_length_exceeded": errors.ContextOverflow,
+    "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
     "content_filter": errors.ContentRefused,
     "content_policy_violation": errors.ContentRefused,
     "image_content_policy_violation": errors.ContentRefused,

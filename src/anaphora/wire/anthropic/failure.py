@@ -27,6 +27,7 @@ _BY_CODE: dict[str, type[Upstream]] = {
     "timeout_error": errors.Overloaded,
     "overloaded_error": errors.Overloaded,
     "enforced_spend_limit_reached": errors.QuotaExhausted,
+    "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
 }
 _SAID: dict[type[Upstream], tuple[int, str]] = {
     errors.RequestRejected: (400, "invalid_request_error"),

@@ -37,15 +37,15 @@ def read_reply(body: bytes) -> Reply:
         read_block(raw, f"$.content[{at}]", bad_answer, (at,), [])
         for at, raw in enumerate(fields.take("content", list[msgspec.Raw]))
     )
-    stop = fields.maybe("stop_reason", str)
+    stop, sequence = fields.maybe("stop_reason", str), fields.maybe("stop_sequence", str)
     usage = fields.raw("usage")
     return Reply(
         id=reply_id,
         model=model,
         message=Message(id=reply_id, role="assistant", parts=parts),
-        stop=read_stop(stop),
+        stop=read_stop(stop, sequence),
         stop_raw=stop,
-        stop_sequence=fields.maybe("stop_sequence", str),
+        stop_sequence=sequence,
         usage=read_usage(usage, "$.usage") if usage is not None else Usage(),
         extras=fields.rest_for(WIRE),
     )
@@ -79,12 +79,15 @@ def unsayable(reply: Reply) -> list[Notice]:
     return notices
 
 
-def read_stop(said: str | None) -> StopReason:
+def read_stop(said: str | None, sequence: str | None) -> StopReason:
+    """Why the model stopped. Some servers name the stop sequence and call it a turn's end."""
+    if said == "end_turn" and sequence is not None:
+        return "stop_sequence"
     return STOPS.get(said or "", "other")
 
 
 def write_stop(reply: Reply) -> str:
-    if reply.stop_raw is not None and read_stop(reply.stop_raw) == reply.stop:
+    if reply.stop_raw is not None and read_stop(reply.stop_raw, reply.stop_sequence) == reply.stop:
         return reply.stop_raw
     return _SAID.get(reply.stop, "end_turn")
 

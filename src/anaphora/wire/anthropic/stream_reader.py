@@ -270,7 +270,7 @@ class StreamReader:
         build = self._build
         if event.delta.stop_reason is not None:
             build.stop_raw = event.delta.stop_reason
-            build.stop = read_stop(build.stop_raw)
+            build.stop = read_stop(build.stop_raw, event.delta.stop_sequence)
         build.stop_sequence = event.delta.stop_sequence
         return self._count(bytes(event.usage)) if event.usage is not _NOTHING else []
 
