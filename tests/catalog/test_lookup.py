@@ -159,6 +159,47 @@ def test_a_row_that_lists_the_ttls_anew_leaves_no_price_behind() -> None:
     assert prices == {"5m": 1.25, "12h": 3.0}
 
 
+ON_A_WIRE = """
+provider = "openai"
+
+[[rules]]
+source = "x"
+date = 2026-11-15
+wires = ["anthropic"]
+models = ["gpt-5.5"]
+slots = 4
+"""
+
+
+def test_rules_may_differ_by_wire() -> None:
+    mine = catalog.shipped().with_rows(ON_A_WIRE)
+    plain = mine.rules("openai", "gpt-5.5")
+    there = mine.rules("openai", "gpt-5.5", "anthropic")
+    assert plain == mine.rules("openai", "gpt-5.5", "openai_chat")
+    assert plain == catalog.rules("openai", "gpt-5.5", wire="anthropic")
+    assert there == msgspec.structs.replace(plain, slots=there.slots)
+    assert (plain.slots.value, there.slots.value) == (0, 4)
+    assert mine.rules("openai", "gpt-5.4", "anthropic").slots.value == 0
+
+
+def test_an_unknown_model_has_rules_on_a_wire_too() -> None:
+    text = ON_A_WIRE.replace('models = ["gpt-5.5"]\n', "")
+    rules = catalog.shipped().with_rows(text).rules("openai", "gpt-next", "anthropic")
+    assert (rules.model, rules.slots.value) == ("gpt-next", 4)
+
+
+def test_a_file_may_speak_of_several_providers() -> None:
+    text = (
+        'providers = ["anthropic", "openai"]\n'
+        '[[rules]]\nsource = "x"\ndate = 2026-11-15\nminimum_tokens = 7\n'
+        '[[rules]]\nsource = "x"\ndate = 2026-11-15\nproviders = ["openai"]\nslots = 9\n'
+    )
+    mine = catalog.shipped().with_rows(text)
+    anthropic, openai = mine.rules("anthropic", "claude-opus-5"), mine.rules("openai", "gpt-5.5")
+    assert (anthropic.minimum_tokens.value, anthropic.slots.value) == (7, 4)
+    assert (openai.minimum_tokens.value, openai.slots.value) == (7, 9)
+
+
 def test_a_catalog_can_be_written_from_scratch() -> None:
     import pkgutil
 

@@ -10,6 +10,7 @@ from anaphora.errors import InvalidCatalog
 HEAD = 'provider = "anthropic"\n'
 ROW = HEAD + '[[rules]]\nsource = "me"\ndate = 2026-11-15\nmodels = ["claude-opus-4-7"]\n'
 MODEL_ROW = ROW.replace("[[rules]]", "[[profiles]]")
+BOTH = 'providers = ["anthropic", "openai"]\n'
 NAME = "rules[0] (claude-opus-4-7)"
 MODEL_NAME = "profiles[0] (claude-opus-4-7)"
 
@@ -60,6 +61,16 @@ MODEL_NAME = "profiles[0] (claude-opus-4-7)"
         (HEAD + "[rules]\nslots = 1", "rules", "write rows as [[rules]]"),
         (HEAD + "[[model]]\nslots = 1", "", "unknown field 'model'"),
         ("[[rules]]\nslots = 1", "", "provider"),
+        ('providers = "acme"', "", "providers: Expected `array`"),
+        ("providers = []", "", "provider"),
+        ('providers = ["acme", ""]', "", "provider"),
+        (ROW + 'providers = ["anthropic"]', NAME, "unknown field 'providers'"),
+        (BOTH + "[[rules]]\nproviders = []", "rules[0]", "providers names none"),
+        (BOTH + '[[rules]]\nproviders = ["acme"]', "rules[0]", "does not speak of 'acme'"),
+        (ROW + "wires = []", NAME, "wires names none"),
+        (ROW + 'wires = "anthropic"', NAME, "wires: Expected `array`"),
+        (MODEL_ROW + 'wires = ["anthropic"]', MODEL_NAME, "unknown field 'wires'"),
+        (ROW + 'wires = ["anthropic"]\nttls = ["5m", "1h"]', NAME, "longest first"),
         ("provider = 3", "", "provider"),
         ("provider = ", "", "not TOML"),
         (ROW.replace("anthropic", "acme"), "rules[0] (claude-opus-4-7)", "no profile names"),
@@ -82,6 +93,23 @@ def test_refused(text: str, row: str, says: str) -> None:
 def test_a_file_by_itself_must_be_complete() -> None:
     with pytest.raises(InvalidCatalog, match="no row for all of anthropic gives"):
         catalog.decode(MODEL_ROW, file="mine.toml")
+
+
+def test_profiles_without_rules_are_not_enough() -> None:
+    figures = "".join(
+        f'{field} = {{ value = {value}, source = "me", date = 2026-11-15 }}\n'
+        for field, value in {
+            "tokenizer": '"o200k"',
+            "bytes_per_token": "4.0",
+            "token_error": "0.4",
+            "mid_conversation_system": "false",
+            "strips_thinking": "true",
+            "refusals": "[]",
+        }.items()
+    )
+    with pytest.raises(InvalidCatalog, match="no row for all of acme gives") as raised:
+        catalog.decode(f'provider = "acme"\n[[profiles]]\n{figures}', file="mine.toml")
+    assert raised.value.row == "rules"
 
 
 def test_a_row_for_nothing_is_fine() -> None:

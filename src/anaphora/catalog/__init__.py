@@ -2,6 +2,7 @@
 
     catalog.profile("anthropic", "claude-opus-5-5").mid_conversation_system.value
     catalog.rules("anthropic", "claude-opus-5-5").minimum_tokens.value
+    catalog.rules("minimax", "MiniMax-M2.7", wire="anthropic").slots.value
 
 The rows are TOML files beside this module, read on first use. `Catalog.with_rows` lays your own
 rows over them.
@@ -30,9 +31,10 @@ def profile(provider: str, model: str) -> Profile:
     return shipped().profile(provider, model)
 
 
-def rules(provider: str, model: str) -> CacheRules:
-    """The model's cache rules; for an unknown one its provider's careful defaults."""
-    return shipped().rules(provider, model)
+def rules(provider: str, model: str, wire: str | None = None) -> CacheRules:
+    """The model's cache rules, on a wire where they differ by it; for an unknown model its
+    provider's careful defaults."""
+    return shipped().rules(provider, model, wire)
 
 
 def models(provider: str | None = None) -> tuple[Profile, ...]:

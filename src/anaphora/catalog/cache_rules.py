@@ -108,6 +108,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     # What it costs, in multiples of the uncached input price.
     read_price: Figure[Amount]
+    automatic_read_price: Figure[Amount] | None = None
+    """What a hit that no marker asked for costs, where that differs."""
     write_price: dict[Ttl, Figure[Amount]]
     """By TTL; a TTL without one is written at the input price."""
     storage_price: Figure[Amount] | None = None

@@ -15,7 +15,7 @@ from .cache_rules import CacheRules
 from .profiles import Profile
 from .rows import Kind, Row, decode_rows, fields_of
 
-#: Package data, one file a provider.
+#: Package data. A provider has one file; hosts with little to say of their caches share one.
 FILES = ("anthropic.toml", "openai.toml", "google.toml", "ollama.toml")
 
 #: All that may follow an id: a release date (Google Cloud writes it with @, OpenAI with hyphens),
@@ -28,6 +28,8 @@ class Entry(msgspec.Struct, frozen=True):
 
     profile: Profile
     rules: CacheRules
+    on_wire: dict[str, CacheRules]
+    """The rules on those wires that have any of their own."""
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -46,12 +48,13 @@ class Catalog(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self.defaults[provider].profile, id=model)
         return found.profile
 
-    def rules(self, provider: str, model: str) -> CacheRules:
-        """The model's cache rules; for an unknown one its provider's careful defaults."""
+    def rules(self, provider: str, model: str, wire: str | None = None) -> CacheRules:
+        """The model's cache rules, on a wire where they differ by it; for an unknown model its
+        provider's careful defaults."""
         found = self._find(provider, model)
-        if found is None:
-            return msgspec.structs.replace(self.defaults[provider].rules, model=model)
-        return found.rules
+        entry = self.defaults[provider] if found is None else found
+        rules = entry.rules if wire is None else entry.on_wire.get(wire, entry.rules)
+        return msgspec.structs.replace(rules, model=model) if found is None else rules
 
     def models(self, provider: str | None = None) -> tuple[Profile, ...]:
         """Every known model, in the order the rows introduce them."""
@@ -121,12 +124,19 @@ def _layered(rows: tuple[Row, ...]) -> Catalog:
 def _entry(rows: list[Row], provider: str, id: str, *, known: bool) -> Entry:
     applying = [row for row in rows if not row.models or id in row.models]
     profile = _merged(applying, "profiles", provider)
+    wires = dict.fromkeys(wire for row in applying for wire in row.wires)
+    return Entry(
+        profile=Profile(provider=provider, id=id, known=known, **profile),
+        rules=_rules(applying, provider, id, None),
+        on_wire={wire: _rules(applying, provider, id, wire) for wire in wires},
+    )
+
+
+def _rules(rows: list[Row], provider: str, id: str, wire: str | None) -> CacheRules:
+    applying = [row for row in rows if not row.wires or wire in row.wires]
     rules = _merged(applying, "rules", provider)
     try:
-        return Entry(
-            profile=Profile(provider=provider, id=id, known=known, **profile),
-            rules=CacheRules(provider=provider, model=id, **rules),
-        )
+        return CacheRules(provider=provider, model=id, **rules)
     except InvalidCatalog as problem:
         # Each row is right by itself; the last one laid is the one that does not fit.
         last = [row for row in applying if row.kind == "rules"][-1]

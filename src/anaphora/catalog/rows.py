@@ -1,9 +1,10 @@
 """TOML text to rows, strictly: whatever is not of the promised form is an `InvalidCatalog`.
 
-A file speaks of one provider. It holds `[[rules]]` and `[[profiles]]` rows, each with the figures
-that one source gives: for the `models` it names, or for the whole provider when it names none.
-Rows are layers: a later one wins over an earlier one, figure by figure. So a fact is written once,
-the way it was published, and an override is a row that comes last.
+A file speaks of one provider, or of several that have most rows in common. It holds `[[rules]]` and
+`[[profiles]]` rows, each with the figures that one source gives: for the `models` it names, or for
+the whole provider when it names none. Rows are layers: a later one wins over an earlier one, figure
+by figure. So a fact is written once, the way it was published, and an override is a row that comes
+last.
 
     provider = "anthropic"
 
@@ -15,6 +16,16 @@ the way it was published, and an override is a row that comes last.
     read_price = { value = 0.1, source = "the price page", date = 2026-11-14 }
 
 A figure with a source of its own needs a date of its own: the row's would be the wrong one.
+
+A provider that caches otherwise on another of its protocols says so in a rules row with `wires`: it
+holds only for calls on those.
+
+    [[rules]]
+    wires = ["anthropic"]
+    mechanism = "explicit"
+
+A file of several providers begins with `providers = ["…", "…"]`, and a row that is not for all of
+them has `providers` too.
 """
 
 from __future__ import annotations
@@ -45,11 +56,13 @@ def fields_of(kind: Kind) -> dict[str, msgspec.structs.FieldInfo]:
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures one row states, decoded; `models` is empty when it means the whole provider."""
+    """The figures one row states, decoded, for one provider; `models` is empty when it means all of
+    its models, `wires` when it means every wire."""
 
     kind: Kind
     provider: str
     models: tuple[str, ...]
+    wires: tuple[str, ...]
     figures: dict[str, Any]
     file: str
     name: str
@@ -63,37 +76,84 @@ def decode_rows(text: str, *, file: str) -> tuple[Row, ...]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise InvalidCatalog(f"not TOML: {problem}", file=file) from problem
-    provider = table.pop("provider", None)
-    if not isinstance(provider, str) or not provider:
-        raise InvalidCatalog('a file starts with provider = "…"', file=file)
+    providers = _providers(table, file)
     rows: list[Row] = []
     for kind in _STRUCTS:
         tables = table.pop(kind, [])
         if not isinstance(tables, list) or not all(isinstance(row, dict) for row in tables):
             raise InvalidCatalog(f"write rows as [[{kind}]]", file=file, row=kind)
-        rows += (_row(row, kind, provider, file, at) for at, row in enumerate(tables))
+        for at, row in enumerate(tables):
+            rows += _row(row, kind, providers, file, at)
     if table:
         raise InvalidCatalog(f"unknown field {min(table)!r}", file=file)
     return tuple(rows)
 
 
-def _row(table: dict[str, Any], kind: Kind, provider: str, file: str, at: int) -> Row:
+def _providers(table: dict[str, Any], file: str) -> tuple[str, ...]:
+    """Whom the file speaks of."""
+    if "provider" in table:
+        one = table.pop("provider")
+        named = (one,) if isinstance(one, str) else ()
+    else:
+        named = _convert(table.pop("providers", []), tuple[str, ...], "providers", file, "")
+    if not named or not all(named):
+        raise InvalidCatalog('a file starts with provider = "…"', file=file)
+    return named
+
+
+def _row(
+    table: dict[str, Any], kind: Kind, providers: tuple[str, ...], file: str, at: int
+) -> list[Row]:
     name = f"{kind}[{at}]"
-    models = _convert(table.get("models", []), tuple[str, ...], "models", file, name)
+    models = _named(table, "models", file, name)
     if models:
         name += f" ({', '.join(models)})"
-    elif "models" in table:
-        raise InvalidCatalog("models names none; leave it out", file=file, row=name)
+    known = {"models", *_PROVENANCE}
+    if kind == "rules":
+        known.add("wires")
+    if len(providers) > 1:
+        known.add("providers")
+    wires = _named(table, "wires", file, name) if "wires" in known else ()
+    own = _named(table, "providers", file, name) if "providers" in known else ()
+    if foreign := [provider for provider in own if provider not in providers]:
+        message = f"the file does not speak of {foreign[0]!r}"
+        raise InvalidCatalog(message, file=file, row=name)
+    figures = _figures(table, kind, known, file, name)
+    return [
+        Row(
+            kind=kind,
+            provider=provider,
+            models=models,
+            wires=wires,
+            figures=figures,
+            file=file,
+            name=name,
+        )
+        for provider in own or providers
+    ]
+
+
+def _named(table: dict[str, Any], key: str, file: str, row: str) -> tuple[str, ...]:
+    """What a row is for: nothing where it says nothing, which means all."""
+    names: tuple[str, ...] = _convert(table.get(key, []), tuple[str, ...], key, file, row)
+    if key in table and not names:
+        raise InvalidCatalog(f"{key} names none; leave it out", file=file, row=row)
+    return names
+
+
+def _figures(
+    table: dict[str, Any], kind: Kind, known: set[str], file: str, row: str
+) -> dict[str, Any]:
     provenance = {key: table[key] for key in _PROVENANCE if key in table}
     fields = fields_of(kind)
     figures: dict[str, Any] = {}
     for key, value in table.items():
-        if key == "models" or key in _PROVENANCE:
+        if key in known:
             continue
         if key not in fields:
-            raise InvalidCatalog(f"unknown field {key!r}", file=file, row=name)
-        figures[key] = _convert(_spelled_out(value, provenance), fields[key].type, key, file, name)
-    return Row(kind=kind, provider=provider, models=models, figures=figures, file=file, name=name)
+            raise InvalidCatalog(f"unknown field {key!r}", file=file, row=row)
+        figures[key] = _convert(_spelled_out(value, provenance), fields[key].type, key, file, row)
+    return figures
 
 
 def _spelled_out(value: Any, provenance: dict[str, Any]) -> Any:
