@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .blocks import PromptBlock, flatten_blocks
-from .cache_plan import BlockMark, PartMark, PromptCachePlan, ToolMark
+from .cache_plan import BlockMark, Earlier, PartMark, PromptCachePlan, ToolMark
 from .call import Call, OutputSchema, Params, Reasoning, ToolChoice
 from .compaction import Compaction, atomic_units, compact
 from .context import RenderedContext
@@ -16,6 +16,7 @@ __all__ = [
     "Compaction",
     "ContextFingerprint",
     "Continuation",
+    "Earlier",
     "OutputSchema",
     "Params",
     "PartMark",

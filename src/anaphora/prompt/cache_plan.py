@@ -43,6 +43,13 @@ class PartMark(_Mark, tag="part", frozen=True):
 Mark: TypeAlias = ToolMark | BlockMark | PartMark
 
 
+class Earlier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A response given before, by the id its provider knows it by."""
+
+    provider: str
+    id: str
+
+
 class PromptCachePlan(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
@@ -67,5 +74,5 @@ class PromptCachePlan(
     """Write the cache, answer nothing."""
     diagnose: bool = False
     """Ask the provider why a prefix was missed,"""
-    compare_with: str | None = None
-    """compared with this earlier response."""
+    compare_with: Earlier | None = None
+    """compared with this one."""

@@ -33,6 +33,8 @@ class PartStart(_Event, tag="part-start", frozen=True):
     kind: str
     id: str | None = None
     name: str | None = None
+    item: str | None = None
+    """The id of what the part is said in, where that has one of its own."""
 
 
 class PartDelta(_Event, tag="part-delta", frozen=True):

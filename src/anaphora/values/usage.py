@@ -31,6 +31,8 @@ class Usage(
     """Everything the model produced, reasoning included."""
     reasoning: int | None = None
     """The part of `output` that was reasoning."""
+    overlap: int = 0
+    """Input tokens that the provider counted in two places; here they are in one."""
     raw: str | None = None
     """The provider's own usage object, as JSON text."""
 

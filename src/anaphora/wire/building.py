@@ -101,10 +101,11 @@ class ReplyBuilder:
         *,
         id: str | None = None,
         name: str | None = None,
+        item: str | None = None,
     ) -> list[Event]:
         events = self.start(self.id, self.model)
         self.open[index] = OpenPart(kind, self._text_size, finish)
-        events.append(PartStart(index, kind, id, name))
+        events.append(PartStart(index, kind, id, name, item))
         return events
 
     def said(self, index: int, text: str) -> PartDelta:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from anaphora.rendered import Addition, ChunkLog, Rendered, Run
 from anaphora.values import Conversation, Message, Section, SegmentRole
 
+from .foreign import tell_foreign
+
 #: Renders messages into an addition, given the wire role that stands before them in the log.
 AddMessages = Callable[[Addition, Sequence[Message], str | None], None]
 
@@ -53,19 +55,26 @@ def usable(previous: Rendered | None, wire: str, model: str) -> Rendered | None:
 
 
 def continue_log(
-    messages: Conversation, last: Run | None, shared: int, add: AddMessages
+    messages: Conversation,
+    last: Run | None,
+    shared: int,
+    add: AddMessages,
+    wire: str,
+    where: str,
 ) -> tuple[ChunkLog, int]:
     """A log that holds these messages, and how many of its chunks they take.
 
     The first `shared` messages say what the last turn's said: their chunks are kept as they are,
-    and only the rest is rendered.
+    and only the rest is rendered. What another wire than `wire` left in it is told.
     """
     log = last.log if last is not None and shared else ChunkLog()
     at = log.message_ends[shared - 1] if shared else 0
     if shared < len(messages):
         role = log.roles[log.wire_message_of(at - 1)] if at else None
         addition = log.continued(at, shared)
-        add(addition, messages[shared:], role)
+        new = messages[shared:]
+        add(addition, new, role)
+        tell_foreign(addition, new, wire, where)
         log = log.append(addition)
         at = log.message_ends[len(messages) - 1]
     return log, at

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
+from anaphora.canonical import string
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
-from anaphora.values import AnyTool, Extras, Notice, Tool
+from anaphora.values import Extras, Notice
+
+from .fields import UNREADABLE
+from .foreign import foreign_extras
 
 ANTHROPIC_TIERS = ("standard_only",)
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def exactly(call: Call) -> bytes:
@@ -22,11 +30,65 @@ def exactly(call: Call) -> bytes:
 
 
 def foreign_fields(call: Call, wire: str) -> list[Notice]:
-    """Fields that came along for another wire and mean nothing to this one."""
-    notices = _foreign(call.extras, wire, "extras")
-    for index, tool in enumerate(call.tools):
-        notices += _foreign_tool(tool, wire, f"tools[{index}].extras")
-    return notices
+    """Fields of the request that came along for another wire."""
+    return foreign_extras(call.extras, wire, "extras")
+
+
+def with_extras(
+    fields: dict[str, bytes], extras: Extras | None, wire: str, taken: tuple[str, ...]
+) -> bytes:
+    """Members that end a body: what is said here, then what came along for this wire.
+
+    An object may be said in part here and have come along in part. What is said twice is an error:
+    nobody could tell which of the two the provider would take. `taken` are the fields that the
+    body has already.
+    """
+    if extras is None or wire not in extras:
+        return _members(fields)
+    path = f"extras.{wire}"
+    for name, came in _object(extras[wire], path).items():
+        if name in taken:
+            raise InvalidRequest("the call says this already; take it out", path=f"{path}.{name}")
+        said = fields.get(name)
+        fields[name] = bytes(came) if said is None else _merged(said, came, f"{path}.{name}")
+    return _members(fields)
+
+
+def _merged(said: bytes, came: msgspec.Raw, path: str) -> bytes:
+    if said[:1] == b"{" and bytes(came)[:1] == b"{":
+        whole, more = _object(said, path), _object(came, path)
+        if not (twice := whole.keys() & more.keys()):
+            return b"{" + _members(whole | more)[1:] + b"}"
+        path = f"{path}.{min(twice)}"
+    raise InvalidRequest(
+        "a parameter of the call says this already; take one of them out", path=path
+    )
+
+
+def _members(fields: Mapping[str, bytes | msgspec.Raw]) -> bytes:
+    return b"".join(b"," + string(name) + b":" + bytes(raw) for name, raw in fields.items())
+
+
+def _object(text: str | bytes | msgspec.Raw, path: str) -> dict[str, msgspec.Raw]:
+    try:
+        return _decode(text)
+    except UNREADABLE as problem:
+        raise InvalidRequest(f"not a JSON object: {problem}", path=path) from None
+
+
+def earlier_of(call: Call, providers: tuple[str, ...]) -> str | None:
+    """The id of the response to compare with, when it is one of these providers'."""
+    earlier = call.ir.cache.compare_with
+    return earlier.id if earlier is not None and earlier.provider in providers else None
+
+
+def foreign_earlier(call: Call, providers: tuple[str, ...]) -> list[Notice]:
+    """A response to compare with that another provider gave."""
+    earlier = call.ir.cache.compare_with
+    if earlier is None or earlier.provider in providers:
+        return []
+    why = f"a response of {earlier.provider}'s means nothing here; left out"
+    return [Notice("cache_option_left_out", why, "cache.compare_with")]
 
 
 def foreign_tier(call: Call) -> list[Notice]:
@@ -51,22 +113,3 @@ def continuation_left_out(call: Call) -> list[Notice]:
             "continuation",
         )
     ]
-
-
-def _foreign_tool(tool: AnyTool, wire: str, path: str) -> list[Notice]:
-    return _foreign(tool.extras, wire, path) if isinstance(tool, Tool) else []
-
-
-def _foreign(extras: Extras | None, wire: str, path: str) -> list[Notice]:
-    return [
-        Notice("foreign_fields", f"{_named(text)} of {name}: left out", f"{path}.{name}")
-        for name, text in (extras or {}).items()
-        if name != wire and not name.startswith(f"{wire}.")
-    ]
-
-
-def _named(text: str) -> str:
-    try:
-        return ", ".join(msgspec.json.decode(text, type=dict[str, msgspec.Raw])) or "fields"
-    except msgspec.DecodeError:
-        return "fields"

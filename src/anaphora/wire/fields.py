@@ -122,6 +122,28 @@ class Fields:
         del self._fields[name]
         return value
 
+    def partly(self, name: str, kind: type[T]) -> T | None:
+        """A field that is an object, as a struct of those members that are understood, each by
+        itself. The others stay for the rest, under the object's name; all of them do when one that
+        the struct needs is not understood."""
+        raw = self._fields.get(name)
+        if raw is None or bytes(raw)[:1] != b"{":
+            return None
+        inner = Fields(raw, f"{self.path}.{name}", self.failure)
+        inner.drop_nulls()
+        known: dict[str, Any] = {}
+        for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]
+            value = inner.known(field.encode_name, field.type)
+            if value is not None:
+                known[field.name] = value
+            elif field.required:
+                return None
+        if inner._fields:
+            self._fields[name] = msgspec.Raw(inner.whole().encode())
+        else:
+            del self._fields[name]
+        return kind(**known)
+
     def raw(self, name: str) -> bytes | None:
         """A field as it came; None when it is missing."""
         raw = self._fields.pop(name, None)

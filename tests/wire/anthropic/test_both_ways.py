@@ -12,7 +12,7 @@ from support import strategies as some
 
 from anaphora import catalog
 from anaphora.errors import AnaphoraError, InvalidRequest
-from anaphora.prompt import Call
+from anaphora.prompt import Call, Reasoning
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import (
     Conversation,
@@ -127,9 +127,10 @@ def test_parse_finds_a_name_for_everything_it_knows() -> None:
     assert marks == [((0, 0), "5m"), ((0,), "1h")]
     assert call.ir.cache.automatic == "5m"
     assert call.ir.cache.diagnose
+    assert call.params.reasoning == Reasoning("enabled", budget_tokens=2048)
     assert json.loads((call.extras or {})["anthropic"]) == {
         "container": {"id": "c"},
-        "thinking": REQUEST["thinking"],
+        "thinking": {"future": True},
     }
 
 

@@ -124,7 +124,7 @@ def test_fields_stand_in_one_order() -> None:
         (None, b"]}]}"),
         ({"anthropic": "{}"}, b"]}]}"),
         ({"openai": '{"seed":1}'}, b"]}]}"),
-        ({"anthropic": '{"speed" : "fast"}'}, b']}],"speed" : "fast"}'),
+        ({"anthropic": '{"speed" : "fast"}'}, b']}],"speed":"fast"}'),
     ],
 )
 def test_extras_of_this_wire_travel_along(extras: Extras | None, end: bytes) -> None:

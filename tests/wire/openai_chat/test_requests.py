@@ -297,7 +297,7 @@ CACHE: list[tuple[PromptCachePlan, bytes]] = [
     (PromptCachePlan(key="k"), b'"prompt_cache_key":"k"'),
     (PromptCachePlan(mode="explicit"), b'"prompt_cache_options":{"mode":"explicit"}'),
     (
-        PromptCachePlan(mode="implicit", message_ttl="30m"),
+        PromptCachePlan(mode="implicit", automatic="30m"),
         b'"prompt_cache_options":{"mode":"implicit","ttl":"30m"}',
     ),
     (PromptCachePlan(retention="24h"), b'"prompt_cache_retention":"24h"'),

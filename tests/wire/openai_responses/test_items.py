@@ -15,6 +15,7 @@ from anaphora.prompt import (
     BlockMark,
     Call,
     Continuation,
+    Earlier,
     OutputSchema,
     Params,
     PartMark,
@@ -550,7 +551,7 @@ def test_cache_fields_both_ways() -> None:
         automatic="12h",
         prewarm=True,
         diagnose=True,
-        compare_with="resp_1",
+        compare_with=Earlier("openai", "resp_1"),
         retention="24h",
     )
     rendered = render(chat(Message.user("u"), cache=plan))
@@ -629,7 +630,9 @@ def test_a_ttl_that_does_not_exist_here_becomes_another(asked: Any, said: str) -
 
 
 def test_options_the_model_does_not_have_are_notices() -> None:
-    plan = PromptCachePlan(mode="explicit", prewarm=True, automatic="30m", compare_with="r")
+    plan = PromptCachePlan(
+        mode="explicit", prewarm=True, automatic="30m", compare_with=Earlier("openai", "r")
+    )
     rendered = render(chat(Message.user("u"), model=OLD, cache=plan))
     assert {notice.path for notice in rendered.notices} == {
         "cache.mode",

@@ -156,7 +156,7 @@ def test_why_it_stopped(changes: dict[str, Any], stop: str, raw: str | None) -> 
         ),
         (
             {"input_tokens": 1, "input_tokens_details": {"cached_tokens": 3}},
-            Usage(uncached=0, read=3),
+            Usage(uncached=0, read=1),
         ),
         ({}, Usage()),
     ],
@@ -246,13 +246,13 @@ def test_a_stream_gives_the_same_events_cut_at_every_byte(name: str) -> None:
 
 def test_what_a_stream_says_on_the_way() -> None:
     events = events_of(stream("everything"))
-    begun = [(e.index, e.kind, e.id, e.name) for e in events if isinstance(e, PartStart)]
+    begun = [(e.index, e.kind, e.item, e.id, e.name) for e in events if isinstance(e, PartStart)]
     assert begun == [
-        (0, "thinking", "rs_1", None),
-        (1, "opaque", "ws_1", None),
-        (2, "text", "msg_1", None),
-        (3, "refusal", "msg_1", None),
-        (4, "tool_call", "call_1", "look_up"),
+        (0, "thinking", "rs_1", None, None),
+        (1, "opaque", "ws_1", None, None),
+        (2, "text", "msg_1", None, None),
+        (3, "refusal", "msg_1", None, None),
+        (4, "tool_call", "fc_1", "call_1", "look_up"),
     ]
     said: dict[int, str] = {}
     for event in events:

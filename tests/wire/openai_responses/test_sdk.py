@@ -20,6 +20,7 @@ from anaphora.prompt import (
     BlockMark,
     Call,
     Continuation,
+    Earlier,
     OutputSchema,
     Params,
     PartMark,
@@ -177,7 +178,7 @@ CALLS: dict[str, Call] = {
             automatic="12h",
             prewarm=True,
             diagnose=True,
-            compare_with="resp_1",
+            compare_with=Earlier("openai", "resp_1"),
             retention="24h",
         )
     ),

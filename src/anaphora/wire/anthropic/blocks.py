@@ -129,6 +129,10 @@ def thinking(part: Thinking, notices: Notices) -> bytes | None:
         )
         return None
     if part.signature is not None:
+        if part.data is not None:
+            notices.append(
+                Notice("redacted_left_out", "signed reasoning holds no data; left out", "data")
+            )
         return (
             b'{"type":"thinking","thinking":'
             + string(part.text)

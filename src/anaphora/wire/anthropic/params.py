@@ -8,9 +8,16 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
-from anaphora.wire.enveloping import continuation_left_out, exactly, foreign_fields
+from anaphora.wire.enveloping import (
+    continuation_left_out,
+    earlier_of,
+    exactly,
+    foreign_earlier,
+    foreign_fields,
+    with_extras,
+)
 
-from .blocks import WIRE, closing
+from .blocks import WIRE
 
 TIERS = ("auto", "standard_only")
 _NO_PLACE = (
@@ -23,6 +30,7 @@ _NO_PLACE = (
     "include",
     "truncation",
 )
+_TAKEN = ("model", "max_tokens", "tools", "system", "messages")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
 
 
@@ -147,10 +155,10 @@ def tail(call: Call, knobs: tuple[tuple[str, bytes], ...]) -> bytes:
     if params.stream:
         fields["stream"] = b"true"
     if call.ir.cache.diagnose:
-        compared = dumps(call.ir.cache.compare_with, path="cache.compare_with")
+        earlier = earlier_of(call, (WIRE,))
+        compared = b"null" if earlier is None else string(earlier)
         fields["diagnostics"] = b'{"previous_message_id":' + compared + b"}"
-    body = b"".join(b"," + string(name) + b":" + value for name, value in fields.items())
-    return body + closing(call.extras)
+    return with_extras(fields, call.extras, WIRE, _TAKEN) + b"}"
 
 
 def notices(call: Call) -> list[Notice]:
@@ -193,7 +201,7 @@ def notices(call: Call) -> list[Notice]:
         for name in ("key", "mode", "retention")
         if getattr(call.ir.cache, name) is not None
     ]
-    return told
+    return told + foreign_earlier(call, (WIRE,))
 
 
 def _left_out(field: str, why: str) -> Notice:

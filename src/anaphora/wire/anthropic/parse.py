@@ -18,6 +18,7 @@ import msgspec
 from anaphora.prompt import (
     BlockMark,
     Call,
+    Earlier,
     OutputSchema,
     Params,
     PartMark,
@@ -71,6 +72,10 @@ class _OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_id: str | None = None
+
+
+class _Diagnostics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    previous_message_id: str | None = None
 
 
 class _Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -163,9 +168,9 @@ def _parse_fields(fields: Fields) -> Call:
         service_tier=fields.maybe("service_tier", str),
         stream=fields.maybe("stream", bool),
         tool_choice=fields.known("tool_choice", _Choice),
-        thinking=fields.known("thinking", _Thinking),
-        output_config=fields.known("output_config", _OutputConfig),
-        metadata=fields.known("metadata", _Metadata),
+        thinking=fields.partly("thinking", _Thinking),
+        output_config=fields.partly("output_config", _OutputConfig),
+        metadata=fields.partly("metadata", _Metadata),
     )
     fields.drop_nulls()
     return Call(
@@ -263,12 +268,14 @@ def _ttl(marker: CacheControl, fields: Fields) -> Ttl:
 
 def _cache_plan(fields: Fields, marks: tuple[Mark, ...]) -> PromptCachePlan:
     automatic = fields.maybe("cache_control", CacheControl)
-    asked = fields.nested("diagnostics")
+    asked = fields.partly("diagnostics", _Diagnostics)
     return PromptCachePlan(
         marks=marks,
         automatic=_ttl(automatic, fields) if automatic is not None else None,
         diagnose=asked is not None,
-        compare_with=asked.maybe("previous_message_id", str) if asked is not None else None,
+        compare_with=Earlier(WIRE, asked.previous_message_id)
+        if asked is not None and asked.previous_message_id is not None
+        else None,
     )
 
 

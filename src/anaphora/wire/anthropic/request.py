@@ -23,6 +23,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
+from anaphora.wire.foreign import foreign_sections
 from anaphora.wire.marking import resolve
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
@@ -84,6 +85,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         notices=(
             *envelope.notices,
             *foreign,
+            *foreign_sections(call, WIRE),
             *notices,
             *unmarked,
         ),
@@ -181,7 +183,7 @@ def _segment_log(
         shared = messages.common_prefix(last.source, ids=True)
         if last.log.contextual:
             shared = _unmoved(messages, shared, last, before, after)
-    return continue_log(messages, last, shared, add)
+    return continue_log(messages, last, shared, add, WIRE, segment.role.value)
 
 
 def _settled(runs: list[Run]) -> int:

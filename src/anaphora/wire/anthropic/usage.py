@@ -7,6 +7,7 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Usage, WriteTtl
+from anaphora.wire.counting import count, counts
 
 
 class _Creation(msgspec.Struct, frozen=True):
@@ -35,18 +36,18 @@ def read_usage(raw: bytes, path: str) -> Usage:
         raise Parse(str(problem), path=path) from None
     details = told.output_tokens_details
     return Usage(
-        uncached=told.input_tokens,
-        read=told.cache_read_input_tokens,
+        uncached=count(told.input_tokens),
+        read=count(told.cache_read_input_tokens),
         written=_written(told),
-        output=told.output_tokens,
-        reasoning=details.thinking_tokens if details is not None else None,
+        output=count(told.output_tokens),
+        reasoning=count(details.thinking_tokens) if details is not None else None,
         raw=raw.decode(),
     )
 
 
 def _written(told: _Usage) -> dict[WriteTtl, int] | None:
     split = told.cache_creation
-    total = told.cache_creation_input_tokens
+    total = count(told.cache_creation_input_tokens)
     if split is None:
         return None if total is None else {"unsplit": total} if total else {}
     by_ttl: dict[WriteTtl, int] = {
@@ -55,7 +56,7 @@ def _written(told: _Usage) -> dict[WriteTtl, int] | None:
     }
     if total is not None and (rest := total - sum(by_ttl.values())) > 0:
         by_ttl["unsplit"] = rest
-    return {ttl: count for ttl, count in by_ttl.items() if count}
+    return counts(by_ttl)
 
 
 def write_usage(usage: Usage) -> bytes:

@@ -23,6 +23,10 @@ BY_ITSELF: dict[Ttl, bytes] = {"30m": b""}
 NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
 
 
+#: What a request can say of all its breakpoints.
+REQUEST_TTL: dict[Ttl, Ttl] = dict.fromkeys(NEAREST, "30m")
+
+
 class Facts(msgspec.Struct, frozen=True):
     max_tokens_field: str
     """max_completion_tokens or max_tokens."""

@@ -8,16 +8,23 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, PromptCachePlan, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
-from anaphora.wire.enveloping import continuation_left_out, exactly, foreign_fields, foreign_tier
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.enveloping import (
+    continuation_left_out,
+    exactly,
+    foreign_fields,
+    foreign_tier,
+    with_extras,
+)
+from anaphora.wire.marking import given_ttl
 
-from .facts import Facts
-from .parts import WIRE, extra_members
+from .facts import REQUEST_TTL, Facts
+from .parts import WIRE
 
 PATH = "/v1/chat/completions"
 
 #: Parameters that go by the same name and in the same form.
 _PLAIN = ("temperature", "top_p", "n", "seed", "frequency_penalty", "presence_penalty", "store")
+_TAKEN = ("model", "messages", "tools")
 _NO_PLACE = ("top_k", "include", "truncation")
 
 Knobs = tuple[tuple[str, bytes], ...]
@@ -97,7 +104,6 @@ _KNOB_FIELDS = {
 def tail(call: Call, facts: Facts, knobs: Knobs) -> bytes:
     """The body after the last run."""
     params = call.params
-    came = Fields(b"{" + extra_members(call.extras) + b"}", f"extras.{WIRE}", bad_request)
     fields: dict[str, bytes] = {}
     if params.max_tokens is not None:
         fields[facts.max_tokens_field] = _whole_number(params.max_tokens)
@@ -117,20 +123,14 @@ def tail(call: Call, facts: Facts, knobs: Knobs) -> bytes:
         fields["prompt_cache_retention"] = string(call.ir.cache.retention)
     if params.stream:
         # Counts come only when asked for, and nobody wants to be without them.
-        asked = came.nested("stream_options")
-        if asked is not None:
-            asked.raw("include_usage")
-        more = asked.rest() if asked is not None else b""
         fields["stream"] = b"true"
-        fields["stream_options"] = b'{"include_usage":true' + (b"," + more if more else b"") + b"}"
-    rest = came.rest()
-    said = b"".join(b"," + string(name) + b":" + value for name, value in fields.items())
-    return said + (b"," + rest if rest else b"") + b"}"
+        fields["stream_options"] = b'{"include_usage":true}'
+    return with_extras(fields, call.extras, WIRE, _TAKEN) + b"}"
 
 
 def notices(call: Call, facts: Facts) -> list[Notice]:
     """What was asked for and Chat Completions has no place for."""
-    told = []
+    told: list[Notice] = []
     params, reasoning, cache = call.params, call.params.reasoning, call.ir.cache
     if not call.ir.system_fields_agree():
         told.append(
@@ -153,9 +153,12 @@ def notices(call: Call, facts: Facts) -> list[Notice]:
             for name in ("mode", "budget_tokens", "display", "summary")
             if getattr(reasoning, name) is not None
         ]
-    unheard = [name for name in ("prewarm", "diagnose") if getattr(cache, name)]
-    if not facts.breakpoints and cache.mode is not None:
-        unheard.append("mode")
+    unheard = [name for name in ("prewarm", "diagnose", "compare_with") if getattr(cache, name)]
+    if facts.breakpoints:
+        if cache.automatic is not None:
+            given_ttl(cache.automatic, REQUEST_TTL, "cache.automatic", told)
+    else:
+        unheard += [name for name in ("mode", "automatic") if getattr(cache, name) is not None]
     told += [
         Notice("cache_option_left_out", "there is no such option here; left out", f"cache.{name}")
         for name in unheard
@@ -179,8 +182,8 @@ def _cache_options(cache: PromptCachePlan) -> dict[str, str]:
     options: dict[str, str] = {}
     if cache.mode is not None:
         options["mode"] = cache.mode
-    if cache.message_ttl == "30m":
-        options["ttl"] = "30m"
+    if cache.automatic is not None:
+        options["ttl"] = REQUEST_TTL[cache.automatic]
     return options
 
 

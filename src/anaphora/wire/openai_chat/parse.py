@@ -170,7 +170,7 @@ def _call(
     cached = options.prompt_cache_options
     cache = PromptCachePlan(
         marks=tuple(marks),
-        message_ttl=(cached and cached.ttl) or "5m",
+        automatic=cached.ttl if cached is not None else None,
         mode=cached.mode if cached is not None else None,
         key=options.prompt_cache_key,
         retention=options.prompt_cache_retention,

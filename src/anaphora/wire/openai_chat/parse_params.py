@@ -79,13 +79,13 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 _IF_KNOWN: dict[str, Any] = {
     "tool_choice": _Choice,
     "response_format": _Format,
-    "prompt_cache_options": _CacheOptions,
     "metadata": dict[str, str],
 }
+_IN_PART = ("stream_options", "prompt_cache_options")
 _OTHERS = {
     field.name: field.type
     for field in msgspec.structs.fields(Options)
-    if field.name not in (*_IF_KNOWN, "stream_options", "parallel_tool_calls")
+    if field.name not in (*_IF_KNOWN, *_IN_PART, "parallel_tool_calls")
 }
 _CHOICES: dict[str, Literal["auto", "none", "required"]] = {
     "auto": "auto",
@@ -100,8 +100,9 @@ def options_of(fields: Fields) -> Options:
     fields.drop_nulls()
     found: dict[str, Any] = {name: fields.maybe(name, kind) for name, kind in _OTHERS.items()}
     found |= {name: fields.known(name, kind) for name, kind in _IF_KNOWN.items()}
+    found["prompt_cache_options"] = fields.partly("prompt_cache_options", _CacheOptions)
     if found["stream"]:
-        found["stream_options"] = fields.known("stream_options", _StreamOptions)
+        found["stream_options"] = fields.partly("stream_options", _StreamOptions)
     if "tool_choice" not in fields:
         found["parallel_tool_calls"] = fields.maybe("parallel_tool_calls", bool)
     if (two := found["max_tokens"]) not in (None, found["max_completion_tokens"] or two):

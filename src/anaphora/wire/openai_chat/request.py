@@ -15,6 +15,7 @@ from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import Addition, ChunkLog, Rendered, Run
 from anaphora.values import AnyTool, CachePolicy, Message, Notice
 from anaphora.wire.continuing import cacheable, continue_log, last_run
+from anaphora.wire.foreign import foreign_sections
 from anaphora.wire.marking import given_ttl, resolve
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
@@ -74,6 +75,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         notices=(
             *envelope.notices,
             *foreign,
+            *foreign_sections(call, WIRE),
             *_section_notices(call, facts),
             *notices,
             *unmarked,
@@ -168,7 +170,7 @@ def _messages(
         ) -> None:
             add_messages(to, new, last_role, where, facts)
 
-        log, count = continue_log(segment.messages, last, shared, add)
+        log, count = continue_log(segment.messages, last, shared, add, WIRE, segment.role.value)
         notices += [notice for at, notice in log.notices if at < len(segment.messages)]
         if not count:
             continue

@@ -7,6 +7,7 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Usage
+from anaphora.wire.counting import count, counts, partition
 from anaphora.wire.fields import UNREADABLE
 
 
@@ -47,20 +48,18 @@ def read_usage(raw: bytes, path: str) -> Usage:
         told.num_cached_tokens,
         told.prompt_cache_hit_tokens,
     )
-    written = details.cache_write_tokens
-    uncached = told.prompt_tokens
-    if uncached is not None:
-        # Some hosts count what they wrote as read, too: no token is in the partition twice.
-        read = None if read is None else min(read, uncached)
-        written = None if written is None else min(written, uncached - (read or 0))
-        uncached -= (read or 0) + (written or 0)
+    wrote = count(details.cache_write_tokens)
+    uncached, read, written, overlap = partition(
+        count(told.prompt_tokens), read, None if wrote is None else counts({"30m": wrote})
+    )
     reasoning = told.completion_tokens_details
     return Usage(
         uncached=uncached,
         read=read,
-        written=None if written is None else {"30m": written} if written else {},
-        output=told.completion_tokens,
-        reasoning=reasoning.reasoning_tokens if reasoning is not None else None,
+        written=written,
+        output=count(told.completion_tokens),
+        reasoning=count(reasoning.reasoning_tokens) if reasoning is not None else None,
+        overlap=overlap,
         raw=raw.decode(),
     )
 
@@ -91,5 +90,5 @@ def write_usage(usage: Usage) -> bytes:
     return dumps(fields, path="usage")
 
 
-def _first(*counts: int | None) -> int | None:
-    return next((count for count in counts if count is not None), None)
+def _first(*told: int | None) -> int | None:
+    return next((tokens for tokens in map(count, told) if tokens is not None), None)

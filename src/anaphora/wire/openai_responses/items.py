@@ -270,6 +270,8 @@ def add_messages(
             else:
                 data = b"," + spoken.data
             to.chunk(spoken.kind, data, -1 if spoken.markable and traits.explicit else None)
+        if not message.parts:
+            to.notice(Notice("empty_message", "a message without parts is left out", place))
         to.end_message(message.id)
 
 

@@ -10,11 +10,19 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice, SegmentRole, Ttl
-from anaphora.wire.enveloping import exactly, foreign_fields, foreign_tier
+from anaphora.wire.enveloping import (
+    earlier_of,
+    exactly,
+    foreign_earlier,
+    foreign_fields,
+    foreign_tier,
+    with_extras,
+)
 
-from .content import WIRE, closing
+from .content import OURS, WIRE
 from .traits import Traits
 
+_TAKEN = ("model", "input", "instructions", "tools")
 _NO_PLACE = ("stop", "seed", "n", "top_k", "frequency_penalty", "presence_penalty")
 
 #: How long a breakpoint may live here, for every TTL that one may ask for.
@@ -109,8 +117,7 @@ def tail(call: Call, traits: Traits, turned: dict[str, bytes]) -> bytes:
     plain("prompt_cache_retention", cache.retention, "cache.retention")
     if params.stream:
         fields["stream"] = b"true"
-    body = b"".join(b"," + string(name) + b":" + value for name, value in fields.items())
-    return body + closing(call.extras)
+    return with_extras(fields, call.extras, WIRE, _TAKEN) + b"}"
 
 
 def notices(call: Call, traits: Traits) -> list[Notice]:
@@ -136,6 +143,7 @@ def notices(call: Call, traits: Traits) -> list[Notice]:
             )
         )
     told += _about_cache(call, traits) + _about_continuation(call)
+    told += foreign_earlier(call, OURS)
     return told + foreign_fields(call, WIRE) + foreign_tier(call)
 
 
@@ -274,6 +282,6 @@ def _cache_options(call: Call) -> dict[str, object]:
         options["ttl"] = TTLS[cache.automatic]
     if cache.prewarm:
         options["prewarm"] = True
-    if cache.compare_with is not None:
-        options["comparison_response_id"] = cache.compare_with
+    if (earlier := earlier_of(call, OURS)) is not None:
+        options["comparison_response_id"] = earlier
     return options

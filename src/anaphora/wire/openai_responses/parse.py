@@ -23,6 +23,7 @@ from anaphora.prompt import (
     BlockMark,
     Call,
     Continuation,
+    Earlier,
     OutputSchema,
     Params,
     PartMark,
@@ -155,8 +156,8 @@ def _parse_fields(fields: Fields) -> Call:
         top_p=fields.maybe("top_p", float),
         tool_choice=choice,
         parallel_tool_calls=parallel,
-        reasoning=fields.known("reasoning", _Reasoning),
-        text=fields.known("text", _Text),
+        reasoning=fields.partly("reasoning", _Reasoning),
+        text=fields.partly("text", _Text),
         metadata=fields.known("metadata", dict[str, str]),
         user=fields.maybe("user", str),
         service_tier=fields.maybe("service_tier", str),
@@ -166,7 +167,7 @@ def _parse_fields(fields: Fields) -> Call:
         stream=fields.maybe("stream", bool),
         prompt_cache_key=fields.maybe("prompt_cache_key", str),
         prompt_cache_retention=fields.maybe("prompt_cache_retention", str),
-        prompt_cache_options=fields.known("prompt_cache_options", _CacheOptions),
+        prompt_cache_options=fields.partly("prompt_cache_options", _CacheOptions),
     )
     items = _items(fields.raw("input"))
     instructions = fields.maybe("instructions", str)
@@ -308,6 +309,7 @@ def _tools(found: list[msgspec.Raw]) -> tuple[AnyTool, ...]:
 def _cache_plan(
     options: _Options, cache: _CacheOptions, marks: tuple[Mark, ...]
 ) -> PromptCachePlan:
+    compared = cache.comparison_response_id
     return PromptCachePlan(
         marks=marks,
         automatic=cache.ttl,
@@ -315,8 +317,8 @@ def _cache_plan(
         key=options.prompt_cache_key,
         retention=options.prompt_cache_retention,
         prewarm=cache.prewarm,
-        diagnose=cache.comparison_response_id is not None,
-        compare_with=cache.comparison_response_id,
+        diagnose=compared is not None,
+        compare_with=None if compared is None else Earlier("openai", compared),
     )
 
 

@@ -24,6 +24,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.continuing import cacheable, continue_log, last_run
+from anaphora.wire.foreign import foreign_sections
 from anaphora.wire.marking import resolve
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
@@ -103,6 +104,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         notices=(
             *envelope.notices,
             *foreign,
+            *foreign_sections(call, WIRE),
             *(notice for run in runs for notice in run.notices()),
             *unmarked,
         ),
@@ -279,7 +281,7 @@ def _segment_log(segment: Segment, model: Traits, last: Run | None) -> tuple[Chu
         add_messages(to, new, state, segment.role.value, model)
 
     shared = segment.messages.common_prefix(last.source, ids=True) if last is not None else 0
-    return continue_log(segment.messages, last, shared, add)
+    return continue_log(segment.messages, last, shared, add, WIRE, segment.role.value)
 
 
 def _check_not_empty(call: Call, said: object) -> None:

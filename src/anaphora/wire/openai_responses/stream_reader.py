@@ -345,9 +345,10 @@ class StreamReader:
 
         head = item.head
         if kind == "tool_call" and isinstance(head, _CallHead):
-            return self._build.begin(index, kind, finish, id=head.call_id, name=head.name)
-        # Whoever writes the stream again needs the item's id from the start.
-        return self._build.begin(index, kind, finish, id=head.id)
+            return self._build.begin(
+                index, kind, finish, id=head.call_id, name=head.name, item=head.id
+            )
+        return self._build.begin(index, kind, finish, item=head.id)
 
 
 def _made(kind: str, said: str, head: _ItemHead) -> Part:

@@ -37,7 +37,7 @@ from .reply import skeleton, write_reply, write_stop
 
 _SPOKEN = ("text", "refusal")
 #: Parts that may be announced before their end, and how the ids of their items begin.
-_PREFIXES = {"text": "msg", "refusal": "msg", "thinking": "rs"}
+_PREFIXES = {"text": "msg", "refusal": "msg", "thinking": "rs", "tool_call": "fc"}
 #: How an item begins, when nothing of it is known but its id.
 _BEGINNINGS = {
     "text": b'{"type":"message","id":%b,"status":"in_progress","role":"assistant","content":[]}',
@@ -66,9 +66,9 @@ class StreamWriter:
 
     An item keeps the id it was announced with. So a part is announced at its second delta, or at
     its end if that comes first: a whole answer keeps all its ids that way, and one that is still
-    being made waits for one delta only. Two kinds wait for their end, since only that tells what
-    their beginning has to say: a call (the id of its item) and text behind text (whether it begins
-    a message of its own).
+    being made waits for one delta only. Text behind text waits for its end, since only that tells
+    whether it begins a message of its own. Items do not overlap here: a part that is said while
+    another is under way waits for that one's end.
     """
 
     def __init__(self) -> None:
@@ -81,6 +81,10 @@ class StreamWriter:
         self._message: list[Part] | None = None
         """The parts of the message that is open."""
         self._open: dict[int, _Open] = {}
+        self._under_way: int | None = None
+        """The part that was announced and has not ended."""
+        self._waiting: list[PartEnd] = []
+        """Parts that ended meanwhile."""
         self._announced: dict[int, str] = {}
         """The ids that parts were announced with before their own were known."""
 
@@ -89,15 +93,20 @@ class StreamWriter:
             return self._start(event)
         if isinstance(event, PartStart):
             self._open[event.index] = _Open(event)
-            return b"" if event.kind in _SPOKEN else self._close_message()
+            if event.kind in _SPOKEN or self._under_way is not None:
+                return b""
+            return self._close_message()
         if isinstance(event, PartDelta):
             return self._on_delta(event)
         if isinstance(event, PartEnd):
-            return self._on_end(event)
+            if self._under_way not in (None, event.index):
+                self._waiting.append(event)
+                return b""
+            return self._on_end(event) + self._go_on()
         if isinstance(event, UsageUpdate):
             return b""  # the last event has the counts
         if isinstance(event, ReplyEnd):
-            return self._close_message() + self._end(event.reply)
+            return self._go_on() + self._close_message() + self._end(event.reply)
         assert isinstance(event, ReplyFail)
         code = b"null" if event.code is None else string(event.code)
         told = (("code", code), ("message", string(event.message)), ("param", b"null"))
@@ -130,18 +139,31 @@ class StreamWriter:
         unclear = kind in _SPOKEN and self._message is not None
         if len(part.held) < 2 or unclear or kind not in _PREFIXES:
             return b""
+        if self._under_way is not None:
+            return b""
         return self._announce(part)
 
     def _announce(self, part: _Open) -> bytes:
         """A part that goes on for longer: its item begins before all of it is known."""
         kind = part.start.kind
-        own = part.start.id or item_id(_PREFIXES[kind], self._reply_id, self._items)
-        beginning = _BEGINNINGS["thinking" if kind == "thinking" else "text"]
-        added = self._added(own, beginning % string(own))
+        start = part.start
+        own = start.item or item_id(_PREFIXES[kind], self._reply_id, self._items)
+        if kind == "tool_call":
+            item = _CALL % (string(own), string(start.id or ""), string(start.name or ""))
+        else:
+            item = _BEGINNINGS["thinking" if kind == "thinking" else "text"] % string(own)
+        closed = b"" if kind in _SPOKEN else self._close_message()
+        added = closed + self._added(own, item)
         if kind in _SPOKEN:
             self._message = []
-        part.announced = True
+        part.announced, self._under_way = True, start.index
         return added + self._begin(kind) + b"".join(self._delta(kind, d) for d in part.held)
+
+    def _go_on(self) -> bytes:
+        """What waited for the part that has ended."""
+        self._under_way = None
+        waiting, self._waiting = self._waiting, []
+        return b"".join(self._on_end(event) for event in waiting)
 
     def _on_end(self, event: PartEnd) -> bytes:
         part = self._open.pop(event.index, None) or _Open(PartStart(event.index, ""))

@@ -8,6 +8,7 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Usage, WriteTtl
+from anaphora.wire.counting import count, counts, partition
 from anaphora.wire.fields import UNREADABLE
 
 
@@ -41,29 +42,28 @@ def read_usage(raw: bytes, path: str) -> Usage:
     except UNREADABLE as problem:
         raise Parse(str(problem), path=path) from None
     of_input, of_output = told.input_tokens_details or _Input(), told.output_tokens_details
-    written = _written(of_input)
-    uncached = told.input_tokens
-    if uncached is not None:
-        uncached -= (of_input.cached_tokens or 0) + sum((written or {}).values())
-        uncached = max(0, uncached)
+    uncached, read, written, overlap = partition(
+        count(told.input_tokens), count(of_input.cached_tokens), _written(of_input)
+    )
     return Usage(
         uncached=uncached,
-        read=of_input.cached_tokens,
+        read=read,
         written=written,
-        output=told.output_tokens,
-        reasoning=of_output.reasoning_tokens if of_output is not None else None,
+        output=count(told.output_tokens),
+        reasoning=count(of_output.reasoning_tokens) if of_output is not None else None,
+        overlap=overlap,
         raw=raw.decode(),
     )
 
 
 def _written(told: _Input) -> dict[WriteTtl, int] | None:
-    split, total = told.cache_write_tokens_details, told.cache_write_tokens
+    split, total = told.cache_write_tokens_details, count(told.cache_write_tokens)
     if split is None:
         return None if total is None else {"unsplit": total} if total else {}
     by_ttl: dict[WriteTtl, int] = {"12h": split.ttl_12h_tokens, "30m": split.ttl_30m_tokens}
     if total is not None and (rest := total - sum(by_ttl.values())) > 0:
         by_ttl["unsplit"] = rest
-    return {ttl: count for ttl, count in by_ttl.items() if count}
+    return counts(by_ttl)
 
 
 def write_usage(usage: Usage) -> bytes:

@@ -1,0 +1,89 @@
+"""What came along from another wire and means nothing here: left out, and told by name.
+
+Extras are named after the wire they belong to. A name with a dot (`openai_responses.item`) says how
+a wire had put something: nothing is lost with it. Of the others, some are bookkeeping of their
+provider's, and empty ones say nothing; the rest is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from anaphora.prompt import Call
+from anaphora.rendered import Addition
+from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, Tool, ToolResult
+
+from .fields import UNREADABLE
+
+#: Ids, states and positions that providers give to what they have said.
+_BOOKKEEPING: dict[str, frozenset[str]] = {
+    "openai_responses": frozenset({"id", "status"}),
+    "openai_chat": frozenset({"index"}),
+}
+
+_EMPTY = (b"null", b"[]")
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def foreign_extras(extras: Extras | None, wire: str, path: str) -> list[Notice]:
+    """One notice for every other wire that brought something."""
+    if extras is None:
+        return []
+    told = []
+    for name, text in extras.items():
+        if name == wire or "." in name:
+            continue
+        if said := _said(name, text):
+            where = f"{path}.{name}" if path else name
+            told.append(Notice("foreign_fields", f"{said} of {name}: left out", where))
+    return told
+
+
+def foreign_sections(call: Call, wire: str) -> list[Notice]:
+    """Of tools and system blocks."""
+    told = []
+    for index, tool in enumerate(call.tools):
+        if isinstance(tool, Tool):
+            told += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
+    for index, block in enumerate(call.ir.system_field_blocks()):
+        told += foreign_extras(block.extras, wire, f"system[{index}].extras")
+    return told
+
+
+def tell_foreign(to: Addition, messages: Sequence[Message], wire: str, where: str) -> None:
+    """Notices for the parts of messages that were just added."""
+    for index, message in enumerate(messages):
+        for at, part in enumerate(message.parts):
+            if isinstance(part, ToolResult):
+                if part.extras is None and isinstance(part.content, str):
+                    continue
+            elif getattr(part, "extras", None) is None:
+                continue
+            position = to.first_message + index
+            path = f"{where}[{position}].parts[{at}]"
+            to.notices += [(position, notice) for notice in _part(part, wire, path)]
+
+
+def _part(part: Part, wire: str, path: str) -> list[Notice]:
+    if isinstance(part, Thinking | Opaque):
+        return []  # all of it is another provider's, and told as a whole
+    told = foreign_extras(part.extras, wire, f"{path}.extras")
+    if isinstance(part, ToolResult) and not isinstance(part.content, str):
+        for index, inner in enumerate(part.content):
+            told += _part(inner, wire, f"{path}.content[{index}]")
+    return told
+
+
+def _said(name: str, text: str) -> str:
+    """The names of the fields that say something, those inside an object with its name before."""
+    try:
+        members = _members(text)
+    except UNREADABLE:
+        return "fields"
+    known = _BOOKKEEPING.get(name, frozenset())
+    return ", ".join(
+        field for field, raw in members.items() if field not in known and bytes(raw) not in _EMPTY
+    )

@@ -1,0 +1,316 @@
+"""What a wire cannot say is told, and what it can say in part is said in part."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from anaphora import catalog, wire
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, Earlier, Params, PromptBlock, PromptCachePlan, PromptIR, Reasoning
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import (
+    Event,
+    Message,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Reply,
+    ReplyEnd,
+    ReplyStart,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+
+MODELS = {
+    "anthropic": "claude-sonnet-4-5",
+    "openai_chat": "gpt-5.6",
+    "openai_responses": "gpt-5.6",
+}
+every_wire = pytest.mark.parametrize("name", sorted(MODELS))
+
+
+def render(name: str, call: Call) -> Rendered:
+    return wire.get(name).render(call, catalog.profile(wire.PROVIDERS[name], call.model))
+
+
+def body(name: str, call: Call) -> Any:
+    rendered = render(name, call)
+    plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
+    return json.loads(wire.get(name).assemble(rendered, plan).body.join())
+
+
+def call(name: str, *messages: Message, **fields: Any) -> Call:
+    ir = PromptIR.chat(
+        list(messages) or [Message.user("hi")],
+        cache=fields.pop("cache", PromptCachePlan()),
+        system=fields.pop("system", ()),
+    )
+    fields.setdefault("params", Params(max_tokens=9))
+    return Call(ir=ir, model=MODELS[name], **fields)
+
+
+def parsed(name: str, **fields: Any) -> Call:
+    said: dict[str, Any] = {"model": MODELS[name]}
+    said["input" if name == "openai_responses" else "messages"] = [{"role": "user", "content": "x"}]
+    if name == "anthropic":
+        said["max_tokens"] = 5000
+    return wire.get(name).parse(json.dumps(said | fields).encode())
+
+
+def told(rendered: Rendered, code: str) -> list[str]:
+    return [notice.path for notice in rendered.notices if notice.code == code]
+
+
+# ── Objects that are understood in part ──────────────────────────────────────────────────────────
+
+IN_PART = [
+    ("openai_responses", "reasoning", {"effort": "low", "context": "all_turns"}),
+    ("openai_responses", "text", {"verbosity": "low", "tone": "dry"}),
+    ("openai_responses", "prompt_cache_options", {"mode": "explicit", "scope": "team"}),
+    ("openai_chat", "prompt_cache_options", {"mode": "explicit", "scope": "team"}),
+    ("anthropic", "thinking", {"type": "enabled", "budget_tokens": 1024, "block_binding": {}}),
+    ("anthropic", "output_config", {"effort": "low", "task_budget": 5}),
+    ("anthropic", "metadata", {"user_id": "u", "team": "t"}),
+    ("anthropic", "diagnostics", {"previous_message_id": "m", "depth": 2}),
+]
+
+
+@pytest.mark.parametrize("name, field, value", IN_PART)
+def test_an_object_with_one_unknown_member_comes_back_whole(
+    name: str, field: str, value: dict[str, Any]
+) -> None:
+    asked = parsed(name, **{field: value})
+    assert body(name, asked)[field] == value
+    left = json.loads((asked.extras or {})[name])
+    assert list(left) == [field]
+    assert len(left[field]) == 1, "what is understood is a parameter, not an extra"
+
+
+def test_an_effort_beside_something_unknown_reaches_the_other_wires() -> None:
+    asked = parsed("openai_responses", reasoning={"effort": "low", "context": "all_turns"})
+    assert asked.params.reasoning == Reasoning(effort="low")
+    chat = render("openai_chat", asked)
+    assert told(chat, "foreign_fields") == ["extras.openai_responses"]
+    assert body("openai_chat", asked)["reasoning_effort"] == "low"
+
+
+def test_an_object_whose_kind_is_unknown_is_left_as_it_is() -> None:
+    asked = parsed("anthropic", thinking={"type": "unheard_of", "budget_tokens": 1024})
+    assert asked.params.reasoning is None
+    assert body("anthropic", asked)["thinking"] == {"type": "unheard_of", "budget_tokens": 1024}
+
+
+# ── Extras that say what is said already ─────────────────────────────────────────────────────────
+
+
+@every_wire
+def test_a_field_said_twice_is_an_error(name: str) -> None:
+    twice = call(
+        name, params=Params(max_tokens=9, temperature=1), extras={name: '{"temperature":0}'}
+    )
+    with pytest.raises(InvalidRequest, match=rf"extras\.{name}\.temperature"):
+        render(name, twice)
+
+
+@every_wire
+def test_the_prompt_is_not_said_twice(name: str) -> None:
+    field = "input" if name == "openai_responses" else "messages"
+    with pytest.raises(InvalidRequest, match=rf"extras\.{name}\.{field}"):
+        render(name, call(name, extras={name: f'{{"{field}":[]}}'}))
+
+
+def test_a_member_said_twice_is_an_error() -> None:
+    params = Params(max_tokens=9, reasoning=Reasoning(effort="low"))
+    extras = {"openai_responses": '{"reasoning":{"effort":"high"}}'}
+    with pytest.raises(InvalidRequest, match=r"extras\.openai_responses\.reasoning\.effort"):
+        render("openai_responses", call("openai_responses", params=params, extras=extras))
+
+
+# ── What another wire left in the parts ──────────────────────────────────────────────────────────
+
+
+@every_wire
+def test_fields_of_parts_are_told_with_their_place(name: str) -> None:
+    cited = {"elsewhere": '{"citations":[{"cited":"a"}],"empty":[]}'}
+    talk = [
+        Message.user("hi"),
+        Message.assistant(Text("said", cited), ToolCall("c", "f", "{}", extras=cited)),
+        Message(role="tool", parts=(ToolResult("c", (Text("r", cited),)),)),
+    ]
+    rendered = render(name, call(name, *talk))
+    assert told(rendered, "foreign_fields") == [
+        "conversation[1].parts[0].extras.elsewhere",
+        "conversation[1].parts[1].extras.elsewhere",
+        "conversation[2].parts[0].content[0].extras.elsewhere",
+    ]
+    assert all("citations of elsewhere" in str(notice) for notice in rendered.notices)
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat"])
+def test_ids_and_states_of_items_make_no_noise(name: str) -> None:
+    text = Text(
+        "said",
+        {
+            "openai_responses": '{"annotations":[],"logprobs":[]}',
+            "openai_responses.item": '{"id":"msg_1","status":"completed","phase":"final_answer"}',
+        },
+    )
+    made = ToolCall("c", "f", "{}", extras={"openai_responses": '{"id":"fc_1","status":"done"}'})
+    talk = [
+        Message.user("hi"),
+        Message.assistant(text, made),
+        Message(role="tool", parts=(ToolResult("c", "r"),)),
+    ]
+    assert told(render(name, call(name, *talk)), "foreign_fields") == []
+
+
+@every_wire
+def test_fields_of_system_blocks_are_told(name: str) -> None:
+    block = PromptBlock("rules", "Be terse.", extras={"elsewhere": '{"citations":{}}'})
+    rendered = render(name, call(name, system=(block,)))
+    assert told(rendered, "foreign_fields") == ["system[0].extras.elsewhere"]
+
+
+@every_wire
+def test_a_notice_goes_when_what_it_is_about_goes(name: str) -> None:
+    """Notices on tools are not kept with the envelope, which does not know the tools."""
+    from anaphora.values import Tool
+
+    foreign = call(name, tools=(Tool("f", extras={"elsewhere": '{"x":1}'}),))
+    codec, profile = wire.get(name), catalog.profile(wire.PROVIDERS[name], MODELS[name])
+    first = codec.render(foreign, profile)
+    assert told(first, "foreign_fields")
+    second = codec.render(call(name, tools=(Tool("f"),)), profile, first)
+    assert not told(second, "foreign_fields")
+
+
+@every_wire
+def test_a_message_without_parts_is_told(name: str) -> None:
+    rendered = render(name, call(name, Message.user("hi"), Message(role="user", parts=())))
+    assert told(rendered, "empty_message") == ["conversation[1]"]
+
+
+# ── Cache options ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "name, whose", [("anthropic", "openai"), ("openai_responses", "anthropic")]
+)
+def test_law_6_a_response_to_compare_with_stays_with_its_provider(name: str, whose: str) -> None:
+    plan = PromptCachePlan(diagnose=True, compare_with=Earlier(whose, "id_of_theirs"))
+    rendered = render(name, call(name, cache=plan))
+    assert b"id_of_theirs" not in rendered.envelope.tail
+    assert "cache.compare_with" in told(rendered, "cache_option_left_out")
+
+
+def test_the_lifetime_of_a_request_goes_both_ways_between_openai_wires() -> None:
+    for one, other in (("openai_chat", "openai_responses"), ("openai_responses", "openai_chat")):
+        asked = parsed(one, prompt_cache_options={"ttl": "30m"})
+        assert asked.ir.cache.automatic == "30m"
+        assert body(other, asked)["prompt_cache_options"] == {"ttl": "30m"}
+        assert render(other, asked).notices == ()
+
+
+def test_a_lifetime_that_chat_does_not_have_is_told() -> None:
+    asked = parsed("openai_responses", prompt_cache_options={"ttl": "12h"})
+    assert told(render("openai_chat", asked), "ttl_changed") == ["cache.automatic"]
+    assert body("openai_chat", asked)["prompt_cache_options"] == {"ttl": "30m"}
+
+
+def test_what_chat_cannot_ask_of_a_cache_is_told() -> None:
+    plan = PromptCachePlan(automatic="5m", compare_with=Earlier("openai", "r"), prewarm=True)
+    old = Call(ir=PromptIR.chat([Message.user("x")], cache=plan), model="gpt-4.1")
+    assert set(told(render("openai_chat", old), "cache_option_left_out")) == {
+        "cache.automatic",
+        "cache.compare_with",
+        "cache.prewarm",
+    }
+
+
+# ── Counts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "name, usage",
+    [
+        ("openai_chat", {"prompt_tokens": -1, "completion_tokens": -2}),
+        ("openai_responses", {"input_tokens": -1, "output_tokens": -2}),
+        ("anthropic", {"input_tokens": -1, "output_tokens": -2}),
+    ],
+)
+def test_a_negative_count_tells_nothing(name: str, usage: dict[str, int]) -> None:
+    read = _usage(name, usage)
+    assert (read.input, read.output) == (None, None)
+    assert json.loads(read.raw or "") == usage
+
+
+@pytest.mark.parametrize(
+    "name, total, details",
+    [
+        ("openai_chat", "prompt_tokens", "prompt_tokens_details"),
+        ("openai_responses", "input_tokens", "input_tokens_details"),
+    ],
+)
+def test_law_7_tokens_counted_twice_are_in_the_partition_once(
+    name: str, total: str, details: str
+) -> None:
+    read = _usage(name, {total: 10, details: {"cached_tokens": 8, "cache_write_tokens": 5}})
+    assert (read.uncached, read.read, read.written_total, read.input) == (0, 8, 2, 10)
+    assert read.overlap == 3
+
+
+def _usage(name: str, usage: dict[str, Any]) -> Any:
+    import importlib
+
+    module = importlib.import_module(f"anaphora.wire.{name}.usage")
+    return module.read_usage(json.dumps(usage).encode(), "usage")
+
+
+# ── Arguments while they come ────────────────────────────────────────────────────────────────────
+
+
+@every_wire
+def test_arguments_are_written_as_they_come(name: str) -> None:
+    """A caller that shows arguments while the model writes them must not wait for the last."""
+    writer = wire.get(name).writer()
+    made = ToolCall("c", "f", '{"a":1}')
+    head: list[Event] = [ReplyStart("r", "m"), PartStart(0, "tool_call", "c", "f")]
+    written = [writer.write(event) for event in [*head, *(PartDelta(0, d) for d in made.arguments)]]
+    assert b"".join(written[:5])
+    assert all(written[5:]), "from the second on, every delta is written at once"
+    message = Message(role="assistant", parts=(made,))
+    reply = Reply(id="r", model="m", message=message, stop="tool_calls")
+    rest = writer.write(PartEnd(0, made)) + writer.write(ReplyEnd(reply))
+    reader = wire.get(name).reader()
+    end = (reader.feed(b"".join(written) + rest) + reader.close())[-1]
+    assert isinstance(end, ReplyEnd)
+    read = end.reply.tool_calls[0]
+    assert (read.id, read.name, read.arguments) == ("c", "f", '{"a":1}')
+
+
+@every_wire
+def test_calls_whose_arguments_come_by_turns_are_kept_apart(name: str) -> None:
+    writer = wire.get(name).writer()
+    calls = ToolCall("a", "f", "[1,2,3]"), ToolCall("b", "g", "[4,5,6]")
+    events: list[Event] = [ReplyStart("r", "m")]
+    events += [PartStart(i, "tool_call", made.id, made.name) for i, made in enumerate(calls)]
+    for letters in zip(*(made.arguments for made in calls), strict=True):
+        events += [PartDelta(i, letter) for i, letter in enumerate(letters)]
+    events += [PartEnd(1, calls[1]), PartEnd(0, calls[0])]
+    reply = Reply(
+        id="r",
+        model="m",
+        message=Message(role="assistant", parts=calls),
+        stop="tool_calls",
+    )
+    data = b"".join(writer.write(event) for event in [*events, ReplyEnd(reply)])
+    reader = wire.get(name).reader()
+    end = (reader.feed(data) + reader.close())[-1]
+    assert isinstance(end, ReplyEnd)
+    assert [(c.id, c.name, c.arguments) for c in end.reply.tool_calls] == [
+        (c.id, c.name, c.arguments) for c in calls
+    ]
