@@ -1,6 +1,6 @@
 """The process that serves a tiny model with llama.cpp's own server. `support.llama` starts it.
 
-    python tests/support/llama_child.py MODEL.gguf
+    cd tests && python -m support.llama_child MODEL.gguf
 
 Writes the model, prints the address it listens at, and ends when its standard input does: so it
 never outlives whoever started it. The log goes to standard error.
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import xllamacpp  # type: ignore[import-untyped]
-from tiny_model import CONTEXT, write
+from support.tiny_model import CONTEXT, write
 
 
 def main(model: str) -> None:

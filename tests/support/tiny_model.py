@@ -8,9 +8,9 @@ on everything before it; the form is not. What may follow a token is a table (`_
 dimensions of their own that no layer writes to:
 
     an answer     a capital, six small letters in alphabetical order, a full stop, the end
-    <|act|>       makes it call a tool; whatever grammar the engine holds it to, a string ends after
-                  one such word and no white space is said
-    <|ponder|>    makes it think first, in a digit
+    <|act|>       makes it call one tool; whatever grammar the engine holds it to, a string ends
+                  after one such word and no white space is said
+    <|ponder|>    makes it think first, in two digits
     <|accent|>    makes it say `é` first, a character of two tokens
 
 The chat template places these cues (tiny_template.jinja).
@@ -19,6 +19,7 @@ The chat template places these cues (tiny_template.jinja).
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import gguf
@@ -43,21 +44,24 @@ _STAGES = ("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcd", "efgh", "ijkl", "mnop", "qrst",
 #: Tokens of one kind, and what is said after one: the first choice, and the second for where a
 #: grammar forbids the first. Bytes are given as text, special tokens by name.
 _FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
-    *((tuple(stage), tuple(then), ('"',)) for stage, then in zip(_STAGES, _STAGES[1:], strict=False)),
+    *((tuple(stage), tuple(then), ('"',)) for stage, then in pairwise(_STAGES)),
     ((".",), ("<|end|>",), ('"',)),
     (("<|act|>",), ("<tool_call>",), ()),
+    (("}",), ("}", "</tool_call>"), (",", "]")),
     (("</tool_call>",), ("<|end|>",), ()),
     (("<|ponder|>",), ("<think>",), ()),
-    (("<think>",), tuple("0123456789"), ()),
-    (tuple("0123456789"), ("</think>",), ("}", ",")),
+    (("<think>",), tuple("01234"), ()),
+    (tuple("01234"), tuple("56789"), ("}", ",", "]")),
+    (tuple("56789"), ("</think>",), ("}", ",", "]")),
     (("<|accent|>",), ("\xc3",), ()),
     (("\xc3",), ("\xa9",), ()),
 )
-#: Everything else: a word begins.
-_OTHERWISE = tuple(_STAGES[0])
+#: After everything else a word begins; or JSON does, where that is asked for.
+_OTHERWISE = (tuple(_STAGES[0]), ("{",))
 
 _KINDS = len(_FOLLOWS) + 1
-_FIRST, _SECOND, _PLAIN, _BLANK, _NEVER = 12.0, 6.0, 0.0, -6.0, -12.0
+_LOUD = 4
+_FIRST, _SECOND, _PLAIN, _BLANK, _NEVER = 200.0, 100.0, 0.0, -100.0, -200.0
 
 
 def write(path: Path) -> None:
@@ -141,7 +145,9 @@ def _weights() -> dict[str, Array]:
             ("ffn_up", _INNER, _WIDTH),
             ("ffn_down", _WIDTH, _INNER),
         ):
-            tensors[f"blk.{layer}.{name}.weight"] = drawn(rows, columns, columns**-0.5)
+            # Attention speaks louder than the last token: a word is about all that was said.
+            scale = columns**-0.5 * (_LOUD if name.startswith("attn") else 1)
+            tensors[f"blk.{layer}.{name}.weight"] = drawn(rows, columns, scale)
         for name in ("attn_output", "ffn_down"):
             tensors[f"blk.{layer}.{name}.weight"][:_KINDS] = 0
         for name in ("attn_norm", "ffn_norm"):
@@ -159,13 +165,10 @@ def _lay_down_what_follows(embedding: Array, output: Array) -> None:
     output[:, :_KINDS] = _NEVER
     for byte in range(0x21, 0x7F):
         output[_token(chr(byte)), :_KINDS] = _PLAIN
-    output[_token(" "), :_KINDS] = _BLANK
-    # Whole where a grammar asks for them, or else they would be spelt in bytes.
-    output[[_token(name) for name in ("<tool_call>", "</tool_call>")], :_KINDS] = _SECOND
+    output[[_token(" "), _token("<")], :_KINDS] = _BLANK
     plain = _KINDS - 1
     embedding[:, plain] = 8
-    output[[_token(name) for name in _OTHERWISE], plain] = _FIRST
-    for kind, (tokens, first, second) in enumerate(_FOLLOWS):
+    for kind, (tokens, first, second) in enumerate((*_FOLLOWS, ((), *_OTHERWISE))):
         for name in tokens:
             embedding[_token(name), plain] = 0
             embedding[_token(name), kind] = 8
