@@ -16,7 +16,17 @@ from .profiles import Profile
 from .rows import Kind, Row, decode_rows, fields_of
 
 #: Package data. A provider has one file; hosts with little to say of their caches share one.
-FILES = ("anthropic.toml", "openai.toml", "google.toml", "ollama.toml")
+FILES = (
+    "anthropic.toml",
+    "openai.toml",
+    "google.toml",
+    "ollama.toml",
+    "minimax.toml",
+    "deepseek.toml",
+    "xai.toml",
+    "mistral.toml",
+    "moonshot.toml",
+)
 
 #: All that may follow an id: a release date (Google Cloud writes it with @, OpenAI with hyphens),
 #: or -latest.
