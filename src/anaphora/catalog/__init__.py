@@ -20,6 +20,7 @@ from .cache_rules import (
     Mechanism,
     Moment,
 )
+from .dialects import Dialect, Dialects, Place, decode_dialects, dialects
 from .figure import Disputed, Figure
 from .load import Catalog, decode, shipped
 from .profiles import Feature, MaxTokensField, Profile, SystemRole, SystemSlot
@@ -46,6 +47,8 @@ __all__ = [
     "Breakpoint",
     "CacheRules",
     "Catalog",
+    "Dialect",
+    "Dialects",
     "Disputed",
     "Feature",
     "Figure",
@@ -56,11 +59,14 @@ __all__ = [
     "MaxTokensField",
     "Mechanism",
     "Moment",
+    "Place",
     "Profile",
     "SystemRole",
     "SystemSlot",
     "TokenEstimate",
     "decode",
+    "decode_dialects",
+    "dialects",
     "estimate",
     "estimate_within",
     "models",

@@ -1,0 +1,228 @@
+"""How providers that speak like another one differ from it: one row for each provider and wire.
+
+Most of what is said and heard is the wire's own; a row holds the rest. So a provider that speaks
+like one we have is added by adding a row (docs/adding-a-provider.md).
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import tomllib
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from anaphora.errors import InvalidCatalog, InvalidRequest
+from anaphora.values import StopReason, Ttl
+
+FILE = "dialects.toml"
+
+Auth: TypeAlias = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key", "none"]
+"""Where the key goes: `Authorization: Bearer …`, a header of that name, or nowhere."""
+
+Param: TypeAlias = Literal[
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop",
+    "tool_choice",
+    "tool_choice.parallel",
+    "reasoning.mode",
+    "reasoning.effort",
+    "reasoning.budget_tokens",
+    "reasoning.display",
+    "reasoning.summary",
+    "output",
+    "metadata",
+    "user",
+    "service_tier",
+    "seed",
+    "n",
+    "frequency_penalty",
+    "presence_penalty",
+    "verbosity",
+    "store",
+    "include",
+    "truncation",
+    "cache.automatic",
+    "cache.mode",
+    "cache.key",
+    "cache.retention",
+    "cache.prewarm",
+    "cache.diagnose",
+]
+"""The parameters of a call, by the names they have there."""
+
+Scalar: TypeAlias = str | int | float | bool
+
+ErrorKind: TypeAlias = Literal[
+    "rate_limit",
+    "quota",
+    "overloaded",
+    "auth",
+    "permission",
+    "not_found",
+    "context_overflow",
+    "too_large",
+    "content_refused",
+    "invalid",
+]
+
+
+class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Common ground of all tables of a row."""
+
+
+class Place(_Row, frozen=True):
+    """Where a parameter is said, and in which words."""
+
+    at: str = ""
+    """A field of the body, dots between its levels; empty when it is a header."""
+    header: str = ""
+    values: dict[str, Scalar] = {}
+    """The provider's word for each of ours; what is not named is said as it is."""
+
+
+class UsageShape(_Row, frozen=True):
+    """Where in the usage object counts stand, besides the wire's own places; dots between levels."""
+
+    read: tuple[str, ...] = ()
+    uncached: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    written_ttl: Ttl | None = None
+
+
+class ErrorShape(_Row, frozen=True):
+    """An object that tells an error, even in an answer with a good status."""
+
+    at: str = "error"
+    code: str = "code"
+    message: str = "message"
+    fine: tuple[str, ...] = ()
+    """Codes that mean that there is no error."""
+    kinds: dict[str, ErrorKind] = {}
+    """What each code means; others go by the status."""
+    status: int | None = None
+    """The status it comes with, when that is always the same."""
+
+
+class Dialect(_Row, frozen=True):
+    """One provider on one wire."""
+
+    provider: str
+    wire: str
+    source: str
+    date: datetime.date
+    hosts: tuple[str, ...] = ()
+    """The hosts that speak it; `*` stands for anything."""
+    base_url: str
+    """With `{name}` for what an account has to fill in."""
+    path: str = ""
+    """Where requests go, when not to the wire's own path."""
+    auth: Auth = "bearer"
+    headers: dict[str, str] = {}
+    """Sent with every request, besides the wire's own."""
+    fields: dict[Param, str | Literal[False] | Place] = {}
+    """Where a parameter goes that the wire says elsewhere, or not at all; false: nowhere."""
+    unsaid: tuple[str, ...] = ()
+    """Fields that the wire says by itself and this provider refuses."""
+    markers: dict[Ttl, dict[str, Any]] | None = None
+    """What marks a block for each TTL; empty where nothing does. Left out: the wire's own."""
+    usage: UsageShape | None = None
+    errors: ErrorShape | None = None
+    stops: dict[str, StopReason] = {}
+    """Reasons to stop that the wire does not know."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider}/{self.wire}"
+
+    def place(self, param: Param) -> Place | None:
+        """Where a parameter goes; None: nowhere. Ask only for those in `fields`."""
+        said = self.fields[param]
+        if said is False:
+            return None
+        return Place(at=said) if isinstance(said, str) else said
+
+    def __post_init__(self) -> None:
+        for param, said in self.fields.items():
+            if said is False:
+                continue
+            place = Place(at=said) if isinstance(said, str) else said
+            if bool(place.at) == bool(place.header):
+                raise ValueError(f"fields.{param} needs either `at` or `header`")
+
+
+class Dialects(msgspec.Struct, frozen=True):
+    """All rows; of two with the same provider and wire the later one holds."""
+
+    rows: tuple[Dialect, ...]
+
+    def find(self, provider: str, wire: str | None = None) -> Dialect:
+        """The provider's row for a wire; its first when none is named."""
+        own = [row for row in self.rows if row.provider == provider]
+        if not own:
+            known = ", ".join(dict.fromkeys(row.provider for row in self.rows))
+            raise InvalidRequest(f"no dialect of {provider!r}; there are {known}", path="provider")
+        if wire is None:
+            return own[0]
+        for row in own:
+            if row.wire == wire:
+                return row
+        spoken = ", ".join(row.wire for row in own)
+        raise InvalidRequest(f"{provider} does not speak {wire!r}, only {spoken}", path="wire")
+
+    def at_host(self, host: str, wire: str, path: str = "") -> Dialect | None:
+        """The row for a request that was sent to that address."""
+        found = [
+            row
+            for row in self.rows
+            if row.wire == wire and any(fnmatchcase(host, known) for known in row.hosts)
+        ]
+        # Routers serve several providers at one host, each under a path of its own.
+        return next((row for row in found if row.path and row.path == path), *found[:1] or (None,))
+
+    def with_rows(self, text: str, *, file: str = "<override>") -> Dialects:
+        """These with more rows; a row for a provider and wire that is here takes its place."""
+        return Dialects(_merged((*self.rows, *_decoded(text, file))))
+
+
+def decode_dialects(text: str, *, file: str = "<text>") -> Dialects:
+    return Dialects(_merged(_decoded(text, file)))
+
+
+@functools.cache
+def dialects() -> Dialects:
+    """The rows that come with the package, read on first use."""
+    import pkgutil
+
+    data = pkgutil.get_data(__package__, FILE)
+    if data is None:
+        raise InvalidCatalog("the package was installed without it", file=FILE)
+    return decode_dialects(data.decode(), file=FILE)
+
+
+def _decoded(text: str, file: str) -> tuple[Dialect, ...]:
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise InvalidCatalog(str(problem), file=file) from None
+    found = tables.pop("dialect", [])
+    if tables:
+        raise InvalidCatalog(f"{min(tables)!r} is not a kind of row; use [[dialect]]", file=file)
+    rows = []
+    for index, table in enumerate(found):
+        named = f"{table.get('provider', '?')}/{table.get('wire', '?')}"
+        try:
+            rows.append(msgspec.convert(table, Dialect, builtin_types=(datetime.date,)))
+        except msgspec.ValidationError as problem:
+            row = f"dialect {index + 1} ({named})"
+            raise InvalidCatalog(str(problem), file=file, row=row) from None
+    return tuple(rows)
+
+
+def _merged(rows: tuple[Dialect, ...]) -> tuple[Dialect, ...]:
+    return tuple({(row.provider, row.wire): row for row in rows}.values())
