@@ -87,7 +87,7 @@ class Place(_Row, frozen=True):
 
 
 class UsageShape(_Row, frozen=True):
-    """Where in the usage object counts stand, besides the wire's own places; dots between levels."""
+    """Where in the usage object counts stand besides the wire's own places; dots between levels."""
 
     read: tuple[str, ...] = ()
     uncached: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ class ErrorShape(_Row, frozen=True):
     """The status it comes with, when that is always the same."""
 
 
-class Dialect(_Row, frozen=True):
+class Dialect(_Row, frozen=True, kw_only=True):
     """One provider on one wire."""
 
     provider: str
