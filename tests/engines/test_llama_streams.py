@@ -36,6 +36,14 @@ CALLS = {
     "a tool without parameters": call("hi", tools=(NOW,), tool_choice=FORCED),
     "a tool, cut": call("hi", tools=(LOOK,), tool_choice=FORCED, max_tokens=44),
 }
+#: A single answer of /v1/messages does not have the input of a call that was cut: that is in
+#: test_llama_deviations.py.
+COMPARABLE = [
+    pytest.param(name, made, id=f"{kind}-{name}")
+    for name in WIRES
+    for kind, made in CALLS.items()
+    if (name, kind) != ("anthropic", "a tool, cut")
+]
 every_call = pytest.mark.parametrize("made", CALLS.values(), ids=CALLS)
 
 
@@ -89,12 +97,9 @@ def test_a_stream_is_well_formed(llama: Llama, name: str, made: Call) -> None:
     assert [meant(whole[at]) for at in sorted(whole)] == [meant(p) for p in reply.message.parts]
 
 
-@every_wire
-@every_call
+@pytest.mark.parametrize("name, made", COMPARABLE)
 def test_a_stream_says_what_a_single_answer_does(llama: Llama, name: str, made: Call) -> None:
     single, streamed = ask(llama, name, made), ended(read(name, stream(llama, name, made)))
-    if name == "anthropic" and made.params.max_tokens == 44:
-        pytest.skip("a cut tool call loses its input there: see test_llama_deviations.py")
     assert [meant(p) for p in streamed.message.parts] == [meant(p) for p in single.message.parts]
     assert (streamed.stop, streamed.stop_sequence) == (single.stop, single.stop_sequence)
     assert streamed.usage.output == single.usage.output

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -56,7 +56,7 @@ class Llama:
             response = connection.getresponse()
             told = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, told, response.read())
-        except OSError as problem:
+        except (OSError, HTTPException) as problem:
             raise RuntimeError(
                 f"llama.cpp did not answer ({problem}); its log:\n{self.tail()}"
             ) from problem

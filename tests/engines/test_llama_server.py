@@ -1,0 +1,64 @@
+"""The server itself: it begins, it ends, and it says why when it does not begin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.llama import Llama, running, why_not
+from support.llama_talk import ask, call
+
+TESTS = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+def ask_on(llama: Llama) -> None:
+    """Until it has noticed that it should end; a server that never does answers them all."""
+    for _ in range(2000):
+        llama.post("/v1/messages", b"{")
+
+
+def test_it_ends_with_the_block(tmp_path: Path) -> None:
+    with running(tmp_path) as llama:
+        assert ask(llama, "openai_chat", call("hi")).text
+    with pytest.raises(RuntimeError, match="did not answer"):
+        llama.post("/v1/messages", b"{}")
+
+
+def test_it_ends_when_a_test_fails(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), running(tmp_path) as llama:
+        raise ZeroDivisionError
+    with pytest.raises(RuntimeError, match="did not answer"):
+        llama.post("/v1/messages", b"{}")
+
+
+def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    """Even one that was killed: a process that starts it and dies without a word."""
+    script = (
+        "import os, sys; from pathlib import Path; from support.llama import running\n"
+        "with running(Path(sys.argv[1])) as llama:\n"
+        "    print(llama._at.geturl(), flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    started = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        check=False,
+    )
+    address = started.stdout.decode().strip()
+    assert address.startswith("http://127.0.0.1:"), started.stderr.decode()
+    llama = Llama(address, tmp_path / "llama.log")
+    with pytest.raises(RuntimeError, match="did not answer"):
+        ask_on(llama)
+
+
+def test_a_start_that_fails_tells_the_log(tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").mkdir()
+    with pytest.raises(RuntimeError, match=r"(?s)did not start.*Traceback"), running(tmp_path):
+        raise AssertionError("it cannot run")
