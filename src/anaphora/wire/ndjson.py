@@ -30,6 +30,8 @@ class LineDecoder:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete now, without their ends; none of them is blank."""
+        if not data:
+            return []
         begun, *rest = data.split(b"\n")
         self._pieces.append(begun)
         self._size += len(begun)
