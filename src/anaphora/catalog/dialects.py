@@ -10,7 +10,7 @@ import datetime
 import functools
 import tomllib
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -114,7 +114,10 @@ class Dialect(_Row, frozen=True, kw_only=True):
 
     provider: str
     wire: str
-    source: str
+    surface: str = ""
+    """Which of several, where a provider speaks one wire in more than one place; empty: the usual
+    one."""
+    source: Annotated[str, msgspec.Meta(min_length=1)]
     date: datetime.date
     hosts: tuple[str, ...] = ()
     """The hosts that speak it; `*` stands for anything."""
@@ -138,7 +141,11 @@ class Dialect(_Row, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return f"{self.provider}/{self.wire}"
+        return _name(self.provider, self.wire, self.surface)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.provider, self.wire, self.surface
 
     def place(self, param: Param) -> Place | None:
         """Where a parameter goes; None: nowhere. Ask only for those in `fields`."""
@@ -157,23 +164,29 @@ class Dialect(_Row, frozen=True, kw_only=True):
 
 
 class Dialects(msgspec.Struct, frozen=True):
-    """All rows; of two with the same provider and wire the later one holds."""
+    """All rows; of two with the same provider, wire and surface the later one holds."""
 
     rows: tuple[Dialect, ...]
 
-    def find(self, provider: str, wire: str | None = None) -> Dialect:
-        """The provider's row for a wire; its first when none is named."""
+    def find(self, provider: str, wire: str | None = None, surface: str = "") -> Dialect:
+        """The provider's row for a wire and surface; its first when no wire is named."""
         own = [row for row in self.rows if row.provider == provider]
         if not own:
             known = ", ".join(dict.fromkeys(row.provider for row in self.rows))
             raise InvalidRequest(f"no dialect of {provider!r}; there are {known}", path="provider")
         if wire is None:
-            return own[0]
-        for row in own:
-            if row.wire == wire:
+            wire = own[0].wire
+        there = [row for row in own if row.wire == wire]
+        if not there:
+            spoken = ", ".join(dict.fromkeys(row.wire for row in own))
+            raise InvalidRequest(f"{provider} does not speak {wire!r}, only {spoken}", path="wire")
+        for row in there:
+            if row.surface == surface:
                 return row
-        spoken = ", ".join(row.wire for row in own)
-        raise InvalidRequest(f"{provider} does not speak {wire!r}, only {spoken}", path="wire")
+        places = ", ".join(repr(row.surface) for row in there)
+        raise InvalidRequest(
+            f"{provider} has no surface {surface!r} for {wire!r}, only {places}", path="surface"
+        )
 
     def at_host(self, host: str, wire: str, path: str = "") -> Dialect | None:
         """The row for a request that was sent to that address."""
@@ -186,7 +199,8 @@ class Dialects(msgspec.Struct, frozen=True):
         return next((row for row in found if row.path and row.path == path), *found[:1] or (None,))
 
     def with_rows(self, text: str, *, file: str = "<override>") -> Dialects:
-        """These with more rows; a row for a provider and wire that is here takes its place."""
+        """These with more rows; a row for a provider, wire and surface that is here takes its
+        place."""
         return Dialects(_merged((*self.rows, *_decoded(text, file))))
 
 
@@ -213,9 +227,11 @@ def _decoded(text: str, file: str) -> tuple[Dialect, ...]:
     found = tables.pop("dialect", [])
     if tables:
         raise InvalidCatalog(f"{min(tables)!r} is not a kind of row; use [[dialect]]", file=file)
+    if not isinstance(found, list) or not all(isinstance(table, dict) for table in found):
+        raise InvalidCatalog("write rows as [[dialect]]", file=file)
     rows = []
     for index, table in enumerate(found):
-        named = f"{table.get('provider', '?')}/{table.get('wire', '?')}"
+        named = _name(table.get("provider", "?"), table.get("wire", "?"), table.get("surface"))
         try:
             rows.append(msgspec.convert(table, Dialect, builtin_types=(datetime.date,)))
         except msgspec.ValidationError as problem:
@@ -225,4 +241,8 @@ def _decoded(text: str, file: str) -> tuple[Dialect, ...]:
 
 
 def _merged(rows: tuple[Dialect, ...]) -> tuple[Dialect, ...]:
-    return tuple({(row.provider, row.wire): row for row in rows}.values())
+    return tuple({row.key: row for row in rows}.values())
+
+
+def _name(provider: str, wire: str, surface: str | None) -> str:
+    return f"{provider}/{wire}/{surface}" if surface else f"{provider}/{wire}"
