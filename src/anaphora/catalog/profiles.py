@@ -65,6 +65,10 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     max_tokens_field: Figure[MaxTokensField] | None = None
     system_role: Figure[SystemRole] | None = None
     system_slot: Figure[SystemSlot] | None = None
+    reasoning_field: Figure[str] | None = None
+    """The field of an assistant's message in which Chat hosts take reasoning back."""
+    reasoning_needed: Figure[bool] | None = None
+    """An assistant's message that calls tools is refused without its reasoning."""
     explicit_breakpoints: Figure[bool] | None = None
     """Takes `prompt_cache_breakpoint` on content, and `prompt_cache_options`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -24,7 +24,7 @@ from anaphora.values import (
 )
 from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import resolve
+from anaphora.wire.marking import nearest_of, resolve
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
@@ -42,18 +42,28 @@ MARKERS: dict[Ttl, bytes] = {
 #: The lifetime each one asked for gets here: long enough, where there is one.
 NEAREST: dict[Ttl, Ttl] = {"5m": "5m", "30m": "1h", "1h": "1h", "12h": "1h", "24h": "1h"}
 
+NO_MARKERS = "this provider takes no markers"
+
 _shared = SharedLogs()
 
 T = TypeVar("T")
 
 
-def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+def render(
+    call: Call,
+    profile: Profile,
+    previous: Rendered | None = None,
+    markers: Mapping[Ttl, bytes] | None = None,
+) -> Rendered:
     """The whole prompt as chunks, unmarked.
 
     With the rendering of the turn before in `previous`, only what was added is rendered; the
     result is the same either way. `previous` may also be an older turn, another branch, or
-    another conversation: what agrees is shared.
+    another conversation: what agrees is shared. `markers` are those of a dialect.
     """
+    own = markers is None
+    markers = MARKERS if markers is None else markers
+    nearest = NEAREST if own or not markers else nearest_of(markers)
     previous = usable(previous, WIRE, call.model)
     envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
     runs: list[Run] = []
@@ -66,7 +76,10 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     runs += messages
     plan = call.ir.cache
     marks, frozen, unmarked = resolve(
-        plan, runs, NEAREST, lambda asked: locate(asked, call.ir, tools, runs)
+        plan,
+        runs,
+        nearest,
+        lambda asked: locate(asked, call.ir, tools, runs) if markers else NO_MARKERS,
     )
     return Rendered(
         wire=WIRE,
@@ -74,13 +87,13 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         runs=tuple(runs),
         cacheable=min(cacheable(runs, previous, plan.messages), _settled(runs)),
         envelope=envelope,
-        markers=MARKERS,
-        request_markers=MARKERS,
+        markers=markers,
+        request_markers=markers if own else {},
         marks=marks,
-        automatic=plan.automatic and NEAREST[plan.automatic],
+        automatic=plan.automatic and nearest[plan.automatic] if own else None,
         frozen=frozen,
         messages_cacheable=plan.messages,
-        message_ttl=NEAREST[plan.message_ttl],
+        message_ttl=nearest[plan.message_ttl],
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
             *envelope.notices,

@@ -43,13 +43,14 @@ class Said(msgspec.Struct):
     """Fields that came along, as members of an object."""
 
 
-def sort_parts(message: Message, notices: Notices) -> Said:
-    """Each part in its place; a notice for each that has none."""
+def sort_parts(message: Message, notices: Notices, back: str | None = None) -> Said:
+    """Each part in its place; a notice for each that has none. `back` is the field that reasoning
+    goes to, when not the one it came in."""
     said = Said()
     for at, part in enumerate(message.parts):
         told: Notices = []
         try:
-            _place(part, said, told)
+            _place(part, said, told, back)
         except InvalidRequest as problem:
             raise problem.within(f"parts[{at}]") from None
         notices += [_at(notice, at) for notice in told]
@@ -57,9 +58,17 @@ def sort_parts(message: Message, notices: Notices) -> Said:
     return said
 
 
-def assistant_message(message: Message, notices: Notices) -> bytes | None:
-    """The message in a request; None when nothing is left to say."""
-    said = sort_parts(message, notices)
+def assistant_message(
+    message: Message, notices: Notices, back: str | None = None, needed: bool = False
+) -> bytes | None:
+    """The message in a request; None when nothing is left to say. `back` is where reasoning goes,
+    `needed` says that calls are refused without it."""
+    said = sort_parts(message, notices, back)
+    if needed and said.calls and not said.fields:
+        said.fields[back or REASONING_FIELDS[0]] = ""
+        notices.append(
+            Notice("reasoning_missing", "calls need their reasoning here; an empty one is sent")
+        )
     members = [said.rest] if said.rest else []
     members += [string(name) + b":" + string(text) for name, text in said.fields.items()]
     if said.content:
@@ -118,7 +127,7 @@ def thinking_part(part: Thinking) -> bytes:
     return b'{"type":"thinking","thinking":' + said + (b"," + rest if rest else b"") + b"}"
 
 
-def _place(part: Part, said: Said, notices: Notices) -> None:
+def _place(part: Part, said: Said, notices: Notices, back: str | None) -> None:
     """Appends a part to where it goes."""
     block: bytes | None = None
     if isinstance(part, Text):
@@ -135,6 +144,7 @@ def _place(part: Part, said: Said, notices: Notices) -> None:
         elif field == IN_CONTENT:
             block = thinking_part(part)
         else:
+            field = back or field
             said.fields[field] = said.fields.get(field, "") + part.text
     elif isinstance(part, Opaque):
         if is_fields(part):

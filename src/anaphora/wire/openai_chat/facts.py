@@ -1,13 +1,15 @@
-"""What this wire needs to know of a model: four facts, from its profile."""
+"""What this wire needs to know of a model, from its profile and its provider's dialect."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from anaphora.catalog import Profile
 from anaphora.values import Ttl
+from anaphora.wire.marking import nearest_of
 
 #: What marking a part inserts. Without a TTL of its own it lives as long as the request says,
 #: and Chat's requests can only say 30 minutes.
@@ -33,14 +35,30 @@ class Facts(msgspec.Struct, frozen=True):
     system_role: str
     """developer or system."""
     breakpoints: bool
-    """Takes `prompt_cache_breakpoint` on parts, and `prompt_cache_options`."""
+    """Parts may be marked."""
+    options: bool
+    """Takes OpenAI's `prompt_cache_options`, and places a breakpoint by itself."""
+    markers: Mapping[Ttl, bytes]
+    nearest: Mapping[Ttl, Ttl]
+    reasoning_field: str | None
+    """Where reasoning goes back to the model; None: into the field that it came in."""
+    reasoning_needed: bool
+    """An assistant's message that calls tools is refused without its reasoning."""
 
 
-def facts_of(profile: Profile) -> Facts:
+def facts_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> Facts:
+    """`markers` are the provider's own, where it has others than OpenAI or none."""
+    own = markers is None
+    breakpoints = _value(profile, "explicit_breakpoints", False) if own else bool(markers)
     return Facts(
-        _value(profile, "max_tokens_field", "max_completion_tokens"),
-        _value(profile, "system_role", "developer"),
-        _value(profile, "explicit_breakpoints", False),
+        max_tokens_field=_value(profile, "max_tokens_field", "max_completion_tokens"),
+        system_role=_value(profile, "system_role", "developer"),
+        breakpoints=breakpoints,
+        options=own and breakpoints,
+        markers=(MARKERS if markers is None else markers) if breakpoints else {},
+        nearest=NEAREST if not markers else nearest_of(markers),
+        reasoning_field=_value(profile, "reasoning_field", None),
+        reasoning_needed=_value(profile, "reasoning_needed", False),
     )
 
 

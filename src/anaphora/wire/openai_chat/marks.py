@@ -39,7 +39,7 @@ def _part(run: Run, chunks: range, path: tuple[int, ...], facts: Facts) -> int |
     if not chunks:
         return None
     message = run.source[run.log.message_of(chunks.start)]
-    pieces = lay_out(message, facts.system_role, [])
+    pieces = lay_out(message, facts, [])
     for chunk, piece in reversed(list(zip(chunks, pieces, strict=True))):
         if piece.path[: len(path)] == path and piece.markable:
             return chunk

@@ -55,7 +55,7 @@ def add_messages(
         place = f"{where}[{to.first_message + len(to.ids)}]"
         notices: Notices = []
         try:
-            pieces = lay_out(message, facts.system_role, notices)
+            pieces = lay_out(message, facts, notices)
         except InvalidRequest as problem:
             raise problem.within(place) from None
         for notice in notices:
@@ -73,15 +73,15 @@ def add_messages(
         to.end_message(message.id)
 
 
-def lay_out(message: Message, system_role: str, notices: Notices) -> list[Piece]:
+def lay_out(message: Message, facts: Facts, notices: Notices) -> list[Piece]:
     """What a message becomes, in the order it goes over the wire."""
     if message.role == "assistant":
-        data = assistant_message(message, notices)
+        data = assistant_message(message, notices, facts.reasoning_field, facts.reasoning_needed)
         calls = any(isinstance(part, ToolCall) for part in message.parts)
         kind = Kind.TOOL_CALL if calls else Kind.TEXT
         pieces = [] if data is None else [Piece((), kind, data, False, "assistant", b"")]
     elif message.role == "system":
-        pieces = _list_of_parts(message, system_role, notices)
+        pieces = _list_of_parts(message, facts.system_role, notices)
     elif message.role in ("user", "tool"):
         pieces = _results(message, notices) + _list_of_parts(message, "user", notices)
     else:

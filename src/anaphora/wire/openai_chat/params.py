@@ -117,7 +117,7 @@ def tail(call: Call, facts: Facts, knobs: Knobs) -> bytes:
         fields["metadata"] = dumps(params.metadata, path="params.metadata")
     if params.user is not None:
         fields["user"] = string(params.user)
-    if facts.breakpoints and (options := _cache_options(call.ir.cache)):
+    if facts.options and (options := _cache_options(call.ir.cache)):
         fields["prompt_cache_options"] = dumps(options)
     if call.ir.cache.retention is not None:
         fields["prompt_cache_retention"] = string(call.ir.cache.retention)
@@ -154,7 +154,7 @@ def notices(call: Call, facts: Facts) -> list[Notice]:
             if getattr(reasoning, name) is not None
         ]
     unheard = [name for name in ("prewarm", "diagnose", "compare_with") if getattr(cache, name)]
-    if facts.breakpoints:
+    if facts.options:
         if cache.automatic is not None:
             given_ttl(cache.automatic, REQUEST_TTL, "cache.automatic", told)
     else:

@@ -5,7 +5,8 @@ In the body the tools stand first, and the system message leads the list of mess
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +14,7 @@ from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import Addition, ChunkLog, Rendered, Run
-from anaphora.values import AnyTool, CachePolicy, Message, Notice
+from anaphora.values import AnyTool, CachePolicy, Message, Notice, Ttl
 from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
 from anaphora.wire.marking import given_ttl, resolve
@@ -21,25 +22,30 @@ from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
 from . import params
-from .facts import BY_ITSELF, MARKERS, NEAREST, Facts, facts_of
+from .facts import BY_ITSELF, Facts, facts_of
 from .marks import locate
 from .messages import BEFORE_BRACE, add_messages, close, glue
 from .parts import WIRE, text_part
 from .tools import tool_definition
 
 _tool_logs = SharedLogs()
-#: Apart for models with breakpoints and those without: it decides where a marker may go.
-_system_logs = {True: SharedLogs(), False: SharedLogs()}
+#: Apart by the lifetimes that markers may have: none means that nothing is marked.
+_system_logs: dict[tuple[Ttl, ...], SharedLogs] = defaultdict(SharedLogs)
 
 
-def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+def render(
+    call: Call,
+    profile: Profile,
+    previous: Rendered | None = None,
+    markers: Mapping[Ttl, bytes] | None = None,
+) -> Rendered:
     """The whole prompt as chunks, unmarked.
 
     With the rendering of the turn before in `previous`, only what was added is rendered; the
     result is the same either way. `previous` may also be an older turn, another branch, or
-    another conversation: what agrees is shared.
+    another conversation: what agrees is shared. `markers` are those of a dialect.
     """
-    facts = facts_of(profile)
+    facts = facts_of(profile, markers)
     if previous is not None and not _comparable(previous, call.model, facts):
         previous = None
     envelope = params.envelope(
@@ -55,7 +61,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     if not runs or (runs[-1].section == "tools" and runs[0].section == "tools"):
         raise InvalidRequest("OpenAI needs at least one message that says something", path="ir")
     marks, frozen, unmarked = resolve(
-        call.ir.cache, runs, NEAREST, lambda asked: locate(asked, call.ir, runs, facts)
+        call.ir.cache, runs, facts.nearest, lambda asked: locate(asked, call.ir, runs, facts)
     )
     return Rendered(
         wire=WIRE,
@@ -64,13 +70,13 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         cacheable=cacheable(runs, previous, call.ir.cache.messages),
         envelope=envelope,
         body_order=_body_order(runs),
-        markers=MARKERS if facts.breakpoints else {},
-        request_markers=BY_ITSELF,
+        markers=facts.markers,
+        request_markers=BY_ITSELF if facts.options else {},
         marks=marks,
-        automatic="30m" if facts.breakpoints and call.ir.cache.mode != "explicit" else None,
+        automatic="30m" if facts.options and call.ir.cache.mode != "explicit" else None,
         frozen=frozen,
         messages_cacheable=call.ir.cache.messages,
-        message_ttl=NEAREST[call.ir.cache.message_ttl],
+        message_ttl=facts.nearest[call.ir.cache.message_ttl],
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
             *envelope.notices,
@@ -104,7 +110,7 @@ def _system(call: Call, facts: Facts, previous: Rendered | None, *, alone: bool)
     def rendered(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
         return _system_log(blocks, facts)
 
-    log = _system_logs[facts.breakpoints].get(blocks, last_run(previous, "system"), rendered)
+    log = _system_logs[tuple(facts.markers)].get(blocks, last_run(previous, "system"), rendered)
     opening = b'"messages":[{"role":"%b","content":[' % facts.system_role.encode()
     closing = close(facts.system_role) if alone else b""
     place = "messages[0].content"
@@ -115,7 +121,7 @@ def _system_log(blocks: tuple[PromptBlock, ...], facts: Facts) -> ChunkLog:
     splice = BEFORE_BRACE if facts.breakpoints else None
     said = each("system", blocks, lambda block: text_part(block.text, block.extras), splice)
     log = ChunkLog.of(said, [block.label for block in blocks], [b.cache for b in blocks])
-    asked = [(at, NEAREST[ttl]) for at, ttl in log.policies if ttl is not None]
+    asked = [(at, facts.nearest[ttl]) for at, ttl in log.policies if ttl is not None]
     log.policies = tuple(asked) if facts.breakpoints else ()
     return log
 
@@ -145,9 +151,9 @@ def _section_notices(call: Call, facts: Facts) -> list[Notice]:
         )
     for index, block in enumerate(call.ir.system_field_blocks()):
         if block.cache.ttl is not None:
-            given_ttl(block.cache.ttl, NEAREST, f"system[{index}]", told)
+            given_ttl(block.cache.ttl, facts.nearest, f"system[{index}]", told)
     if call.ir.cache.message_ttl != "5m":
-        given_ttl(call.ir.cache.message_ttl, NEAREST, "cache.message_ttl", told)
+        given_ttl(call.ir.cache.message_ttl, facts.nearest, "cache.message_ttl", told)
     return told
 
 
