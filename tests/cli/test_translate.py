@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from anaphora.cli.main import main
 from anaphora.cli.translate import command
 from anaphora.errors import InvalidRequest
+from anaphora.wire import WIRES
 from anaphora.wire.detect import detect
 
 ANTHROPIC = {
@@ -127,4 +128,4 @@ def test_what_could_be_either_is_asked_about(body: bytes, message: str) -> None:
 def test_an_unknown_wire_is_a_usage_error(tmp_path: Path) -> None:
     run = translate(tmp_path, ANTHROPIC, "--to", "carrier-pigeon")
     assert run.exit_code == 2
-    assert "there are anthropic, openai_chat, openai_responses" in run.output
+    assert f"there are {', '.join(sorted(WIRES))}" in run.output

@@ -31,6 +31,7 @@ WIRES: dict[str, str] = {
     "anthropic": "Anthropic Messages",
     "openai_chat": "OpenAI Chat Completions",
     "openai_responses": "OpenAI Responses",
+    "ollama": "Ollama",
 }
 
 #: Whose models speak it, unless someone says otherwise.
@@ -38,6 +39,7 @@ PROVIDERS: dict[str, str] = {
     "anthropic": "anthropic",
     "openai_chat": "openai",
     "openai_responses": "openai",
+    "ollama": "ollama",
 }
 
 

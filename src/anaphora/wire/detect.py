@@ -25,6 +25,8 @@ _CHAT_FIELDS = {
     "stream_options",
 }
 _ANTHROPIC_FIELDS = {"system", "stop_sequences", "top_k", "output_config", "cache_control"}
+#: Fields of Ollama's alone: what it takes besides is OpenAI's, too.
+_OLLAMA_FIELDS = {"options", "think", "keep_alive", "format", "truncate", "shift"}
 _CHAT_PARTS = {"image_url", "input_audio", "file", "refusal"}
 _ANTHROPIC_BLOCKS = {"tool_use", "tool_result", "image", "document", "thinking"}
 
@@ -41,6 +43,8 @@ def detect(body: bytes) -> str:
         return "openai_responses"
     if not isinstance(request.get("messages"), list):
         raise InvalidRequest("neither `messages` nor `input` in it: not a request of any wire here")
+    if _is_ollama(request):
+        return "ollama"
     signs = _signs(request)
     if len(signs) == 1:
         return signs.pop()
@@ -75,6 +79,23 @@ def _signs(request: dict[str, Any]) -> set[str]:
             # Anthropic takes no system message first.
             signs.add("openai_chat")
     return signs
+
+
+def _is_ollama(request: dict[str, Any]) -> bool:
+    """Something that only Ollama has, and nothing that it has not: content is a text, and
+    arguments are an object."""
+    fields, messages = set(request), _objects(request["messages"])
+    if (_CHAT_FIELDS - {"logprobs"} | _ANTHROPIC_FIELDS) & fields:
+        return False
+    if any(isinstance(message.get("content"), list) for message in messages):
+        return False
+    calls = [call for message in messages for call in _objects(message.get("tool_calls"))]
+    functions = [function for call in calls if isinstance(function := call.get("function"), dict)]
+    return (
+        bool(_OLLAMA_FIELDS & fields)
+        or any("images" in message or "tool_name" in message for message in messages)
+        or any(isinstance(function.get("arguments"), dict) for function in functions)
+    )
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
