@@ -89,7 +89,9 @@ def test_an_unknown_model_gets_careful_figures() -> None:
 @pytest.mark.parametrize("ask", [catalog.profile, catalog.rules])
 def test_an_unknown_provider_is_the_callers_mistake(ask: object) -> None:
     assert callable(ask)
-    with pytest.raises(InvalidRequest, match="unknown provider 'acme'; known: anthropic") as raised:
+    with pytest.raises(
+        InvalidRequest, match="unknown provider 'acme'; known: alibaba, anthropic,"
+    ) as raised:
         ask("acme", "m")
     assert raised.value.path == "provider"
     with pytest.raises(InvalidRequest):
