@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from anaphora.errors import InvalidRequest, Upstream
 
 if TYPE_CHECKING:
-    from anaphora.catalog import Profile
+    from anaphora.catalog import Dialect, Profile
     from anaphora.prompt import Call
     from anaphora.rendered import Plan, Rendered, Request
     from anaphora.values import Event, Reply
@@ -32,6 +32,7 @@ WIRES: dict[str, str] = {
     "openai_chat": "OpenAI Chat Completions",
     "openai_responses": "OpenAI Responses",
     "ollama": "Ollama",
+    "gemini": "Gemini generateContent",
 }
 
 #: Whose models speak it, unless someone says otherwise.
@@ -40,6 +41,7 @@ PROVIDERS: dict[str, str] = {
     "openai_chat": "openai",
     "openai_responses": "openai",
     "ollama": "ollama",
+    "gemini": "google",
 }
 
 
@@ -77,7 +79,53 @@ class Wire(Protocol):
 
 
 def get(name: str) -> Wire:
-    """The wire of that name, loaded when it is first asked for."""
-    if name not in WIRES:
-        raise InvalidRequest(f"no wire {name!r}; there are {', '.join(WIRES)}", path="wire")
-    return cast(Wire, import_module(f"anaphora.wire.{name}"))
+    """The wire of that name, loaded when it is first asked for.
+
+    A provider's name stands for the wire it speaks, in its dialect: `deepseek`, or, where it speaks
+    several, `deepseek/anthropic`.
+    """
+    if name in WIRES:
+        return cast(Wire, import_module(f"anaphora.wire.{name}"))
+    return speak(dialect_of(name))
+
+
+def speak(dialect: Dialect) -> Wire:
+    """A wire as one provider speaks it."""
+    from .dialect import Spoken
+
+    if dialect.wire not in WIRES:
+        known = ", ".join(WIRES)
+        raise InvalidRequest(f"no wire {dialect.wire!r}; there are {known}", path="dialect.wire")
+    return Spoken(import_module(f"anaphora.wire.{dialect.wire}"), dialect)
+
+
+def dialect_of(name: str) -> Dialect:
+    """The dialect that a name like `deepseek` or `deepseek/anthropic` means."""
+    from anaphora.catalog import dialects
+
+    provider, *rest = name.split("/", 2)
+    rows = dialects()
+    if not any(row.provider == provider for row in rows.rows):
+        known = ", ".join(dict.fromkeys(row.provider for row in rows.rows))
+        raise InvalidRequest(
+            f"{name!r} is neither a wire ({', '.join(WIRES)}) nor one of the providers {known}",
+            path="wire",
+        )
+    return rows.find(provider, *rest)
+
+
+def provider_of(name: str) -> str:
+    """Whose models a wire or dialect of that name is for."""
+    return PROVIDERS[name] if name in PROVIDERS else dialect_of(name).provider
+
+
+def names() -> dict[str, str]:
+    """All names that `get` knows, and what they stand for."""
+    from anaphora.catalog import dialects
+
+    known = dict(WIRES)
+    for row in dialects().rows:
+        said = f"{WIRES.get(row.wire, row.wire)} as {row.provider} speaks it"
+        known.setdefault(row.provider, said)
+        known.setdefault(row.name, said)
+    return known

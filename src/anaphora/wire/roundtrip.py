@@ -79,11 +79,19 @@ def check(exchange: Exchange) -> Outcome:
     )
 
 
+def _codec(exchange: Exchange) -> tuple[wire.Wire, str]:
+    """The wire as the host speaks it, and whose models it has."""
+    row = catalog.dialects().at_host(exchange.host, exchange.wire, exchange.path)
+    if row is None:
+        return wire.get(exchange.wire), wire.PROVIDERS[exchange.wire]
+    return wire.speak(row), row.provider
+
+
 def _request(exchange: Exchange) -> tuple[str, dict[str, int], tuple[Notice, ...]]:
-    codec = wire.get(exchange.wire)
+    codec, provider = _codec(exchange)
     rules = _rules(exchange.wire, "REQUEST")
-    call = codec.parse(exchange.request.encode())
-    profile = catalog.profile(wire.PROVIDERS[exchange.wire], call.model)
+    call = codec.parse(exchange.request.encode(), exchange.path)
+    profile = catalog.profile(provider, call.model)
     rendered = codec.render(call, profile)
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
     again = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
@@ -94,13 +102,13 @@ def _request(exchange: Exchange) -> tuple[str, dict[str, int], tuple[Notice, ...
 
 
 def _answer(exchange: Exchange) -> str:
-    codec = wire.get(exchange.wire)
+    codec, _ = _codec(exchange)
     body = exchange.response.encode()
     if exchange.status >= 400:
         error = codec.read_error(exchange.status, {}, body)
         return "" if error.code or "without an error object" not in str(error) else "$.error"
     if exchange.stream:
-        return _stream(exchange.wire, body)
+        return _stream(codec, body)
     rules = _rules(exchange.wire, "REPLY")
     before = msgspec.json.decode(body)
     again = msgspec.json.decode(codec.write_reply(codec.read_reply(body)))
@@ -109,9 +117,8 @@ def _answer(exchange: Exchange) -> str:
     return difference(before, again) or ""
 
 
-def _stream(name: str, body: bytes) -> str:
+def _stream(codec: wire.Wire, body: bytes) -> str:
     """A stream is read, written and read again: both readings must agree."""
-    codec = wire.get(name)
     reader = codec.reader()
     events = reader.feed(body) + reader.close()
     end = events[-1]

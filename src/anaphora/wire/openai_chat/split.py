@@ -7,6 +7,9 @@ taken out (they become marks), and white space between the outermost fields of a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from anaphora.canonical import string
@@ -41,6 +44,10 @@ _KNOBS = {
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
+#: A dialect's markers, read.
+_Markers = dict[Ttl, dict[str, Any]]
+
+
 class _Cut(msgspec.Struct):
     """One part, without its breakpoint."""
 
@@ -55,14 +62,17 @@ def split(
     body: bytes,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
+    markers: Mapping[Ttl, bytes] | None = None,
 ) -> Rendered:
-    """The request as chunks, with the breakpoints it carries as the caller's marks."""
+    """The request as chunks, with the breakpoints it carries as the caller's marks. `markers` are
+    those of a dialect."""
+    own = None if markers is None else _read_markers(markers)
     fields = Fields(body, "$", bad_request)
     model = fields.take("model", str)
     marks: list[Mark] = []
     messages = _elements(fields, "messages")
     runs: list[Run] = []
-    system = _system(messages[0], marks) if messages else None
+    system = _system(messages[0], marks, own) if messages else None
     if system is not None:
         runs.append(system)
     tools = _tools(_elements(fields, "tools"))
@@ -70,7 +80,7 @@ def split(
         runs.append(tools)
     begun = sum(run.count for run in runs)
     rest_of = messages[1:] if system is not None else messages
-    conversation = _messages(rest_of, system, begun, marks)
+    conversation = _messages(rest_of, system, begun, marks, own)
     if conversation is not None:
         runs.append(conversation)
     elif system is not None:
@@ -92,7 +102,7 @@ def split(
             knobs=_knobs(model, rest),
         ),
         body_order=(1, 0, *range(2, len(runs))) if system is not None and tools else None,
-        markers=MARKERS,
+        markers=MARKERS if markers is None else markers,
         marks=tuple(marks),
     )
 
@@ -102,13 +112,13 @@ def _elements(fields: Fields, name: str) -> list[msgspec.Raw]:
     return found or []
 
 
-def _system(raw: msgspec.Raw, marks: list[Mark]) -> Run | None:
+def _system(raw: msgspec.Raw, marks: list[Mark], own: _Markers | None) -> Run | None:
     """The first message, when it is a system message that says something."""
     fields = Fields(raw, "$.messages[0]", bad_request)
     role = fields.maybe("role", str)
     if role not in ("system", "developer"):
         return None
-    cuts = _content(fields)
+    cuts = _content(fields, own)
     if not cuts:
         return None
     out = Addition()
@@ -141,7 +151,11 @@ def _tools(tools: list[msgspec.Raw]) -> Run | None:
 
 
 def _messages(
-    messages: list[msgspec.Raw], system: Run | None, begun: int, marks: list[Mark]
+    messages: list[msgspec.Raw],
+    system: Run | None,
+    begun: int,
+    marks: list[Mark],
+    own: _Markers | None,
 ) -> Run | None:
     out = Addition()
     last_role: str | None = None
@@ -155,7 +169,7 @@ def _messages(
             out.chunk(kind, glue(last_role) + bytes(raw), None)
             last_role = role
         else:
-            for at, cut in enumerate(cuts := _content(fields)):
+            for at, cut in enumerate(cuts := _content(fields, own)):
                 if at == 0:
                     out.open(role)
                     data = glue(last_role) + _opening(role, fields) + cut.data
@@ -187,7 +201,7 @@ def _opening(role: str, fields: Fields) -> bytes:
     return b'{"role":' + string(role) + (b"," + rest if rest else b"") + b',"content":['
 
 
-def _content(fields: Fields) -> list[_Cut]:
+def _content(fields: Fields, own: _Markers | None) -> list[_Cut]:
     """The parts of a message's content, which is crossed off."""
     raw = fields.raw("content")
     path = f"{fields.path}.content"
@@ -199,14 +213,18 @@ def _content(fields: Fields) -> list[_Cut]:
         parts = _list(raw)
     except UNREADABLE as problem:
         raise bad_request(f"expected text or a list of parts: {problem}", path) from None
-    return [_cut(part, f"{path}[{index}]") for index, part in enumerate(parts)]
+    return [_cut(part, f"{path}[{index}]", own) for index, part in enumerate(parts)]
 
 
-def _cut(part: msgspec.Raw, path: str) -> _Cut:
+def _cut(part: msgspec.Raw, path: str, own: _Markers | None) -> _Cut:
     """A part without its breakpoint, byte for byte otherwise."""
     fields = Fields(part, path, bad_request)
     data, ttl = bytes(part), None
-    if "prompt_cache_breakpoint" in fields:
+    if own is not None:
+        ttl = _own_marker(fields, own)
+        if ttl is not None:
+            data = b"{" + fields.rest() + b"}"
+    elif "prompt_cache_breakpoint" in fields:
         marker = fields.maybe("prompt_cache_breakpoint", Breakpoint)
         data = b"{" + fields.rest() + b"}"
         if marker is not None:
@@ -215,6 +233,20 @@ def _cut(part: msgspec.Raw, path: str) -> _Cut:
     empty = kind == "text" and fields.maybe("text", str) == ""
     markable = ttl is not None or (kind in _MARKABLE and not empty)
     return _Cut(data, _KINDS.get(kind, Kind.OTHER), markable, ttl)
+
+
+def _read_markers(markers: Mapping[Ttl, bytes]) -> _Markers:
+    return {ttl: msgspec.json.decode(b"{" + said[1:] + b"}") for ttl, said in markers.items()}
+
+
+def _own_marker(fields: Fields, own: _Markers) -> Ttl | None:
+    """The lifetime of a dialect's marker, which is taken out of the part."""
+    for ttl, marker in own.items():
+        if all(fields.peek(name) == said for name, said in marker.items()):
+            for name in marker:
+                fields.raw(name)
+            return ttl
+    return None
 
 
 def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:

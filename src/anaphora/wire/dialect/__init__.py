@@ -1,0 +1,158 @@
+"""A wire as one provider speaks it: the wire's own codec with a few words changed.
+
+What differs is a row of `catalog/dialects.toml`. The codec knows nothing of it: parameters are said
+in other words before it renders and after it parses, counts and errors after it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from anaphora.catalog import Dialect, Profile
+from anaphora.errors import Upstream
+from anaphora.prompt import Call
+from anaphora.rendered import Envelope, Plan, Rendered, Request
+from anaphora.values import Message, Reply, Usage
+from anaphora.wire.fields import Fields, bad_request
+
+from .answers import find_error, read_counts, read_stops, write_counts, write_error
+from .marks import hear_marks, marker_bytes
+from .streams import SpokenReader, SpokenWriter
+from .words import Said, hear, say
+
+
+class Spoken:
+    """One provider's way to speak a wire; a `Wire` like any other."""
+
+    def __init__(self, codec: Any, dialect: Dialect) -> None:
+        self._codec = codec
+        self.dialect = dialect
+        markers = dialect.markers
+        self._marking = {} if markers is None else {"markers": marker_bytes(markers)}
+
+    def __repr__(self) -> str:
+        return f"<{self.dialect.wire} as {self.dialect.provider} speaks it>"
+
+    # ── Requests ─────────────────────────────────────────────────────────────────────────────────
+
+    def render(self, call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+        said = say(call, self.dialect)
+        rendered = self._codec.render(said.call, profile, previous, **self._marking)
+        last = previous.envelope if previous is not None else None
+        envelope = self._envelope(rendered.envelope, said, last)
+        notices = (*said.notices, *rendered.notices) if said.notices else rendered.notices
+        adapted: Rendered = msgspec.structs.replace(rendered, envelope=envelope, notices=notices)
+        return adapted
+
+    def assemble(self, rendered: Rendered, plan: Plan) -> Request:
+        request: Request = self._codec.assemble(rendered, plan)
+        return request
+
+    def parse(self, body: bytes, path: str = "") -> Call:
+        call = hear(self._codec.parse(body, path), self.dialect)
+        markers = self.dialect.markers
+        return hear_marks(call, self.dialect.wire, markers) if markers else call
+
+    def split(
+        self, body: bytes, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+    ) -> Rendered:
+        marking = self._marking if self.dialect.wire == "openai_chat" else {}
+        rendered: Rendered = self._codec.split(body, headers, path, **marking)
+        return rendered
+
+    def _envelope(self, made: Envelope, said: Said, last: Envelope | None) -> Envelope:
+        """The envelope in the provider's words. One that is the last turn's has them already, but
+        for what goes into headers: the codec does not see that."""
+        dialect = self.dialect
+        named = {name for name, _ in said.headers} | set(dialect.headers)
+        headers = (
+            *(header for header in made.headers if header[0] not in named),
+            *dialect.headers.items(),
+            *said.headers,
+        )
+        knobs = dict(made.knobs) | dict(said.knobs)
+        replace = msgspec.structs.replace
+        if made is last:
+            return replace(made, headers=headers, knobs=tuple(knobs.items()))
+        path = dialect.path.replace("*", made.path.rpartition("/")[2]) or made.path
+        tail = _without(made.tail, dialect.unsaid) if dialect.unsaid else made.tail
+        return replace(made, path=path, headers=headers, tail=tail, knobs=tuple(knobs.items()))
+
+    # ── Answers ──────────────────────────────────────────────────────────────────────────────────
+
+    def read_reply(self, body: bytes) -> Reply:
+        shape = self.dialect.errors
+        if shape is not None and (error := find_error(body, shape)) is not None:
+            raise error
+        return self.heard(self._codec.read_reply(body))
+
+    def write_reply(self, reply: Reply) -> bytes:
+        counted = msgspec.structs.replace(reply, usage=self.counted(reply.usage))
+        written: bytes = self._codec.write_reply(counted)
+        return written
+
+    def reader(self) -> SpokenReader:
+        return SpokenReader(self._codec.reader(), self)
+
+    def writer(self) -> SpokenWriter:
+        return SpokenWriter(self._codec.writer(), self)
+
+    def heard(self, reply: Reply) -> Reply:
+        """A reply as the provider meant it."""
+        usage = read_counts(reply.usage, self.dialect.usage)
+        if usage is not reply.usage:
+            reply = msgspec.structs.replace(reply, usage=usage)
+        return read_stops(reply, self.dialect)
+
+    def counted(self, usage: Usage) -> Usage:
+        """Counts as the provider tells them."""
+        shape = self.dialect.usage
+        if shape is None or usage.input is None:
+            return usage
+        blank = Reply(id="", model="", message=Message(role="assistant", parts=()), stop="end")
+        body = self._codec.write_reply(msgspec.structs.replace(blank, usage=usage))
+        wrote = msgspec.json.decode(body, type=_Counted).usage
+        return msgspec.structs.replace(usage, raw=write_counts(bytes(wrote).decode(), usage, shape))
+
+    # ── Errors ───────────────────────────────────────────────────────────────────────────────────
+
+    def read_error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: Any = None
+    ) -> Upstream:
+        error: Upstream = self._codec.read_error(status, headers, body, now)
+        shape = self.dialect.errors
+        told = find_error(body, shape, status) if shape is not None else None
+        if told is None:
+            return error
+        told.request_id, told.retry_after, told.param = (
+            error.request_id,
+            error.retry_after,
+            error.param,
+        )
+        return told
+
+    def write_error(self, error: Upstream) -> tuple[int, dict[str, str], bytes]:
+        status, headers, body = self._codec.write_error(error)
+        shape = self.dialect.errors
+        own = write_error(error, shape) if shape is not None else None
+        if shape is None or own is None:
+            return status, headers, body
+        return shape.status or status, headers, own
+
+
+class _Counted(msgspec.Struct, frozen=True):
+    usage: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def _without(tail: bytes, unsaid: tuple[str, ...]) -> bytes:
+    """The end of a body without some of its fields."""
+    if not tail.startswith(b","):
+        return tail
+    fields = Fields(b"{" + tail[1:], "$", bad_request)
+    for name in unsaid:
+        fields.raw(name)
+    rest = fields.rest()
+    return (b"," + rest if rest else b"") + b"}"

@@ -1,0 +1,89 @@
+"""Streams in a provider's own words: the wire's reader and writer, and what differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from anaphora.errors import AnaphoraError, Upstream
+from anaphora.values import Event, ReplyEnd, ReplyFail, UsageUpdate
+from anaphora.wire.building import ReplyBuilder, replay
+
+from .answers import find_error, read_counts
+
+if TYPE_CHECKING:
+    from . import Spoken
+
+#: A body that is no stream is kept up to this size; an answer in one piece may be that long.
+_MOST = 16 * 1024 * 1024
+
+
+class SpokenReader:
+    """The wire's reader, with the provider's own counts, reasons to stop and errors.
+
+    A provider that tells errors with a good status may answer a request for a stream with a plain
+    JSON body: an error, or an answer in one piece. Both are read.
+    """
+
+    def __init__(self, inner: Any, spoken: Spoken) -> None:
+        self._inner = inner
+        self._spoken = spoken
+        self._plain: bytearray | None = None
+        self._begun = spoken.dialect.errors is None
+
+    def feed(self, data: bytes) -> list[Event]:
+        if not self._begun:
+            start = data.lstrip()
+            if not start:
+                return []
+            self._begun = True
+            if start[:1] == b"{":
+                self._plain = bytearray()
+        if self._plain is not None:
+            self._plain += data[: max(0, _MOST + 1 - len(self._plain))]
+            return []
+        return [self._heard(event) for event in self._inner.feed(data)]
+
+    def close(self) -> list[Event]:
+        if self._plain is None:
+            return [self._heard(event) for event in self._inner.close()]
+        body, self._plain = bytes(self._plain), None
+        try:
+            return replay(self._spoken.read_reply(body))
+        except AnaphoraError as problem:
+            return ReplyBuilder().fail(problem)
+
+    def _heard(self, event: Event) -> Event:
+        dialect = self._spoken.dialect
+        if isinstance(event, UsageUpdate):
+            return UsageUpdate(read_counts(event.usage, dialect.usage))
+        if isinstance(event, ReplyFail) and event.partial is not None:
+            return msgspec.structs.replace(event, partial=self._spoken.heard(event.partial))
+        if not isinstance(event, ReplyEnd):
+            return event
+        reply = self._spoken.heard(event.reply)
+        error: Upstream | None = None
+        if dialect.errors is not None:
+            error = find_error((reply.extras or {}).get(dialect.wire, "{}"), dialect.errors)
+        if error is None:
+            return ReplyEnd(reply)
+        name = type(error).__name__
+        return ReplyFail(name, str(error), code=error.code, partial=reply)
+
+
+class SpokenWriter:
+    """The wire's writer, with counts where the provider puts them."""
+
+    def __init__(self, inner: Any, spoken: Spoken) -> None:
+        self._inner = inner
+        self._spoken = spoken
+
+    def write(self, event: Event) -> bytes:
+        if isinstance(event, UsageUpdate):
+            event = UsageUpdate(self._spoken.counted(event.usage))
+        elif isinstance(event, ReplyEnd):
+            usage = self._spoken.counted(event.reply.usage)
+            event = ReplyEnd(msgspec.structs.replace(event.reply, usage=usage))
+        written: bytes = self._inner.write(event)
+        return written
