@@ -17,7 +17,7 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import SegmentRole
-from anaphora.wire import anthropic, ollama, openai_chat, openai_responses
+from anaphora.wire import anthropic, gemini, ollama, openai_chat, openai_responses
 
 settings.register_profile(
     "suite",
@@ -32,7 +32,7 @@ settings.load_profile("suite")
 
 
 #: The wires whose every rendering is watched.
-GUARDED: tuple[Any, ...] = (anthropic, openai_chat, openai_responses, ollama)
+GUARDED: tuple[Any, ...] = (anthropic, openai_chat, openai_responses, ollama, gemini)
 
 
 class PrefixGuard:

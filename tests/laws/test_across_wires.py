@@ -41,6 +41,7 @@ MODELS = {
     "openai_chat": "gpt-5.6",
     "openai_responses": "gpt-5.6",
     "ollama": "qwen3",
+    "gemini": "gemini-2.5-flash",
 }
 PAIRS = list(itertools.permutations(sorted(MODELS), 2))
 
@@ -151,6 +152,7 @@ FOREIGN = {
     "openai_chat": ["prompt_cache_breakpoint", "tool_calls", "max_completion_tokens"],
     "openai_responses": ["prompt_cache_breakpoint", "function_call", "max_output_tokens"],
     "ollama": ["tool_calls", "tool_name", "num_predict"],
+    "gemini": ["contents", "functionCall", "maxOutputTokens"],
 }
 
 
@@ -175,7 +177,8 @@ def test_law_6_a_fallback_is_rendered_anew_and_nothing_leaks(first: str, second:
     )
     parsed = wire.get(first).parse(request(first, call, planned=True))
     other = request(second, parsed).decode()
-    assert json.loads(other)["model"] == MODELS[second]
+    if second != "gemini":  # which names the model in the path
+        assert json.loads(other)["model"] == MODELS[second]
     for word in set(FOREIGN[first]) - set(FOREIGN[second]):
         assert f'"{word}"' not in other
     assert "found" in other

@@ -18,6 +18,7 @@ MODELS = {
     "openai_chat": "gpt-5.6",
     "openai_responses": "gpt-5.6",
     "ollama": "qwen3",
+    "gemini": "gemini-2.5-flash",
 }
 every_wire = pytest.mark.parametrize("name", sorted(MODELS))
 
@@ -35,6 +36,8 @@ def render(name: str, made: Call, previous: Rendered | None = None) -> Rendered:
 
 
 def body(name: str, **more: Any) -> bytes:
+    if name == "gemini":
+        return json.dumps({"contents": [{"role": "user", "parts": []}], **more}).encode()
     said: dict[str, Any] = {"model": "m", "max_tokens": 5}
     said["input" if name == "openai_responses" else "messages"] = [{"role": "user", "content": "x"}]
     return json.dumps({**said, **more}).encode()
@@ -120,7 +123,7 @@ def test_fields_of_another_wire_are_told(name: str) -> None:
     assert "logit_bias, top_a of somewhere_else" in told[0]
 
 
-@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "ollama"])
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "ollama", "gemini"])
 def test_a_stored_response_that_cannot_be_continued_is_told(name: str) -> None:
     asked = b'{"model":"gpt-5.6","input":"hi","previous_response_id":"r","max_output_tokens":9}'
     parsed = wire.get("openai_responses").parse(asked)
@@ -146,6 +149,7 @@ def test_a_part_that_begins_twice_is_a_failure() -> None:
         ("openai_chat", "standard_only"),
         ("openai_responses", "standard_only"),
         ("ollama", "flex"),
+        ("gemini", "standard_only"),
     ],
 )
 def test_law_6_a_tier_of_another_provider_does_not_leak(name: str, tier: str) -> None:

@@ -41,6 +41,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     """Where the first chunk stands in the body: message on the wire, block in it."""
     place: str = ""
     """What the body calls the list that the chunks stand in, when not after their section."""
+    blocks: str = "content"
+    """What a message of the body calls the list of its blocks."""
     before: str | None = None
     after: str | None = None
     """The wire roles around the run, as it was rendered between them."""
@@ -80,7 +82,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         if self.section != "messages":
             return f"{self.place or self.section}[{chunk}]"
         message, block = self.position(chunk)
-        return f"{self.place or self.section}[{message}].content[{block}]"
+        return f"{self.place or self.section}[{message}].{self.blocks}[{block}]"
 
     def find(self, message_id: str) -> range | None:
         """The chunks of a source message, when it is one of this run's. They end behind `count`
@@ -143,6 +145,9 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The caller asks for an automatic breakpoint."""
     frozen: int | None = None
     """The last chunk of the frozen region."""
+    frozen_with: bytes | None = None
+    """What a handle freezes besides chunks, where the provider holds prompts under handles; None:
+    this wire holds nothing."""
     messages_cacheable: bool = True
     message_ttl: Ttl = "5m"
     bytes_per_token: float = 4.0

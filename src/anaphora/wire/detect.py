@@ -41,8 +41,12 @@ def detect(body: bytes) -> str:
         raise InvalidRequest("a request is a JSON object")
     if "input" in request:
         return "openai_responses"
+    if "contents" in request:
+        return "gemini"
     if not isinstance(request.get("messages"), list):
-        raise InvalidRequest("neither `messages` nor `input` in it: not a request of any wire here")
+        raise InvalidRequest(
+            "neither `messages` nor `input` nor `contents` in it: not a request of any wire here"
+        )
     if _is_ollama(request):
         return "ollama"
     signs = _signs(request)

@@ -149,6 +149,10 @@ class Fields:
         raw = self._fields.pop(name, None)
         return None if raw is None else bytes(raw)
 
+    def put(self, name: str, raw: bytes) -> None:
+        """What is left of a field that was taken, for the rest."""
+        self._fields[name] = msgspec.Raw(raw)
+
     def nested(self, name: str) -> Fields | None:
         """A field that is an object itself; None when it is missing or null."""
         raw = self.raw(name)
@@ -158,6 +162,11 @@ class Fields:
 
     def fail(self, reason: str, name: str = "") -> AnaphoraError:
         return self.failure(reason, f"{self.path}.{name}" if name else self.path)
+
+    def peek(self, name: str) -> Any:
+        """A field's value without crossing it off; None when it is missing."""
+        raw = self._fields.get(name)
+        return None if raw is None else msgspec.json.decode(raw)
 
     def known_text(self, name: str) -> str:
         """A text field without crossing it off; empty when there is none."""

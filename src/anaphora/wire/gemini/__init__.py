@@ -1,0 +1,26 @@
+"""Gemini, both ways: `POST /v1beta/models/{model}:generateContent` and `:streamGenerateContent`."""
+
+from __future__ import annotations
+
+from anaphora.wire.assembling import assemble
+
+from .failure import read_error, write_error
+from .parse import parse
+from .reply import read_reply, write_reply
+from .request import render
+from .split import split
+from .stream_reader import StreamReader as reader
+from .stream_writer import StreamWriter as writer
+
+__all__ = [
+    "assemble",
+    "parse",
+    "read_error",
+    "read_reply",
+    "reader",
+    "render",
+    "split",
+    "write_error",
+    "write_reply",
+    "writer",
+]

@@ -1,0 +1,51 @@
+"""Ids for calls and results that came without: pairing needs them, the wire does not get them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from anaphora.values import Extras, Part, Role, ToolCall, ToolResult
+
+from .naming import FORM
+from .parts import MADE_ID
+
+
+def with_ids(contents: Iterable[tuple[Role, list[Part]]]) -> list[tuple[Role, tuple[Part, ...]]]:
+    """The contents with an id for every call, by position, and for every result the id of the
+    first unanswered call of the same function."""
+    waiting: list[ToolCall] = []
+    done: list[tuple[Role, tuple[Part, ...]]] = []
+    for index, (role, parts) in enumerate(contents):
+        named = [_named(part, f"{index}_{at}", waiting) for at, part in enumerate(parts)]
+        done.append((role, tuple(named)))
+    return done
+
+
+def made(call: ToolCall, place: str) -> ToolCall:
+    """The call with an id that is never sent."""
+    extras = {**(call.extras or {}), **MADE_ID}
+    return msgspec.structs.replace(call, id=f"call_{place}", extras=extras)
+
+
+def _named(part: Part, place: str, waiting: list[ToolCall]) -> Part:
+    if isinstance(part, ToolCall):
+        if not part.id:
+            part = made(part, place)
+            waiting.append(part)
+    elif isinstance(part, ToolResult) and not part.call_id:
+        answered = next((call for call in waiting if call.name == part.name), None)
+        if answered is not None:
+            waiting.remove(answered)
+        call_id = answered.id if answered is not None else f"call_{place}"
+        extras = {**(part.extras or {}), **_without_id(part.extras)}
+        part = msgspec.structs.replace(part, call_id=call_id, extras=extras)
+    return part
+
+
+def _without_id(extras: Extras | None) -> Extras:
+    form = (extras or {}).get(FORM)
+    if form is None:
+        return MADE_ID
+    return {FORM: MADE_ID[FORM][:-1] + "," + form[1:]}

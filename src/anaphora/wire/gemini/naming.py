@@ -1,0 +1,67 @@
+"""Names on the wire. Gemini writes camelCase and takes snake_case as well."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from anaphora.wire.fields import UNREADABLE, Failure, Fields, bad_request
+
+WIRE = "gemini"
+#: How this wire had put something that other wires put otherwise: nothing is lost with it.
+FORM = "gemini.form"
+#: Whose blocks, files and tools mean something here.
+OWN = (WIRE, "google")
+
+_UNDERSCORE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
+_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def camel(name: str) -> str:
+    """`system_instruction` is `systemInstruction`."""
+    return _UNDERSCORE.sub(lambda found: found[1].upper(), name)
+
+
+def named(data: bytes | msgspec.Raw, path: str, fail: Failure) -> Fields:
+    """An object of the API. In a request its fields may go by either name."""
+    if fail is bad_request and b"_" in bytes(data):
+        data = _renamed(data, path, fail)
+    return Fields(data, path, fail)
+
+
+def nested(fields: Fields, name: str) -> Fields | None:
+    """A field that is an object of the API itself; None when it is missing or null."""
+    raw = fields.raw(name)
+    if raw is None or raw == b"null":
+        return None
+    return named(raw, f"{fields.path}.{name}", fields.failure)
+
+
+def elements(fields: Fields, name: str) -> list[msgspec.Raw]:
+    """A list. The API takes a single element for a list of one."""
+    raw = fields.raw(name)
+    if raw is None or raw == b"null":
+        return []
+    if raw[:1] == b"{":
+        return [msgspec.Raw(raw)]
+    try:
+        return _list(raw)
+    except UNREADABLE as problem:
+        raise fields.fail(f"expected a list: {problem}", name) from None
+
+
+def _renamed(data: bytes | msgspec.Raw, path: str, fail: Failure) -> bytes | msgspec.Raw:
+    try:
+        found = _object(data)
+    except UNREADABLE as problem:
+        raise fail(f"not a JSON object: {problem}", path) from None
+    if not any("_" in name for name in found):
+        return data
+    fields: dict[str, msgspec.Raw] = {}
+    for name, raw in found.items():
+        if camel(name) in fields:
+            raise fail("is said twice, in both spellings", f"{path}.{camel(name)}")
+        fields[camel(name)] = raw
+    return msgspec.json.encode(fields)

@@ -1,0 +1,175 @@
+"""A generateContent request cut into chunks from its own bytes.
+
+Nothing is healed on the way: the order of keys, the spelling of numbers and strings inside a part,
+a tool or a declaration stay what they were, so that a cache is billed, and a miss explained, by
+what was really sent.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Rendered, Run
+from anaphora.values import CachePolicy, Conversation, Message, SegmentRole
+from anaphora.wire.fields import Fields, bad_request, reads
+
+from .address import model_id, path_of, read_path
+from .messages import CLOSE, GLUE
+from .naming import WIRE, camel, elements, named
+from .params import frozen_with, knobs
+from .request import CONTENTS, SYSTEM, SYSTEM_CLOSE, TOOLS
+from .tools import close, glue
+
+_KINDS = {
+    "text": Kind.TEXT,
+    "functionCall": Kind.TOOL_CALL,
+    "functionResponse": Kind.TOOL_RESULT,
+}
+_MEDIA = {"image/": Kind.IMAGE, "audio/": Kind.AUDIO}
+
+
+@reads(bad_request)
+def split(body: bytes, headers: tuple[tuple[str, str], ...] = (), path: str = "") -> Rendered:
+    """The request as chunks. The path names the model."""
+    model, stream = read_path(path)
+    fields = named(body, "$", bad_request)
+    model = model or model_id(fields.maybe("model", str) or "")
+    fields.raw("model")
+    runs = [
+        *_system(fields),
+        *_tools(elements(fields, "tools")),
+        _contents(elements(fields, "contents")),
+    ]
+    config = fields.raw("toolConfig")
+    rest = msgspec.json.decode(fields.whole(), type=dict[str, msgspec.Raw])
+    members = {name: bytes(raw) for name, raw in rest.items()}
+    if config is not None and config != b"null":
+        members = {"toolConfig": config, **members}
+    envelope = Envelope(
+        source=None,
+        path=path_of(model, stream=stream) if model else path,
+        headers=headers,
+        head=b"{",
+        tail=b"".join(b"," + string(name) + b":" + raw for name, raw in members.items()) + b"}",
+        knobs=knobs(model, members),
+    )
+    return Rendered(
+        wire=WIRE,
+        model=model,
+        runs=tuple(runs),
+        cacheable=sum(run.count for run in runs),
+        envelope=envelope,
+        markers={},
+        frozen_with=frozen_with(envelope),
+    )
+
+
+def _system(fields: Fields) -> list[Run]:
+    raw = fields.raw("systemInstruction")
+    if raw is None or raw == b"null":
+        return []
+    content = named(raw, "$.systemInstruction", bad_request)
+    parts = elements(content, "parts")
+    if not parts:
+        return []
+    out = Addition()
+    for index, part in enumerate(parts):
+        out.chunk(Kind.SYSTEM, b"," + bytes(part) if index else bytes(part), None)
+    labels = [f"system{index}" for index in range(len(parts))]
+    log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
+    place = "systemInstruction.parts"
+    return [
+        Run(
+            "system",
+            log,
+            len(log),
+            lead=SYSTEM,
+            close=SYSTEM_CLOSE,
+            source=tuple(labels),
+            place=place,
+        )
+    ]
+
+
+def _tools(raws: list[msgspec.Raw]) -> list[Run]:
+    """A chunk for each declaration where an object holds nothing else, and else for each object."""
+    if not raws:
+        return []
+    out = Addition()
+    labels: list[str] = []
+    before = False
+    for index, raw in enumerate(raws):
+        fields = named(raw, f"$.tools[{index}]", bad_request)
+        functions = elements(fields, "functionDeclarations")
+        alone = bool(functions) and not fields.rest()
+        for at, said in enumerate(functions if alone else [raw]):
+            # Functions of a second object stand in an object of their own again.
+            joined = glue(not labels, before and at > 0, alone)
+            if before and at == 0:
+                joined = b"]}," + glue(True, False, alone)
+            out.chunk(Kind.TOOL, joined + bytes(said), None)
+            labels.append(_label(said, alone, len(labels)))
+            before = alone
+    log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
+    return [Run("tools", log, len(log), lead=TOOLS, close=close(before), source=tuple(labels))]
+
+
+def _label(raw: msgspec.Raw, function: bool, index: int) -> str:
+    fields = Fields(raw, "$.tools", bad_request)
+    if function:
+        return f"tool {fields.known_text('name') or index}"
+    names = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    return f"tool {camel(next(iter(names), str(index)))}"
+
+
+def _contents(raws: list[msgspec.Raw]) -> Run:
+    out = Addition()
+    for index, raw in enumerate(raws):
+        path = f"$.contents[{index}]"
+        fields = named(raw, path, bad_request)
+        role = fields.maybe("role", str)
+        for at, part in enumerate(elements(fields, "parts")):
+            data = bytes(part)
+            if at == 0:
+                data = (GLUE if out.ends else b"") + _opening(role, fields) + data
+                out.open(role or "user")
+            else:
+                data = b"," + data
+            out.chunk(_kind(part, f"{path}.parts[{at}]"), data, None)
+        out.end_message(f"m{index}")
+    if not out.ends:
+        raise InvalidRequest("at least one content that says something", path="$.contents")
+    log = ChunkLog().append(out)
+    return Run(
+        "messages",
+        log,
+        len(log),
+        role=SegmentRole.CONVERSATION,
+        lead=CONTENTS,
+        close=CLOSE,
+        source=Conversation([Message(role="user", parts=())] * len(raws)),
+        place="contents",
+        blocks="parts",
+    )
+
+
+def _opening(role: str | None, fields: Fields) -> bytes:
+    members = [b'"role":' + string(role)] if role is not None else []
+    if rest := fields.rest():
+        members.append(rest)
+    return b"{" + b",".join([*members, b'"parts":['])
+
+
+def _kind(raw: msgspec.Raw, path: str) -> Kind:
+    fields = named(raw, path, bad_request)
+    if "thought" in fields and fields.maybe("thought", bool):
+        return Kind.THINKING
+    for name in ("inlineData", "fileData"):
+        if name in fields:
+            media = (fields.raw(name) or b"").replace(b"mime_type", b"mimeType")
+            said = Fields(media, f"{path}.{name}", bad_request).known_text("mimeType")
+            kinds = (kind for prefix, kind in _MEDIA.items() if said.startswith(prefix))
+            return next(kinds, Kind.DOCUMENT)
+    return next((kind for name, kind in _KINDS.items() if name in fields), Kind.OTHER)

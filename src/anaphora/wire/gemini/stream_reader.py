@@ -1,0 +1,166 @@
+"""Gemini's event stream, read: whole answers, each with a little more of it.
+
+There is no last event: the answer is complete when the connection ends behind a reason to stop, and
+broken when it ends without one. Unknown chunks are passed over, and so is everything after the end;
+an error in the stream ends it with what there is. Asked without `alt=sse`, Gemini sends the chunks
+as one JSON list; that is read when it is complete. Only the first candidate is told as it comes;
+others are put together and carried along in the reply's extras.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.canonical import dumps, string
+from anaphora.errors import AnaphoraError, Parse, Transport
+from anaphora.values import Event
+from anaphora.wire.fields import UNREADABLE, Fields, our_error
+from anaphora.wire.sse import LIMIT, EventDecoder
+
+from .failure import ErrorObject, from_object
+from .naming import WIRE, elements
+from .reply import blocked, read_stop, write_candidate, write_content
+from .stream_candidate import StreamedCandidate
+from .usage import read_usage
+
+#: Gemini makes at most eight; more than this is no answer.
+_MOST_CANDIDATES = 128
+
+_error = msgspec.json.Decoder(ErrorObject).decode
+_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class StreamReader:
+    """Bytes in, events out. Call `close` when the connection ends."""
+
+    def __init__(self) -> None:
+        self._sse: EventDecoder | None = None
+        self._answer = StreamedCandidate()
+        self._build = self._answer.build
+        self._others: dict[int, StreamedCandidate] = {}
+        self._top: dict[str, bytes] = {}
+        self._usage = b""
+        self._waiting = b""
+        """Bytes of which it is not known yet what they are, or all of a JSON body."""
+
+    def feed(self, data: bytes) -> list[Event]:
+        if self._build.ended:
+            return []
+        events: list[Event] = []
+        try:
+            if self._sse is None:
+                data = self._begin(data)
+            if self._sse is not None:
+                for payload in self._sse.feed_data(data):
+                    if payload and not self._build.ended:
+                        events += self._read(payload)
+        except (AnaphoraError, *UNREADABLE) as problem:
+            events += self._build.fail(our_error(problem))
+        return events
+
+    def close(self) -> list[Event]:
+        """The connection ended. Without a reason to stop before it, that is a failure."""
+        events: list[Event] = []
+        try:
+            if self._sse is None and self._waiting.strip() and not self._build.ended:
+                for payload in _chunks(self._waiting):
+                    if not self._build.ended:
+                        events += self._read(payload)
+            if self._build.ended:
+                return events
+            if self._answer.stop_raw is None:
+                return events + self._build.fail(
+                    Transport("the stream ended before the answer did")
+                )
+            return events + self._done()
+        except (AnaphoraError, *UNREADABLE) as problem:
+            return events + self._build.fail(our_error(problem))
+
+    def _begin(self, data: bytes) -> bytes:
+        """Finds out whether these are events or one JSON body; gives what is to be read now."""
+        self._waiting += data
+        if len(self._waiting) > LIMIT:
+            raise Parse(f"a body of more than {LIMIT} bytes", path="stream")
+        said = self._waiting.lstrip()
+        if not said or said[:1] in (b"[", b"{"):
+            return b""
+        self._sse, data, self._waiting = EventDecoder(), self._waiting, b""
+        return data
+
+    def _read(self, payload: bytes) -> list[Event]:
+        chunk = Fields(payload, "stream")
+        chunk.drop_nulls()
+        build = self._build
+        events: list[Event] = []
+        error = chunk.raw("error")
+        candidates = elements(chunk, "candidates")
+        reply_id, model = chunk.maybe("responseId", str), chunk.maybe("modelVersion", str)
+        if not build.started and (candidates or reply_id):
+            events += build.start(reply_id or "", model or "")
+        for raw in candidates:
+            events += self._on_candidate(Fields(raw, "stream.candidates"))
+        usage = chunk.raw("usageMetadata")
+        if usage is not None and usage != self._usage:
+            self._usage = usage
+            events += build.count(read_usage(usage, "stream.usageMetadata"))
+        if (reason := blocked(chunk)) is not None and not candidates:
+            self._answer.stop_raw = reason
+            build.stop = "refusal"
+        for name, value in msgspec.json.decode(chunk.whole(), type=dict[str, msgspec.Raw]).items():
+            self._top[name] = bytes(value)
+        return events if error is None else events + build.fail(_failure(error))
+
+    def _on_candidate(self, candidate: Fields) -> list[Event]:
+        raw = candidate.raw("index") or b"0"
+        if raw == b"0":
+            return self._answer.add(candidate)
+        if raw not in (b"%d" % index for index in range(1, _MOST_CANDIDATES)):
+            raise candidate.fail(f"more than {_MOST_CANDIDATES} candidates", "index")
+        self._others.setdefault(int(raw), StreamedCandidate()).add(candidate)
+        return []
+
+    def _done(self) -> list[Event]:
+        events = self._answer.end_text()
+        build, said = self._build, self._answer.stop_raw
+        parts = build.reply().message.parts
+        if parts or build.stop != "refusal":
+            build.stop = read_stop(said, parts)
+        build.stop_raw = said
+        build.extras = self._extras()
+        return events + build.finish()
+
+    def _extras(self) -> dict[str, str] | None:
+        top = dict(self._top)
+        if self._answer.beside:
+            top["candidate"] = dumps(self._answer.beside)
+        if self._others:
+            top["candidates"] = b"[" + b",".join(map(self._written, sorted(self._others))) + b"]"
+        members = b",".join(string(name) + b":" + value for name, value in top.items())
+        return {WIRE: (b"{" + members + b"}").decode()} if members else None
+
+    def _written(self, index: int) -> bytes:
+        """A further candidate, as a single answer would hold it."""
+        told = self._others[index]
+        told.end_text()
+        told.build.stop_raw = told.stop_raw
+        told.build.stop = read_stop(told.stop_raw, told.build.reply().message.parts)
+        reply = told.build.reply()
+        beside = dumps(told.beside)[1:-1]
+        return write_candidate(reply, beside, write_content(reply.message), index)
+
+
+def _chunks(body: bytes) -> list[bytes]:
+    """The chunks of a JSON body: a list of them, or a single one."""
+    if body.lstrip()[:1] == b"{":
+        return [body]
+    try:
+        return [bytes(raw) for raw in _list(body)]
+    except UNREADABLE:
+        raise Transport("the stream ended before the answer did") from None
+
+
+def _failure(raw: bytes) -> AnaphoraError:
+    try:
+        return from_object(_error(raw), 200)
+    except UNREADABLE:
+        return from_object(ErrorObject(), 200)
