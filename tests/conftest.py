@@ -45,10 +45,12 @@ class PrefixGuard:
         self.broken = 0
         self._last: dict[int, tuple[Any, Rendered]] = {}
 
-    def __call__(self, call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
-        rendered: Rendered = self.render(call, profile, previous)
+    def __call__(
+        self, call: Call, profile: Profile, previous: Rendered | None = None, **more: Any
+    ) -> Rendered:
+        rendered: Rendered = self.render(call, profile, previous, **more)
         if previous is not None:
-            cold: Rendered = self.render(call, profile)
+            cold: Rendered = self.render(call, profile, **more)
             assert rendered.data() == cold.data(), "a warm render must equal a cold one"
             assert [c.path for c in rendered] == [c.path for c in cold]
             assert (rendered.envelope.head, rendered.envelope.tail) == (

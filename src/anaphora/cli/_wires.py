@@ -1,4 +1,5 @@
-"""Wire names on the command line: known, completed, and loaded only when one is given."""
+"""Names of wires and dialects on the command line: known, completed, and loaded only when one is
+given."""
 
 from __future__ import annotations
 
@@ -7,13 +8,24 @@ from click.shell_completion import CompletionItem
 
 
 class WireName(click.ParamType[str]):
+    """A wire; with `dialects`, also a provider that speaks one."""
+
     name = "wire"
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from anaphora.wire import WIRES
+    def __init__(self, *, dialects: bool = False) -> None:
+        self._dialects = dialects
 
-        if value not in WIRES:
-            self.fail(f"{value!r} is not a wire; there are {', '.join(sorted(WIRES))}", param, ctx)
+    def _known(self) -> dict[str, str]:
+        from anaphora import wire
+
+        return wire.names() if self._dialects else dict(wire.WIRES)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        known = self._known()
+        if value not in known:
+            there = ", ".join(sorted(known))
+            what = "neither a wire nor a provider here" if self._dialects else "not a wire"
+            self.fail(f"{value!r} is {what}; there are {there}", param, ctx)
         return value
 
     def shell_complete(
@@ -22,7 +34,6 @@ class WireName(click.ParamType[str]):
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem]:
-        from anaphora.wire import WIRES
-
-        names = [name for name in sorted(WIRES) if name.startswith(incomplete)]
-        return [CompletionItem(name, help=WIRES[name]) for name in names]
+        known = self._known()
+        names = [name for name in sorted(known) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=known[name]) for name in names]

@@ -20,11 +20,17 @@ if TYPE_CHECKING:
     "--to",
     "target",
     required=True,
-    type=WireName(),
-    help="The wire to say it on: anthropic, openai_chat, openai_responses.",
+    type=WireName(dialects=True),
+    help="The wire to say it on, or the provider to say it to: `anaphora wires` lists them.",
 )
 @click.option(
-    "--from", "origin", type=WireName(), help="The wire it is on; found out when left out."
+    "--from",
+    "origin",
+    type=WireName(dialects=True),
+    help="The wire it is on, or the provider it was for; found out when left out.",
+)
+@click.option(
+    "--path", default="", help="Where it was sent, for a wire that names the model there."
 )
 @click.option("--model", help="The model to ask; the one in the request when left out.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="When the request names no limit.")
@@ -34,6 +40,7 @@ def command(
     file: Path,
     target: str,
     origin: str | None,
+    path: str,
     model: str | None,
     max_tokens: int | None,
     plan: bool,
@@ -51,16 +58,19 @@ def command(
     from msgspec.structs import replace
 
     from anaphora import cache, catalog, wire
+    from anaphora.errors import InvalidRequest
     from anaphora.rendered import Plan
     from anaphora.wire.detect import detect
 
     body = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    call = wire.get(origin or detect(body)).parse(body)
+    call = wire.get(origin or detect(body)).parse(body, path)
     if model is not None:
         call = replace(call, model=model)
     if max_tokens is not None and call.params.max_tokens is None:
         call = replace(call, params=replace(call.params, max_tokens=max_tokens))
-    provider, codec = wire.PROVIDERS[target], wire.get(target)
+    provider, codec = wire.provider_of(target), wire.get(target)
+    if not call.model:
+        raise InvalidRequest("the request names no model; say which with --model", path="model")
     rendered = codec.render(call, catalog.profile(provider, call.model))
     if plan:
         planned = cache.plan(rendered, catalog.rules(provider, call.model))

@@ -24,3 +24,5 @@ class Envelope(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     knobs: tuple[tuple[str, bytes], ...] = ()
     """Every parameter that affects the cache without being a chunk, as it is sent."""
     notices: tuple[Notice, ...] = ()
+    plain: Envelope | None = None
+    """The wire's own, where a provider says it in other words."""

@@ -40,12 +40,15 @@ class Spoken:
 
     def render(self, call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
         said = say(call, self.dialect)
-        rendered = self._codec.render(said.call, profile, previous, **self._marking)
-        last = previous.envelope if previous is not None else None
-        envelope = self._envelope(rendered.envelope, said, last)
-        notices = (*said.notices, *rendered.notices) if said.notices else rendered.notices
-        adapted: Rendered = msgspec.structs.replace(rendered, envelope=envelope, notices=notices)
-        return adapted
+        if previous is not None and previous.envelope.plain is not None:
+            # The codec goes on from what it said itself.
+            previous = msgspec.structs.replace(previous, envelope=previous.envelope.plain)
+        rendered: Rendered = self._codec.render(said.call, profile, previous, **self._marking)
+        return msgspec.structs.replace(
+            rendered,
+            envelope=self._envelope(rendered.envelope, said),
+            notices=(*said.notices, *rendered.notices),
+        )
 
     def assemble(self, rendered: Rendered, plan: Plan) -> Request:
         request: Request = self._codec.assemble(rendered, plan)
@@ -63,23 +66,19 @@ class Spoken:
         rendered: Rendered = self._codec.split(body, headers, path, **marking)
         return rendered
 
-    def _envelope(self, made: Envelope, said: Said, last: Envelope | None) -> Envelope:
-        """The envelope in the provider's words. One that is the last turn's has them already, but
-        for what goes into headers: the codec does not see that."""
+    def _envelope(self, plain: Envelope, said: Said) -> Envelope:
+        """The envelope in the provider's words."""
         dialect = self.dialect
-        named = {name for name, _ in said.headers} | set(dialect.headers)
-        headers = (
-            *(header for header in made.headers if header[0] not in named),
-            *dialect.headers.items(),
-            *said.headers,
+        tail = _without(plain.tail, dialect.unsaid) if dialect.unsaid else plain.tail
+        method = plain.path.rpartition("/")[2]
+        return msgspec.structs.replace(
+            plain,
+            path=dialect.path.replace("{model}:{method}", method) or plain.path,
+            headers=(*plain.headers, *dialect.headers.items(), *said.headers),
+            tail=tail,
+            knobs=(*plain.knobs, *said.knobs),
+            plain=plain,
         )
-        knobs = dict(made.knobs) | dict(said.knobs)
-        replace = msgspec.structs.replace
-        if made is last:
-            return replace(made, headers=headers, knobs=tuple(knobs.items()))
-        path = dialect.path.replace("*", made.path.rpartition("/")[2]) or made.path
-        tail = _without(made.tail, dialect.unsaid) if dialect.unsaid else made.tail
-        return replace(made, path=path, headers=headers, tail=tail, knobs=tuple(knobs.items()))
 
     # ── Answers ──────────────────────────────────────────────────────────────────────────────────
 
@@ -114,8 +113,10 @@ class Spoken:
             return usage
         blank = Reply(id="", model="", message=Message(role="assistant", parts=()), stop="end")
         body = self._codec.write_reply(msgspec.structs.replace(blank, usage=usage))
-        wrote = msgspec.json.decode(body, type=_Counted).usage
-        return msgspec.structs.replace(usage, raw=write_counts(bytes(wrote).decode(), usage, shape))
+        said: Usage = self._codec.read_reply(body).usage
+        # The codec writes raw counts as they are when it reads the same in them.
+        raw = write_counts(said.raw or "{}", usage, shape)
+        return msgspec.structs.replace(said, raw=raw)
 
     # ── Errors ───────────────────────────────────────────────────────────────────────────────────
 
@@ -141,10 +142,6 @@ class Spoken:
         if shape is None or own is None:
             return status, headers, body
         return shape.status or status, headers, own
-
-
-class _Counted(msgspec.Struct, frozen=True):
-    usage: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 def _without(tail: bytes, unsaid: tuple[str, ...]) -> bytes:

@@ -1,0 +1,514 @@
+"""Dialects: what a row changes about a wire, in both directions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from anaphora import catalog, errors, wire
+from anaphora.catalog import Dialect, decode_dialects
+from anaphora.errors import InvalidCatalog, InvalidRequest, Upstream
+from anaphora.prompt import (
+    Call,
+    Params,
+    PartMark,
+    PromptBlock,
+    PromptCachePlan,
+    PromptIR,
+    Reasoning,
+    ToolChoice,
+)
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import (
+    Event,
+    Message,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+
+HEAD = """
+[[dialect]]
+provider = "openai"
+wire = "openai_chat"
+source = "this test"
+date = 2026-11-15
+base_url = "https://api.example.com"
+"""
+
+
+def row(text: str = "", wire_name: str = "openai_chat") -> Dialect:
+    return decode_dialects(HEAD.replace("openai_chat", wire_name) + text).rows[0]
+
+
+def spoken(text: str = "", wire_name: str = "openai_chat") -> wire.Wire:
+    return wire.speak(row(text, wire_name))
+
+
+def call(**fields: Any) -> Call:
+    cache = fields.pop("cache", PromptCachePlan())
+    messages = fields.pop("messages", [Message.user("hi")])
+    system = fields.pop("system", ())
+    ir = PromptIR.chat(messages, cache=cache, system=system)
+    fields.setdefault("model", "gpt-4.1")
+    return Call(ir=ir, **fields)
+
+
+def render(codec: wire.Wire, made: Call, previous: Rendered | None = None) -> Rendered:
+    return codec.render(made, catalog.profile("openai", made.model), previous)
+
+
+def sent(codec: wire.Wire, rendered: Rendered) -> Any:
+    plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
+    return json.loads(codec.assemble(rendered, plan).body.join())
+
+
+def body(codec: wire.Wire, made: Call) -> Any:
+    return sent(codec, render(codec, made))
+
+
+# ── Parameters ───────────────────────────────────────────────────────────────────────────────────
+
+WORDS: list[tuple[str, Params, dict[str, Any]]] = [
+    ('seed = "random_seed"', Params(seed=7), {"random_seed": 7}),
+    ('top_k = "top_k"', Params(top_k=4), {"top_k": 4}),
+    (
+        'tool_choice = { at = "tool_choice", values = { required = "any" } }',
+        Params(tool_choice=ToolChoice("required")),
+        {"tool_choice": "any"},
+    ),
+    (
+        '"reasoning.mode" = { at = "thinking.type", values = { adaptive = "auto" } }',
+        Params(reasoning=Reasoning("adaptive")),
+        {"thinking": {"type": "auto"}},
+    ),
+    (
+        '"reasoning.mode" = { at = "enable_thinking", values = { enabled = true, disabled = false } }',
+        Params(reasoning=Reasoning("disabled")),
+        {"enable_thinking": False},
+    ),
+    (
+        '"reasoning.effort" = "reasoning.effort"\n"reasoning.budget_tokens" = "reasoning.max_tokens"',
+        Params(reasoning=Reasoning(effort="low", budget_tokens=2048)),
+        {"reasoning": {"effort": "low", "max_tokens": 2048}},
+    ),
+    ('stop = "stop_sequences"', Params(stop=("END",)), {"stop_sequences": ["END"]}),
+    ('user = "end_user.id"', Params(user="u"), {"end_user": {"id": "u"}}),
+]
+
+
+@pytest.mark.parametrize("text, params, fields", WORDS, ids=[row[0][:30] for row in WORDS])
+def test_a_parameter_in_other_words_both_ways(
+    text: str, params: Params, fields: dict[str, Any]
+) -> None:
+    codec = spoken("[dialect.fields]\n" + text)
+    said = body(codec, call(params=params))
+    assert {name: said[name] for name in said if name not in ("model", "messages")} == fields
+    heard = codec.parse(json.dumps(said).encode())
+    assert heard.params == params
+    assert heard.extras is None
+
+
+def test_a_parameter_without_a_place_is_told_and_not_sent() -> None:
+    codec = spoken('[dialect.fields]\nuser = false\n"cache.key" = false')
+    made = call(params=Params(user="u"), cache=PromptCachePlan(key="k"))
+    rendered = render(codec, made)
+    assert set(sent(codec, rendered)) == {"model", "messages"}
+    assert [(n.code, n.path) for n in rendered.notices] == [
+        ("param_left_out", "params.user"),
+        ("cache_option_left_out", "cache.key"),
+    ]
+
+
+def test_a_word_that_is_not_known_stays_as_it_came() -> None:
+    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    asked = {
+        "model": "gpt-4.1",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+        "thinking": {"type": "wild", "more": 1.50},
+    }
+    heard = codec.parse(json.dumps(asked).encode())
+    assert heard.params.reasoning is None
+    assert body(codec, heard) == asked
+
+
+def test_what_stands_beside_a_known_word_comes_back() -> None:
+    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    asked = {"thinking": {"type": "enabled", "clear": False}, "other": [1]}
+    message = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+    whole = {"model": "gpt-4.1", "messages": [message], **asked}
+    heard = codec.parse(json.dumps(whole).encode())
+    assert heard.params.reasoning == Reasoning("enabled")
+    assert body(codec, heard) == whole
+
+
+def test_a_field_said_in_both_ways_is_an_error() -> None:
+    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    twice = call(
+        params=Params(reasoning=Reasoning("enabled")),
+        extras={"openai_chat": '{"thinking":{"type":"disabled"}}'},
+    )
+    with pytest.raises(InvalidRequest, match=r"extras\.openai_chat\.thinking\.type"):
+        render(codec, twice)
+
+
+def test_a_header_follows_the_call_even_when_the_envelope_stays() -> None:
+    codec = spoken('[dialect.fields]\n"cache.key" = { header = "x-conversation" }')
+    first = render(codec, call(cache=PromptCachePlan(key="one")))
+    second = render(codec, call(cache=PromptCachePlan(key="two")), first)
+    third = render(codec, call(cache=PromptCachePlan()), second)
+    headers = [dict(made.envelope.headers).get("x-conversation") for made in (first, second, third)]
+    assert headers == ["one", "two", None]
+    knobs = [dict(made.envelope.knobs).get("cache_key") for made in (first, second, third)]
+    assert knobs == [b'"one"', b'"two"', None]
+
+
+def test_knobs_are_named_in_whatever_words_they_are_said() -> None:
+    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    rendered = render(codec, call(params=Params(reasoning=Reasoning("enabled"))))
+    assert dict(rendered.envelope.knobs)["thinking"] == b'"enabled"'
+
+
+def test_fields_that_are_not_said_here() -> None:
+    codec = spoken('unsaid = ["stream_options"]')
+    said = body(codec, call(params=Params(stream=True)))
+    assert said["stream"] is True
+    assert "stream_options" not in said
+
+
+def test_path_and_headers_are_the_rows() -> None:
+    codec = spoken('path = "/openai/v1/chat/completions"\nheaders = { x-title = "t" }')
+    rendered = render(codec, call())
+    request = codec.assemble(rendered, Plan())
+    assert request.path == "/openai/v1/chat/completions"
+    assert ("x-title", "t") in request.headers
+    again = render(codec, call(), rendered)
+    assert (again.envelope.path, again.envelope.headers) == (request.path, request.headers)
+
+
+def test_the_next_turn_renders_only_what_is_new() -> None:
+    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    talk = PromptIR.chat([Message.user("a")]).segments[0].messages
+    params = Params(reasoning=Reasoning("enabled"))
+    one = Call(ir=PromptIR.chat(talk), model="gpt-4.1", params=params)
+    first = render(codec, one)
+    longer = talk.append(Message.assistant("b")).append(Message.user("c"))
+    two = Call(ir=PromptIR.chat(longer), model="gpt-4.1", params=params)
+    second = render(codec, two, first)
+    assert second.runs[0].log is first.runs[0].log
+    assert second.data().startswith(first.cacheable_data())
+    assert sent(codec, second) == body(codec, two)
+
+
+# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
+
+EPHEMERAL = "[dialect.markers.5m.cache_control]\ntype = 'ephemeral'\n"
+
+
+def test_a_providers_own_marker_both_ways() -> None:
+    codec = spoken(EPHEMERAL)
+    plan = PromptCachePlan(marks=(PartMark("m1", (0,)),))
+    talk = [Message.user("a", id="m0"), Message.user("b", id="m1")]
+    block = PromptBlock("s", "Be terse.")
+    made = call(messages=talk, cache=plan, system=(block,))
+    rendered = render(codec, made)
+    assert rendered.notices == ()
+    said = sent(codec, rendered)
+    assert said["messages"][2]["content"][0]["cache_control"] == {"type": "ephemeral"}
+    heard = codec.parse(json.dumps(said).encode())
+    assert heard.ir.cache.marks == (PartMark("m1", (0,)),)
+    assert sent(codec, render(codec, heard)) == said
+    cut = codec.split(json.dumps(said).encode())
+    assert [mark.ttl for mark in cut.marks] == ["5m"]
+    assert b"cache_control" not in cut.data()
+
+
+def test_a_longer_life_than_there_is_becomes_the_longest_and_is_told() -> None:
+    codec = spoken(EPHEMERAL)
+    plan = PromptCachePlan(marks=(PartMark("m0", (0,), "1h"),))
+    rendered = render(codec, call(messages=[Message.user("a", id="m0")], cache=plan))
+    assert [mark.ttl for mark in rendered.marks] == ["5m"]
+    assert [notice.code for notice in rendered.notices] == ["ttl_changed"]
+
+
+def test_a_marker_in_another_form_is_carried_along() -> None:
+    codec = spoken(EPHEMERAL)
+    part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "9m"}}
+    asked = {"model": "gpt-4.1", "messages": [{"role": "user", "content": [part]}]}
+    heard = codec.parse(json.dumps(asked).encode())
+    assert heard.ir.cache.marks == ()
+    assert body(codec, heard) == asked
+
+
+@pytest.mark.parametrize("name, model", [("openai_chat", "gpt-5.6"), ("anthropic", "m")])
+def test_where_nothing_is_marked_a_mark_is_told(name: str, model: str) -> None:
+    codec = spoken("markers = {}", name)
+    plan = PromptCachePlan(marks=(PartMark("m0", (0,)),), automatic="5m")
+    made = call(
+        messages=[Message.user("a", id="m0")],
+        cache=plan,
+        model=model,
+        params=Params(max_tokens=5),
+    )
+    rendered = codec.render(made, catalog.profile("openai", model))
+    assert "mark_left_out" in [notice.code for notice in rendered.notices]
+    assert "cache" not in json.dumps(sent(codec, rendered))
+
+
+# ── Reasoning that has to come back ──────────────────────────────────────────────────────────────
+
+TOOLS = (Tool("look"),)
+
+
+def loop(*said: Any) -> list[Message]:
+    return [
+        Message.user("a"),
+        Message.assistant(*said, ToolCall("c", "look", "{}")),
+        Message(role="tool", parts=(ToolResult("c", "r"),)),
+    ]
+
+
+def test_deepseek_gets_its_reasoning_back_in_tool_loops() -> None:
+    """CASES and PROVIDERS: a call without its reasoning_content is refused."""
+    codec = wire.get("deepseek")
+    answer = {
+        "id": "r",
+        "model": "deepseek-chat",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "tool_calls",
+                "message": {
+                    "role": "assistant",
+                    "content": "",
+                    "reasoning_content": "I should look.",
+                    "tool_calls": [
+                        {
+                            "id": "c",
+                            "type": "function",
+                            "function": {"name": "look", "arguments": "{}"},
+                        }
+                    ],
+                },
+            }
+        ],
+    }
+    reply = codec.read_reply(json.dumps(answer).encode())
+    talk = [Message.user("a"), reply.message, Message(role="tool", parts=(ToolResult("c", "r"),))]
+    made = call(messages=talk, tools=TOOLS, model="deepseek-chat")
+    rendered = codec.render(made, catalog.profile("deepseek", made.model))
+    assert sent(codec, rendered)["messages"][1]["reasoning_content"] == "I should look."
+    assert rendered.notices == ()
+
+
+def test_reasoning_that_is_missing_where_it_is_needed_is_sent_empty_and_told() -> None:
+    """A fallback in the middle of a tool loop: the calls were made by somebody else."""
+    codec = wire.get("deepseek")
+    made = call(messages=loop(Text("ok")), tools=TOOLS, model="deepseek-chat")
+    rendered = codec.render(made, catalog.profile("deepseek", made.model))
+    assert sent(codec, rendered)["messages"][1]["reasoning_content"] == ""
+    assert [notice.code for notice in rendered.notices] == ["reasoning_missing"]
+
+
+# ── Counts and reasons to stop ───────────────────────────────────────────────────────────────────
+
+COUNTS = """
+stops = { tired = "length" }
+[dialect.usage]
+read = ["cache.hits"]
+uncached = ["cache.misses"]
+written = ["cache.stored"]
+written_ttl = "1h"
+"""
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "hello"}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    return (
+        {"id": "r", "object": "chat.completion", "created": 1, "model": "m"}
+        | {"choices": [choice]}
+        | more
+    )
+
+
+def test_counts_in_other_places_both_ways() -> None:
+    codec = spoken(COUNTS)
+    told = {
+        "prompt_tokens": 10,
+        "completion_tokens": 2,
+        "total_tokens": 12,
+        "cache": {"hits": 6, "stored": 3},
+    }
+    usage = codec.read_reply(json.dumps(answer(usage=told)).encode()).usage
+    assert (usage.uncached, usage.read, usage.written) == (1, 6, {"1h": 3})
+    reply = Reply(
+        id="r",
+        model="m",
+        message=Message(role="assistant", parts=(Text("hello"),)),
+        stop="end",
+        usage=Usage(uncached=1, read=6, written={"1h": 3}, output=2),
+    )
+    written = json.loads(codec.write_reply(reply))["usage"]
+    assert written["cache"] == {"hits": 6, "misses": 1, "stored": 3}
+    again = codec.read_reply(codec.write_reply(reply)).usage
+    assert (again.uncached, again.read, again.written_total) == (1, 6, 3)
+
+
+def test_a_reason_to_stop_in_another_word() -> None:
+    made = answer()
+    made["choices"][0]["finish_reason"] = "tired"
+    reply = spoken(COUNTS).read_reply(json.dumps(made).encode())
+    assert (reply.stop, reply.stop_raw) == ("length", "tired")
+
+
+def events(codec: wire.Wire, data: bytes, size: int = 7) -> list[Event]:
+    reader = codec.reader()
+    found = []
+    for at in range(0, len(data), size):
+        found += reader.feed(data[at : at + size])
+    return [*found, *reader.close()]
+
+
+def test_a_stream_is_heard_the_same_way() -> None:
+    codec = spoken(COUNTS)
+    chunk = {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
+    last: dict[str, Any] = {"id": "r", "model": "m"}
+    last["choices"] = [{"index": 0, "delta": {}, "finish_reason": "tired"}]
+    last["usage"] = {"prompt_tokens": 10, "completion_tokens": 2, "cache": {"hits": 6}}
+    data = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (chunk, last))
+    end = events(codec, data + b"data: [DONE]\n\n")[-1]
+    assert isinstance(end, ReplyEnd)
+    assert (end.reply.stop, end.reply.usage.read, end.reply.usage.uncached) == ("length", 6, 4)
+    writer = codec.writer()
+    written = b"".join(writer.write(event) for event in events(codec, data + b"data: [DONE]\n\n"))
+    assert b'"hits":6' in written
+    again = events(codec, written)[-1]
+    assert isinstance(again, ReplyEnd)
+    assert again.reply.usage.read == 6
+
+
+# ── Errors with a good status ────────────────────────────────────────────────────────────────────
+
+ENVELOPE = """
+[dialect.errors]
+at = "base_resp"
+code = "status_code"
+message = "status_msg"
+fine = ["0"]
+status = 200
+kinds = { 1002 = "rate_limit", 1004 = "auth", 1008 = "quota" }
+"""
+
+
+def enveloped(code: int, message: str) -> bytes:
+    told = {"status_code": code, "status_msg": message}
+    return json.dumps({"id": "r", "choices": None, "base_resp": told}).encode()
+
+
+@pytest.mark.parametrize(
+    "code, kind",
+    [
+        (1002, errors.RateLimited),
+        (1004, errors.Unauthenticated),
+        (1008, errors.QuotaExhausted),
+        (4711, errors.Overloaded),
+    ],
+)
+def test_an_error_in_an_answer_that_looks_good(code: int, kind: type[Upstream]) -> None:
+    codec = spoken(ENVELOPE)
+    with pytest.raises(kind) as raised:
+        codec.read_reply(enveloped(code, "no"))
+    assert (raised.value.code, str(raised.value)) == (str(code), "no")
+    end = events(codec, enveloped(code, "no"))[-1]
+    assert isinstance(end, ReplyFail)
+    assert (end.error, end.code) == (kind.__name__, str(code))
+
+
+def test_an_envelope_that_says_all_is_well_is_no_error() -> None:
+    codec = spoken(ENVELOPE)
+    made = answer(base_resp={"status_code": 0, "status_msg": ""})
+    assert codec.read_reply(json.dumps(made).encode()).text == "hello"
+
+
+def test_an_answer_in_one_piece_where_a_stream_was_asked_for() -> None:
+    end = events(spoken(ENVELOPE), json.dumps(answer()).encode())[-1]
+    assert isinstance(end, ReplyEnd)
+    assert end.reply.text == "hello"
+
+
+def test_an_error_that_ends_a_stream_which_had_begun() -> None:
+    codec = spoken(ENVELOPE)
+    chunk = {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "hel"}}]}
+    last: dict[str, Any] = {"id": "r", "model": "m"}
+    last["choices"] = [{"index": 0, "delta": {}, "finish_reason": "stop"}]
+    last["base_resp"] = {"status_code": 1002, "status_msg": "slow down"}
+    data = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (chunk, last))
+    end = events(codec, data + b"data: [DONE]\n\n")[-1]
+    assert isinstance(end, ReplyFail)
+    assert end.error == "RateLimited"
+    assert end.partial is not None
+    assert end.partial.text == "hel"
+
+
+def test_an_error_is_written_the_way_it_is_read() -> None:
+    codec = spoken(ENVELOPE)
+    status, _, data = codec.write_error(errors.RateLimited("slow", status=429))
+    assert (status, json.loads(data)) == (
+        200,
+        {"base_resp": {"status_code": 1002, "status_msg": "slow"}},
+    )
+    with pytest.raises(errors.RateLimited):
+        codec.read_reply(data)
+
+
+def test_codes_of_a_providers_own_in_the_usual_place() -> None:
+    codec = spoken('[dialect.errors]\nkinds = { 1113 = "quota" }')
+    told = {"error": {"code": "1113", "message": "no balance"}}
+    error = codec.read_error(429, {"x-request-id": "q"}, json.dumps(told).encode())
+    assert type(error) is errors.QuotaExhausted
+    assert (error.status, error.code, error.request_id) == (429, "1113", "q")
+    other = {"error": {"code": "rate_limit_exceeded", "message": "slow"}}
+    error = codec.read_error(429, {"retry-after": "3"}, json.dumps(other).encode())
+    assert type(error) is errors.RateLimited
+    assert error.retry_after == 3
+
+
+# ── Names ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_names_lead_to_wires_and_dialects() -> None:
+    assert wire.get("openai_chat") is not None
+    assert repr(wire.get("deepseek")) == "<openai_chat as deepseek speaks it>"
+    assert repr(wire.get("deepseek/anthropic")) == "<anthropic as deepseek speaks it>"
+    assert wire.provider_of("deepseek/anthropic") == "deepseek"
+    assert wire.provider_of("openai_chat") == "openai"
+
+
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("nobody", "neither a wire"),
+        ("deepseek/gemini", "does not speak 'gemini'"),
+    ],
+)
+def test_a_name_that_leads_nowhere_says_what_there_is(name: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        wire.get(name)
+
+
+def test_a_row_for_a_wire_that_is_not_here() -> None:
+    with pytest.raises(InvalidRequest, match="no wire 'telegraph'"):
+        spoken("", "telegraph")
+
+
+def test_a_place_is_a_field_or_a_header() -> None:
+    with pytest.raises(InvalidCatalog, match="either `at` or `header`"):
+        row("[dialect.fields]\nuser = { values = { a = 1 } }")
