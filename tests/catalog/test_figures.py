@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from anaphora import catalog
+from anaphora import catalog, wire
 from anaphora.catalog import Figure
 
 MODELS = [
     *((profile.provider, profile.id) for profile in catalog.models()),
-    ("anthropic", "claude-unheard-of"),
-    ("openai", "gpt-unheard-of"),
+    *((provider, "unheard-of") for provider in catalog.shipped().defaults),
 ]
 
 
@@ -29,12 +28,15 @@ def figures(value: Any) -> Iterator[Figure[Any]]:
             yield from figures(getattr(value, field.name))
 
 
+def all_figures(provider: str, model: str) -> list[Figure[Any]]:
+    """Of the profile, of the rules, and of the rules on every wire."""
+    rules = [catalog.rules(provider, model, on) for on in (None, *wire.WIRES)]
+    return [*figures(catalog.profile(provider, model)), *(f for r in rules for f in figures(r))]
+
+
 @pytest.mark.parametrize(("provider", "model"), MODELS)
 def test_every_figure_has_a_source_and_a_date(provider: str, model: str) -> None:
-    found = [
-        *figures(catalog.profile(provider, model)),
-        *figures(catalog.rules(provider, model)),
-    ]
+    found = all_figures(provider, model)
     assert len(found) >= 23  # the figures that no profile and no rules may be without
     for figure in found:
         assert figure.source.strip()
@@ -45,8 +47,5 @@ def test_every_figure_has_a_source_and_a_date(provider: str, model: str) -> None
 
 @pytest.mark.parametrize(("provider", "model"), MODELS)
 def test_a_stand_in_is_never_passed_off_as_a_fact(provider: str, model: str) -> None:
-    for figure in [
-        *figures(catalog.profile(provider, model)),
-        *figures(catalog.rules(provider, model)),
-    ]:
+    for figure in all_figures(provider, model):
         assert not (figure.verified and figure.source.startswith(("stand-in", "derived")))

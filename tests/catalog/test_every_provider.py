@@ -1,0 +1,40 @@
+"""What holds for every provider in the catalog, whatever its rows say."""
+
+from __future__ import annotations
+
+import pytest
+
+from anaphora import catalog, wire
+
+PROVIDERS = sorted(catalog.shipped().defaults)
+OTHERS = [name for name in PROVIDERS if name not in {"anthropic", "openai"}]
+
+
+@pytest.mark.parametrize("provider", OTHERS)
+def test_an_unknown_model_gets_the_most_careful_figures_of_its_provider(provider: str) -> None:
+    profile, rules = catalog.profile(provider, "next"), catalog.rules(provider, "next")
+    assert not profile.known
+    for known in catalog.models(provider):
+        theirs = catalog.rules(provider, known.id)
+        assert rules.minimum_tokens.value >= theirs.minimum_tokens.value
+        assert rules.granule_tokens.value >= theirs.granule_tokens.value
+        assert rules.read_price.value >= theirs.read_price.value
+        assert rules.slots.value <= theirs.slots.value
+        assert profile.bytes_per_token.value <= known.bytes_per_token.value
+        assert profile.token_error.value >= known.token_error.value
+
+
+def test_rows_for_a_wire_name_one_there_is() -> None:
+    named = {name for row in catalog.shipped().rows for name in row.wires}
+    assert named
+    assert named <= wire.WIRES.keys()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_marks_are_asked_for_only_where_something_may_carry_them(provider: str) -> None:
+    for model in ["next", *(known.id for known in catalog.models(provider))]:
+        for on in (None, *wire.WIRES):
+            rules = catalog.rules(provider, model, on)
+            assert (rules.slots.value > 0) == bool(rules.markable.value)
+            if rules.slots.value:
+                assert rules.mechanism.value in {"explicit", "both"}

@@ -1,0 +1,23 @@
+"""A catalog's figure, found by its path and held to a value and a source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anaphora.catalog import Figure
+
+
+def figure_of(holder: object, path: str) -> Figure[Any]:
+    name, _, key = path.partition(".")
+    found = getattr(holder, name)
+    if key:
+        found = found[key]
+    assert isinstance(found, Figure)
+    return found
+
+
+def holds(figure: Figure[Any], value: object, source: str) -> None:
+    """The source is a part of the real one; "?" leads that of a stand-in."""
+    assert figure.value == value
+    assert source.removeprefix("?") in figure.source
+    assert figure.verified == (not source.startswith("?"))
