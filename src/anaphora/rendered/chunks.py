@@ -41,6 +41,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     """Where the first chunk stands in the body: message on the wire, block in it."""
     place: str = ""
     """What the body calls the list that the chunks stand in, when not after their section."""
+    paths: tuple[str, ...] = ()
+    """The path of each chunk, where they do not stand in one list."""
     blocks: str = "content"
     """What a message of the body calls the list of its blocks."""
     before: str | None = None
@@ -79,6 +81,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
 
     def path(self, chunk: int) -> str:
         """The JSON path of a chunk in the request body."""
+        if self.paths:
+            return self.paths[chunk]
         if self.section != "messages":
             return f"{self.place or self.section}[{chunk}]"
         message, block = self.position(chunk)

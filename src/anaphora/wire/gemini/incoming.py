@@ -120,7 +120,8 @@ def _result(fields: Fields) -> Part | None:
     content: str | tuple[ResultPart, ...] = text
     if parts:
         # An empty object beside them says nothing of its own.
-        content = tuple(parts) if text == "{}" else (Text(text), *parts)
+        bare = (response or b"{}").translate(None, b" \t\r\n") == b"{}"
+        content = tuple(parts) if bare else (Text(text), *parts)
     return ToolResult(call_id, content, error, name, extras)
 
 

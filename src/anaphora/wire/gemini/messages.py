@@ -23,6 +23,8 @@ GLUE = b"]},"
 CLOSE = b"]}]"
 
 _WIRE_ROLES = {"user": b"user", "tool": b"user", "system": b"user", "assistant": b"model"}
+#: A content of results is the user's, too; here it is told apart, since more may join it.
+_LOG_ROLES = {"assistant": "model", "tool": "tool"}
 
 
 def add_messages(
@@ -58,10 +60,9 @@ def add_messages(
                 data = b"," + data
             else:
                 data = (b"" if last_role is None else GLUE) + opening + data
-                to.open("model" if message.role == "assistant" else _log_role(message))
+                last_role = _LOG_ROLES.get(message.role, "user")
+                to.open(last_role)
             to.chunk(kind, data, None)
-        if said:
-            last_role = "model" if message.role == "assistant" else _log_role(message)
         to.end_message(message.id)
 
 
@@ -74,10 +75,6 @@ def open_content(message: Message) -> bytes:
         )
     fields = content_fields(message.parts)
     return b'{"role":"%b"%b,"parts":[' % (role, b"," + fields if fields else b"")
-
-
-def _log_role(message: Message) -> str:
-    return "tool" if message.role == "tool" else "user"
 
 
 def no_calls(_: str) -> ToolCall | None:

@@ -10,6 +10,8 @@ import base64
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from anaphora.canonical import check_object, is_object, string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
@@ -156,10 +158,12 @@ def is_fields(part: Part) -> bool:
 
 def content_fields(parts: Iterable[Part]) -> bytes:
     """The fields of a content that travel as a part of it, as members of an object."""
+    fields: dict[str, msgspec.Raw] = {}
     for part in parts:
         if isinstance(part, Opaque) and is_fields(part):
-            return check_object(part.json, path="json").strip()[1:-1].strip().encode()
-    return b""
+            json = check_object(part.json, path="json")
+            fields |= msgspec.json.decode(json, type=dict[str, msgspec.Raw])
+    return b",".join(string(name) + b":" + bytes(raw) for name, raw in fields.items())
 
 
 # ── What came along ──────────────────────────────────────────────────────────────────────────────

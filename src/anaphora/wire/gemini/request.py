@@ -107,9 +107,13 @@ def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
 def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> list[Run]:
     if not own:
         return []
-    log = _tool_logs.get(own, last_run(previous, "tools"), tools.tools_log)
-    close = tools.close(tools.is_function(own[-1]))
-    return [Run("tools", log, len(log), lead=TOOLS, close=close, source=own)]
+    last = last_run(previous, "tools")
+    log = _tool_logs.get(own, last, tools.tools_log)
+    if last is not None and last.log is log:
+        return [last]
+    kinds = [tools.is_function(tool) for tool in own]
+    close, paths = tools.close(kinds[-1]), tools.paths(kinds)
+    return [Run("tools", log, len(log), lead=TOOLS, close=close, source=own, paths=paths)]
 
 
 def _messages(call: Call, previous: Rendered | None) -> tuple[list[Run], list[Notice]]:

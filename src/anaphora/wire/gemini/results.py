@@ -105,8 +105,9 @@ def _name(part: ToolResult, call: ToolCall | None, notices: Notices) -> str:
 def _response(text: str | None, error: bool, media: bool, came: bytes | None) -> bytes:
     if came is not None and read_answer(came) == (text, error):
         return came
-    if text is None and media and not error:
-        return b"{}"
+    if media and not error and text in (None, "{}"):
+        # Beside media an empty object says nothing; a text that looks like one has to say so.
+        return b"{}" if text is None else b'{"output":"{}"}'
     return answer(text or "", error)
 
 

@@ -20,7 +20,7 @@ from .messages import CLOSE, GLUE
 from .naming import WIRE, camel, elements, named
 from .params import frozen_with, knobs
 from .request import CONTENTS, SYSTEM, SYSTEM_CLOSE, TOOLS
-from .tools import close, glue
+from .tools import close, glue, paths
 
 _KINDS = {
     "text": Kind.TEXT,
@@ -99,21 +99,35 @@ def _tools(raws: list[msgspec.Raw]) -> list[Run]:
         return []
     out = Addition()
     labels: list[str] = []
+    kinds: list[bool] = []
+    begun: list[int] = []
     before = False
     for index, raw in enumerate(raws):
         fields = named(raw, f"$.tools[{index}]", bad_request)
         functions = elements(fields, "functionDeclarations")
         alone = bool(functions) and not fields.rest()
+        begun.append(len(kinds))
         for at, said in enumerate(functions if alone else [raw]):
-            # Functions of a second object stand in an object of their own again.
             joined = glue(not labels, before and at > 0, alone)
             if before and at == 0:
+                # Functions of a second object stand in an object of their own again.
                 joined = b"]}," + glue(True, False, alone)
             out.chunk(Kind.TOOL, joined + bytes(said), None)
             labels.append(_label(said, alone, len(labels)))
+            kinds.append(alone)
             before = alone
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
-    return [Run("tools", log, len(log), lead=TOOLS, close=close(before), source=tuple(labels))]
+    return [
+        Run(
+            "tools",
+            log,
+            len(log),
+            lead=TOOLS,
+            close=close(before),
+            source=tuple(labels),
+            paths=paths(kinds, tuple(begun)),
+        )
+    ]
 
 
 def _label(raw: msgspec.Raw, function: bool, index: int) -> str:

@@ -49,6 +49,18 @@ def close(last_is_function: bool) -> bytes:
     return (END_FUNCTIONS if last_is_function else b"") + b"],"
 
 
+def paths(functions: list[bool], begun: tuple[int, ...] = ()) -> tuple[str, ...]:
+    """Where each tool stands. Functions that follow each other share an object, except those at
+    the positions `begun`."""
+    found: list[str] = []
+    at, inner = -1, 0
+    for index, function in enumerate(functions):
+        joins = function and index > 0 and functions[index - 1] and index not in begun
+        at, inner = (at, inner + 1) if joins else (at + 1, 0)
+        found.append(f"tools[{at}].functionDeclarations[{inner}]" if function else f"tools[{at}]")
+    return tuple(found)
+
+
 def is_function(tool: AnyTool | None) -> bool:
     return isinstance(tool, Tool)
 
