@@ -1,0 +1,99 @@
+"""Ollama's errors: the status says what it is, the text is for people."""
+
+from __future__ import annotations
+
+import datetime
+import json
+
+import pytest
+
+from anaphora import errors
+from anaphora.wire import ollama
+
+NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    "status, expected, retryable",
+    [
+        (400, errors.RequestRejected, False),
+        (401, errors.Unauthenticated, False),
+        (402, errors.QuotaExhausted, False),
+        (403, errors.Forbidden, False),
+        (404, errors.NotFound, False),
+        (413, errors.TooLarge, False),
+        (429, errors.RateLimited, True),
+        (499, errors.RequestRejected, False),
+        (500, errors.Overloaded, True),
+        (502, errors.Overloaded, True),
+        (503, errors.Overloaded, True),
+    ],
+)
+# Whatever the text says: a server may put anything there.
+@pytest.mark.parametrize("text", ["model 'm' not found", "rate limit", "context length", ""])
+def test_an_error_by_its_status(status: int, expected: type, retryable: bool, text: str) -> None:
+    body = json.dumps({"error": text}).encode()
+    read = ollama.read_error(status, {"x-request-id": "r"}, body)
+    assert type(read) is expected
+    assert read.retryable is retryable
+    assert (read.status, read.code, read.request_id) == (status, None, "r")
+    assert str(read) == (text or "an error without a message")
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (b'{"error":"unauthorized","signin_url":"https://x.test"}', "unauthorized"),
+        (b'{"StatusCode":404,"Status":"404 Not Found","error":"gone"}', "gone"),
+        (b'{"error":{"message":"in an object","type":"x"}}', "in an object"),
+        (b'{"error":7}', "an error without a message"),
+        (b'{"error":null}', "an error without a message"),
+        (b"", "HTTP 503 without an error object"),
+        (b"<html>", "HTTP 503 without an error object"),
+        (b"{}", "HTTP 503 without an error object"),
+        (b"[]", "HTTP 503 without an error object"),
+        (b"\xff", "HTTP 503 without an error object"),
+    ],
+)
+def test_the_forms_of_an_error_body(body: bytes, message: str) -> None:
+    read = ollama.read_error(503, {"retry-after": "2"}, body)
+    assert (str(read), read.retry_after) == (message, 2)
+
+
+def test_a_wait_until_a_date() -> None:
+    headers = {"retry-after": "Sun, 15 Nov 2026 12:00:30 GMT"}
+    assert ollama.read_error(429, headers, b"{}", NOW).retry_after == 30
+
+
+@pytest.mark.parametrize(
+    "error, status",
+    [
+        (errors.RequestRejected("m", status=422), 422),
+        (errors.Unauthenticated("m"), 401),
+        (errors.Forbidden("m"), 403),
+        (errors.NotFound("m"), 404),
+        (errors.TooLarge("m"), 413),
+        (errors.RateLimited("m", retry_after=1.5), 429),
+        (errors.QuotaExhausted("m", status=429, code="insufficient_quota"), 402),
+        (errors.Overloaded("m", status=529), 529),
+        (errors.Overloaded("m", status=200), 503),
+    ],
+)
+def test_the_class_of_an_error_survives(error: errors.Upstream, status: int) -> None:
+    """There is no code here, so a status that would say something else is not passed on."""
+    error.request_id = "r"
+    told, headers, body = ollama.write_error(error)
+    assert (told, json.loads(body)) == (status, {"error": "m"})
+    read = ollama.read_error(told, headers, body)
+    assert type(read) is type(error)
+    assert (read.retry_after, read.request_id) == (error.retry_after, "r")
+
+
+@pytest.mark.parametrize("kind", [errors.ContextOverflow, errors.ContentRefused])
+def test_classes_that_ollama_has_no_status_for_are_rejected_requests(kind: type) -> None:
+    status, headers, body = ollama.write_error(kind("m", status=400))
+    assert type(ollama.read_error(status, headers, body)) is errors.RequestRejected
+
+
+def test_an_error_of_no_class_is_the_servers() -> None:
+    assert ollama.write_error(errors.Upstream("m"))[0] == 500

@@ -1,0 +1,451 @@
+"""Answers and streams, both ways: bytes on one side, what they mean on the other."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from anaphora.errors import Overloaded, Parse
+from anaphora.values import (
+    Bytes,
+    Event,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    ReplyStart,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+    UsageUpdate,
+)
+from anaphora.wire import ollama
+from anaphora.wire.building import ARGUMENTS_LIMIT, TEXT_LIMIT, replay
+from anaphora.wire.ollama.reply import unsayable
+
+MOMENT = "2026-01-02T03:04:05.678Z"
+PNG = Bytes(b"\x89PNG\r\n\x1a\n", "image/png")
+B64 = base64.b64encode(PNG.data).decode()
+
+
+def answer(message: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    said = {"role": "assistant", "content": "", **(message or {})}
+    return {"model": "m", "created_at": MOMENT, "message": said, "done": True, **more}
+
+
+def read(told: dict[str, Any]) -> Reply:
+    return ollama.read_reply(json.dumps(told).encode())
+
+
+def called(name: str, **more: Any) -> dict[str, Any]:
+    return {"function": {"name": name, "arguments": {"a": 1}}, **more}
+
+
+MADE_UP = {"ollama.put": f'{{"unsaid":["id"],"moment":"{MOMENT}"}}'}
+
+PARTS: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
+    ({}, ()),
+    ({"content": "hi"}, (Text("hi"),)),
+    (
+        {"content": "hi", "thinking": "hm"},
+        (Thinking("hm", provider="ollama"), Text("hi")),
+    ),
+    ({"images": [B64, "?"]}, (Image(PNG), Opaque("ollama", "image", '{"data":"?"}'))),
+    (
+        {"tool_calls": [called("f", id="c1"), called("g", id="c2")]},
+        (ToolCall("c1", "f", '{"a": 1}'), ToolCall("c2", "g", '{"a": 1}')),
+    ),
+    (
+        {"tool_calls": [called("f"), called("g", id="c2")]},
+        (
+            ToolCall("call_20260102T030405678Z_0", "f", '{"a": 1}', MADE_UP),
+            ToolCall("c2", "g", '{"a": 1}'),
+        ),
+    ),
+    (
+        {
+            "tool_calls": [
+                {"id": "c", "x": 1, "function": {"index": 0, "name": "f", "arguments": {}}}
+            ]
+        },
+        (ToolCall("c", "f", "{}", {"ollama": '{"x":1}', "ollama.put": '{"index":0}'}),),
+    ),
+    (
+        {"content": "hi", "unheard_of": [1]},
+        (Text("hi"), Opaque("ollama", "message", '{"unheard_of":[1]}')),
+    ),
+]
+
+
+@pytest.mark.parametrize("message, parts", PARTS)
+def test_a_message_both_ways(message: dict[str, Any], parts: tuple[Part, ...]) -> None:
+    told = answer(message, done_reason="stop")
+    reply = read(told)
+    assert reply.message.parts == parts
+    assert json.loads(ollama.write_reply(reply)) == told
+    assert unsayable(reply) == []
+
+
+@pytest.mark.parametrize("message, parts", PARTS)
+def test_a_stream_of_one_line_says_the_same(
+    message: dict[str, Any], parts: tuple[Part, ...]
+) -> None:
+    events = stream(answer(message, done_reason="stop"))
+    assert isinstance(events[-1], ReplyEnd)
+    assert events[-1].reply.message.parts == parts
+    assert events[-1].reply == read(answer(message, done_reason="stop"))
+    assert stream_again(events)[-1] == events[-1]
+
+
+@pytest.mark.parametrize(
+    "told, parts",
+    [
+        ({"images": None, "tool_calls": [], "thinking": "", "content": None}, ()),
+        ({"tool_calls": [{"id": "c", "function": {"name": "f"}}]}, (ToolCall("c", "f"),)),
+        (
+            {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '{"a":1}'}}]},
+            (ToolCall("c", "f", '{"a":1}'),),
+        ),
+    ],
+)
+def test_other_forms_of_the_same(told: dict[str, Any], parts: tuple[Part, ...]) -> None:
+    assert read(answer(told)).message.parts == parts
+
+
+@pytest.mark.parametrize(
+    "told, calls, stop, raw",
+    [
+        ({"done_reason": "stop"}, False, "end", "stop"),
+        ({"done_reason": "stop"}, True, "tool_calls", "stop"),
+        ({}, False, "end", None),
+        ({}, True, "tool_calls", None),
+        ({"done_reason": "length"}, False, "length", "length"),
+        ({"done_reason": "length"}, True, "length", "length"),
+        ({"done_reason": "load"}, False, "other", "load"),
+        ({"done_reason": "unload"}, False, "other", "unload"),
+        ({"done_reason": "something new"}, True, "other", "something new"),
+        ({"done": False}, False, "other", None),
+    ],
+)
+def test_why_an_answer_ended(told: dict[str, Any], calls: bool, stop: str, raw: str | None) -> None:
+    message = {"tool_calls": [called("f", id="c")]} if calls else {}
+    reply = read(answer(message, **told))
+    assert (reply.stop, reply.stop_raw) == (stop, raw)
+    written = json.loads(ollama.write_reply(reply))
+    assert written["done"] is told.get("done", True)
+    assert written.get("done_reason", "stop") == (raw or "stop")
+
+
+@pytest.mark.parametrize(
+    "stop, said",
+    [
+        ("end", "stop"),
+        ("tool_calls", "stop"),
+        ("stop_sequence", "stop"),
+        ("refusal", "stop"),
+        ("pause", "stop"),
+        ("length", "length"),
+        ("context_overflow", "length"),
+    ],
+)
+def test_reasons_of_other_wires(stop: Any, said: str) -> None:
+    message = (
+        Message.assistant(ToolCall("c", "f")) if stop == "tool_calls" else Message.assistant("x")
+    )
+    reply = Reply(id="r", model="m", message=message, stop=stop, stop_raw="end_turn")
+    assert json.loads(ollama.write_reply(reply))["done_reason"] == said
+
+
+def test_counts_and_all_that_is_carried() -> None:
+    told = answer(
+        {"content": "x"},
+        done_reason="stop",
+        prompt_eval_count=26,
+        eval_count=298,
+        total_duration=5,
+        load_duration=1,
+        remote_host="https://x.test",
+        logprobs=[{"token": "x", "logprob": -0.1}],
+    )
+    reply = read(told)
+    assert reply.usage == Usage(
+        uncached=26, output=298, raw='{"prompt_eval_count":26,"eval_count":298}'
+    )
+    assert reply.usage.input == 26
+    assert (reply.usage.read, reply.usage.written) == (None, None)
+    assert (reply.id, reply.model) == ("", "m")
+    assert reply.extras is not None
+    assert set(json.loads(reply.extras["ollama"])) == {
+        "created_at",
+        "total_duration",
+        "load_duration",
+        "remote_host",
+        "logprobs",
+    }
+    assert json.loads(ollama.write_reply(reply)) == told
+
+
+def test_what_another_wire_said_is_told_as_far_as_there_are_fields() -> None:
+    parts = (
+        Thinking("hm", "sig", provider="anthropic"),
+        Text("a"),
+        Refusal("b"),
+        ToolCall("c", "f", "{cut"),
+        Opaque("anthropic", "search_result", "{}"),
+    )
+    usage = Usage(uncached=3, read=4, written={"5m": 2}, output=5)
+    reply = Reply(
+        id="msg_1",
+        model="m",
+        message=Message(role="assistant", parts=parts),
+        stop="tool_calls",
+        usage=usage,
+    )
+    written = json.loads(ollama.write_reply(reply))
+    assert written["message"] == {
+        "role": "assistant",
+        "content": "ab",
+        "thinking": "hm",
+        "tool_calls": [
+            {"id": "c", "function": {"name": "f", "arguments": {"invalid_arguments": "{cut"}}}
+        ],
+    }
+    assert (written["prompt_eval_count"], written["eval_count"]) == (9, 5)
+    assert written["created_at"] == "1970-01-01T00:00:00Z"
+    assert [notice.code for notice in unsayable(reply)] == [
+        "signature_left_out",
+        "refusal_as_text",
+        "arguments_not_an_object",
+        "foreign_block",
+        "texts_joined",
+    ]
+
+
+def test_an_answer_in_a_conversation_goes_back_as_it_came() -> None:
+    """The id that was made up is not sent, neither with the call nor with its answer."""
+    from anaphora import catalog
+    from anaphora.prompt import Call, PromptIR
+    from anaphora.rendered import Plan
+
+    reply = read(answer({"thinking": "hm", "tool_calls": [called("f")]}))
+    (call,) = reply.tool_calls
+    talk = [Message.user("hi"), reply.message, Message.tool(call.id, "ok")]
+    rendered = ollama.render(
+        Call(ir=PromptIR.chat(talk), model="m"), catalog.profile("ollama", "m")
+    )
+    body = json.loads(ollama.assemble(rendered, Plan()).body.join())
+    assert body["messages"][1:] == [
+        {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [called("f")]},
+        {"role": "tool", "tool_name": "f", "content": "ok"},
+    ]
+    assert rendered.notices == ()
+
+
+@pytest.mark.parametrize(
+    "body, path",
+    [
+        (b"{}", "$.message"),
+        (b'{"message":7}', "$.message"),
+        (b'{"message":{"role":"user","content":"x"}}', "$.message.role"),
+        (b'{"message":{"content":7}}', "$.message.content"),
+        (b'{"message":{"tool_calls":[{}]}}', "$.message.tool_calls[0].function"),
+        (
+            b'{"message":{"tool_calls":[{"function":{"name":"f","arguments":[]}}]}}',
+            "$.message.tool_calls[0].function.arguments",
+        ),
+        (b'{"message":{},"eval_count":"many"}', "$.eval_count"),
+        (b"\xff", "$"),
+    ],
+)
+def test_what_is_no_answer_is_named(body: bytes, path: str) -> None:
+    with pytest.raises(Parse) as caught:
+        ollama.read_reply(body)
+    assert caught.value.path == path
+
+
+def test_an_error_with_a_good_status_is_raised() -> None:
+    with pytest.raises(Overloaded, match="out of memory"):
+        ollama.read_reply(b'{"error":"out of memory"}')
+
+
+# ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def line(message: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return answer(message, **{"done": False, **more})
+
+
+def stream(*lines: dict[str, Any], rest: bytes = b"") -> list[Event]:
+    reader = ollama.reader()
+    body = b"".join(json.dumps(said).encode() + b"\n" for said in lines)
+    return reader.feed(body + rest) + reader.close()
+
+
+def stream_again(events: list[Event]) -> list[Event]:
+    writer, reader = ollama.writer(), ollama.reader()
+    return reader.feed(b"".join(map(writer.write, events))) + reader.close()
+
+
+def test_a_stream_as_it_comes() -> None:
+    events = stream(
+        line({"thinking": "h"}),
+        line({"thinking": "m"}),
+        line({"content": "It "}, logprobs=[{"token": "It "}]),
+        line({"content": "rains"}),
+        line({"content": "."}, logprobs=[{"token": "."}]),
+        line({"tool_calls": [called("f", id="c")]}),
+        answer(done_reason="stop", prompt_eval_count=3, eval_count=4, total_duration=9),
+    )
+    thought, text = Thinking("hm", provider="ollama"), Text("It rains.")
+    call = ToolCall("c", "f", '{"a": 1}')
+    usage = Usage(uncached=3, output=4, raw='{"prompt_eval_count":3,"eval_count":4}')
+    extras = {
+        "created_at": MOMENT,
+        "total_duration": 9,
+        "logprobs": [{"token": "It "}, {"token": "."}],
+    }
+    assert events[:-1] == [
+        ReplyStart("", "m"),
+        PartStart(0, "thinking"),
+        PartDelta(0, "h"),
+        PartDelta(0, "m"),
+        PartStart(1, "text"),
+        PartDelta(1, "It "),
+        PartDelta(1, "rains"),
+        PartDelta(1, "."),
+        PartStart(2, "tool_call", "c", "f"),
+        PartDelta(2, '{"a": 1}'),
+        PartEnd(2, call),
+        PartEnd(0, thought),
+        PartEnd(1, text),
+        UsageUpdate(usage),
+    ]
+    end = events[-1]
+    assert isinstance(end, ReplyEnd)
+    assert end.reply.message.parts == (thought, text, call)
+    assert (end.reply.stop, end.reply.usage) == ("tool_calls", usage)
+    assert end.reply.extras is not None
+    assert json.loads(end.reply.extras["ollama"]) == extras
+    assert stream_again(events)[-1] == end
+
+
+def test_calls_of_a_stream_are_numbered_through() -> None:
+    events = stream(
+        line({"tool_calls": [called("f")]}), line({"tool_calls": [called("g")]}), answer()
+    )
+    end = events[-1]
+    assert isinstance(end, ReplyEnd)
+    ids = [call.id for call in end.reply.tool_calls]
+    assert ids == ["call_20260102T030405678Z_0", "call_20260102T030405678Z_1"]
+    assert end.reply.stop == "tool_calls"
+    assert [call.id for call in stream_again(events)[-1].reply.tool_calls] == ids  # type: ignore[union-attr]
+
+
+def parts_of(events: list[Event]) -> tuple[Part, ...]:
+    end = events[-1]
+    reply = end.reply if isinstance(end, ReplyEnd) else getattr(end, "partial", None)
+    assert reply is not None
+    parts: tuple[Part, ...] = reply.message.parts
+    return parts
+
+
+HI = line({"content": "hi"})
+END = answer(done_reason="stop")
+
+
+@pytest.mark.parametrize(
+    "lines, rest, failed",
+    [
+        ((HI, END), b"", None),
+        ((HI, END, HI, END, {"error": "late"}), b"garbage", None),
+        ((HI,), json.dumps(END).encode(), None),
+        ((HI, {"status": "success"}, {}, {"message": None}, END), b"\n\n", None),
+        ((HI, {"model": "m", "done": True}), b"", None),
+        ((HI,), b"", "Transport"),
+        ((HI,), b'{"model":"m","mess', "Transport"),
+        ((HI, {"error": "the model failed"}), b"", "Overloaded"),
+        ((HI, {"error": {"message": "the model failed"}}), b"", "Overloaded"),
+        ((HI,), b"garbage\n", "Parse"),
+        ((HI,), b"[1]\n", "Parse"),
+        ((HI,), b'{"message":7}\n', "Parse"),
+        ((HI,), b'{"message":{"content":"\xff"}}\n', "Parse"),
+        ((HI, line({"tool_calls": [{"function": {"name": "f", "arguments": 7}}]})), b"", "Parse"),
+    ],
+)
+def test_what_should_not_happen_has_an_end(
+    lines: tuple[dict[str, Any], ...], rest: bytes, failed: str | None
+) -> None:
+    events = stream(*lines, rest=rest)
+    assert parts_of(events) == (Text("hi"),)
+    assert [type(e) for e in events].count(ReplyStart) == 1
+    if failed is None:
+        assert isinstance(events[-1], ReplyEnd)
+    else:
+        assert isinstance(events[-1], ReplyFail)
+        assert events[-1].error == failed
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", b'{"error":"no"}\n', b"{}\n"])
+def test_a_stream_that_never_began_fails(body: bytes) -> None:
+    reader = ollama.reader()
+    events = reader.feed(body) + reader.close()
+    assert isinstance(events[0], ReplyStart)
+    assert isinstance(events[-1], ReplyFail)
+    assert reader.feed(b"{}\n") + reader.close() == []
+
+
+def test_a_failure_is_written_and_read() -> None:
+    events = [*stream(HI, END)[:3], ReplyFail("Overloaded", "try later")]
+    told = stream_again(events)[-1]
+    assert isinstance(told, ReplyFail)
+    assert (told.error, told.message) == ("Overloaded", "try later")
+    assert parts_of([told]) == (Text("hi"),)
+
+
+def test_what_grows_without_end_is_refused() -> None:
+    megabyte = "x" * (1 << 20)
+    for message, most in (
+        ({"content": megabyte}, TEXT_LIMIT),
+        ({"thinking": megabyte}, TEXT_LIMIT),
+        ({"images": [megabyte]}, TEXT_LIMIT),
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": {"x": megabyte * 5}}}]},
+            ARGUMENTS_LIMIT,
+        ),
+    ):
+        reader, fed = ollama.reader(), 0
+        data = json.dumps(line(message)).encode() + b"\n"
+        events: list[Event] = []
+        while not any(isinstance(event, ReplyFail) for event in events):
+            events = reader.feed(data)
+            fed += len(data)
+            assert fed < most + 3 * len(data)
+        assert isinstance(events[-1], ReplyFail)
+        assert events[-1].error == "Parse"
+
+
+def test_a_reply_with_parts_that_came_whole_is_streamed() -> None:
+    """Events of other wires bring parts without deltas."""
+    reply = Reply(
+        id="r",
+        model="m",
+        message=Message.assistant(Text("a"), Image(PNG), ToolCall("c", "f")),
+        stop="tool_calls",
+        usage=Usage(uncached=1, output=2),
+    )
+    events = [event for event in replay(reply) if not isinstance(event, PartDelta)]
+    told = stream_again(events)[-1]
+    assert isinstance(told, ReplyEnd)
+    assert told.reply.message.parts == reply.message.parts
+    assert (told.reply.usage.input, told.reply.usage.output) == (1, 2)
