@@ -1,0 +1,256 @@
+"""Recorded exchanges with Gemini, on AI Studio, on Vertex and behind a gateway: nothing is lost.
+
+The recordings live beside the repository (see their README) and are never copied into it. They were
+re-serialised with sorted keys, so they prove meaning, not bytes. What may differ is listed below,
+one by one, independently of the wire's own list.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anaphora import catalog
+from anaphora.errors import RequestRejected
+from anaphora.rendered import Plan
+from anaphora.values import Opaque, Reply, ReplyEnd, Text, Thinking, ToolCall, ToolResult
+from anaphora.wire import gemini, roundtrip
+
+FILE = Path(__file__).parents[4] / "shared" / "exchanges" / "exchanges.jsonl.gz"
+
+Json = dict[str, Any]
+
+
+def records() -> Iterator[Json]:
+    if FILE.exists():
+        with gzip.open(FILE, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                record = json.loads(line)
+                if record["wire"] == "gemini":
+                    yield record
+
+
+def cases(wanted: Callable[[Json], bool]) -> list[Any]:
+    if not FILE.exists():
+        reason = f"no recorded exchanges at {FILE}"
+        return [pytest.param({}, id="none", marks=pytest.mark.skip(reason=reason))]
+    return [pytest.param(r, id=f"{r['host']}-{r['id']}") for r in records() if wanted(r)]
+
+
+every_request = pytest.mark.parametrize("record", cases(lambda r: True))
+every_answer = pytest.mark.parametrize(
+    "record", cases(lambda r: r["status"] == 200 and not r["stream"])
+)
+every_stream = pytest.mark.parametrize(
+    "record", cases(lambda r: r["status"] == 200 and r["stream"])
+)
+every_error = pytest.mark.parametrize("record", cases(lambda r: r["status"] != 200))
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
+
+KEPT = {"args", "response", "parameters", "parametersJsonSchema", "responseJsonSchema", "labels"}
+
+
+def in_camel_case(value: Any) -> Any:
+    """Every name of the API's; not those of the app's own objects."""
+    if isinstance(value, list):
+        return [in_camel_case(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    told = {re.sub(r"_(\w)", lambda m: m[1].upper(), name): v for name, v in value.items()}
+    return {name: v if name in KEPT else in_camel_case(v) for name, v in told.items()}
+
+
+def expected(request: str) -> Json:
+    body: Json = in_camel_case(json.loads(request))
+    if isinstance(body.get("tools"), dict):
+        body["tools"] = [body["tools"]]
+    if body.get("tools") == []:
+        del body["tools"]
+    body.get("systemInstruction", {}).pop("role", None)
+    if body.get("generationConfig") == {}:
+        del body["generationConfig"]
+    for function in (f for t in body.get("tools", ()) for f in t.get("functionDeclarations", ())):
+        if function.get("description") == "":
+            del function["description"]
+    for content in body["contents"]:
+        for part in content["parts"]:
+            for holder in (part, *part.get("functionResponse", {}).get("parts", ())):
+                if "inlineData" in holder:
+                    data = base64.urlsafe_b64decode(holder["inlineData"]["data"])
+                    holder["inlineData"]["data"] = base64.b64encode(data).decode()
+    return body
+
+
+@every_request
+def test_a_request_says_the_same_again(record: Json) -> None:
+    call = gemini.parse(record["request"].encode(), record["path"])
+    rendered = gemini.render(call, catalog.profile("google", call.model))
+    request = gemini.assemble(rendered, Plan())
+    # What has no name here goes back under the name it came with, in either spelling.
+    assert in_camel_case(json.loads(request.body.join())) == expected(record["request"])
+    assert rendered.notices == ()
+    model = re.search(r"models/([^:]+):", record["path"])
+    assert model is not None
+    assert call.model == model[1]
+    suffix = "streamGenerateContent?alt=sse" if record["stream"] else "generateContent"
+    assert request.path == f"/v1beta/models/{call.model}:{suffix}"
+
+
+@every_request
+def test_a_request_is_cut_and_put_together_again(record: Json) -> None:
+    """From its own bytes: inside parts and declarations nothing is renamed."""
+    told = json.loads(record["request"])
+    cut = gemini.split(record["request"].encode(), path=record["path"])
+    body = json.loads(gemini.assemble(cut, Plan()).body.join())
+    if isinstance(told.get("tools"), dict):
+        told["tools"] = [{"functionDeclarations": told["tools"]["function_declarations"]}]
+    if told.get("tools") == []:
+        del told["tools"]
+    told.get("systemInstruction", {}).pop("role", None)
+    assert body == told
+
+
+@every_request
+def test_a_requests_meaning_has_names(record: Json) -> None:
+    """Not only carried along: text, calls, results and media are where a reader looks."""
+    told = expected(record["request"])
+    call = gemini.parse(record["request"].encode(), record["path"])
+    parts = [part for content in told["contents"] for part in content["parts"]]
+    read = [part for message in call.ir.body_chat() for part in message.parts]
+    assert len(parts) == len(read)
+    names: dict[str, str] = {}
+    for said, part in zip(parts, read, strict=True):
+        if "text" in said:
+            assert isinstance(part, Thinking if said.get("thought") else Text)
+            assert part.text == said["text"]
+        elif "functionCall" in said:
+            assert isinstance(part, ToolCall)
+            assert part.name == said["functionCall"]["name"]
+            assert json.loads(part.arguments) == said["functionCall"]["args"]
+            assert part.id == said["functionCall"].get("id", part.id) != ""
+            names[part.id] = part.name
+        elif "functionResponse" in said:
+            assert isinstance(part, ToolResult)
+            # Every result in the recordings answers a call, whether or not it says which.
+            assert names[part.call_id] == said["functionResponse"]["name"]
+            assert part.error == (set(said["functionResponse"]["response"]) == {"error"})
+        elif "inlineData" in said or "fileData" in said:
+            media = (said.get("inlineData") or said["fileData"])["mimeType"]
+            assert isinstance(part, Opaque) == media.startswith("video/")
+    config = told.get("generationConfig", {})
+    assert call.params.max_tokens == config.get("maxOutputTokens")
+    assert (call.params.output is not None) == ("responseJsonSchema" in config)
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@every_answer
+def test_an_answer_is_read_without_loss(record: Json) -> None:
+    told = json.loads(record["response"])
+    written = json.loads(gemini.write_reply(gemini.read_reply(record["response"].encode())))
+    candidate = told["candidates"][0]
+    candidate.setdefault("index", 0)
+    candidate["content"] = {"role": "model", "parts": [], **candidate["content"]}
+    assert written == told
+
+
+@every_answer
+def test_an_answers_meaning_has_names(record: Json) -> None:
+    told = json.loads(record["response"])
+    reply = gemini.read_reply(record["response"].encode())
+    candidate = told["candidates"][0]
+    parts = candidate["content"].get("parts", [])
+    assert reply.id == told.get("responseId", "")
+    assert reply.model == told["modelVersion"]
+    check_content(reply, parts)
+    check_usage(reply, told["usageMetadata"])
+    check_stop(reply, candidate["finishReason"])
+
+
+def check_content(reply: Reply, parts: list[Json]) -> None:
+    texts = [p for p in parts if "text" in p]
+    assert reply.text == "".join(p["text"] for p in texts if not p.get("thought"))
+    thoughts = [part.text for part in reply.message.parts if isinstance(part, Thinking)]
+    assert "".join(thoughts) == "".join(p["text"] for p in texts if p.get("thought"))
+    calls = [p["functionCall"] for p in parts if "functionCall" in p]
+    assert [(c.name, json.loads(c.arguments)) for c in reply.tool_calls] == [
+        (c["name"], c["args"]) for c in calls
+    ]
+    assert [
+        c.id for c in reply.tool_calls if c.extras is None or "gemini.form" not in c.extras
+    ] == [c["id"] for c in calls if "id" in c]
+    ids = [c.id for c in reply.tool_calls]
+    assert all(ids)
+    assert len(set(ids)) == len(ids)
+
+
+def check_usage(reply: Reply, told: Json) -> None:
+    usage = reply.usage
+    assert usage.input == told["promptTokenCount"] + told.get("toolUsePromptTokenCount", 0)
+    assert usage.read == told.get("cachedContentTokenCount")
+    assert usage.reasoning == told.get("thoughtsTokenCount")
+    assert usage.output == told.get("candidatesTokenCount", 0) + told.get("thoughtsTokenCount", 0)
+    assert usage.total == told["totalTokenCount"]
+    assert json.loads(usage.raw or "null") == told
+
+
+def check_stop(reply: Reply, told: str) -> None:
+    words = {"STOP": "end", "MAX_TOKENS": "length", "SAFETY": "refusal"}
+    expected = words.get(told, "other")
+    if reply.tool_calls and expected == "end":
+        expected = "tool_calls"
+    assert (reply.stop_raw, reply.stop) == (told, expected)
+
+
+# ── Streams and errors ───────────────────────────────────────────────────────────────────────────
+
+
+@every_stream
+def test_a_stream_is_read_without_loss(record: Json) -> None:
+    reader = gemini.reader()
+    last = (reader.feed(record["response"].encode()) + reader.close())[-1]
+    assert isinstance(last, ReplyEnd)
+    reply = last.reply
+    lines = [line for line in record["response"].splitlines() if line.startswith("data:")]
+    told = [json.loads(line[5:]) for line in lines]
+    candidates = [chunk["candidates"][0] for chunk in told]
+    parts = [part for candidate in candidates for part in candidate["content"]["parts"]]
+    check_content(reply, parts)
+    check_usage(reply, told[-1]["usageMetadata"])
+    check_stop(reply, candidates[-1]["finishReason"])
+    # Every signature is still there, and so is everything that was neither text nor a call.
+    kept = json.dumps([str(part) for part in reply.message.parts], ensure_ascii=False)
+    for part in parts:
+        assert part.get("thoughtSignature", "") in kept
+    others = [p for p in parts if not {"text", "functionCall"} & set(p)]
+    opaque = [json.loads(p.json) for p in reply.message.parts if isinstance(p, Opaque)]
+    assert opaque == others
+    grounding = [c["groundingMetadata"] for c in candidates if c.get("groundingMetadata")]
+    extras = json.loads((reply.extras or {}).get("gemini", "{}"))
+    if grounding:
+        assert extras["candidate"]["groundingMetadata"] == grounding[-1]
+
+
+@every_error
+def test_an_error_is_read(record: Json) -> None:
+    error = gemini.read_error(record["status"], {}, record["response"].encode())
+    told = json.loads(record["response"])["error"]
+    assert type(error) is RequestRejected
+    assert (error.status, error.code, str(error)) == (400, told["status"], told["message"])
+
+
+@pytest.mark.parametrize("record", cases(lambda r: True))
+def test_roundtrip_agrees(record: Json) -> None:
+    exchange = roundtrip.Exchange(**{k: v for k, v in record.items() if v is not None})
+    outcome = roundtrip.check(exchange)
+    assert outcome.good, outcome
