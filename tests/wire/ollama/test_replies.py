@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -292,7 +293,7 @@ def stream(*lines: dict[str, Any], rest: bytes = b"") -> list[Event]:
     return reader.feed(body + rest) + reader.close()
 
 
-def stream_again(events: list[Event]) -> list[Event]:
+def stream_again(events: Sequence[Event]) -> list[Event]:
     writer, reader = ollama.writer(), ollama.reader()
     return reader.feed(b"".join(map(writer.write, events))) + reader.close()
 

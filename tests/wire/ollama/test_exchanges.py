@@ -1,0 +1,115 @@
+"""Exchanges in the forms that Ollama documents, as files: nothing of them is lost.
+
+There are no recordings of this wire, so these were written for it: `name.request.json` with
+`name.reply.<status>.json`, or `name.reply.ndjson` for a stream.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anaphora.rendered import Plan
+from anaphora.values import ReplyEnd
+from anaphora.wire import ollama
+from anaphora.wire.ollama.meaning import REQUEST
+from anaphora.wire.roundtrip import Exchange, check
+
+FIXTURES = Path(__file__).parent / "fixtures"
+NAMES = sorted(file.name.removesuffix(".request.json") for file in FIXTURES.glob("*.request.json"))
+
+
+def exchange(name: str) -> Exchange:
+    (reply,) = FIXTURES.glob(f"{name}.reply.*")
+    stream = reply.suffix == ".ndjson"
+    return Exchange(
+        id=name,
+        wire="ollama",
+        request=(FIXTURES / f"{name}.request.json").read_text(),
+        response=reply.read_text(),
+        status=200 if stream else int(reply.suffixes[-2][1:]),
+        stream=stream,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exchange_is_read_and_said_again(name: str) -> None:
+    outcome = check(exchange(name))
+    assert outcome.good, outcome
+    assert outcome.notices == ()
+
+
+def test_every_normalisation_is_needed_by_some_request() -> None:
+    needed: dict[str, list[str]] = {}
+    for name in NAMES:
+        for rule in check(exchange(name)).overlooked:
+            needed.setdefault(rule, []).append(name)
+    for spoiled, rule in SPOILED:
+        outcome = check(Exchange(id="", wire="ollama", request=spoiled, response=ANSWER))
+        assert outcome.good, outcome
+        assert rule in outcome.overlooked
+        needed.setdefault(rule, []).append(spoiled)
+    assert set(needed) == {rule.name for rule in REQUEST}
+
+
+ANSWER = '{"model":"m","created_at":"x","message":{"role":"assistant","content":"x"},"done":true}'
+#: Forms that no fixture has.
+SPOILED = [
+    (
+        '{"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":'
+        '[{"id":"","function":{"name":"f"}}]},'
+        '{"role":"tool","content":"x","tool_name":"","tool_call_id":""}]}',
+        "a call without arguments has an empty object of them",
+    ),
+    (
+        '{"model":"m","messages":[{"role":"user","content":"x","images":[],"thinking":null}]}',
+        "an empty text or list beside the content says nothing",
+    ),
+    (
+        '{"model":"m","messages":[],"tools":[{"function":{"name":"f","description":""}}]}',
+        "a tool says its type and parameters",
+    ),
+    (
+        '{"model":"m","messages":[],"tools":[],"options":{"stop":[]}}',
+        "a field that says its default is left out",
+    ),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_request_is_cut_and_put_together_again(name: str) -> None:
+    request = exchange(name).request
+    cut = ollama.split(request.encode())
+    told = {"messages": [], **json.loads(request)}
+    assert json.loads(ollama.assemble(cut, Plan()).body.join()) == told
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if exchange(name).stream])
+def test_a_stream_says_what_its_lines_say(name: str) -> None:
+    """Not only the same twice: text, reasoning, calls and counts are where a reader looks."""
+    body = exchange(name).response
+    lines: list[dict[str, Any]] = [json.loads(line) for line in body.splitlines()]
+    if "error" in lines[-1]:
+        return
+    reader = ollama.reader()
+    end = (reader.feed(body.encode()) + reader.close())[-1]
+    assert isinstance(end, ReplyEnd)
+    assert end.reply.text == "".join(line["message"]["content"] for line in lines)
+    calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
+    assert [(c.name, json.loads(c.arguments)) for c in end.reply.tool_calls] == [
+        (call["function"]["name"], call["function"]["arguments"]) for call in calls
+    ]
+    assert end.reply.usage.input == lines[-1]["prompt_eval_count"]
+    assert end.reply.stop == ("tool_calls" if calls else "end")
+
+
+def test_a_difference_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check itself can fail: without the rules, what they overlook is a change with a path."""
+    monkeypatch.setattr("anaphora.wire.ollama.meaning.REQUEST", ())
+    monkeypatch.setattr("anaphora.wire.ollama.meaning.REPLY", ())
+    assert check(exchange("streamed_by_default")).changed == "$.stream"
+    assert check(exchange("unload")).changed == "$.messages"
+    assert check(exchange("older_server")).lost == "$.done_reason"
