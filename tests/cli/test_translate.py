@@ -128,4 +128,31 @@ def test_what_could_be_either_is_asked_about(body: bytes, message: str) -> None:
 def test_an_unknown_wire_is_a_usage_error(tmp_path: Path) -> None:
     run = translate(tmp_path, ANTHROPIC, "--to", "carrier-pigeon")
     assert run.exit_code == 2
-    assert f"there are {', '.join(sorted(WIRES))}" in run.output
+    assert ", ".join(sorted(WIRES)) in run.output
+    assert "anaphora wires" in run.output
+
+
+def test_a_name_that_is_nearly_right_is_suggested(tmp_path: Path) -> None:
+    run = translate(tmp_path, ANTHROPIC, "--to", "depseek")
+    assert "Did you mean deepseek?" in run.output
+
+
+def test_a_request_in_a_providers_own_words(tmp_path: Path) -> None:
+    asked = {**ANTHROPIC, "thinking": {"type": "enabled", "budget_tokens": 2048}}
+    run = translate(tmp_path, asked, "--to", "deepseek", "--model", "deepseek-v4-pro", "--json")
+    assert run.exit_code == 0, run.output
+    told = json.loads(run.stdout)
+    assert told["path"] == "/chat/completions"
+    assert told["body"]["thinking"] == {"type": "enabled"}
+    assert told["body"]["messages"][0]["role"] == "system"
+
+
+def test_a_model_that_only_the_path_names(tmp_path: Path) -> None:
+    asked = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    run = translate(tmp_path, asked, "--to", "openai_chat")
+    assert run.exit_code != 0
+    assert "--model" in str(run.exception)
+    path = "/v1beta/models/gemini-2.5-flash:generateContent"
+    run = translate(tmp_path, asked, "--to", "openai_chat", "--path", path)
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout)["model"] == "gemini-2.5-flash"

@@ -23,10 +23,20 @@ class WireName(click.ParamType[str]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         known = self._known()
         if value not in known:
-            there = ", ".join(sorted(known))
-            what = "neither a wire nor a provider here" if self._dialects else "not a wire"
-            self.fail(f"{value!r} is {what}; there are {there}", param, ctx)
+            self.fail(f"{value!r} {self._wrong(value, known)}", param, ctx)
         return value
+
+    def _wrong(self, value: str, known: dict[str, str]) -> str:
+        from difflib import get_close_matches
+
+        from anaphora.wire import WIRES
+
+        wires = ", ".join(sorted(WIRES))
+        if not self._dialects:
+            return f"is not a wire; there are {wires}"
+        near = get_close_matches(value, known, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        return f"is neither a wire ({wires}) nor a provider that `anaphora wires` lists.{meant}"
 
     def shell_complete(
         self,

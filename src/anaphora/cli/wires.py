@@ -39,9 +39,9 @@ def _print_table(rows: list[Dialect], wires: dict[str, str]) -> None:
     from ._console import Terminal
 
     table = Table(box=None, pad_edge=False)
-    for title in ("name", "speaks", "address", "key goes into"):
-        table.add_column(title)
+    for title in ("name", "speaks", "key goes into", "address"):
+        table.add_column(title, overflow="fold")
     for row in rows:
         where = row.base_url + (row.path or "")
-        table.add_row(row.name, wires.get(row.wire, row.wire), where, row.auth)
+        table.add_row(row.name, wires.get(row.wire, row.wire), row.auth, where)
     Terminal().page(table)

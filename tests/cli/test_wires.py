@@ -1,0 +1,37 @@
+"""`anaphora wires`: who speaks what."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from anaphora import catalog, wire
+from anaphora.cli.wires import command
+
+
+def test_every_row_is_listed() -> None:
+    run = CliRunner().invoke(command)
+    assert run.exit_code == 0
+    listed = [line.split()[0] for line in run.stdout.splitlines()[1:] if not line.startswith(" ")]
+    assert listed == [row.name for row in catalog.dialects().rows]
+    for name in listed:
+        assert wire.get(name)
+
+
+def test_a_pattern_keeps_some() -> None:
+    run = CliRunner().invoke(command, ["deepseek/"])
+    assert {line.split("/")[0] for line in run.stdout.splitlines()[1:]} == {"deepseek"}
+
+
+def test_for_machines() -> None:
+    run = CliRunner().invoke(command, ["deepseek/openai_chat", "--json"])
+    (row,) = json.loads(run.stdout)
+    assert row["base_url"] == "https://api.deepseek.com"
+    assert row["source"]
+
+
+def test_nothing_found_is_said() -> None:
+    run = CliRunner().invoke(command, ["carrier-pigeon"])
+    assert run.exit_code == 1
+    assert "carrier-pigeon" in run.stderr
