@@ -216,6 +216,8 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
                 return offset + run.offset(chunk)
             offset += run.size
             chunk -= run.count
+        if not self.runs and not chunk:
+            return 0  # a request may hold no prompt at all
         raise IndexError("chunk index out of range")
 
     def at_offset(self, offset: int) -> int:

@@ -472,6 +472,14 @@ def test_a_request_that_only_loads_or_unloads(body: bytes) -> None:
     }
 
 
+def test_such_a_request_can_be_planned_and_certified() -> None:
+    rendered = render(chat())
+    assert cache.plan(rendered, catalog.rules("ollama", MODEL)) == Plan()
+    empty = cache.fingerprint(rendered)
+    assert (empty.size, empty.chunks) == (0, 0)
+    assert cache.fingerprint(render(chat(U))).extends(empty)
+
+
 def test_messages_that_say_nothing_do_not_become_such_a_request() -> None:
     with pytest.raises(InvalidRequest, match="no message says anything"):
         render(chat(Message.user()))
