@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import tomllib
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -124,7 +123,8 @@ class Dialect(_Row, frozen=True, kw_only=True):
     base_url: str
     """With `{name}` for what an account has to fill in."""
     path: str = ""
-    """Where requests go, when not to the wire's own path."""
+    """Where requests go, when not to the wire's own path. Where that names the model,
+    `{model}:{method}` stands for it."""
     auth: Auth = "bearer"
     headers: dict[str, str] = {}
     """Sent with every request, besides the wire's own."""
@@ -220,6 +220,9 @@ def dialects() -> Dialects:
 
 
 def _decoded(text: str, file: str) -> tuple[Dialect, ...]:
+    # Loaded only here: whoever uses one of the wires as it is reads no rows.
+    import tomllib
+
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
