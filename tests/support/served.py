@@ -10,13 +10,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def served(
-    body: bytes, content_type: str, status: int = 200, headers: dict[str, str] | None = None
+    body: bytes,
+    content_type: str,
+    status: int = 200,
+    headers: dict[str, str] | None = None,
+    seen: list[tuple[str, str, bytes]] | None = None,
 ) -> Iterator[str]:
-    """The address of a server on this machine that gives that answer to every POST."""
+    """The address of a server on this machine that gives that answer to every request, and keeps
+    what it was asked in `seen`: method, path and body."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length") or 0))
+            asked = self.rfile.read(int(self.headers.get("content-length") or 0))
+            if seen is not None:
+                seen.append((self.command, self.path, asked))
             self.send_response(status)
             self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))
@@ -24,6 +31,8 @@ def served(
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
+
+        do_PATCH = do_DELETE = do_POST
 
         def log_message(self, *_: object) -> None:
             pass

@@ -69,6 +69,13 @@ def test_an_event_without_end_is_refused_before_it_fills_the_memory(feed: str) -
         [decode(b"data: 123456") for _ in range(200)]
 
 
+def test_line_breaks_between_values_are_lines_of_data() -> None:
+    """Arguments and blocks are the text that somebody else wrote, line breaks and all."""
+    event = encode("", b'{"a":\n1,\r\n"b":"\\n"}')
+    assert event.count(b"\n\n") == 1
+    assert EventDecoder().feed(event) == [("", b'{"a":\n1, \n"b":"\\n"}')]
+
+
 def test_what_is_encoded_is_decoded() -> None:
     assert EventDecoder().feed(encode("ping", b"{}") + encode("", b"[DONE]")) == [
         ("ping", b"{}"),

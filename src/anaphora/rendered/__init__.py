@@ -6,7 +6,7 @@ from .chunks import Chunk, Rendered, Run
 from .envelope import Envelope
 from .hashing import digest
 from .log import Addition, ChunkLog, Kind
-from .plan import Mark, Plan
+from .plan import CreateHeld, DeleteHeld, ExtendHeld, Held, Mark, Plan, Prelude
 from .request import Body, Request
 
 __all__ = [
@@ -14,10 +14,15 @@ __all__ = [
     "Body",
     "Chunk",
     "ChunkLog",
+    "CreateHeld",
+    "DeleteHeld",
     "Envelope",
+    "ExtendHeld",
+    "Held",
     "Kind",
     "Mark",
     "Plan",
+    "Prelude",
     "Rendered",
     "Request",
     "Run",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from anaphora.values import Notice, Ttl
@@ -16,10 +18,46 @@ class Mark(msgspec.Struct, frozen=True):
     splice: int | None = None
 
 
+class Held(msgspec.Struct, frozen=True):
+    """The first `chunks` chunks, and whatever else the handle froze, live at the provider under
+    this name and are not sent. `digest` says what they were."""
+
+    handle: str
+    chunks: int
+    digest: str
+
+
+class CreateHeld(msgspec.Struct, frozen=True, tag="create"):
+    """Let the provider hold the first `chunks` chunks for so long."""
+
+    chunks: int
+    seconds: int
+
+
+class ExtendHeld(msgspec.Struct, frozen=True, tag="extend"):
+    """Let it hold them for so long from now."""
+
+    handle: str
+    seconds: int
+
+
+class DeleteHeld(msgspec.Struct, frozen=True, tag="delete"):
+    """Let go of them: holding costs by the hour."""
+
+    handle: str
+
+
+#: What the client does before the request goes out.
+Prelude: TypeAlias = CreateHeld | ExtendHeld | DeleteHeld
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Marks in hash order, and notices for what was asked but left out."""
 
     marks: tuple[Mark, ...] = ()
     automatic: Ttl | None = None
     """Let the provider place one more by itself."""
+    held: Held | None = None
+    """What is not sent, because the provider holds it already."""
+    preludes: tuple[Prelude, ...] = ()
     notices: tuple[Notice, ...] = ()

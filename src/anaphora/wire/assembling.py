@@ -13,6 +13,8 @@ from anaphora.values import Ttl
 
 def assemble(rendered: Rendered, plan: Plan) -> Request:
     """The request with the plan's markers in place: a dozen slices, however long the prompt."""
+    if plan.held is not None:
+        raise InvalidRequest(f"{rendered.wire} holds nothing under a handle", path="plan.held")
     _check_order(plan.marks)
     envelope = rendered.envelope
     pieces: list[Piece] = [envelope.head]

@@ -124,6 +124,9 @@ class EventDecoder:
 
 
 def encode(event: str, data: bytes) -> bytes:
-    """One event. `data` holds no line break: it is compact JSON."""
+    """One event. `data` is JSON: a line break in it stands between values, and what others wrote
+    may have some. Each begins a line of data."""
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
     name = b"event: " + event.encode() + b"\n" if event else b""
     return name + b"data: " + data + b"\n\n"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from anaphora.wire.assembling import assemble
-
 from .failure import read_error, write_error
+from .held import assemble, prelude, read_held
 from .parse import parse
 from .reply import read_reply, write_reply
 from .request import render
@@ -15,7 +14,9 @@ from .stream_writer import StreamWriter as writer
 __all__ = [
     "assemble",
     "parse",
+    "prelude",
     "read_error",
+    "read_held",
     "read_reply",
     "reader",
     "render",

@@ -18,6 +18,7 @@ from anaphora.wire.enveloping import (
     exactly,
     foreign_earlier,
     foreign_fields,
+    only_the_schema,
 )
 from anaphora.wire.fields import Fields, bad_request
 
@@ -269,10 +270,7 @@ def _notices(call: Call) -> list[Notice]:
     ]
     if choice is not None and choice.parallel is not None:
         told.append(_left_out("tool_choice.parallel", "Gemini cannot be told to call one by one"))
-    if params.output is not None and params.output.description is not None:
-        told.append(_left_out("output.description", "an output schema has no description here"))
-    if params.output is not None and params.output.strict is False:
-        told.append(_left_out("output.strict", "an output schema is always strict here"))
+    told += only_the_schema(params.output)
     told += [
         Notice("cache_option_left_out", "Gemini has no such option; left out", f"cache.{name}")
         for name in ("key", "mode", "retention", "prewarm", "diagnose", "automatic")
