@@ -8,11 +8,14 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call
+from anaphora.prompt import Call, OutputSchema
 from anaphora.values import Extras, Notice
 
 from .fields import UNREADABLE
 from .foreign import foreign_extras
+
+#: A schema's name when nobody gave it one: nothing is lost with it.
+_UNNAMED = OutputSchema("{}").name
 
 ANTHROPIC_TIERS = ("standard_only",)
 
@@ -98,6 +101,23 @@ def foreign_tier(call: Call) -> list[Notice]:
         return []
     return [
         Notice("param_left_out", "that tier is Anthropic's own; left out", "params.service_tier")
+    ]
+
+
+def only_the_schema(output: OutputSchema | None) -> list[Notice]:
+    """What may go with an output schema, where a provider takes the schema and nothing else."""
+    if output is None:
+        return []
+    told = []
+    if output.name != _UNNAMED:
+        told.append(("name", "an output schema has no name here"))
+    if output.description is not None:
+        told.append(("description", "an output schema has no description here"))
+    if output.strict is False:
+        told.append(("strict", "an output schema is always strict here"))
+    return [
+        Notice("param_left_out", f"{why}; left out", f"params.output.{field}")
+        for field, why in told
     ]
 
 

@@ -630,7 +630,7 @@ def test_what_is_said_twice_is_refused() -> None:
         (
             Params(output=OutputSchema("{}", "n", "d", False)),
             b',"format":{}',
-            ["params.output.description", "params.output.strict"],
+            ["params.output.name", "params.output.description", "params.output.strict"],
         ),
         (Params(n=1), b"", []),
         (

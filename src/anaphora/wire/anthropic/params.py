@@ -14,6 +14,7 @@ from anaphora.wire.enveloping import (
     exactly,
     foreign_earlier,
     foreign_fields,
+    only_the_schema,
     with_extras,
 )
 
@@ -187,10 +188,7 @@ def notices(call: Call) -> list[Notice]:
         told.append(_left_out("reasoning.summary", "Anthropic has no summary setting"))
     if choice is not None and choice.mode == "none" and choice.parallel is not None:
         told.append(_left_out("tool_choice.parallel", "no tools, nothing parallel"))
-    if params.output is not None and params.output.description is not None:
-        told.append(_left_out("output.description", "an output schema has no description here"))
-    if params.output is not None and params.output.strict is False:
-        told.append(_left_out("output.strict", "an output schema is always strict here"))
+    told += only_the_schema(params.output)
     told += [
         _left_out(name, f"Anthropic has no {name}")
         for name in _NO_PLACE

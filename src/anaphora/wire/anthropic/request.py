@@ -10,7 +10,7 @@ import msgspec
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, PromptBlock, Segment
+from anaphora.prompt import Call, PromptBlock, PromptCachePlan, Segment
 from anaphora.rendered import Addition, ChunkLog, Rendered, Run
 from anaphora.values import (
     AnyTool,
@@ -24,7 +24,7 @@ from anaphora.values import (
 )
 from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import nearest_of, resolve
+from anaphora.wire.marking import given_ttl, nearest_of, resolve
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
@@ -81,6 +81,7 @@ def render(
         nearest,
         lambda asked: locate(asked, call.ir, tools, runs) if markers else NO_MARKERS,
     )
+    automatic = _automatic(plan, nearest, own, unmarked)
     return Rendered(
         wire=WIRE,
         model=call.model,
@@ -90,7 +91,7 @@ def render(
         markers=markers,
         request_markers=markers if own else {},
         marks=marks,
-        automatic=plan.automatic and nearest[plan.automatic] if own else None,
+        automatic=automatic,
         frozen=frozen,
         messages_cacheable=plan.messages,
         message_ttl=nearest[plan.message_ttl],
@@ -103,6 +104,19 @@ def render(
             *unmarked,
         ),
     )
+
+
+def _automatic(
+    plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], own: bool, notices: list[Notice]
+) -> Ttl | None:
+    """The lifetime of the breakpoint that Anthropic places by itself. Nobody else is known to."""
+    if plan.automatic is None:
+        return None
+    if own:
+        return given_ttl(plan.automatic, nearest, "cache.automatic", notices)
+    why = "this provider places no breakpoint by itself; left out"
+    notices.append(Notice("cache_option_left_out", why, "cache.automatic"))
+    return None
 
 
 def _section(

@@ -60,7 +60,7 @@ def say(call: Call, dialect: Dialect) -> Said:
     body: dict[str, Any] = {}
     for param in dialect.fields:
         value = _get(call, param)
-        if value is None or value is False or value == ():
+        if _unasked(param, value):
             continue
         place = dialect.place(param)
         if place is not None and param == "tool_choice" and value not in place.values:
@@ -74,6 +74,10 @@ def say(call: Call, dialect: Dialect) -> Said:
         word = place.values.get(value, value) if isinstance(value, str) else value
         if isinstance(value, bool):
             word = place.values.get("true" if value else "false", value)
+        if isinstance(value, str) and (heard := _ours(word, place)) != value:
+            # Two of our words are one of theirs: it means the first in the row.
+            why = f"{dialect.provider} does not tell {value} from {heard}"
+            notices.append(Notice("param_changed", why, path))
         if place.header:
             headers.append((place.header, word if isinstance(word, str) else dumps(word).decode()))
         else:
@@ -95,7 +99,7 @@ def hear(call: Call, dialect: Dialect) -> Call:
     heard = False
     for param in dialect.fields:
         place = dialect.place(param)
-        if place is None or not place.at or _get(call, param) not in (None, False, ()):
+        if place is None or not place.at or not _unasked(param, _get(call, param)):
             continue
         field, _, inner = place.at.partition(".")
         if field not in body:
@@ -143,6 +147,12 @@ def _get(call: Call, param: str) -> Any:
         return getattr(call.params, group)
     holder: Any = call.ir.cache if group == "cache" else getattr(call.params, group)
     return None if holder is None else getattr(holder, name)
+
+
+def _unasked(param: str, value: Any) -> bool:
+    """Whether nobody asked for it. Cache options are off by default; a parameter that is off was
+    turned off."""
+    return value is None or value == () or (value is False and param.startswith("cache."))
 
 
 def _set(call: Call, param: str, value: Any) -> Call:

@@ -10,7 +10,13 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
-from anaphora.wire.enveloping import continuation_left_out, exactly, foreign_fields, with_extras
+from anaphora.wire.enveloping import (
+    continuation_left_out,
+    exactly,
+    foreign_fields,
+    only_the_schema,
+    with_extras,
+)
 
 from .carried import WIRE
 
@@ -154,7 +160,7 @@ def think(reasoning: Reasoning) -> Think | None:
 def notices(call: Call) -> list[Notice]:
     """What was asked for and Ollama has no place for."""
     params, cache = call.params, call.ir.cache
-    told = _tool_choice(params) + _output(params)
+    told = _tool_choice(params) + only_the_schema(params.output)
     if params.reasoning is not None:
         told += _reasoning(params.reasoning)
     if params.n not in (None, 1):
@@ -191,18 +197,6 @@ def _tool_choice(params: Params) -> list[Notice]:
         told.append(_left_out("tool_choice", "Ollama's models choose their tools themselves"))
     if choice.parallel is False:
         told.append(_left_out("tool_choice.parallel", "Ollama cannot forbid parallel calls"))
-    return told
-
-
-def _output(params: Params) -> list[Notice]:
-    output = params.output
-    if output is None:
-        return []
-    told = []
-    if output.description is not None:
-        told.append(_left_out("output.description", "an output schema has no description here"))
-    if output.strict is False:
-        told.append(_left_out("output.strict", "an output schema is always strict here"))
     return told
 
 
