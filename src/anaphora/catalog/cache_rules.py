@@ -22,9 +22,10 @@ LookbackUnit: TypeAlias = Literal["blocks", "tool_runs", "messages", "breakpoint
 blocks taken as one; a message; or a breakpoint of the same request, so that an earlier write is
 found only where the request marks its end again."""
 
-Breakpoint: TypeAlias = Literal["none", "last_block", "last_message", "granules", "units"]
+Breakpoint: TypeAlias = Literal["none", "last_block", "last_message", "granules", "units", "slots"]
 """Where the provider ends a prefix by itself: nowhere, at the last eligible block, at the last
-eligible message, every `granule_tokens`, or where it persisted a unit earlier."""
+eligible message, every `granule_tokens`, where it persisted a unit earlier, or wherever the last
+prompt of one of the server's slots agrees."""
 
 Moment: TypeAlias = Literal["request_start", "response_start", "response_end"]
 
@@ -83,6 +84,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     unmarkable: Figure[tuple[str, ...]]
     """Kinds known to be refused. A kind in neither list is unknown: leave it unmarked."""
     automatic_breakpoint: Figure[Breakpoint]
+    output_cached: Figure[bool] | None = None
+    """The answer is cached along, so that the next call reads it too."""
     automatic_slots: Figure[Count]
     """Slots that the automatic breakpoint takes from `slots`."""
     lookback_positions: Figure[Count] | None = None

@@ -1,0 +1,199 @@
+"""Caches with markers: what a request marks is written, and read where an earlier one marked it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from anaphora.catalog import CacheRules, LookbackUnit
+from anaphora.rendered import Kind
+
+from .account import Salted
+from .entries import Entries, Entry
+from .outcome import Outcome, Reason, Span, spans_of
+from .prompt import Marker, Prompt
+
+#: How far before a marker an entry is still looked for, to say that it was out of reach.
+_FAR = 400
+
+_RUNS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What a request finds, and what it will write."""
+
+    found: int
+    """The deepest position that is read; -1 where nothing is."""
+    writes: tuple[Marker, ...]
+    """The markers that write, in order."""
+    reason: Reason
+    """Why nothing deeper is read."""
+    detail: str = ""
+
+
+class MarkedCache:
+    """Anthropic's way, and OpenAI's since 5.6: entries stand at markers and nowhere else."""
+
+    def __init__(self, rules: CacheRules, lookback_unit: LookbackUnit | None = None) -> None:
+        self._rules = rules
+        unit = rules.lookback_unit
+        self._unit = lookback_unit or (unit.value if unit is not None else None)
+        self._entries = Entries()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def predict(self, prompt: Prompt, salted: Salted, at: float) -> tuple[Outcome, Looked]:
+        looked = self._look(prompt, salted, at)
+        return self._spans(prompt, looked), looked
+
+    def commit(
+        self, prompt: Prompt, salted: Salted, looked: Looked, at: float, readable: float
+    ) -> None:
+        if looked.found >= 0 and self._rules.reads_refresh.value:
+            self._entries.refresh(salted(looked.found), at)
+        for marker in self._marks(prompt):
+            if marker.position <= looked.found and self._rules.reads_refresh.value:
+                self._entries.refresh(salted(marker.position), at)
+        for marker in looked.writes:
+            self._entries.write(salted(marker.position), marker.ttl, at, readable)
+        self._entries.purge(at)
+
+    # ── Reading ──────────────────────────────────────────────────────────────────────────────────
+
+    def _look(self, prompt: Prompt, salted: Salted, at: float) -> Looked:
+        marks = self._marks(prompt)
+        writes = self._writing(prompt, marks)
+        reason: Reason = "new" if marks else "no_marker"
+        detail = ""
+        if self._unit == "breakpoints":
+            places: Iterator[int] = iter(self._boundaries(prompt, marks))
+        else:
+            places = self._lookback(prompt, marks)
+        found = -1
+        for position in places:
+            entry = self._entries.get(salted(position))
+            if entry is None or position <= found:
+                continue
+            dead = self._dead(entry, at)
+            if dead is None:
+                found = position
+            elif reason == "new":
+                reason, detail = dead
+        if found < 0 and reason == "new":
+            reason, detail = self._out_of_reach(salted, marks, at)
+        kept = tuple(marker for marker in writes if marker.position > found)
+        return Looked(found, kept, reason, detail)
+
+    @staticmethod
+    def _dead(entry: Entry, at: float) -> tuple[Reason, str] | None:
+        """Why an entry cannot be read; None when it can."""
+        if entry.expires < at:
+            return "expired", f"{at - entry.expires:.0f} s ago"
+        if entry.readable >= at:
+            return "not_readable_yet", f"for another {entry.readable - at:.1f} s"
+        return None
+
+    def _lookback(self, prompt: Prompt, marks: tuple[Marker, ...]) -> Iterator[int]:
+        """The positions that each marker looks at, the deepest marker's first."""
+        figure = self._rules.lookback_positions
+        reach = 1 if figure is None else figure.value
+        seen = len(prompt)
+        for marker in reversed(marks):
+            for position in _back(prompt, marker.position, reach, self._unit):
+                if position < seen:
+                    yield position
+                    seen = position
+
+    def _boundaries(self, prompt: Prompt, marks: tuple[Marker, ...]) -> list[int]:
+        """Where the request itself has a boundary: its first and latest markers, and the ends of
+        earlier turns where the provider places breakpoints by itself."""
+        rules = self._rules
+        explicit = [marker.position for marker in prompt.markers]
+        first = rules.lookback_first.value if rules.lookback_first is not None else 0
+        latest = rules.lookback_positions.value if rules.lookback_positions is not None else 0
+        places = set(explicit[:first]) | set(explicit[-latest:] if latest else ())
+        if prompt.automatic is not None:
+            places |= {marker.position for marker in marks}
+            earlier = rules.automatic_lookback.value if rules.automatic_lookback is not None else 0
+            for count, end in enumerate(prompt.turn_ends()):
+                if count > earlier:
+                    break
+                places.add(end)
+        return sorted(places, reverse=True)
+
+    def _out_of_reach(
+        self, salted: Salted, marks: tuple[Marker, ...], at: float
+    ) -> tuple[Reason, str]:
+        if not marks:
+            return "no_marker", ""
+        last = marks[-1].position
+        for position in range(last, max(-1, last - _FAR), -1):
+            entry = self._entries.get(salted(position))
+            if entry is not None and self._dead(entry, at) is None:
+                return "beyond_lookback", f"{last - position} blocks before the last marker"
+        return "new", ""
+
+    # ── Writing ──────────────────────────────────────────────────────────────────────────────────
+
+    def _marks(self, prompt: Prompt) -> tuple[Marker, ...]:
+        """The request's markers and the one that the provider places by itself, in order."""
+        if prompt.automatic is None:
+            return prompt.markers
+        position = self._automatic(prompt)
+        if position is None or any(marker.position == position for marker in prompt.markers):
+            return prompt.markers
+        marks = (*prompt.markers, Marker(position, prompt.automatic))
+        return tuple(sorted(marks, key=lambda marker: marker.position))
+
+    def _automatic(self, prompt: Prompt) -> int | None:
+        where = self._rules.automatic_breakpoint.value
+        if where == "last_message":
+            return next(prompt.turn_ends(), None)
+        if where != "last_block":
+            return None
+        position = len(prompt) - 1
+        while position >= 0 and not prompt.may_mark(position):
+            position -= 1
+        return position if position >= 0 else None
+
+    def _writing(self, prompt: Prompt, marks: tuple[Marker, ...]) -> tuple[Marker, ...]:
+        """The markers that write: those with enough before them, and no more than there are
+        slots. The latest write where more are allowed than write."""
+        enough = self._rules.minimum_tokens.value
+        long_enough = [mark for mark in marks if prompt.tokens(mark.position) >= enough]
+        slots = self._rules.slots.value
+        return tuple(long_enough[-slots:] if slots else ())
+
+    def _spans(self, prompt: Prompt, looked: Looked) -> Outcome:
+        total = prompt.total if len(prompt) else 0
+        read = prompt.tokens(looked.found)
+        spans = [Span(0, read, "read", "found")]
+        start = read
+        for marker in looked.writes:
+            end = prompt.tokens(marker.position)
+            spans.append(Span(start, end, "written", looked.reason, marker.ttl, looked.detail))
+            start = max(start, end)
+        spans.append(Span(start, total, "uncached", self._unwritten(prompt, looked), None))
+        return Outcome(spans_of(*spans))
+
+    def _unwritten(self, prompt: Prompt, looked: Looked) -> Reason:
+        if looked.writes or looked.found >= 0:
+            return "behind_last_marker"
+        return "below_minimum" if self._marks(prompt) else "no_marker"
+
+
+def _back(prompt: Prompt, position: int, reach: int, unit: LookbackUnit | None) -> Iterator[int]:
+    """The positions from a marker backwards, its own counted, as far as the look-back goes."""
+    steps = 0
+    last: Kind | None = None
+    while position >= 0:
+        kind = prompt.kind(position)
+        if unit != "tool_runs" or kind not in _RUNS or kind is not last:
+            steps += 1
+            if steps > reach:
+                return
+        last = kind
+        yield position
+        position -= 1

@@ -1,0 +1,227 @@
+"""A request as a cache sees it: blocks in hash order, what stands before each, and the markers.
+
+A block's key is the identity of the whole prefix that it ends: two prompts with the same key agree
+on everything up to there. Keys and token counts are asked for one by one, so that a call costs what
+is looked at, not what was ever said.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.rendered import ChunkLog, Kind, Plan, Rendered, Run
+from anaphora.values import Section, Ttl
+
+Key: TypeAlias = Hashable
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """A breakpoint behind a block."""
+
+    position: int
+    ttl: Ttl
+
+
+class Prompt(ABC):
+    """What a simulator asks of a request. Positions count blocks from 0."""
+
+    markers: tuple[Marker, ...] = ()
+    """In hash order."""
+    automatic: Ttl | None = None
+    """The provider places one more by itself."""
+    held: int = 0
+    """How many leading blocks live under a handle at the provider."""
+    knobs: Mapping[str, bytes] = {}
+    """The parameters that affect the cache, by the names of the rules."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def key(self, position: int) -> Key:
+        """The identity of the prefix that ends with this block."""
+
+    @abstractmethod
+    def tokens(self, position: int) -> int:
+        """The tokens of the prefix that ends with this block; 0 for position -1."""
+
+    @abstractmethod
+    def kind(self, position: int) -> Kind: ...
+
+    @abstractmethod
+    def section(self, position: int) -> Section: ...
+
+    @abstractmethod
+    def spoken(self, position: int) -> bool:
+        """Whether the model said it."""
+
+    @abstractmethod
+    def may_mark(self, position: int) -> bool: ...
+
+    @abstractmethod
+    def turn_ends(self) -> Iterator[int]:
+        """Where a user's or a tool's turn ends, the latest first; and last the end of what stands
+        before the first of them."""
+
+    @property
+    def total(self) -> int:
+        return self.tokens(len(self) - 1)
+
+
+class RenderedPrompt(Prompt):
+    """A rendered call with its plan. Keys of a growing conversation are made once."""
+
+    def __init__(self, rendered: Rendered, plan: Plan, tokens: Sequence[int] | None = None) -> None:
+        """`tokens` are the counts at the end of each block, where somebody knows better than the
+        estimate by length."""
+        self._rendered = rendered
+        self._tokens = tokens
+        self._runs: list[tuple[Run, int, list[bytes]]] = []
+        first, before = 0, b""
+        for run in rendered.runs:
+            keys = _chain(run, before)
+            self._runs.append((run, first, keys))
+            first += run.count
+            before = keys[run.count - 1]
+        self._count = first
+        self.markers = tuple(Marker(mark.chunk, mark.ttl) for mark in plan.marks)
+        self.automatic = plan.automatic
+        self.knobs = dict(rendered.envelope.knobs)
+        held = getattr(plan, "held", None)
+        self.held = 0 if held is None else held.chunks
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _at(self, position: int) -> tuple[Run, int, list[bytes]]:
+        for run, first, keys in reversed(self._runs):
+            if position >= first:
+                return run, position - first, keys
+        raise IndexError(position)
+
+    def key(self, position: int) -> Key:
+        _, at, keys = self._at(position)
+        return keys[at]
+
+    def tokens(self, position: int) -> int:
+        if position < 0:
+            return 0
+        if self._tokens is not None:
+            return self._tokens[position]
+        return self._rendered.tokens_in(self._rendered.offset(position + 1))
+
+    def kind(self, position: int) -> Kind:
+        run, at, _ = self._at(position)
+        return run.log.kinds[at]
+
+    def section(self, position: int) -> Section:
+        return self._at(position)[0].section
+
+    def spoken(self, position: int) -> bool:
+        run, at, _ = self._at(position)
+        if run.section != "messages":
+            return False
+        return run.log.roles[run.log.wire_message_of(at)] in ("assistant", "model")
+
+    def may_mark(self, position: int) -> bool:
+        run, at, _ = self._at(position)
+        return run.log.splices[at] >= 0
+
+    def turn_ends(self) -> Iterator[int]:
+        leading = -1
+        for run, first, _ in reversed(self._runs):
+            if run.section != "messages":
+                leading = max(leading, first + run.count - 1)
+                continue
+            log = run.log
+            last = log.wire_message_of(run.count - 1)
+            for message in range(last, -1, -1):
+                end = log.opens[message + 1] if message + 1 < len(log.opens) else run.count
+                if log.roles[message] in ("user", "tool", "function"):
+                    yield first + min(end, run.count) - 1
+        if leading >= 0:
+            yield leading
+
+
+#: The chained keys of each log, and the key of what stood before it.
+_chains: WeakKeyDictionary[ChunkLog, tuple[bytes, list[bytes]]] = WeakKeyDictionary()
+
+
+def _chain(run: Run, before: bytes) -> list[bytes]:
+    """The keys of a run's blocks, of which only the new ones are made."""
+    base = before + b"\0" + run.lead
+    known = _chains.get(run.log)
+    if known is None or known[0] != base:
+        known = (base, [])
+        _chains[run.log] = known
+    keys = known[1]
+    log = run.log
+    for at in range(len(keys), run.count):
+        last = keys[at - 1] if at else base
+        keys.append(blake3(last + log.slice(log.start(at), log.ends[at])).digest(16))
+    return keys
+
+
+class TokenRuns(Prompt):
+    """Runs of tokens, for traces and for trying things out: each block by its identity and size."""
+
+    def __init__(
+        self,
+        blocks: Sequence[tuple[Hashable, int]],
+        *,
+        markers: tuple[Marker, ...] = (),
+        automatic: Ttl | None = None,
+        kinds: Sequence[Kind] | None = None,
+        sections: Sequence[Section] | None = None,
+        knobs: Mapping[str, bytes] | None = None,
+        spoken: Sequence[bool] | None = None,
+        held: int = 0,
+    ) -> None:
+        self._keys: list[int] = []
+        key = 0
+        for identity, _ in blocks:
+            key = hash((key, identity))
+            self._keys.append(key)
+        self._tokens = list(itertools.accumulate(tokens for _, tokens in blocks))
+        self._kinds = kinds
+        self._sections = sections
+        self._spoken = spoken
+        self.markers = markers
+        self.automatic = automatic
+        self.knobs = knobs or {}
+        self.held = held
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def key(self, position: int) -> Key:
+        return self._keys[position]
+
+    def tokens(self, position: int) -> int:
+        return 0 if position < 0 else self._tokens[position]
+
+    def kind(self, position: int) -> Kind:
+        return Kind.TEXT if self._kinds is None else self._kinds[position]
+
+    def section(self, position: int) -> Section:
+        return "messages" if self._sections is None else self._sections[position]
+
+    def spoken(self, position: int) -> bool:
+        return self._spoken is not None and self._spoken[position]
+
+    def may_mark(self, position: int) -> bool:
+        return self.kind(position) is not Kind.THINKING
+
+    def turn_ends(self) -> Iterator[int]:
+        last = len(self) - 1
+        for position in range(last, -1, -1):
+            ends = position == last or self.spoken(position + 1)
+            if ends and not self.spoken(position):
+                yield position
