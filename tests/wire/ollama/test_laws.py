@@ -309,6 +309,18 @@ def test_law_11_rendering_a_parsed_request_gives_the_request(
     assert again.notices == ()
 
 
+@given(turns, some.blocks)
+def test_the_quick_way_to_read_messages_gives_what_the_long_way_gives(
+    turns: list[list[Message]], blocks: tuple[PromptBlock, ...]
+) -> None:
+    ir = PromptIR.chat(grown(turns)[-1], system=blocks)
+    body = json.loads(body_of(render(Call(ir=ir, model=MODEL))))
+    quick = ollama.parse(json.dumps(body).encode())
+    for message in body["messages"]:
+        message["unheard_of"] = None  # says nothing, and makes every message unusual
+    assert ollama.parse(json.dumps(body).encode()) == quick
+
+
 @given(some.frames(), turns)
 def test_a_split_request_is_put_together_again(
     frame: some.Frame, turns: list[list[Message]]

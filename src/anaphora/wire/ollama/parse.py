@@ -17,6 +17,7 @@ unknown fields travel along as extras. Normalised are only:
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Annotated, Literal
 
 import msgspec
@@ -39,6 +40,7 @@ from .images import read_image
 from .incoming import WireMessage, read_call, read_message, read_parts
 from .params import OPTIONS
 from .tools import read_tool
+from .usual import Read, take_usual, try_usual
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -54,16 +56,21 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     fields = Fields(body, "$", bad_request)
     fields.drop_nulls()
     model = fields.take("model", str)
-    raws = fields.maybe("messages", list[msgspec.Raw]) or []
+    read = take_usual(fields)
+    if read is None:
+        read = _messages(fields.maybe("messages", list[msgspec.Raw]) or [])
     tools = fields.maybe("tools", list[msgspec.Raw]) or []
     schema = fields.raw("format")
     # The bare word `json` is no schema: it travels along.
     other = b"" if schema is None or schema[:1] == b"{" else b'"format":' + schema
     params = _params(fields, None if schema is None or other else schema)
-    messages = _messages(raws)
-    blocks = _system_blocks(messages[0]) if messages else ()
+    blocks = _system_blocks(read[0]) if read else ()
+    messages = [
+        Message(id=f"m{index}", role=role, parts=parts)
+        for index, (role, parts) in enumerate(read[len(blocks) :])
+    ]
     return Call(
-        ir=PromptIR.chat(Conversation(messages[len(blocks) :]), system=blocks),
+        ir=PromptIR.chat(Conversation(messages), system=blocks),
         model=model,
         tools=tuple(read_tool(raw, f"$.tools[{at}]") for at, raw in enumerate(tools)),
         params=params,
@@ -71,35 +78,65 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     )
 
 
-def _system_blocks(first: Message) -> tuple[PromptBlock, ...]:
+def _system_blocks(first: Read) -> tuple[PromptBlock, ...]:
     """The system prompt, when the first message is one and nothing but a text. A blank one stays a
     message: it keeps the model from a system prompt of its own."""
-    if first.role != "system" or len(first.parts) != 1 or not first.text.strip():
+    role, parts = first
+    if role != "system" or len(parts) != 1 or not isinstance(parts[0], Text):
         return ()
-    return (PromptBlock("system0", first.text),)
+    return (PromptBlock("system0", parts[0].text),) if parts[0].text.strip() else ()
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _messages(raws: list[msgspec.Raw]) -> list[Message]:
-    messages: list[Message] = []
-    unanswered: list[ToolCall] = []
+class _Unanswered:
+    """The calls of the last assistant message that no result has answered yet."""
+
+    def __init__(self, parts: tuple[Part, ...] = ()) -> None:
+        self._names = {part.id: part.name for part in parts if isinstance(part, ToolCall)}
+        self._waiting: dict[str, deque[str]] = {}
+        for call_id, name in self._names.items():
+            self._waiting.setdefault(name, deque()).append(call_id)
+
+    def answer(self, call_id: str) -> None:
+        self._names.pop(call_id, None)
+
+    def first(self, name: str | None) -> str:
+        """The first call of that tool, or of any; empty when there is none."""
+        call_id = next(iter(self._names), "")
+        if name is not None:
+            waiting = self._waiting.get(name, deque())
+            while waiting and waiting[0] not in self._names:
+                waiting.popleft()
+            call_id = waiting[0] if waiting else ""
+        self.answer(call_id)
+        return call_id
+
+
+def _messages(raws: list[msgspec.Raw]) -> list[Read]:
+    """Any messages: each in one pass when it is a usual one, field by field when it is not."""
+    messages: list[Read] = []
+    unanswered = _Unanswered()
     for index, raw in enumerate(raws):
-        path = f"$.messages[{index}]"
-        said, rest = read_message(raw, path, bad_request)
-        if said.role not in _ROLES:
-            raise bad_request(f"{said.role!r} is not a role here", f"{path}.role")
-        parts: tuple[Part, ...]
-        if said.role == "tool":
-            parts = (_result(said, rest, unanswered),)
-        else:
-            calls = _calls(said, index, path)
-            parts = read_parts(said, rest, calls, answer=False)
-            if said.role == "assistant":
-                unanswered = list(calls)
-        messages.append(Message(role=_ROLES[said.role], parts=parts))
+        role, parts = try_usual(raw) or _read(raw, index, unanswered)
+        if role == "assistant":
+            unanswered = _Unanswered(parts)
+        elif role == "tool" and isinstance(parts[0], ToolResult):
+            unanswered.answer(parts[0].call_id)
+        messages.append((role, parts))
     return messages
+
+
+def _read(raw: msgspec.Raw, index: int, unanswered: _Unanswered) -> Read:
+    path = f"$.messages[{index}]"
+    said, rest = read_message(raw, path, bad_request)
+    if said.role not in _ROLES:
+        raise bad_request(f"{said.role!r} is not a role here", f"{path}.role")
+    if said.role == "tool":
+        return "tool", (_result(said, rest, unanswered),)
+    calls = _calls(said, index, path)
+    return _ROLES[said.role], read_parts(said, rest, calls, answer=False)
 
 
 def _calls(said: WireMessage, index: int, path: str) -> list[ToolCall]:
@@ -109,14 +146,10 @@ def _calls(said: WireMessage, index: int, path: str) -> list[ToolCall]:
     ]
 
 
-def _result(said: WireMessage, rest: bytes, unanswered: list[ToolCall]) -> ToolResult:
+def _result(said: WireMessage, rest: bytes, unanswered: _Unanswered) -> ToolResult:
     """A tool's answer: to the call it names, or else to the first that it may be the answer to."""
-    call_id, name = said.tool_call_id or "", said.tool_name or None
-    for call in unanswered:
-        if call.id == call_id if call_id else name in (None, call.name):
-            unanswered.remove(call)
-            call_id = call.id
-            break
+    name = said.tool_name or None
+    call_id = said.tool_call_id or unanswered.first(name)
     unsaid = [field for field in ("tool_call_id", "tool_name") if not getattr(said, field)]
     text = said.content or ""
     content: str | tuple[ResultPart, ...] = text
