@@ -12,12 +12,14 @@ import msgspec
 
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
-from anaphora.values import Event, Part, Text, Thinking, ToolCall
+from anaphora.values import Event, Opaque, Part, Text, Thinking, ToolCall
 from anaphora.wire.building import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.fields import UNREADABLE, Fields, bad_answer
 
-from .incoming import content_fields, read_part
+from .incoming import read_part
 from .naming import WIRE, elements
+from .partial_args import OpenArguments, pieces_of
+from .parts import CONTENT_FIELDS
 from .reply import numbered
 
 #: What is told of an answer bit by bit: the lists in it grow, and may repeat what was told.
@@ -67,9 +69,13 @@ class StreamedCandidate:
     def __init__(self) -> None:
         self.build = ReplyBuilder()
         self.stop_raw: str | None = None
-        self.beside: dict[str, Any] = {}
+        self._beside: dict[str, list[Any]] = {}
         """Fields beside the content: grounding, ratings, log probabilities."""
+        self._content: dict[str, msgspec.Raw] = {}
+        """Fields of the content that have no name here."""
         self._open: _OpenText | None = None
+        self._pending: tuple[int, OpenArguments] | None = None
+        """A call whose arguments come in pieces, and its place."""
         self._count = 0
         self._extra_size = 0
 
@@ -83,14 +89,40 @@ class StreamedCandidate:
             for raw in elements(content, "parts"):
                 events += self._part(raw)
             content.raw("role")
-            for part in content_fields(content):
-                events += self._whole(part)
+            if content.rest():
+                self._content |= msgspec.json.decode(content.whole(), type=dict[str, msgspec.Raw])
         if beside := candidate.rest():
             self._collect(b"{" + beside + b"}")
         return events
 
-    def end_text(self) -> list[Event]:
+    def end(self) -> list[Event]:
+        """The candidate is whole: its parts are ended, and the fields of its content come last."""
+        events = self.end_open()
+        if self._content:
+            json = msgspec.json.encode(self._content).decode()
+            events += self._whole(Opaque(WIRE, CONTENT_FIELDS, json))
+            self._content = {}
+        return events
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What was told beside the content. Later words hold, except where it is told bit by
+        bit."""
+        return {
+            name: _together(told, again=name in _TOLD_AGAIN)
+            if name in (*_TOLD_AGAIN, *_GROWING)
+            else told[-1]
+            for name, told in self._beside.items()
+        }
+
+    def end_open(self) -> list[Event]:
         """Whatever comes next is another part."""
+        if self._pending is not None:
+            index, arguments = self._pending
+            whole = arguments.finish()
+            events = self.build.delta(index, whole.arguments) + self.build.end(index)
+            self._pending = None
+            return events
         if self._open is None:
             return []
         index, self._open = self._open.index, None
@@ -107,7 +139,7 @@ class StreamedCandidate:
         if self._open is None or not self._open.takes(said):
             if not said.text and said.thought_signature is None:
                 return []  # nothing was said
-            events += self.end_text()
+            events += self.end_open()
             self._open = _OpenText(self._next(), said.thought)
             kind = "thinking" if said.thought else "text"
             events += self.build.begin(self._open.index, kind, self._open.finish)
@@ -119,52 +151,72 @@ class StreamedCandidate:
 
     def _whole(self, part: Part) -> list[Event]:
         """A part that came in one piece."""
-        events = self.end_text()
+        if self._pending is not None and isinstance(part, ToolCall):
+            return self._more_of_call(part)
+        events = self.end_open()
         index = self._next()
         if isinstance(part, ToolCall):
-            (part,) = numbered([part], self.build.id, index)
-            assert isinstance(part, ToolCall)
             return events + self._call(index, part)
         if isinstance(part, Text | Thinking):
             kind = type(part).__name__.lower()
             events += self.build.begin(index, kind, lambda _: part)
             return events + self.build.delta(index, part.text) + self.build.end(index)
-        self._count_extra(msgspec.json.encode(part))
+        self.count_extra(msgspec.json.encode(part))
         return events + self.build.whole(index, str(msgspec.to_builtins(part)["type"]), part)
 
     def _call(self, index: int, call: ToolCall) -> list[Event]:
-        if call.extras is not None and '"partialArgs"' in call.extras.get(WIRE, ""):
-            raise Parse(
-                "arguments in pieces are not read; ask without streamFunctionCallArguments",
-                path="stream.parts.functionCall.partialArgs",
-            )
-        events = self.build.begin(index, "tool_call", lambda _: call, id=call.id, name=call.name)
-        return events + self.build.delta(index, call.arguments) + self.build.end(index)
+        (named,) = numbered([call], self.build.id, index)
+        assert isinstance(named, ToolCall)
+        events = self.build.begin(
+            index, "tool_call", lambda _: self._called(named), id=named.id, name=named.name
+        )
+        if pieces_of(call) is not None:
+            self._pending = (index, OpenArguments(named))
+            return events + self._more_of_call(call)
+        return events + self.build.delta(index, named.arguments) + self.build.end(index)
+
+    def _more_of_call(self, call: ToolCall) -> list[Event]:
+        """Arguments in pieces: they are told when they are whole. A call that says nothing is the
+        end of them."""
+        assert self._pending is not None
+        pieces = pieces_of(call)
+        if pieces is None:
+            return self.end_open() + (self._call(self._next(), call) if call.name else [])
+        self._pending[1].add(pieces.more)
+        return [] if pieces.goes_on else self.end_open()
+
+    def _called(self, call: ToolCall) -> ToolCall:
+        return call if self._pending is None else self._pending[1].finish()
 
     def _next(self) -> int:
         self._count += 1
         return self._count - 1
 
     def _collect(self, beside: bytes) -> None:
-        """Later words hold, except where an answer's are told bit by bit."""
-        self._count_extra(beside)
+        self.count_extra(beside)
         for name, value in msgspec.json.decode(beside).items():
-            if name in (*_TOLD_AGAIN, *_GROWING) and name in self.beside:
-                value = _grown(self.beside[name], value, again=name in _TOLD_AGAIN)
-            self.beside[name] = value
+            told = self._beside.setdefault(name, [])
+            if name not in (*_TOLD_AGAIN, *_GROWING):
+                told.clear()
+            told.append(value)
 
-    def _count_extra(self, data: bytes) -> None:
+    def count_extra(self, data: bytes) -> None:
+        """What is kept beside the text is bounded, too."""
         self._extra_size += len(data)
         if self._extra_size > 2 * TEXT_LIMIT:
             raise Parse(f"more than {2 * TEXT_LIMIT} bytes beside the text", path="stream")
 
 
-def _grown(before: Any, more: Any, *, again: bool) -> Any:
-    if isinstance(before, dict) and isinstance(more, dict):
-        grown = dict(before)
-        for name, value in more.items():
-            grown[name] = _grown(before[name], value, again=again) if name in before else value
-        return grown
-    if isinstance(before, list) and isinstance(more, list):
-        return [*before, *(item for item in more if not again or item not in before)]
-    return more
+def _together(told: list[Any], *, again: bool) -> Any:
+    """What was told in pieces, as if at once: objects field by field, lists one behind the other.
+    With `again`, what stands in a list already is not put there twice."""
+    if all(isinstance(value, dict) for value in told):
+        fields: dict[str, list[Any]] = {}
+        for value in told:
+            for name, item in value.items():
+                fields.setdefault(name, []).append(item)
+        return {name: _together(items, again=again) for name, items in fields.items()}
+    if all(isinstance(value, list) for value in told):
+        items = [item for value in told for item in value]
+        return list({msgspec.json.encode(i): i for i in items}.values()) if again else items
+    return told[-1]

@@ -107,7 +107,9 @@ class StreamReader:
             self._answer.stop_raw = reason
             build.stop = "refusal"
         for name, value in msgspec.json.decode(chunk.whole(), type=dict[str, msgspec.Raw]).items():
-            self._top[name] = bytes(value)
+            if self._top.get(name) != (told := bytes(value)):
+                self._answer.count_extra(told)
+                self._top[name] = told
         return events if error is None else events + build.fail(_failure(error))
 
     def _on_candidate(self, candidate: Fields) -> list[Event]:
@@ -120,7 +122,7 @@ class StreamReader:
         return []
 
     def _done(self) -> list[Event]:
-        events = self._answer.end_text()
+        events = self._answer.end()
         build, said = self._build, self._answer.stop_raw
         parts = build.reply().message.parts
         if parts or build.stop != "refusal":
@@ -131,8 +133,8 @@ class StreamReader:
 
     def _extras(self) -> dict[str, str] | None:
         top = dict(self._top)
-        if self._answer.beside:
-            top["candidate"] = dumps(self._answer.beside)
+        if beside := self._answer.beside:
+            top["candidate"] = dumps(beside)
         if self._others:
             top["candidates"] = b"[" + b",".join(map(self._written, sorted(self._others))) + b"]"
         members = b",".join(string(name) + b":" + value for name, value in top.items())
@@ -141,7 +143,7 @@ class StreamReader:
     def _written(self, index: int) -> bytes:
         """A further candidate, as a single answer would hold it."""
         told = self._others[index]
-        told.end_text()
+        told.end()
         told.build.stop_raw = told.stop_raw
         told.build.stop = read_stop(told.stop_raw, told.build.reply().message.parts)
         reply = told.build.reply()
