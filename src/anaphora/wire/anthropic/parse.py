@@ -142,7 +142,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
         )
         for index, message in enumerate(usual.messages)
     ]
-    cache = PromptCachePlan(marks=tuple(marks))
+    cache = PromptCachePlan(marks=tuple(marks), prewarm=usual.max_tokens == 0)
     return Call(
         ir=PromptIR.chat(Conversation(messages), system=blocks, cache=cache),
         model=usual.model,
@@ -276,6 +276,7 @@ def _cache_plan(fields: Fields, marks: tuple[Mark, ...]) -> PromptCachePlan:
         compare_with=Earlier(WIRE, asked.previous_message_id)
         if asked is not None and asked.previous_message_id is not None
         else None,
+        prewarm=fields.peek("max_tokens") == 0,
     )
 
 

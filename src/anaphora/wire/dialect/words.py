@@ -16,6 +16,7 @@ from anaphora.catalog import Dialect, Place
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptCachePlan, Reasoning, ToolChoice
 from anaphora.values import Extras, Notice
+from anaphora.wire.enveloping import foreign_tier
 from anaphora.wire.fields import UNREADABLE
 
 Header = tuple[str, str]
@@ -63,8 +64,8 @@ def say(call: Call, dialect: Dialect) -> Said:
         if _unasked(param, value):
             continue
         place = dialect.place(param)
-        if place is not None and param == "tool_choice" and value not in place.values:
-            continue  # only the words that differ are the dialect's
+        if place is not None and _is_the_wires(call, param, place):
+            continue
         call = _set(call, param, None)
         path = param if param.startswith("cache.") else f"params.{param}"
         if place is None:
@@ -126,6 +127,17 @@ def hear(call: Call, dialect: Dialect) -> Call:
     if body:
         extras[dialect.wire] = _text(body)
     return msgspec.structs.replace(call, extras=extras or None)
+
+
+def _is_the_wires(call: Call, param: str, place: Place) -> bool:
+    """Words that the wire deals with itself: a choice of tools that has no other word here, and a
+    tier of somebody else's, which the wire leaves out."""
+    value = _get(call, param)
+    if param == "tool_choice":
+        return value not in place.values
+    if param != "service_tier" or not foreign_tier(call):
+        return False
+    return bool(place.values) and value not in (*place.values, *place.values.values())
 
 
 def _ours(word: Any, place: Place) -> Any:

@@ -1,0 +1,104 @@
+"""Nothing is lost in silence between wires, feature by feature; docs/matrix.md says what is lost."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+from support.features import FEATURES
+from support.matrix_page import MODELS, dialect_targets, page, targets
+from support.outcomes import Target, best, outcome, read, send
+
+from anaphora import catalog
+from anaphora.errors import InvalidRequest
+
+PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
+
+PAIRS = list(itertools.permutations(MODELS, 2))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_wire_loses_anything_in_silence(name: str) -> None:
+    lost = [
+        (feature.name, target.model)
+        for feature in FEATURES
+        for target in targets(name)
+        if outcome(target, feature, feature.make(name)).fate == "silent loss"
+    ]
+    assert not lost
+
+
+@pytest.mark.parametrize("row", catalog.dialects().rows, ids=lambda row: row.name)
+def test_no_dialect_loses_anything_in_silence(row: catalog.Dialect) -> None:
+    lost = [
+        (feature.name, target.model)
+        for feature in FEATURES
+        for target in dialect_targets(row, row.name)
+        if outcome(target, feature, feature.make(row.wire)).fate == "silent loss"
+    ]
+    assert not lost
+
+
+@pytest.mark.parametrize("first, second", PAIRS)
+def test_what_becomes_of_a_feature_does_not_depend_on_where_it_came_from(
+    first: str, second: str
+) -> None:
+    """What the first wire can say comes to the second as if it had never been there. What is the
+    first one's own is told, where the second does not understand it."""
+    for feature in FEATURES:
+        for origin in targets(first):
+            asked = feature.make(first)
+            if outcome(origin, feature, asked).fate != "said":
+                continue
+            there = read(origin, send(origin, asked))
+            came, _ = best(targets(second), feature, there)
+            assert came.fate != "silent loss", (feature.name, origin.model)
+            if not feature.owned:
+                straight, _ = best(targets(second), feature, asked)
+                assert came.fate == straight.fate, (feature.name, origin.model)
+
+
+def test_the_page_is_what_really_happens() -> None:
+    made = page()
+    if os.environ.get("ANAPHORA_UPDATE_DOCS"):
+        PAGE.write_text(made, encoding="utf-8")
+    there = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    assert there == made, (
+        "docs/matrix.md is not what the wires do; to make it anew, run\n"
+        "    ANAPHORA_UPDATE_DOCS=1 python -m pytest tests/laws/test_matrix.py\n"
+        "and read the difference before you commit it"
+    )
+
+
+# ── The measure itself ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_silent_loss_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wire that forgets its notices is found out."""
+    from anaphora.wire.anthropic import params
+
+    feature = next(feature for feature in FEATURES if feature.name == "seed")
+    target = Target("anthropic", "anthropic", "claude-sonnet-4-5")
+    assert outcome(target, feature, feature.make("anthropic")).fate == "left out"
+    monkeypatch.setattr(params, "notices", lambda call: [])
+    assert outcome(target, feature, feature.make("anthropic")).fate == "silent loss"
+
+
+def test_a_notice_on_something_else_does_not_excuse_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anaphora.values import Notice
+    from anaphora.wire.anthropic import params
+
+    feature = next(feature for feature in FEATURES if feature.name == "seed")
+    target = Target("anthropic", "anthropic", "claude-sonnet-4-5")
+    monkeypatch.setattr(params, "notices", lambda call: [Notice("x", "x", "params.n")])
+    assert outcome(target, feature, feature.make("anthropic")).fate == "silent loss"
+
+
+def test_a_refusal_names_its_place() -> None:
+    feature = next(feature for feature in FEATURES if feature.name == "forced tool")
+    target = Target("anthropic", "anthropic", "claude-opus-5-5")
+    with pytest.raises(InvalidRequest):
+        send(target, feature.make("anthropic"))
+    assert outcome(target, feature, feature.make("anthropic")).codes == ("params.tool_choice",)

@@ -1,0 +1,130 @@
+"""What becomes of a call on a wire, found out by rendering it and reading it back."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
+from support.asking import base
+from support.feature import Feature
+
+from anaphora import catalog, wire
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call
+from anaphora.rendered import Plan
+from anaphora.values import Notice
+
+Fate: TypeAlias = Literal["said", "changed", "left out", "refused", "silent loss"]
+
+#: What the best model of a provider takes is what the wire can say; a silent loss is never hidden.
+_ORDER: tuple[Fate, ...] = ("silent loss", "said", "changed", "left out", "refused")
+
+
+class Target(NamedTuple):
+    """Who is spoken to: a wire or dialect by its name, and whose model."""
+
+    name: str
+    provider: str
+    model: str
+
+
+class Sent(NamedTuple):
+    """A call as it goes over the wire."""
+
+    body: bytes
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    notices: tuple[Notice, ...]
+
+
+class Outcome(NamedTuple):
+    """What became of a feature, and what tells it: codes of notices, or the path of a refusal."""
+
+    fate: Fate
+    codes: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    """The fields and headers that stand in the request because of it."""
+
+
+def send(target: Target, call: Call) -> Sent:
+    codec = wire.get(target.name)
+    asked = replace(call, model=target.model)
+    rendered = codec.render(asked, catalog.profile(target.provider, target.model))
+    plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
+    request = codec.assemble(rendered, plan)
+    return Sent(request.body.join(), request.path, request.headers, rendered.notices)
+
+
+def read(target: Target, sent: Sent) -> Call:
+    return wire.get(target.name).parse(sent.body, sent.path)
+
+
+@functools.cache
+def _plain(target: Target) -> Sent:
+    """What is sent when nothing special is asked for."""
+    return send(target, base())
+
+
+def outcome(target: Target, feature: Feature, asked: Call) -> Outcome:
+    """What becomes of a feature of that call."""
+    plain = _plain(target)
+    try:
+        sent = send(target, asked)
+    except InvalidRequest as problem:
+        return Outcome("refused", (problem.path,))
+    came = feature.see(read(target, sent))
+    told = [notice for notice in sent.notices if notice not in plain.notices]
+    codes = tuple(dict.fromkeys(notice.code for notice in told))
+    headers = tuple(f"header {key}" for key, _ in sorted({*sent.headers} - {*plain.headers}))
+    places = (*_new_fields(plain.body, sent.body), *headers)
+    if came == feature.see(asked) or headers:
+        return Outcome("said", codes, places)
+    if not any(_is_about(notice, feature.about) for notice in told):
+        return Outcome("silent loss")
+    return Outcome("left out" if _nothing(came) else "changed", codes, places)
+
+
+def best(targets: Sequence[Target], feature: Feature, asked: Call) -> tuple[Outcome, bool]:
+    """The best that any of these gives, and whether all give the same."""
+    found = [outcome(target, feature, asked) for target in targets]
+    top = min(found, key=lambda one: (_ORDER.index(one.fate), len(one.codes)))
+    return top, len({one[:2] for one in found}) == 1
+
+
+def _is_about(notice: Notice, path: str) -> bool:
+    """A notice on the whole tells of its members, one on a member of the whole."""
+    return path.startswith(notice.path) or notice.path.startswith(path)
+
+
+def _nothing(seen: Any) -> bool:
+    """Nothing is left of it: no value, and no list or object with one in it."""
+    if isinstance(seen, list | tuple):
+        return all(map(_nothing, seen))
+    return seen in (None, False, "", {})
+
+
+def _new_fields(plain: bytes, body: bytes) -> list[str]:
+    """The paths at which a body says what the plain one does not."""
+    before = _fields(plain)
+    return [path for path, said in _fields(body).items() if said != before.get(path)]
+
+
+def _fields(body: bytes) -> dict[str, list[Any]]:
+    """The values of a body by path; elements of lists have no number."""
+    found: dict[str, list[Any]] = {}
+
+    def walk(value: Any, path: str) -> None:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(inner, f"{path}.{key}" if path else key)
+        elif isinstance(value, list) and value:
+            for inner in value:
+                walk(inner, path + "[]")
+        else:
+            found.setdefault(path, []).append(value)
+
+    walk(json.loads(body), "")
+    return found
