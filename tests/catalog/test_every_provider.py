@@ -6,7 +6,7 @@ import pytest
 
 from anaphora import catalog, wire
 
-PROVIDERS = sorted(catalog.shipped().defaults)
+PROVIDERS = sorted(catalog.shipped().providers)
 OTHERS = [name for name in PROVIDERS if name not in {"anthropic", "openai"}]
 
 
@@ -25,7 +25,8 @@ def test_an_unknown_model_gets_the_most_careful_figures_of_its_provider(provider
 
 
 def test_rows_for_a_wire_name_one_there_is() -> None:
-    named = {name for row in catalog.shipped().rows for name in row.wires}
+    rows = [row for entries in catalog.shipped().entries.values() for row in entries.rows]
+    named = {name for row in rows for name in row.wires}
     assert named
     assert named <= wire.WIRES.keys()
 

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
+from support.facts import figures
 
 from anaphora import catalog, wire
 from anaphora.catalog import Figure
 
 MODELS = [
     *((profile.provider, profile.id) for profile in catalog.models()),
-    *((provider, "unheard-of") for provider in catalog.shipped().defaults),
+    *((provider, "unheard-of") for provider in catalog.shipped().providers),
 ]
-
-
-def figures(value: Any) -> Iterator[Figure[Any]]:
-    if isinstance(value, Figure):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from figures(item)
-    elif isinstance(value, msgspec.Struct):
-        for field in msgspec.structs.fields(value):
-            yield from figures(getattr(value, field.name))
 
 
 def all_figures(provider: str, model: str) -> list[Figure[Any]]:

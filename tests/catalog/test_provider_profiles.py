@@ -135,7 +135,7 @@ def test_mistrals_request_has_the_field() -> None:
     assert "max_completion_tokens" not in ChatCompletionRequest.model_fields
 
 
-OTHERS = sorted(set(catalog.shipped().defaults) - {"anthropic", "openai"})
+OTHERS = sorted(set(catalog.shipped().providers) - {"anthropic", "openai"})
 
 
 @pytest.mark.parametrize("provider", OTHERS)

@@ -244,7 +244,7 @@ def test_where_sources_disagree_all_are_kept(
     assert figure_of(catalog.rules(provider, model), field).published == published
 
 
-OTHERS = sorted(set(catalog.shipped().defaults) - {"anthropic", "openai"})
+OTHERS = sorted(set(catalog.shipped().providers) - {"anthropic", "openai"})
 
 
 @pytest.mark.parametrize("provider", OTHERS)

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from anaphora.catalog import Figure
+
+
+def figures(value: Any) -> Iterator[Figure[Any]]:
+    """Every figure in a profile or in rules, those in tables too."""
+    if isinstance(value, Figure):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from figures(item)
+    elif isinstance(value, msgspec.Struct):
+        for field in msgspec.structs.fields(value):
+            yield from figures(getattr(value, field.name))
 
 
 def figure_of(holder: object, path: str) -> Figure[Any]:

@@ -26,6 +26,12 @@ holds only for calls on those.
 
 A file of several providers begins with `providers = ["…", "…"]`, and a row that is not for all of
 them has `providers` too.
+
+What nobody knows of a provider need not be written: careful.toml lies under every one. A notion
+that it does not have is taken away again:
+
+    [[profiles]]
+    without = ["max_tokens_field"]
 """
 
 from __future__ import annotations
@@ -64,19 +70,33 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     wires: tuple[str, ...]
     figures: dict[str, Any]
+    without: tuple[str, ...]
+    """Figures of the rows below that do not hold; none of them one that must be there."""
     file: str
     name: str
 
 
 def decode_rows(text: str, *, file: str) -> tuple[Row, ...]:
     """The rows of one file, in its order."""
+    table = _table(text, file)
+    return _rows(table, _providers(table, file), file)
+
+
+def decode_careful(text: str, *, file: str) -> tuple[Row, ...]:
+    """The rows of a file that speaks of nobody in particular, so of everybody."""
+    return _rows(_table(text, file), ("",), file)
+
+
+def _table(text: str, file: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise InvalidCatalog(f"not TOML: {problem}", file=file) from problem
-    providers = _providers(table, file)
+
+
+def _rows(table: dict[str, Any], providers: tuple[str, ...], file: str) -> tuple[Row, ...]:
     rows: list[Row] = []
     for kind in _STRUCTS:
         tables = table.pop(kind, [])
@@ -108,7 +128,7 @@ def _row(
     models = _named(table, "models", file, name)
     if models:
         name += f" ({', '.join(models)})"
-    known = {"models", *_PROVENANCE}
+    known = {"models", "without", *_PROVENANCE}
     if kind == "rules":
         known.add("wires")
     if len(providers) > 1:
@@ -118,6 +138,10 @@ def _row(
     if foreign := [provider for provider in own if provider not in providers]:
         message = f"the file does not speak of {foreign[0]!r}"
         raise InvalidCatalog(message, file=file, row=name)
+    without = _named(table, "without", file, name)
+    fields = fields_of(kind)
+    if stuck := [field for field in without if field not in fields or fields[field].required]:
+        raise InvalidCatalog(f"cannot be without {stuck[0]!r}", file=file, row=name)
     figures = _figures(table, kind, known, file, name)
     return [
         Row(
@@ -126,6 +150,7 @@ def _row(
             models=models,
             wires=wires,
             figures=figures,
+            without=without,
             file=file,
             name=name,
         )
