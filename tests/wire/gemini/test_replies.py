@@ -1,0 +1,477 @@
+"""Answers, whole and in pieces: what Gemini says on one side, what we read on the other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from anaphora.errors import Overloaded, Parse
+from anaphora.values import (
+    Bytes,
+    Event,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    ReplyStart,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+)
+from anaphora.wire import gemini
+from anaphora.wire.building import ARGUMENTS_LIMIT, TEXT_LIMIT, replay
+from anaphora.wire.gemini.reply import unsayable
+
+MADE = {"gemini.form": '{"id":null}'}
+
+
+def signed(signature: str) -> dict[str, str]:
+    return {"gemini": f'{{"thoughtSignature":"{signature}"}}'}
+
+
+def answer(*parts: Any, stop: str | None = "STOP", **more: Any) -> Any:
+    candidate: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+    if stop is not None:
+        candidate["finishReason"] = stop
+    return {"candidates": [{**candidate, **more}], "modelVersion": "g", "responseId": "r"}
+
+
+def read(body: Any) -> Reply:
+    return gemini.read_reply(json.dumps(body).encode())
+
+
+def written(reply: Reply) -> Any:
+    return json.loads(gemini.write_reply(reply))
+
+
+# ── Single answers ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "said, calls, stop",
+    [
+        ("STOP", False, "end"),
+        ("STOP", True, "tool_calls"),
+        ("MAX_TOKENS", False, "length"),
+        ("MAX_TOKENS", True, "length"),
+        ("SAFETY", False, "refusal"),
+        ("RECITATION", False, "refusal"),
+        ("PROHIBITED_CONTENT", False, "refusal"),
+        ("CONTINUATION", False, "pause"),
+        ("MALFORMED_FUNCTION_CALL", False, "other"),
+        ("SOMETHING_NEW", False, "other"),
+        (None, False, "other"),
+    ],
+)
+def test_why_it_stopped(said: str | None, calls: bool, stop: str) -> None:
+    """There is no word for tool calls: they end with STOP."""
+    parts = [{"functionCall": {"id": "c", "name": "f", "args": {}}}] if calls else []
+    reply = read(answer(*parts, stop=said))
+    assert (reply.stop, reply.stop_raw) == (stop, said)
+    assert written(reply)["candidates"][0].get("finishReason") == said
+
+
+@pytest.mark.parametrize(
+    "stop, said",
+    [
+        ("end", "STOP"),
+        ("stop_sequence", "STOP"),
+        ("tool_calls", "STOP"),
+        ("length", "MAX_TOKENS"),
+        ("context_overflow", "MAX_TOKENS"),
+        ("refusal", "SAFETY"),
+        ("pause", "OTHER"),
+    ],
+)
+def test_why_another_stopped(stop: Any, said: str) -> None:
+    message = Message(role="assistant", parts=(Text("x"),))
+    reply = Reply(id="r", model="m", message=message, stop=stop, stop_raw="their_word")
+    assert written(reply)["candidates"][0]["finishReason"] == said
+
+
+def test_everything_an_answer_holds_comes_back() -> None:
+    body = answer(
+        {"text": "hm", "thought": True},
+        {"text": "so", "thoughtSignature": "c2ln"},
+        {"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}},
+        {"executableCode": {"code": "1", "language": "PYTHON"}},
+        {"functionCall": {"name": "f", "args": {"a": [1, {"b": None}]}}, "thoughtSignature": "x"},
+        groundingMetadata={"webSearchQueries": ["q"]},
+        safetyRatings=[{"category": "A", "probability": "LOW"}],
+        finishMessage="done",
+    )
+    body["candidates"].append({"content": {"parts": [{"text": "other"}]}, "index": 1})
+    body |= {"createTime": "t", "usageMetadata": {"promptTokenCount": 3, "trafficType": "X"}}
+    reply = read(body)
+    assert reply.message.parts == (
+        Thinking("hm", provider="gemini"),
+        Text("so", signed("c2ln")),
+        Image(Bytes(b"\x89PNG", "image/png")),
+        Opaque(
+            "gemini",
+            "executableCode",
+            '{"executableCode": {"code": "1", "language": "PYTHON"}}',
+        ),
+        ToolCall("call_r_4", "f", '{"a": [1, {"b": null}]}', {**signed("x"), **MADE}),
+    )
+    assert (reply.id, reply.model, reply.text) == ("r", "g", "so")
+    assert written(reply) == body
+    assert unsayable(reply) == []
+
+
+def test_a_blocked_prompt_is_a_refusal_without_a_word() -> None:
+    body = {
+        "promptFeedback": {"blockReason": "OTHER", "safetyRatings": []},
+        "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9},
+        "modelVersion": "g",
+        "responseId": "r",
+    }
+    reply = read(body)
+    assert (reply.stop, reply.stop_raw, reply.message.parts) == ("refusal", "OTHER", ())
+    assert (reply.usage.input, reply.usage.output) == (9, 0)
+    assert written(reply) == body
+
+
+@pytest.mark.parametrize(
+    "body, path",
+    [
+        ({}, "$.candidates"),
+        ({"candidates": []}, "$.candidates"),
+        ({"candidates": 5}, "$.candidates"),
+        ({"candidates": [{"content": {"parts": [5]}}]}, "$.candidates[0].content.parts[0]"),
+        ({"candidates": [{"finishReason": 5}]}, "$.candidates[0].finishReason"),
+        ({"promptFeedback": {}}, "$.candidates"),
+        ({"candidates": [{}], "usageMetadata": {"promptTokenCount": "x"}}, "$.usageMetadata"),
+        ([], "$"),
+    ],
+)
+def test_what_is_no_answer_names_its_place(body: Any, path: str) -> None:
+    with pytest.raises(Parse) as caught:
+        read(body)
+    assert caught.value.path == path
+
+
+def test_an_error_with_a_good_status_is_an_error() -> None:
+    with pytest.raises(Overloaded, match="later"):
+        read({"error": {"code": 503, "status": "UNAVAILABLE", "message": "later"}})
+
+
+def test_what_another_said_and_gemini_cannot_is_told() -> None:
+    parts: tuple[Part, ...] = (
+        Thinking("hm", "s", provider="anthropic"),
+        Refusal("no"),
+        Opaque("anthropic", "x", "{}"),
+    )
+    reply = Reply(id="r", model="m", message=Message(role="assistant", parts=parts), stop="refusal")
+    assert written(reply)["candidates"][0]["content"]["parts"] == [{"text": "no"}]
+    assert [notice.code for notice in unsayable(reply)] == [
+        "foreign_thinking",
+        "refusal_as_text",
+        "foreign_block",
+    ]
+
+
+# ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def sse(*chunks: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n" for chunk in chunks)
+
+
+def chunk(*parts: Any, **more: Any) -> Any:
+    return answer(*parts, **{"stop": None, **more})
+
+
+def listen(body: bytes) -> list[Event]:
+    reader = gemini.reader()
+    return reader.feed(body) + reader.close()
+
+
+def heard(body: bytes) -> Reply:
+    last = listen(body)[-1]
+    assert isinstance(last, ReplyEnd), last
+    return last.reply
+
+
+def test_a_stream_as_events() -> None:
+    call = {"functionCall": {"id": "c", "name": "f", "args": {"a": 1}}}
+    whole = ToolCall("c", "f", '{"a": 1}')
+    events = listen(
+        sse(
+            chunk({"text": "hm", "thought": True}),
+            chunk({"text": "so "}),
+            chunk({"text": "it is"}, call, stop="STOP"),
+        )
+    )
+    assert [event for event in events if not isinstance(event, ReplyEnd)] == [
+        ReplyStart("r", "g"),
+        PartStart(0, "thinking"),
+        PartDelta(0, "hm"),
+        PartEnd(0, Thinking("hm", provider="gemini")),
+        PartStart(1, "text"),
+        PartDelta(1, "so "),
+        PartDelta(1, "it is"),
+        PartEnd(1, Text("so it is")),
+        PartStart(2, "tool_call", "c", "f"),
+        PartDelta(2, '{"a": 1}'),
+        PartEnd(2, whole),
+    ]
+    assert heard(sse(chunk(call, stop="STOP"))).stop == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    "parts, expected",
+    [
+        # Gemini 3 signs with an empty text at the end, Gemini 2.5 with the first piece.
+        ([{"text": "a"}, {"text": "", "thoughtSignature": "s"}], (Text("a", signed("s")),)),
+        ([{"text": "a", "thoughtSignature": "s"}, {"text": "b"}], (Text("ab", signed("s")),)),
+        (
+            [{"text": "a", "thoughtSignature": "s"}, {"text": "b", "thoughtSignature": "t"}],
+            (Text("a", signed("s")), Text("b", signed("t"))),
+        ),
+        (
+            [{"text": "a", "thought": True, "thoughtSignature": "s"}, {"text": "b"}],
+            (Thinking("a", "s", provider="gemini"), Text("b")),
+        ),
+        ([{"text": "a"}, {"text": ""}, {"text": "b"}], (Text("ab"),)),
+        ([{"text": ""}], ()),
+        (
+            [{"functionCall": {"name": "f"}}, {"text": "", "thoughtSignature": "s"}],
+            (ToolCall("call_r_0", "f", "{}", MADE), Text("", signed("s"))),
+        ),
+        (
+            [{"text": "a"}, {"text": "b", "speechMetadata": {}}],
+            (Text("a"), Text("b", {"gemini": '{"speechMetadata":{}}'})),
+        ),
+    ],
+)
+def test_pieces_of_text_are_one_part(parts: list[Any], expected: tuple[Part, ...]) -> None:
+    chunks = [chunk(part) for part in parts]
+    reply = heard(sse(*chunks, chunk(stop="STOP")))
+    assert reply.message.parts == expected
+
+
+def test_a_stream_written_again_says_the_same() -> None:
+    parts: tuple[Part, ...] = (
+        Thinking("hm", "dA==", provider="gemini"),
+        Text("so", signed("cw==")),
+        ToolCall("call_r_2", "f", '{\n "a": 1 }', {**signed("eA=="), **MADE}),
+        Opaque("gemini", "codeExecutionResult", '{"codeExecutionResult":{"outcome":"OUTCOME_OK"}}'),
+        Text("", signed("eQ==")),
+    )
+    reply = Reply(
+        id="r",
+        model="g",
+        message=Message(id="r", role="assistant", parts=parts),
+        stop="tool_calls",
+        stop_raw="STOP",
+        usage=Usage(uncached=3, read=4, output=9, reasoning=2),
+        extras={"gemini": '{"createTime":"t","candidate":{"avgLogprobs":-0.5}}'},
+    )
+    writer = gemini.writer()
+    again = heard(b"".join(writer.write(event) for event in replay(reply)))
+    assert again.message == reply.message
+    assert (again.stop, again.stop_raw) == (reply.stop, reply.stop_raw)
+    assert (again.usage.uncached, again.usage.read, again.usage.output) == (3, 4, 9)
+    assert json.loads((again.extras or {})["gemini"]) == json.loads((reply.extras or {})["gemini"])
+
+
+def test_the_last_counts_hold() -> None:
+    first, last = (
+        {"promptTokenCount": 8, "totalTokenCount": 8},
+        {
+            "promptTokenCount": 8,
+            "cachedContentTokenCount": 5,
+            "candidatesTokenCount": 3,
+            "thoughtsTokenCount": 4,
+            "totalTokenCount": 15,
+        },
+    )
+    body = sse(
+        {**chunk({"text": "a"}), "usageMetadata": first},
+        {**chunk(stop="STOP"), "usageMetadata": last},
+    )
+    usage = heard(body).usage
+    assert (usage.uncached, usage.read, usage.output, usage.reasoning) == (3, 5, 7, 4)
+
+
+def test_what_is_told_bit_by_bit_is_put_together() -> None:
+    def grounds(*titles: str) -> Any:
+        return {"groundingChunks": [{"web": {"title": title}} for title in titles]}
+
+    body = sse(
+        chunk({"text": "a"}, groundingMetadata=grounds("x"), safetyRatings=[1]),
+        chunk({"text": "b"}, groundingMetadata={}, logprobsResult={"chosenCandidates": [1]}),
+        chunk(
+            groundingMetadata={**grounds("x", "y"), "webSearchQueries": ["q"]},
+            logprobsResult={"chosenCandidates": [1]},
+            safetyRatings=[2],
+            stop="STOP",
+        ),
+    )
+    beside = json.loads((heard(body).extras or {})["gemini"])["candidate"]
+    assert beside == {
+        "groundingMetadata": {**grounds("x", "y"), "webSearchQueries": ["q"]},
+        "logprobsResult": {"chosenCandidates": [1, 1]},
+        "safetyRatings": [2],
+    }
+
+
+def test_further_candidates_are_put_together_beside() -> None:
+    def other(text: str, **more: Any) -> Any:
+        return {"content": {"parts": [{"text": text}], "role": "model"}, "index": 1, **more}
+
+    one, two = chunk({"text": "a"}), chunk({"text": "b"}, stop="STOP")
+    one["candidates"].append(other("x"))
+    two["candidates"].append(other("y", finishReason="MAX_TOKENS", avgLogprobs=-1))
+    reply = heard(sse(one, two))
+    assert reply.text == "ab"
+    assert json.loads((reply.extras or {})["gemini"])["candidates"] == [
+        other("xy", finishReason="MAX_TOKENS", avgLogprobs=-1)
+    ]
+
+
+def test_a_blocked_prompt_in_a_stream() -> None:
+    reply = heard(sse({"promptFeedback": {"blockReason": "SAFETY"}, "responseId": "r"}))
+    assert (reply.id, reply.stop, reply.stop_raw) == ("r", "refusal", "SAFETY")
+    writer = gemini.writer()
+    again = heard(b"".join(writer.write(event) for event in replay(reply)))
+    assert (again.stop, again.stop_raw, again.message) == (reply.stop, "SAFETY", reply.message)
+
+
+def test_chunks_as_one_json_list_are_read_when_they_are_complete() -> None:
+    """What `streamGenerateContent` gives without `alt=sse`."""
+    chunks = [chunk({"text": "a"}), chunk({"text": "b"}, stop="STOP")]
+    reader = gemini.reader()
+    body = json.dumps(chunks, indent=1).encode()
+    assert reader.feed(b" " + body[:20]) + reader.feed(body[20:]) == []
+    last = reader.close()[-1]
+    assert isinstance(last, ReplyEnd)
+    assert last.reply.text == "ab"
+    (failed,) = [e for e in listen(body[:-5]) if isinstance(e, ReplyFail)]
+    assert failed.error == "Transport"
+
+
+@pytest.mark.parametrize(
+    "body, error",
+    [
+        (b"", "Transport"),
+        (sse(chunk({"text": "a"})), "Transport"),
+        (b"data: {", "Transport"),
+        (b"data: nonsense\n\n", "Parse"),
+        (b"data: []\n\n", "Parse"),
+        (sse({"x": 1}), "Transport"),
+        (sse({"candidates": [{"index": 500}]}), "Parse"),
+        (sse({"candidates": [{"index": -1}]}), "Parse"),
+        (sse({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}), "RateLimited"),
+        (sse({"error": {"status": "UNAVAILABLE"}}), "Overloaded"),
+        (sse({"error": 5}), "Overloaded"),
+        (b'{"error":{"code":403,"status":"PERMISSION_DENIED"}}', "Forbidden"),
+        (b'[{"error":{"code":404,"status":"NOT_FOUND"}}]', "NotFound"),
+        (b"[{", "Transport"),
+    ],
+)
+def test_a_stream_that_breaks_says_how(body: bytes, error: str) -> None:
+    last = listen(body)[-1]
+    assert isinstance(last, ReplyFail)
+    assert last.error == error
+
+
+def test_what_was_said_before_an_error_is_kept() -> None:
+    body = sse(chunk({"text": "half"}), {"error": {"code": 500, "message": "sorry"}})
+    last = listen(body + sse(chunk({"text": "more"}, stop="STOP")))[-1]
+    assert isinstance(last, ReplyFail)
+    assert last.partial is not None
+    assert (last.partial.text, last.message) == ("half", "sorry")
+
+
+def test_after_the_end_nothing_is_heard() -> None:
+    reader = gemini.reader()
+    reader.feed(sse(chunk({"text": "a"}, stop="STOP")))
+    assert isinstance(reader.close()[-1], ReplyEnd)
+    assert reader.feed(sse(chunk({"text": "b"}, stop="STOP"))) + reader.close() == []
+
+
+def test_unknown_chunks_and_comments_are_passed_over() -> None:
+    body = b": hello\n\n" + sse({"novelty": 1}, chunk({"text": "a"}), {}, chunk(stop="STOP"))
+    assert heard(body).text == "a"
+
+
+@pytest.mark.parametrize(
+    "part, path",
+    [
+        ({"text": "x" * 1_000_000}, "characters"),
+        ({"inlineData": {"mimeType": "image/png", "data": "A" * 1_000_000}}, "beside the text"),
+    ],
+)
+def test_an_answer_is_bounded(part: Any, path: str) -> None:
+    reader = gemini.reader()
+    piece = sse(chunk(part))
+    events: list[Event] = []
+    for _ in range(2 * TEXT_LIMIT // 1_000_000 + 2):
+        events += reader.feed(piece)
+    assert isinstance(events[-1], ReplyFail)
+    assert path in events[-1].message
+
+
+def test_arguments_are_bounded() -> None:
+    body = sse(chunk({"functionCall": {"name": "f", "args": {"a": "x" * ARGUMENTS_LIMIT}}}))
+    last = listen(body)[-1]
+    assert isinstance(last, ReplyFail)
+    assert last.error == "Parse"
+
+
+# ── Arguments in pieces ──────────────────────────────────────────────────────────────────────────
+
+
+def in_pieces(*pieces: Any, more: bool = True, **named: Any) -> Any:
+    call: dict[str, Any] = {**named, "partialArgs": list(pieces)}
+    if more:
+        call["willContinue"] = True
+    return {"functionCall": call}
+
+
+def test_arguments_in_pieces_are_put_together() -> None:
+    """Vertex, asked for `streamFunctionCallArguments`."""
+    reply = heard(
+        sse(
+            chunk({"functionCall": {"id": "c", "name": "f", "willContinue": True}}),
+            chunk(in_pieces({"jsonPath": "$.city", "stringValue": "Zü", "willContinue": True})),
+            chunk(in_pieces({"jsonPath": "$.city", "stringValue": "rich"})),
+            chunk(
+                in_pieces(
+                    {"jsonPath": "$.days[0].n", "numberValue": 1},
+                    {"jsonPath": "$.days[1]['x.y']", "boolValue": False},
+                    {"jsonPath": "$.none", "nullValue": "NULL_VALUE"},
+                )
+            ),
+            chunk({"functionCall": {}}),
+            chunk(in_pieces(more=False, name="g")),
+            chunk({"text": "so"}, stop="STOP"),
+        )
+    )
+    first, second = reply.tool_calls
+    assert (first.id, first.name, first.extras) == ("c", "f", None)
+    assert json.loads(first.arguments) == {
+        "city": "Zürich",
+        "days": [{"n": 1}, {"x.y": False}],
+        "none": None,
+    }
+    assert (second.name, second.arguments, reply.text) == ("g", "{}", "so")
+
+
+@pytest.mark.parametrize("path", ["", "city", "$", "$.a[5]", "$[0]", "$.a..b", "$.a[*]"])
+def test_a_path_that_leads_nowhere_is_a_failure(path: str) -> None:
+    last = listen(sse(chunk(in_pieces({"jsonPath": path, "stringValue": "x"}, name="f"))))[-1]
+    assert isinstance(last, ReplyFail)
+    assert "partialArgs" in last.message
