@@ -1,0 +1,101 @@
+"""Calibration: what earlier calls of a conversation were billed corrects the next estimate.
+
+Two things are learnt from a bill. The prompt that was billed is known to the token from then on,
+so what extends it is only unsure in what is new. And the growth from one bill to the next says how
+many tokens this conversation's text really makes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from .count import NOTHING, Count
+
+#: How many bills and growths are remembered: enough to be steady, few enough to follow a change.
+BILLS = 8
+GROWTHS = 24
+
+#: A growth counts in proportion to its tokens, but one long turn does not outweigh ten others;
+#: what the catalog says counts as one short turn.
+_HEAVIEST = 4000
+_CATALOG = 200
+
+#: The catalog's error counts as much as this many growths.
+_PRIOR = 3
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """Tokens billed for each one estimated, from one call to the next."""
+
+    ratio: float
+    estimated: int
+
+    @property
+    def weight(self) -> int:
+        return min(self.estimated, _HEAVIEST)
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """The beginning of a prompt, and how to know it again."""
+
+    chunks: int
+    size: int
+    digest: bytes
+
+
+class Bill(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that was billed, and the part of it that the next turn should begin with."""
+
+    prompt: Prefix
+    total: Count
+    kept: Prefix
+    tail: Count
+    """What stands in the prompt behind `kept`, as it was estimated."""
+    knobs: bytes
+    """Parameters that may cost tokens of their own: with others, the bill is of another prompt."""
+
+    def shortened(self) -> Bill:
+        """The bill of what was kept: not quite exact, since nobody billed the tail apart."""
+        return msgspec.structs.replace(
+            self, prompt=self.kept, total=self.total - self.tail, tail=NOTHING
+        )
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """What the bills of one conversation teach. Immutable; `Counts.billed` gives the next one."""
+
+    basis: tuple[str, ...] = ()
+    """Wire, model and method: what the ratios are true of."""
+    bills: tuple[Bill, ...] = ()
+    """Newest last; each is of a prompt that the newest begins with."""
+    growths: tuple[Growth, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """Tokens billed for each estimated one: the weighted median, which one odd call does not
+        move."""
+        known = sorted([*self.growths, Growth(1.0, _CATALOG)], key=lambda growth: growth.ratio)
+        half = sum(growth.weight for growth in known) / 2
+        below = 0
+        for growth in known:
+            below += growth.weight
+            if below >= half:
+                return growth.ratio
+        return 1.0
+
+    def error(self, prior: float) -> float:
+        """How far off a corrected estimate may be, as a share: what the growths were off by, nine
+        in ten of them and never counting the oddest, with `prior` as that of a few more."""
+        ratio, seen = self.ratio, len(self.growths)
+        if seen < 2:
+            return prior
+        off = sorted(abs(growth.ratio / ratio - 1) for growth in self.growths)
+        spread = off[min(math.ceil(0.9 * seen), seen - 1) - 1]
+        return (_PRIOR * prior + seen * spread) / (_PRIOR + seen)
+
+    def learnt(self, growth: Growth) -> Calibration:
+        """With one more growth; the oldest goes when there are many."""
+        growths = (*self.growths, growth)[-GROWTHS:]
+        return msgspec.structs.replace(self, growths=growths)

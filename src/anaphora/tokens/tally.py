@@ -1,0 +1,128 @@
+"""Running totals beside a chunk log: what was counted once is not counted again.
+
+A log only grows, so its totals only grow with it. They are let go with the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from anaphora.catalog import Profile
+from anaphora.rendered import ChunkLog
+
+from .count import NOTHING, Count
+from .estimate import estimate
+from .figures import Framing
+from .reading import read, shown
+from .tokenizers import Tokenizer
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Some chunks, counted. Bytes become tokens only when they are all together, so that no chunk
+    is rounded for itself."""
+
+    size: int = 0
+    """Bytes that are estimated as text."""
+    counted: Count = NOTHING
+    media: Count = NOTHING
+    """What is billed by what it shows."""
+
+    def __add__(self, other: Part) -> Part:
+        return Part(self.size + other.size, self.counted + other.counted, self.media + other.media)
+
+    def since(self, earlier: Part) -> Part:
+        """What was added to an earlier total of the same prompt: bounds only grow, too."""
+        return Part(
+            self.size - earlier.size,
+            _grown(earlier.counted, self.counted),
+            _grown(earlier.media, self.media),
+        )
+
+
+def _grown(before: Count, after: Count) -> Count:
+    return Count(after.tokens - before.tokens, after.low - before.low, after.high - before.high)
+
+
+class Method:
+    """How chunks are counted: by their bytes, or by a tokenizer and what frames the texts."""
+
+    __slots__ = ("framing", "key", "profile", "tokenizer")
+
+    def __init__(
+        self, profile: Profile, framing: Framing | None = None, tokenizer: Tokenizer | None = None
+    ) -> None:
+        self.profile = profile
+        self.framing = framing
+        self.tokenizer = tokenizer
+        by = (profile.bytes_per_token.value, profile.token_error.value)
+        self.key = (*by, None if tokenizer is None else (tokenizer.family, framing))
+
+    def chunk(self, log: ChunkLog, at: int) -> Part:
+        start, end, kind = log.start(at), log.ends[at], log.kinds[at]
+        if self.tokenizer is not None and self.framing is not None:
+            data = log.slice(start, end)
+            counted, media = read(kind, data, self.profile, self.framing, self.tokenizer)
+            return Part(0, counted, media)
+        size, media = shown(kind, end - start, lambda: log.slice(start, end), self.profile)
+        return Part(size, NOTHING, media)
+
+    def glue(self, lead: bytes) -> Part:
+        """What stands before the first chunk of a run; it opens the message, if one is opened."""
+        if self.framing is None:
+            return Part(len(lead))
+        return Part(0, self.framing.about(self.framing.message if b'"role"' in lead else 0))
+
+    def opening(self, tools: bool) -> Part:
+        """What a prompt costs before it says anything, and what having tools does."""
+        if self.framing is None:
+            return Part()
+        return Part(0, self.framing.about(self.framing.tools if tools else self.framing.prompt))
+
+    def text(self, part: Part) -> Count:
+        """All of a part that is text, in tokens."""
+        return estimate(part.size, self.profile) + part.counted
+
+
+class Tally:
+    """The totals at every chunk end of one log, counted by one method."""
+
+    __slots__ = ("_columns", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._columns = tuple(array("Q") for _ in range(7))
+
+    def upto(self, chunks: int, log: ChunkLog, method: Method) -> Part:
+        """The total of the first chunks of the log."""
+        # The last column is filled last: who reads without the lock goes by its length.
+        if chunks > len(self._columns[-1]):
+            with self._lock:
+                for at in range(len(self._columns[-1]), chunks):
+                    self._append(self._total(at) + method.chunk(log, at))
+        return self._total(chunks)
+
+    def _total(self, chunks: int) -> Part:
+        if not chunks:
+            return Part()
+        size, tokens, low, high, media, least, most = (c[chunks - 1] for c in self._columns)
+        return Part(size, Count(tokens, low, high), Count(media, least, most))
+
+    def _append(self, total: Part) -> None:
+        text, media = total.counted, total.media
+        row = (total.size, text.tokens, text.low, text.high, media.tokens, media.low, media.high)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+
+
+_tallies: WeakKeyDictionary[ChunkLog, dict[object, Tally]] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def tally(log: ChunkLog, method: Method) -> Tally:
+    """The log's totals by a method, as far as anybody has counted."""
+    with _lock:
+        return _tallies.setdefault(log, {}).setdefault(method.key, Tally())
