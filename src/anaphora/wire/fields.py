@@ -153,6 +153,17 @@ class Fields:
         """What is left of a field that was taken, for the rest."""
         self._fields[name] = msgspec.Raw(raw)
 
+    def rename(self, name_of: Callable[[str], str]) -> None:
+        """Gives every field the name that `name_of` gives; two that get the same are an error."""
+        if all(name_of(name) == name for name in self._fields):
+            return
+        fields: dict[str, msgspec.Raw] = {}
+        for name, raw in self._fields.items():
+            if name_of(name) in fields:
+                raise self.fail("is said twice, in two spellings", name_of(name))
+            fields[name_of(name)] = raw
+        self._fields = fields
+
     def nested(self, name: str) -> Fields | None:
         """A field that is an object itself; None when it is missing or null."""
         raw = self.raw(name)

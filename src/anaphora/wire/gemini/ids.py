@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import msgspec
@@ -15,11 +16,17 @@ from .parts import MADE_ID
 def with_ids(contents: Iterable[tuple[Role, list[Part]]]) -> list[tuple[Role, tuple[Part, ...]]]:
     """The contents with an id for every call, by position, and for every result the id of the
     first unanswered call of the same function."""
-    waiting: list[ToolCall] = []
+    waiting: dict[str | None, deque[ToolCall]] = {}
     done: list[tuple[Role, tuple[Part, ...]]] = []
     for index, (role, parts) in enumerate(contents):
-        named = [_named(part, f"{index}_{at}", waiting) for at, part in enumerate(parts)]
-        done.append((role, tuple(named)))
+        for at, part in enumerate(parts):
+            if isinstance(part, ToolCall):
+                if not part.id:
+                    parts[at] = call = made(part, f"{index}_{at}")
+                    waiting.setdefault(call.name, deque()).append(call)
+            elif isinstance(part, ToolResult) and not part.call_id:
+                parts[at] = _answered(part, f"{index}_{at}", waiting)
+        done.append((role, tuple(parts)))
     return done
 
 
@@ -29,19 +36,13 @@ def made(call: ToolCall, place: str) -> ToolCall:
     return msgspec.structs.replace(call, id=f"call_{place}", extras=extras)
 
 
-def _named(part: Part, place: str, waiting: list[ToolCall]) -> Part:
-    if isinstance(part, ToolCall):
-        if not part.id:
-            part = made(part, place)
-            waiting.append(part)
-    elif isinstance(part, ToolResult) and not part.call_id:
-        answered = next((call for call in waiting if call.name == part.name), None)
-        if answered is not None:
-            waiting.remove(answered)
-        call_id = answered.id if answered is not None else f"call_{place}"
-        extras = {**(part.extras or {}), **_without_id(part.extras)}
-        part = msgspec.structs.replace(part, call_id=call_id, extras=extras)
-    return part
+def _answered(
+    part: ToolResult, place: str, waiting: dict[str | None, deque[ToolCall]]
+) -> ToolResult:
+    calls = waiting.get(part.name)
+    call_id = calls.popleft().id if calls else f"call_{place}"
+    extras = {**(part.extras or {}), **_without_id(part.extras)}
+    return msgspec.structs.replace(part, call_id=call_id, extras=extras)
 
 
 def _without_id(extras: Extras | None) -> Extras:

@@ -16,19 +16,19 @@ OWN = (WIRE, "google")
 
 _UNDERSCORE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def camel(name: str) -> str:
     """`system_instruction` is `systemInstruction`."""
-    return _UNDERSCORE.sub(lambda found: found[1].upper(), name)
+    return _UNDERSCORE.sub(lambda found: found[1].upper(), name) if "_" in name else name
 
 
 def named(data: bytes | msgspec.Raw, path: str, fail: Failure) -> Fields:
     """An object of the API. In a request its fields may go by either name."""
-    if fail is bad_request and b"_" in bytes(data):
-        data = _renamed(data, path, fail)
-    return Fields(data, path, fail)
+    fields = Fields(data, path, fail)
+    if fail is bad_request:
+        fields.rename(camel)
+    return fields
 
 
 def nested(fields: Fields, name: str) -> Fields | None:
@@ -50,18 +50,3 @@ def elements(fields: Fields, name: str) -> list[msgspec.Raw]:
         return _list(raw)
     except UNREADABLE as problem:
         raise fields.fail(f"expected a list: {problem}", name) from None
-
-
-def _renamed(data: bytes | msgspec.Raw, path: str, fail: Failure) -> bytes | msgspec.Raw:
-    try:
-        found = _object(data)
-    except UNREADABLE as problem:
-        raise fail(f"not a JSON object: {problem}", path) from None
-    if not any("_" in name for name in found):
-        return data
-    fields: dict[str, msgspec.Raw] = {}
-    for name, raw in found.items():
-        if camel(name) in fields:
-            raise fail("is said twice, in both spellings", f"{path}.{camel(name)}")
-        fields[camel(name)] = raw
-    return msgspec.json.encode(fields)

@@ -66,7 +66,16 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: list[_Part]
 
 
+class _Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What tools mostly answer with: one of the two."""
+
+    output: str | None = None
+    error: str | None = None
+
+
+_usual_contents = msgspec.json.Decoder(list[_Content]).decode
 _usual = msgspec.json.Decoder(_Content).decode
+_usual_answer = msgspec.json.Decoder(_Answer).decode
 
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
 _Read = tuple[Role, list[Part]]
@@ -82,8 +91,7 @@ def parse(body: bytes, path: str = "") -> Call:
     fields.raw("model")
     tools = read_tools(elements(fields, "tools"))
     blocks = _system(fields)
-    contents = elements(fields, "contents")
-    read = [_read(raw, f"$.contents[{index}]") for index, raw in enumerate(contents)]
+    read = _contents(fields)
     params, extras = read_params(fields, stream)
     messages = [
         Message(id=f"m{index}", role=role, parts=parts)
@@ -120,11 +128,25 @@ def _system(fields: Fields) -> tuple[PromptBlock, ...]:
 # ── Contents ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read(raw: msgspec.Raw, path: str) -> _Read:
-    """Any content: in one pass when it is a usual one, field by field when it is not."""
+def _contents(fields: Fields) -> list[_Read]:
+    """All contents: in one pass when they are usual ones, one by one when they are not."""
+    raw = fields.raw("contents") or b"[]"
     try:
-        content = _usual(raw)
-        return _ROLES[content.role], [_part(part) for part in content.parts]
+        return [_read_usual(content) for content in _usual_contents(raw)]
+    except (*UNREADABLE, _Unusual):
+        fields.put("contents", raw)
+    found = elements(fields, "contents")
+    return [_read(raw, f"$.contents[{index}]") for index, raw in enumerate(found)]
+
+
+def _read_usual(content: _Content) -> _Read:
+    return _ROLES[content.role], [_part(part) for part in content.parts]
+
+
+def _read(raw: msgspec.Raw, path: str) -> _Read:
+    """Any content, field by field when it is no usual one."""
+    try:
+        return _read_usual(_usual(raw))
     except (*UNREADABLE, _Unusual):
         pass
     fields = named(raw, path, bad_request)
@@ -154,13 +176,25 @@ def _part(part: _Part) -> Part:
         args = bytes(call.args).decode()
         return ToolCall(call.id, call.name, "{}" if args == "null" else args, extras)
     assert response is not None
+    if signature is not None:
+        raise _Unusual
+    return _result(response)
+
+
+def _result(response: _Response) -> ToolResult:
     raw = bytes(response.response)
-    if signature is not None or raw == b"null":
+    try:
+        said = _usual_answer(raw)
+    except UNREADABLE:
+        text, error = read_answer(raw)
+        if raw == b"null" or not same_answer(raw, text, error):
+            raise _Unusual from None
+        return ToolResult(response.id, text, error, response.name)
+    if said.error is not None and said.output is None:
+        return ToolResult(response.id, said.error, True, response.name)
+    if said.output is None or said.error is not None or said.output[:1] == "{":
         raise _Unusual
-    text, error = read_answer(raw)
-    if not same_answer(raw, text, error):
-        raise _Unusual
-    return ToolResult(response.id, text, error, response.name)
+    return ToolResult(response.id, said.output, False, response.name)
 
 
 def _signed(signature: str) -> dict[str, str]:

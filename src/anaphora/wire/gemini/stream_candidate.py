@@ -28,7 +28,7 @@ _TOLD_AGAIN = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 _GROWING = ("logprobsResult",)
 
 
-class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """A piece of text, and nothing unusual beside it."""
 
     text: str
@@ -36,7 +36,7 @@ class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     thought_signature: str | None = None
 
 
-_said = msgspec.json.Decoder(_Said).decode
+_said = msgspec.json.Decoder(Said).decode
 
 
 class _OpenText:
@@ -49,7 +49,7 @@ class _OpenText:
         self.thought = thought
         self.signature: str | None = None
 
-    def takes(self, said: _Said) -> bool:
+    def takes(self, said: Said) -> bool:
         other = self.signature is not None and said.thought_signature is not None
         return said.thought == self.thought and not (
             other and said.thought_signature != self.signature
@@ -130,11 +130,11 @@ class StreamedCandidate:
 
     def _part(self, raw: msgspec.Raw) -> list[Event]:
         try:
-            return self._say(_said(raw))
+            return self.say(_said(raw))
         except UNREADABLE:
             return self._whole(read_part(raw, "stream.parts", bad_answer))
 
-    def _say(self, said: _Said) -> list[Event]:
+    def say(self, said: Said) -> list[Event]:
         events: list[Event] = []
         if self._open is None or not self._open.takes(said):
             if not said.text and said.thought_signature is None:

@@ -9,6 +9,8 @@ others are put together and carried along in the reply's extras.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from anaphora.canonical import dumps, string
@@ -20,12 +22,33 @@ from anaphora.wire.sse import LIMIT, EventDecoder
 from .failure import ErrorObject, from_object
 from .naming import WIRE, elements
 from .reply import blocked, read_stop, write_candidate, write_content
-from .stream_candidate import StreamedCandidate
+from .stream_candidate import Said, StreamedCandidate
 from .usage import read_usage
 
 #: Gemini makes at most eight; more than this is no answer.
 _MOST_CANDIDATES = 128
 
+
+class _Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    parts: list[Said]
+    role: str | None = None
+
+
+class _Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    content: _Parts
+    index: Literal[0] = 0
+
+
+class _MoreText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A chunk that says more text and nothing else."""
+
+    candidates: list[_Candidate]
+    usage_metadata: msgspec.Raw = msgspec.Raw(b"null")
+    model_version: str | None = None
+    response_id: str | None = None
+
+
+_more_text = msgspec.json.Decoder(_MoreText).decode
 _error = msgspec.json.Decoder(ErrorObject).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -40,7 +63,7 @@ class StreamReader:
         self._others: dict[int, StreamedCandidate] = {}
         self._top: dict[str, bytes] = {}
         self._usage = b""
-        self._waiting = b""
+        self._waiting = bytearray()
         """Bytes of which it is not known yet what they are, or all of a JSON body."""
 
     def feed(self, data: bytes) -> list[Event]:
@@ -62,8 +85,8 @@ class StreamReader:
         """The connection ended. Without a reason to stop before it, that is a failure."""
         events: list[Event] = []
         try:
-            if self._sse is None and self._waiting.strip() and not self._build.ended:
-                for payload in _chunks(self._waiting):
+            if self._sse is None and self._waiting and not self._build.ended:
+                for payload in _chunks(bytes(self._waiting)):
                     if not self._build.ended:
                         events += self._read(payload)
             if self._build.ended:
@@ -78,17 +101,36 @@ class StreamReader:
 
     def _begin(self, data: bytes) -> bytes:
         """Finds out whether these are events or one JSON body; gives what is to be read now."""
-        self._waiting += data
+        known = bool(self._waiting)
+        self._waiting += data if known else data.lstrip()
         if len(self._waiting) > LIMIT:
             raise Parse(f"a body of more than {LIMIT} bytes", path="stream")
-        said = self._waiting.lstrip()
-        if not said or said[:1] in (b"[", b"{"):
+        if not self._waiting or bytes(self._waiting[:1]) in (b"[", b"{"):
             return b""
-        self._sse, data, self._waiting = EventDecoder(), self._waiting, b""
+        self._sse, data = EventDecoder(), bytes(self._waiting)
         return data
 
     def _read(self, payload: bytes) -> list[Event]:
-        chunk = Fields(payload, "stream")
+        if self._build.started:
+            # Nearly every chunk is more text, and nothing else.
+            try:
+                usual = _more_text(payload)
+                (candidate,) = usual.candidates
+            except (*UNREADABLE, ValueError):
+                pass
+            else:
+                events = [e for said in candidate.content.parts for e in self._answer.say(said)]
+                return events + self._count(bytes(usual.usage_metadata))
+        return self._read_fields(Fields(payload, "stream"))
+
+    def _count(self, usage: bytes) -> list[Event]:
+        if usage in (self._usage, b"null"):
+            return []
+        self._usage = usage
+        return list(self._build.count(read_usage(usage, "stream.usageMetadata")))
+
+    def _read_fields(self, chunk: Fields) -> list[Event]:
+        """Any chunk, field by field."""
         chunk.drop_nulls()
         build = self._build
         events: list[Event] = []
@@ -99,10 +141,7 @@ class StreamReader:
             events += build.start(reply_id or "", model or "")
         for raw in candidates:
             events += self._on_candidate(Fields(raw, "stream.candidates"))
-        usage = chunk.raw("usageMetadata")
-        if usage is not None and usage != self._usage:
-            self._usage = usage
-            events += build.count(read_usage(usage, "stream.usageMetadata"))
+        events += self._count(chunk.raw("usageMetadata") or b"null")
         if (reason := blocked(chunk)) is not None and not candidates:
             self._answer.stop_raw = reason
             build.stop = "refusal"
@@ -153,7 +192,7 @@ class StreamReader:
 
 def _chunks(body: bytes) -> list[bytes]:
     """The chunks of a JSON body: a list of them, or a single one."""
-    if body.lstrip()[:1] == b"{":
+    if body[:1] == b"{":
         return [body]
     try:
         return [bytes(raw) for raw in _list(body)]
