@@ -102,7 +102,7 @@ RULES: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
         ("read_price", 0.02, "[GP], [L], [N]"),
     ],
     ("deepseek", "deepseek-v4-pro", None): [("read_price", 0.0333, "[GP], [L], [N]")],
-    ("deepseek", "deepseek-chat", None): [("granule_tokens", 64, "real traffic")],
+    ("deepseek", "deepseek-chat", None): [("granule_tokens", 128, "real traffic")],
     ("xai", "grok-4.7", None): [
         ("mechanism", "implicit", "[web] prompt-caching"),
         ("granule_tokens", 128, "[3p]"),

@@ -45,7 +45,7 @@ class Simulator:
         rules: CacheRules,
         *,
         lookback_unit: LookbackUnit | None = None,
-        delay: float | None = None,
+        delay: float = 0.0,
         loss: float = 0.0,
         seed: int = 0,
         slots: int = 4,
@@ -56,7 +56,7 @@ class Simulator:
         self.rules = rules
         self._account = Account(rules)
         self._cache: Any = _cache(rules, lookback_unit, slots)
-        self._delay = rules.visibility_delay.value if delay is None else delay
+        self._delay = delay
         self._loss = loss
         self._seed = seed
         self._calls = 0
@@ -121,7 +121,7 @@ class Simulator:
 
 
 def _cache(rules: CacheRules, lookback_unit: LookbackUnit | None, slots: int) -> Any:
-    if rules.mechanism.value in ("explicit", "both"):
+    if rules.mechanism.value != "implicit" and rules.slots.value:
         return MarkedCache(rules, lookback_unit)
     if rules.automatic_breakpoint.value == "slots":
         return SlotCache(slots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.catalog import CacheRules
+from anaphora.rendered import Kind
 from anaphora.values import TTL_SECONDS
 
 from .account import Salted
@@ -70,16 +71,23 @@ class UnmarkedCache:
                     return Found(match, reach, "not_persisted" if reach < readable else "new")
                 reason = "not_readable_yet"
             position, chain = chain.begin - 1, chain.parent
-        return Found(match, -1, reason, detail)
+        # What is dead is as good as never seen.
+        return Found(Match(-1, None) if reason == "expired" else match, -1, reason, detail)
 
     def _kept(self, prompt: Prompt, chain: Chain, position: int) -> int:
         """What of a readable prefix the provider kept, the answer behind it included where it is
         cached along."""
         if position == chain.end - 1 and self._output_cached:
-            while position + 1 < len(prompt) and prompt.spoken(position + 1):
-                position += 1
-            if position >= chain.end:
-                return position
+            answered = position
+            while answered + 1 < len(prompt) and prompt.spoken(answered + 1):
+                answered += 1
+            # Only inside a tool loop is an answer sent back with the reasoning that led to it, so
+            # only there does the next prompt go on where the answer's unit ended.
+            loop = prompt.kind(position) is Kind.TOOL_RESULT or (
+                answered + 1 < len(prompt) and prompt.kind(answered + 1) is Kind.TOOL_RESULT
+            )
+            if answered > position and (loop or not self._units):
+                return answered
         return unit_before(chain, position) if self._units else position
 
     def _spans(self, prompt: Prompt, found: Found) -> Outcome:
