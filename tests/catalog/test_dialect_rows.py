@@ -41,21 +41,23 @@ def test_addresses(name: str, address: str) -> None:
     assert row.base_url + row.path == address
 
 
+ADAPTIVE = {"adaptive": "adaptive", "enabled": "adaptive", "disabled": "disabled"}
+TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only"}
 ON = {"enabled": True, "adaptive": True, "disabled": False}
-TYPE = {"enabled": "enabled", "adaptive": "enabled"}
+TYPE = {"enabled": "enabled", "adaptive": "enabled", "disabled": "disabled"}
 
 
 @pytest.mark.parametrize(
     ("name", "param", "at", "values"),
     [
-        ("minimax", "reasoning.mode", "thinking.type", dict.fromkeys(TYPE, "adaptive")),
+        ("minimax", "reasoning.mode", "thinking.type", ADAPTIVE),
         ("deepseek", "reasoning.mode", "thinking.type", TYPE),
         ("moonshot", "reasoning.mode", "thinking.type", TYPE),
         ("zai", "reasoning.mode", "thinking.type", TYPE),
         ("zai", "user", "user_id", {}),
         ("mistral", "seed", "random_seed", {}),
         ("mistral", "top_k", "top_k", {}),
-        ("mistral", "service_tier", "service_tier", {"default": "standard_only"}),
+        ("mistral", "service_tier", "service_tier", TIERS),
         ("alibaba", "reasoning.mode", "enable_thinking", ON),
         ("alibaba", "reasoning.budget_tokens", "thinking_budget", {}),
         ("alibaba", "top_k", "top_k", {}),

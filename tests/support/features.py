@@ -205,6 +205,12 @@ FEATURES: list[Feature] = [
             "params.reasoning.mode",
         ),
         (
+            "thinking between tools",
+            ask.reasoning(mode="between_tools"),
+            see.param("reasoning.mode"),
+            "params.reasoning.mode",
+        ),
+        (
             "reasoning budget",
             ask.reasoning(mode="enabled", budget_tokens=2048),
             see.param("reasoning.budget_tokens"),

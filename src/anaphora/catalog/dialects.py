@@ -83,6 +83,8 @@ class Place(_Row, frozen=True):
     header: str = ""
     values: dict[str, Scalar] = {}
     """The provider's word for each of ours; what is not named is said as it is."""
+    closed: bool = False
+    """The provider knows no other words: what is not named has no place."""
 
 
 class UsageShape(_Row, frozen=True):
@@ -138,6 +140,8 @@ class Dialect(_Row, frozen=True, kw_only=True):
     errors: ErrorShape | None = None
     stops: dict[str, StopReason] = {}
     """Reasons to stop that the wire does not know."""
+    whole_calls: bool = False
+    """In a stream a tool call comes in one piece, and clients take it no other way."""
 
     @property
     def name(self) -> str:

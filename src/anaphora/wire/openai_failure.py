@@ -86,6 +86,22 @@ class _Body(msgspec.Struct, frozen=True):
     error: ErrorObject | str
 
 
+class _Problem(msgspec.Struct, frozen=True):
+    """One field that does not pass, as FastAPI tells it; many hosts are built with that."""
+
+    msg: str
+    loc: tuple[str | int, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return ".".join(str(step) for step in self.loc if step != "body")
+
+
+class _Detail(msgspec.Struct, frozen=True):
+    detail: str | tuple[_Problem, ...]
+
+
+_decode_detail = msgspec.json.Decoder(_Detail).decode
 _decode_body = msgspec.json.Decoder(_Body).decode
 #: Some hosts leave the object around it out.
 _decode_bare = msgspec.json.Decoder(ErrorObject).decode
@@ -178,7 +194,20 @@ def _error_object(body: bytes) -> ErrorObject | None:
     except UNREADABLE:
         pass
     try:
+        return _detailed(_decode_detail(body).detail)
+    except UNREADABLE:
+        pass
+    try:
         bare = _decode_bare(body)
     except UNREADABLE:
         return None
     return bare if bare.message or bare.type else None
+
+
+def _detailed(detail: str | tuple[_Problem, ...]) -> ErrorObject | None:
+    if isinstance(detail, str):
+        return ErrorObject(message=detail) if detail else None
+    if not detail:
+        return None
+    told = [f"{each.place}: {each.msg}" if each.place else each.msg for each in detail]
+    return ErrorObject(message="; ".join(told), param=detail[0].place)

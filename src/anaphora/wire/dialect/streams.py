@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anaphora.errors import AnaphoraError, Upstream
-from anaphora.values import Event, ReplyEnd, ReplyFail, UsageUpdate
+from anaphora.values import Event, PartDelta, PartStart, ReplyEnd, ReplyFail, UsageUpdate
 from anaphora.wire.building import ReplyBuilder, replay
 
 from .answers import find_error, read_counts
@@ -73,13 +73,18 @@ class SpokenReader:
 
 
 class SpokenWriter:
-    """The wire's writer, with counts where the provider puts them."""
+    """The wire's writer, with counts where the provider puts them, and calls whole where it sends
+    them so."""
 
     def __init__(self, inner: Any, spoken: Spoken) -> None:
         self._inner = inner
         self._spoken = spoken
+        self._calls: set[int] = set()
+        """The parts that are told when they are complete."""
 
     def write(self, event: Event) -> bytes:
+        if self._spoken.dialect.whole_calls and self._comes_later(event):
+            return b""
         if isinstance(event, UsageUpdate):
             event = UsageUpdate(self._spoken.counted(event.usage))
         elif isinstance(event, ReplyEnd):
@@ -87,3 +92,8 @@ class SpokenWriter:
             event = ReplyEnd(msgspec.structs.replace(event.reply, usage=usage))
         written: bytes = self._inner.write(event)
         return written
+
+    def _comes_later(self, event: Event) -> bool:
+        if isinstance(event, PartStart) and event.kind == "tool_call":
+            self._calls.add(event.index)
+        return isinstance(event, PartStart | PartDelta) and event.index in self._calls

@@ -72,6 +72,10 @@ def say(call: Call, dialect: Dialect) -> Said:
             code = "cache_option_left_out" if param.startswith("cache.") else "param_left_out"
             notices.append(Notice(code, f"{dialect.provider} has no such field; left out", path))
             continue
+        if place.closed and value not in place.values:
+            why = f"{dialect.provider} has no word for {value}; left out"
+            notices.append(Notice("param_left_out", why, path))
+            continue
         word = place.values.get(value, value) if isinstance(value, str) else value
         if isinstance(value, bool):
             word = place.values.get("true" if value else "false", value)

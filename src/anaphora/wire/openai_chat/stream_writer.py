@@ -78,11 +78,14 @@ class StreamWriter:
             return self._begin_call(event.index, event.id or "", event.name or "")
         return b""
 
-    def _begin_call(self, index: int, call_id: str, name: str) -> bytes:
+    def _begin_call(
+        self, index: int, call_id: str, name: str, arguments: str = "", more: bytes = b""
+    ) -> bytes:
         at = self._calls[index] = len(self._calls)
+        function = b'{"name":%b,"arguments":%b}' % (string(name), string(arguments))
         return self._delta(
-            b'"tool_calls":[{"index":%d,"id":%b,"type":"function","function":'
-            b'{"name":%b,"arguments":""}}]' % (at, string(call_id), string(name))
+            b'"tool_calls":[{"index":%d,"id":%b,"type":"function","function":%b%b}]'
+            % (at, string(call_id), function, b"," + more if more else b"")
         )
 
     def _more(self, index: int, text: str) -> bytes:
@@ -98,12 +101,10 @@ class StreamWriter:
     def _end_part(self, index: int, part: Part) -> bytes:
         """What was not yet told of a part, now that it is whole."""
         if isinstance(part, ToolCall):
-            written = b""
-            if index not in self._calls:
-                written = self._begin_call(index, part.id, part.name)
-                written += self._more(index, part.arguments) if part.arguments else b""
             more = _unnumbered(b"{" + extra_members(part.extras) + b"}")
-            return written + (self._call(index, more) if more else b"")
+            if index not in self._calls:
+                return self._begin_call(index, part.id, part.name, part.arguments, more)
+            return self._call(index, more) if more else b""
         if isinstance(part, Opaque):
             return self._carried(part)
         if index in self._told:
