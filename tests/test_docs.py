@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from anaphora import catalog, errors, wire
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -40,7 +43,49 @@ def test_the_snippets_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> N
     assert broken.startswith(promised.group(1))
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "README.md"], ids=name)
+def test_a_provider_is_added_the_way_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "adding-a-provider.md"
+    dialect, models = fenced(page, "toml")
+    (program,) = fenced(page, "python")
+    exec(
+        compile(program, str(page), "exec"),
+        {"__name__": "docs", "DIALECT": dialect, "MODELS": models},
+    )
+    said, notices = capsys.readouterr().out.splitlines()
+    path, conversation, body = said.split(" ", 2)
+    assert (path, conversation) == ("/llm/v2/chat/completions", "talk-1")
+    assert json.loads(body) == {
+        "model": "acme-large",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello?"}]}],
+        "max_tokens": 64,
+        "random_seed": 7,
+        "thinking": {"type": "auto"},
+    }
+    assert "params.user" in notices
+
+    rows = catalog.shipped().with_rows(models)
+    assert rows.rules("acme", "acme-large").read_price.value == 0.25
+    assert not rows.rules("acme", "acme-large").slots.verified
+    acme = wire.speak(catalog.dialects().with_rows(dialect).find("acme"))
+    message = {"role": "assistant", "content": "Hello."}
+    answer = {
+        "id": "a",
+        "model": "acme-large",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 2, "cache": {"hits": 4}},
+        "status": {"code": 0},
+    }
+    reply = acme.read_reply(json.dumps(answer).encode())
+    assert (reply.text, reply.usage.uncached, reply.usage.read) == ("Hello.", 5, 4)
+    with pytest.raises(errors.QuotaExhausted, match="no credit"):
+        acme.read_reply(b'{"status":{"code":23,"text":"no credit"}}')
+
+
+#: Pages whose snippets have a test of their own.
+SHOWN = {"README.md", "adding-a-provider.md"}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in SHOWN], ids=name)
 def test_other_pages_hold_no_snippet_that_nobody_runs(page: Path) -> None:
     for program in fenced(page, "python"):
         exec(compile(program, str(page), "exec"), {"__name__": "docs"})
