@@ -180,8 +180,6 @@ def test_profiles(model: str) -> None:
     assert profile.refuses("forced_tools") == (name in {"opus-5-5", "fable-5-1", "sonnet-5-5"})
     assert profile.refuses("budgeted_thinking") == (name in {"opus-5-5", "fable-5-1"})
     assert profile.refuses("disabled_thinking") == (name in {"opus-5-5", "fable-5-1"})
-    assert profile.context_tokens is None
-    assert profile.output_tokens is None
     assert profile.max_tokens_field is None
     assert profile.system_role is None
     assert profile.system_slot is None

@@ -23,7 +23,15 @@ from .cache_rules import (
 from .dialects import Dialect, Dialects, Place, decode_dialects, dialects
 from .figure import Disputed, Figure
 from .load import Catalog, decode, shipped
-from .profiles import Feature, MaxTokensField, Profile, SystemRole, SystemSlot
+from .profiles import (
+    Capability,
+    Effort,
+    Feature,
+    MaxTokensField,
+    Profile,
+    SystemRole,
+    SystemSlot,
+)
 from .tokens import TokenEstimate, estimate, estimate_within
 
 
@@ -46,10 +54,12 @@ def models(provider: str | None = None) -> tuple[Profile, ...]:
 __all__ = [
     "Breakpoint",
     "CacheRules",
+    "Capability",
     "Catalog",
     "Dialect",
     "Dialects",
     "Disputed",
+    "Effort",
     "Feature",
     "Figure",
     "Isolation",

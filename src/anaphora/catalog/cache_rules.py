@@ -1,7 +1,5 @@
 """How one provider caches one model's prompts: what planner, simulator and verdict all read."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec

@@ -1,6 +1,7 @@
 """A published value that says who published it and when."""
 
-from __future__ import annotations
+# No postponed annotations in the files whose structs hold figures: msgspec would evaluate each of
+# them anew for every kind of figure there is, and that was a third of the catalog's first answer.
 
 import datetime
 from typing import Annotated, Generic, NoReturn, TypeAlias, TypeVar

@@ -1,4 +1,4 @@
-"""Which file speaks of whom. A file is read once, when its provider is first asked about."""
+"""Which files speak of whom. A file is read once, when its provider is first asked about."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from .rows import Row, decode_careful, decode_rows
 #: What holds of every provider until a row of its own says otherwise.
 CAREFUL = "careful.toml"
 
-#: Provider to file, so that nobody has to open the others to find out. Hosts with little to say of
-#: their caches share one.
+#: Provider to files, lowest layer first, so that nobody has to open the others to find out. Hosts
+#: with little to say of their caches share one.
 FILES = {
-    "anthropic": "anthropic.toml",
-    "openai": "openai.toml",
-    "google": "google.toml",
-    "ollama": "ollama.toml",
-    "azure": "azure.toml",
-    "bedrock": "bedrock.toml",
-    "minimax": "minimax.toml",
-    "deepseek": "deepseek.toml",
-    "xai": "xai.toml",
-    "mistral": "mistral.toml",
-    "moonshot": "moonshot.toml",
-    "alibaba": "alibaba.toml",
-    "zai": "zai.toml",
-    "groq": "groq.toml",
-    "cerebras": "cerebras.toml",
-    "openrouter": "openrouter.toml",
-    "vllm": "vllm.toml",
-    "llamacpp": "llamacpp.toml",
-    "huggingface": "hosts.toml",
-    "snowflake": "hosts.toml",
-    "crusoe": "hosts.toml",
-    "together": "hosts.toml",
+    "anthropic": ("anthropic.toml",),
+    "openai": ("openai.toml", "openai_models.toml"),
+    "google": ("google.toml",),
+    "ollama": ("ollama.toml",),
+    "azure": ("azure.toml",),
+    "bedrock": ("bedrock.toml",),
+    "minimax": ("minimax.toml",),
+    "deepseek": ("deepseek.toml",),
+    "xai": ("xai.toml",),
+    "mistral": ("mistral.toml",),
+    "moonshot": ("moonshot.toml",),
+    "alibaba": ("alibaba.toml",),
+    "zai": ("zai.toml",),
+    "groq": ("groq.toml",),
+    "cerebras": ("cerebras.toml",),
+    "openrouter": ("openrouter.toml",),
+    "vllm": ("vllm.toml",),
+    "llamacpp": ("llamacpp.toml",),
+    "huggingface": ("hosts.toml",),
+    "snowflake": ("hosts.toml",),
+    "crusoe": ("hosts.toml",),
+    "together": ("hosts.toml",),
 }
 
 
@@ -60,8 +60,9 @@ def careful() -> tuple[Row, ...]:
 
 @functools.cache
 def rows_of(provider: str) -> tuple[Row, ...]:
-    """The rows of a provider that has a file here."""
-    return tuple(row for row in _rows_in(FILES[provider]) if row.provider == provider)
+    """The rows of a provider that has files here."""
+    rows = (row for file in FILES[provider] for row in _rows_in(file))
+    return tuple(row for row in rows if row.provider == provider)
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """What one model is and takes: what rendering and estimating need to know about it."""
 
-from __future__ import annotations
-
+import datetime
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -26,6 +25,23 @@ Feature: TypeAlias = Literal[
 top_k; tool choice any or a named tool; thinking turned off; thinking with a token budget;
 documents in assistant messages; citations on user text; temperature or top_p other than 1, which
 is their default; stop sequences."""
+
+Capability: TypeAlias = Literal[
+    "images",
+    "documents",
+    "audio",
+    "video",
+    "tools",
+    "parallel_tools",
+    "structured_output",
+    "reasoning",
+    "adaptive_thinking",
+]
+"""What a model takes besides text, and what may be asked of it: several tool calls in one answer,
+answers that follow a schema, thinking, thinking as long as it sees fit."""
+
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How hard a model may be told to think."""
 
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 """What Chat Completions calls the limit on output tokens."""
@@ -52,7 +68,15 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     token_error: Figure[Share]
     """How far off an estimate by `bytes_per_token` may be, as a share of the estimate."""
     context_tokens: Figure[Limit] | None = None
+    """What may go in."""
     output_tokens: Figure[Limit] | None = None
+    """What may come out."""
+    capabilities: Figure[tuple[Capability, ...]] | None = None
+    """What its source says that it can; of what is missing here, the source does not say so."""
+    efforts: Figure[tuple[Effort, ...]] | None = None
+    """Least first."""
+    retires: Figure[datetime.date] | None = None
+    """From that day on it does not answer."""
 
     mid_conversation_system: Figure[bool]
     """Takes `role: "system"` inside messages."""
@@ -76,6 +100,10 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The version header to send unless the caller names another."""
     version_refusals: dict[str, Figure[tuple[Feature, ...]]] = {}
     """What each API version refuses, by version."""
+
+    def can(self, capability: Capability) -> bool:
+        """Whether it is known to; false also where nobody says."""
+        return self.capabilities is not None and capability in self.capabilities.value
 
     def refuses(self, feature: Feature, *, api_version: str | None = None) -> bool:
         """Whether a request with that feature is known to be refused on that API version."""
