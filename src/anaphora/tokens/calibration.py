@@ -23,7 +23,7 @@ _HEAVIEST = 4000
 _CATALOG = 200
 
 #: The catalog's error counts as much as this many growths.
-_PRIOR = 3
+_PRIOR = 5
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -89,10 +89,10 @@ class Calibration(msgspec.Struct, frozen=True):
         """How far off a corrected estimate may be, as a share: what the growths were off by, nine
         in ten of them and never counting the oddest, with `prior` as that of a few more."""
         ratio, seen = self.ratio, len(self.growths)
-        if seen < 2:
+        if seen < 3:
             return prior
         off = sorted(abs(growth.ratio / ratio - 1) for growth in self.growths)
-        spread = off[min(math.ceil(0.9 * seen), seen - 1) - 1]
+        spread = off[min(math.ceil(0.9 * (seen + 1)), seen - 1) - 1]
         return (_PRIOR * prior + seen * spread) / (_PRIOR + seen)
 
     def learnt(self, growth: Growth) -> Calibration:

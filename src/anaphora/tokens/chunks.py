@@ -40,7 +40,7 @@ def count_chunks(
     """Counts by bytes, or with a tokenizer by the texts themselves (OpenAI's wires). Nothing is
     counted before it is asked for.
 
-    Parameters that cost tokens (an output schema) are no chunks; the first bill teaches them.
+    What a provider's own tools bring along or find, nobody can count beforehand; a bill teaches it.
     """
     if tokenizer is None:
         return Counts(rendered, Method(profile), calibration or Calibration())
@@ -178,14 +178,14 @@ class Counts:
     def _part(self, chunks: int) -> Part:
         """The first chunks as they are counted without any bill."""
         method, left = self._method, chunks
-        part = method.opening(tools=False) if chunks else Part()
+        part = method.opening(self.rendered) if chunks else Part()
         for run in self.rendered.runs:
             take = min(left, run.count)
             if not take:
                 break
             part += method.glue(run.lead) + tally(run.log, method).upto(take, run.log, method)
             if run.section == "tools":
-                part += method.opening(tools=True)
+                part += method.having_tools(self.rendered)
             left -= take
         return part
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import pkgutil
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -29,7 +29,8 @@ class Framing(_Row, frozen=True, kw_only=True):
     """Tokens around the texts of a prompt, on one wire."""
 
     wire: str
-    role: str
+    models: tuple[str, ...] = ()
+    """Beginnings of model ids; without any, the row is for all others."""
     prompt: Whole
     """Once a prompt: what asks for the answer."""
     message: Whole
@@ -45,6 +46,32 @@ class Framing(_Row, frozen=True, kw_only=True):
 
     def about(self, tokens: int) -> Count:
         return Count.about(tokens, self.error)
+
+
+class Output(_Row, frozen=True, kw_only=True):
+    """The schema of the answer, counted as JSON."""
+
+    error: Share
+
+
+class Dress(_Row, frozen=True, kw_only=True):
+    """The JSON around a block."""
+
+    bytes: Whole
+
+
+class Unseen(_Row, frozen=True, kw_only=True):
+    """Tokens that are billed without a byte in the request."""
+
+    when: Literal["prompt", "tools"]
+    wire: str | None = None
+    """None: on every wire that has no row of its own."""
+    tokens: Whole
+    most: Whole
+
+    @property
+    def count(self) -> Count:
+        return Count(self.tokens, 0, self.most)
 
 
 class Media(_Row, frozen=True, kw_only=True):
@@ -72,6 +99,9 @@ class Encrypted(_Row, frozen=True, kw_only=True):
 
 class _Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     framing: tuple[Framing, ...]
+    output: Output
+    dress: Dress
+    unseen: tuple[Unseen, ...]
     media: Media
     encrypted: Encrypted
 
@@ -85,9 +115,10 @@ def figures() -> _Figures:
 
 def framing(wire: str, profile: Profile) -> Framing:
     """How a model's prompts are framed on a wire."""
-    role = "system" if profile.system_role is None else profile.system_role.value
-    for row in figures().framing:
-        if row.wire == wire and row.role == role:
+    model = profile.id.rpartition("/")[2]
+    rows = [row for row in figures().framing if row.wire == wire]
+    for row in sorted(rows, key=lambda row: not row.models):
+        if not row.models or model.startswith(row.models):
             return row
     known = ", ".join(sorted({row.wire for row in figures().framing}))
     raise InvalidRequest(
@@ -95,3 +126,9 @@ def framing(wire: str, profile: Profile) -> Framing:
         " count without a tokenizer there",
         path="tokenizer",
     )
+
+
+def unseen(when: Literal["prompt", "tools"], wire: str) -> Count:
+    """What a prompt, or having tools, costs beyond its bytes."""
+    rows = [row for row in figures().unseen if row.when == when and row.wire in (None, wire)]
+    return max(rows, key=lambda row: row.wire is not None).count

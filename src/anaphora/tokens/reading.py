@@ -23,11 +23,12 @@ from .tokenizers import Tokenizer
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(\s*+:)?', re.DOTALL)
 
-#: Fields whose text the model reads.
+#: Fields whose text the model reads. A chunk that is nothing but a text has its key in the glue.
 _TEXTS = frozenset(
-    b'"text" "content" "arguments" "name" "output" "input" "instructions" "refusal"'.split()
+    [b"", *b'"text" "content" "arguments" "name" "output" "input" "instructions" "refusal"'.split()]
 )
 _MEDIA = frozenset((Kind.IMAGE, Kind.AUDIO, Kind.DOCUMENT))
+_SCHEMAS = (b'"input_schema"', b'"parameters"', b'"parametersJsonSchema"', b'"function"')
 
 #: What every wire writes beside bytes that stand in a body.
 _CARRIERS = (b"base64", b"inlineData")
@@ -38,7 +39,7 @@ _CARRIED = re.compile(rb"[A-Za-z0-9+/=_-]{%d,}+" % _LONG)
 def shown(kind: Kind, size: int, data: Callable[[], bytes], profile: Profile) -> tuple[int, Count]:
     """How many bytes of a chunk are to be estimated as text, and the count of what is not text.
     Only where something else may stand in between are the bytes looked at."""
-    if kind in _MEDIA:
+    if kind in _MEDIA or (kind is Kind.TOOL and not _is_function(data())):
         return 0, _media(size, profile)
     if kind is not Kind.TOOL_RESULT or size < _LONG:
         return size, NOTHING
@@ -82,6 +83,16 @@ def read(
     return text + framing.about(frame + (framing.parallel if calls > 1 else 0)), media
 
 
+def answer_schema(knob: bytes) -> str:
+    """The schema in an `output_format`, as compact as JSON can be; all of it when there is none."""
+    value = msgspec.json.decode(knob)
+    if isinstance(value, dict):
+        value = value.get("json_schema", value)
+    if isinstance(value, dict):
+        value = value.get("schema", value)
+    return msgspec.json.encode(value).decode()
+
+
 def _tool(
     data: bytes, profile: Profile, framing: Framing, tokenizer: Tokenizer
 ) -> tuple[Count, Count]:
@@ -91,6 +102,12 @@ def _tool(
         # The provider's own tool: its name is all that stands here, and not what the model reads.
         return NOTHING, _media(len(data), profile)
     return framing.about(tokenizer.count(declaration(function)).tokens), NOTHING
+
+
+def _is_function(data: bytes) -> bool:
+    """A provider's own tool has no schema: it goes by its type, or by being there. A function of
+    Gemini's may have none either, but it has a name and no type."""
+    return any(field in data for field in _SCHEMAS) or (b'"name"' in data and b'"type"' not in data)
 
 
 def _media(size: int, profile: Profile) -> Count:

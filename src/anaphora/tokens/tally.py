@@ -12,12 +12,12 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from anaphora.catalog import Profile
-from anaphora.rendered import ChunkLog
+from anaphora.rendered import ChunkLog, Rendered
 
 from .count import NOTHING, Count
 from .estimate import estimate
-from .figures import Framing
-from .reading import read, shown
+from .figures import Framing, figures, unseen
+from .reading import answer_schema, read, shown
 from .tokenizers import Tokenizer
 
 
@@ -26,18 +26,26 @@ class Part(msgspec.Struct, frozen=True):
     is rounded for itself."""
 
     size: int = 0
-    """Bytes that are estimated as text."""
+    """Bytes that are estimated as text,"""
+    blocks: int = 0
+    """and in how many blocks they stand."""
     counted: Count = NOTHING
     media: Count = NOTHING
     """What is billed by what it shows."""
 
     def __add__(self, other: Part) -> Part:
-        return Part(self.size + other.size, self.counted + other.counted, self.media + other.media)
+        return Part(
+            self.size + other.size,
+            self.blocks + other.blocks,
+            self.counted + other.counted,
+            self.media + other.media,
+        )
 
     def since(self, earlier: Part) -> Part:
         """What was added to an earlier total of the same prompt: bounds only grow, too."""
         return Part(
             self.size - earlier.size,
+            self.blocks - earlier.blocks,
             _grown(earlier.counted, self.counted),
             _grown(earlier.media, self.media),
         )
@@ -66,25 +74,41 @@ class Method:
         if self.tokenizer is not None and self.framing is not None:
             data = log.slice(start, end)
             counted, media = read(kind, data, self.profile, self.framing, self.tokenizer)
-            return Part(0, counted, media)
+            return Part(0, 0, counted, media)
         size, media = shown(kind, end - start, lambda: log.slice(start, end), self.profile)
-        return Part(size, NOTHING, media)
+        return Part(size, 1, NOTHING, media)
 
     def glue(self, lead: bytes) -> Part:
         """What stands before the first chunk of a run; it opens the message, if one is opened."""
         if self.framing is None:
             return Part(len(lead))
-        return Part(0, self.framing.about(self.framing.message if b'"role"' in lead else 0))
+        opens = b'"role"' in lead or b'"instructions"' in lead
+        return Part(counted=self.framing.about(self.framing.message if opens else 0))
 
-    def opening(self, tools: bool) -> Part:
-        """What a prompt costs before it says anything, and what having tools does."""
+    def opening(self, rendered: Rendered) -> Part:
+        """What a prompt costs before it says anything,"""
+        schemas = [value for name, value in rendered.envelope.knobs if name == "output_format"]
+        if self.framing is None or self.tokenizer is None:
+            size = sum(map(len, schemas))
+            return Part(size, len(schemas), unseen("prompt", rendered.wire))
+        opening = self.framing.about(self.framing.prompt)
+        for schema in schemas:
+            tokens = self.tokenizer.count(answer_schema(schema)).tokens
+            opening += Count.about(tokens, figures().output.error)
+        return Part(counted=opening)
+
+    def having_tools(self, rendered: Rendered) -> Part:
+        """and what having tools does, apart from the tools."""
         if self.framing is None:
-            return Part()
-        return Part(0, self.framing.about(self.framing.tools if tools else self.framing.prompt))
+            return Part(counted=unseen("tools", rendered.wire))
+        return Part(counted=self.framing.about(self.framing.tools))
 
     def text(self, part: Part) -> Count:
         """All of a part that is text, in tokens."""
-        return estimate(part.size, self.profile) + part.counted
+        text = estimate(part.size, self.profile)
+        dress = part.blocks * figures().dress.bytes / self.profile.bytes_per_token.value
+        low = max(0, text.low - round(dress))
+        return Count(text.tokens, low, text.high) + part.counted
 
 
 class Tally:
@@ -94,7 +118,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._columns = tuple(array("Q") for _ in range(7))
+        self._columns = tuple(array("Q") for _ in range(8))
 
     def upto(self, chunks: int, log: ChunkLog, method: Method) -> Part:
         """The total of the first chunks of the log."""
@@ -108,13 +132,13 @@ class Tally:
     def _total(self, chunks: int) -> Part:
         if not chunks:
             return Part()
-        size, tokens, low, high, media, least, most = (c[chunks - 1] for c in self._columns)
-        return Part(size, Count(tokens, low, high), Count(media, least, most))
+        size, blocks, tokens, low, high, media, least, most = (c[chunks - 1] for c in self._columns)
+        return Part(size, blocks, Count(tokens, low, high), Count(media, least, most))
 
     def _append(self, total: Part) -> None:
         text, media = total.counted, total.media
-        row = (total.size, text.tokens, text.low, text.high, media.tokens, media.low, media.high)
-        for column, value in zip(self._columns, row, strict=True):
+        row = (text.tokens, text.low, text.high, media.tokens, media.low, media.high)
+        for column, value in zip(self._columns, (total.size, total.blocks, *row), strict=True):
             column.append(value)
 
 
