@@ -1,0 +1,143 @@
+"""Where the breakpoints go, decided anew at every turn from what is known by then.
+
+    memory = AppMemory(catalog.rules("anthropic", model))     # for all conversations of an app
+    planner = Planner(memory)                                 # for one of them
+    plan = planner.plan(rendered, at=now)
+    planner.sent(rendered, plan, at=now)
+
+A marker on something that is cached already costs nothing, so what matters is what is written, for
+how long, and that the next call finds it: within the look-back, and before it expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.values import TTL_SECONDS, Notice, Ttl
+
+from .gaps import Gaps
+from .memory import AppMemory
+from .places import Places, places
+from .prices import best_ttl
+
+__all__ = ["AppMemory", "Gaps", "Planner"]
+
+
+class Planner:
+    """The breakpoints of one conversation."""
+
+    def __init__(self, memory: AppMemory) -> None:
+        self._memory = memory
+        self._rules = memory.rules
+        self._gaps = Gaps()
+        self._written: tuple[int, Hashable, float] | None = None
+        """The deepest block that was written, its key, and when that expires."""
+
+    def plan(self, rendered: Rendered, *, at: float) -> Plan:
+        """Marks for one request: never more than the rules allow, TTLs never rising."""
+        rules = self._rules
+        if rules.mechanism.value == "implicit" or not rules.slots.value:
+            return Plan()
+        found = places(rendered)
+        prompt = RenderedPrompt(rendered, Plan())
+        own = self._own(prompt, found, at)
+        slots = rules.slots.value
+        if rendered.automatic is not None:
+            slots -= rules.automatic_slots.value
+        asked = list(rendered.marks)
+        taken = {mark.chunk for mark in asked if mark.splice is None}
+        room = max(0, slots - len(asked))
+        chosen = [Mark(chunk, ttl) for chunk, ttl in own.items() if chunk not in taken]
+        notices = [
+            *(_left_out(rendered, mark, slots, "the planner's") for mark in chosen[room:]),
+            *(_left_out(rendered, mark, slots, "the caller's own") for mark in asked[slots:]),
+        ]
+        marks = sorted([*asked[:slots], *chosen[:room]], key=_hash_order)
+        if rules.longer_ttl_first.value:
+            marks = _falling(marks)
+        return Plan(marks=tuple(marks), automatic=rendered.automatic, notices=tuple(notices))
+
+    def sent(
+        self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
+    ) -> Outcome:
+        """Notes that a call was made, and says what it reads and writes by the rules."""
+        prompt = RenderedPrompt(rendered, plan)
+        shared = places(rendered).shared
+        outcome = self._memory.call(prompt, shared, at, began)
+        self._gaps.use(at)
+        minimum = self._rules.minimum_tokens.value
+        for mark in reversed(plan.marks):
+            if prompt.tokens(mark.chunk) >= minimum:
+                expires = at + TTL_SECONDS[mark.ttl]
+                self._written = mark.chunk, prompt.key(mark.chunk), expires
+                break
+        return outcome
+
+    def _own(self, prompt: RenderedPrompt, found: Places, at: float) -> Mapping[int, Ttl]:
+        """The planner's own marks, the most valuable first."""
+        rules = self._rules
+        minimum = rules.minimum_tokens.value
+        history = best_ttl(rules, self._gaps)
+        marks: dict[int, Ttl] = {}
+
+        def place(position: int | None, ttl: Ttl | None) -> None:
+            if position is not None and ttl is not None and prompt.tokens(position) >= minimum:
+                marks.setdefault(position, ttl)
+
+        if found.tail is not None:
+            place(found.tail, history)
+            place(self._last_write(prompt, found.tail, at), history)
+        if found.shared is not None:
+            used = self._memory.uses(prompt.key(found.shared))
+            kept = best_ttl(rules, used if used.count else self._gaps)
+            place(found.shared, _longer(kept, history))
+        place(found.frozen, history)
+        return marks
+
+    def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
+        """Where the last write stands, when the tail's look-back does not reach it."""
+        if self._written is None:
+            return None
+        position, key, expires = self._written
+        if position >= tail or expires < at or prompt.key(position) != key:
+            return None
+        unit, reach = self._rules.lookback_unit, self._rules.lookback_positions
+        if unit is not None and unit.value == "breakpoints":
+            return position  # only a boundary of this very request is looked up
+        # Counted block by block, which is the stricter of the published readings.
+        within = reach is not None and tail - position < reach.value
+        return None if within else position
+
+
+def _longer(one: Ttl | None, other: Ttl | None) -> Ttl | None:
+    if one is None or other is None:
+        return one or other
+    return one if TTL_SECONDS[one] >= TTL_SECONDS[other] else other
+
+
+def _hash_order(mark: Mark) -> tuple[int, float]:
+    """A block's own marker stands at its very end, behind those of blocks inside it."""
+    return mark.chunk, float("inf") if mark.splice is None else mark.splice
+
+
+def _falling(marks: list[Mark]) -> list[Mark]:
+    """A longer TTL behind a shorter one is refused: what comes before gets the longer one."""
+    legal: list[Mark] = []
+    longest: Ttl | None = None
+    for mark in reversed(marks):
+        if longest is not None and TTL_SECONDS[mark.ttl] < TTL_SECONDS[longest]:
+            mark = Mark(mark.chunk, longest, mark.splice)
+        longest = mark.ttl
+        legal.append(mark)
+    return legal[::-1]
+
+
+def _left_out(rendered: Rendered, mark: Mark, slots: int, whose: str) -> Notice:
+    chunk = rendered.chunk(mark.chunk)
+    return Notice(
+        "marker_left_out",
+        f"only {slots} markers fit; {whose} on {chunk.label} is left out",
+        chunk.path,
+    )
