@@ -30,10 +30,12 @@ RULES: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
     ("google", "gemini-4-argon", None): [
         ("minimum_tokens", 4096, "[L] prompt_cache_min_tokens"),
         ("read_price", 0.05, "[GP], [L], [N]"),
-        ("storage_price", 4.5, "?stand-in"),
+        ("mechanism", "implicit", "[GP] in a comment"),
     ],
     ("google", "gemini-3.8-flash", None): [("storage_price", 0.5, "[N] until 2026-12-31")],
+    ("google", "gemini-3.7-flash", None): [("storage_price", 0.5, "[GP] in a comment")],
     ("google", "gemini-3.1-pro-preview", None): [("storage_price", 4.5, "[N]")],
+    ("google", "gemini-2.5-pro", "gemini"): [("storage_price", 4.5, "?stand-in")],
     ("google", "gemini-2.0-flash", None): [
         ("mechanism", "explicit", "[web] caching"),
         ("automatic_breakpoint", "none", "[web] caching"),

@@ -11,6 +11,7 @@ from .figure import Figure
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 Mechanism: TypeAlias = Literal["explicit", "implicit", "both"]
 """Markers in the request, the provider's own doing, or either."""
@@ -31,6 +32,13 @@ Lifetime: TypeAlias = Literal["exact", "at_least", "at_most"]
 """What a TTL promises: the entry's end, its earliest end, or its latest."""
 
 Isolation: TypeAlias = Literal["workspace", "organization", "server"]
+
+Clash: TypeAlias = Literal["slots_full", "other_ttl"]
+"""What a marker for the whole request may run into: markers of its own in every slot, or one with
+another TTL where it would go. One with the same TTL is no clash: there is nothing to add."""
+
+Prewarm: TypeAlias = Literal["max_tokens", "option"]
+"""How to have a prompt cached without an answer: ask for none of it, or say so."""
 
 Knob: TypeAlias = Literal[
     "model",
@@ -84,8 +92,14 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     automatic_breakpoint: Figure[Breakpoint]
     output_cached: Figure[bool] | None = None
     """The answer is cached along, so that the next call reads it too."""
+    uncached_tail: Figure[Count] | None = None
+    """Tokens behind the last prefix that are computed in any case, at most."""
     automatic_slots: Figure[Count]
     """Slots that the automatic breakpoint takes from `slots`."""
+    automatic_refused: Figure[tuple[Clash, ...]] | None = None
+    """When a request that asks for it is answered with a 400."""
+    server_tool_ttl: Figure[Ttl] | None = None
+    """How long the breakpoint lasts that server tools add when a request has any marker."""
     lookback_positions: Figure[Count] | None = None
     """How far before a marker an earlier write is found, the marker's own position counted."""
     lookback_unit: Figure[LookbackUnit] | None = None
@@ -106,6 +120,19 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     readable_from: Figure[Moment]
     visibility_delay: Figure[Amount]
     """Seconds after `readable_from` in which a read may still find the older entry."""
+    aborted_writes: Figure[bool] | None = None
+    """A call that was broken off has written all the same."""
+    prewarm: Figure[Prewarm] | None = None
+
+    # How a request finds the server that has its entry.
+    missed: Figure[Share] | None = None
+    """How often a prefix that is there is not found at all."""
+    cut_short: Figure[Share] | None = None
+    """How often less of it is found than is there."""
+    key_requests: Figure[Count] | None = None
+    """Requests a minute that one cache key keeps together."""
+    route_seconds: Figure[Amount] | None = None
+    """How long after its last call a conversation is led to the same host."""
 
     # What it costs, in multiples of the uncached input price.
     read_price: Figure[Amount]
@@ -115,6 +142,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """By TTL; a TTL without one is written at the input price."""
     storage_price: Figure[Amount] | None = None
     """Dollars per million tokens and hour, where keeping an entry is billed."""
+    reads_limited: Figure[bool] | None = None
+    """What is read counts toward the limit of tokens a minute."""
 
     def __post_init__(self) -> None:
         ttls = self.ttls.value
