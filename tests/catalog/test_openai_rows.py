@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typing_extensions
 
-from anaphora import catalog
+from anaphora import catalog, tokens
 
 MODELS = [profile.id for profile in catalog.models("openai")]
 NEWER = [
@@ -318,7 +318,7 @@ def test_tokenizers(model: str, tokenizer: str, verified: bool) -> None:
         assert figure.verified == verified
     assert profile.bytes_per_token.value == (4.4 if verified else 4.0)
     # What was measured, as billed, lies within the error: 3.59 bytes a token at the densest.
-    estimate = catalog.estimate_within(7245, profile)
+    estimate = tokens.estimate(7245, profile)
     assert estimate.low <= 2019 <= estimate.high
 
 

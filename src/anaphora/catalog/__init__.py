@@ -32,7 +32,6 @@ from .profiles import (
     SystemRole,
     SystemSlot,
 )
-from .tokens import TokenEstimate, estimate, estimate_within
 
 
 def profile(provider: str, model: str) -> Profile:
@@ -73,12 +72,9 @@ __all__ = [
     "Profile",
     "SystemRole",
     "SystemSlot",
-    "TokenEstimate",
     "decode",
     "decode_dialects",
     "dialects",
-    "estimate",
-    "estimate_within",
     "models",
     "profile",
     "rules",

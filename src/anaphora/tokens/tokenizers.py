@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 from collections.abc import Callable, Iterator
 
 from .count import Count
@@ -15,8 +16,9 @@ from .count import Count
 #: What the catalog calls a family, and what `bpe-openai` does.
 ENCODINGS = {"o200k": "o200k_base", "cl100k": "cl100k_base"}
 
-#: The longest text the encoder takes at once is below a million characters.
-LIMIT = 999_999
+#: Characters at once: the encoder refuses texts of over 200,000 tokens, and a character is at most
+#: four bytes, so at most four tokens.
+LIMIT = 50_000
 
 #: Between a letter or digit and one of these, both families always begin a new word (their
 #: patterns join letters to nothing that follows but an apostrophe or an accent). So a text may be
@@ -58,23 +60,32 @@ def tokenizer(family: str) -> Tokenizer | None:
 
 @functools.cache
 def _loaded(family: str) -> Tokenizer | None:
-    try:
-        import bpe_openai  # type: ignore[import-untyped]
-    except ImportError:
-        return None
-    return Tokenizer(family, bpe_openai.get_encoding(ENCODINGS[family]).encode_ordinary)
+    with warnings.catch_warnings():
+        # It finds its vocabularies in a way that some Pythons call deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            import bpe_openai  # type: ignore[import-untyped]
+        except ImportError:
+            return None
+        encoding = bpe_openai.get_encoding(ENCODINGS[family])
+    return Tokenizer(family, encoding.encode_ordinary)
 
 
 def pieces(text: str, limit: int) -> Iterator[tuple[str, bool]]:
     """The text in pieces of at most `limit` characters, and whether each ends at a seam."""
     start = 0
     while len(text) - start > limit:
-        seam = 0
-        # Seams are everywhere in text: looking near the end of the piece finds one at once.
-        reach = max(start, start + limit - 10_000)
-        for found in _SEAM.finditer(text, reach, start + limit + 1):
-            seam = found.end()
+        # Seams are everywhere in text: near the end of the piece there is one, as a rule.
+        near = _last_seam(text, max(start, start + limit - 500), start + limit)
+        seam = near or _last_seam(text, start, start + limit)
         end = seam or start + limit
-        yield text[start:end], bool(seam)
+        yield text[start:end], seam is not None
         start = end
     yield text[start:], True
+
+
+def _last_seam(text: str, start: int, end: int) -> int | None:
+    seam = None
+    for found in _SEAM.finditer(text, start, end + 1):
+        seam = found.end()
+    return seam

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anaphora import cache, catalog
+from anaphora import cache, catalog, tokens
 from anaphora.rendered import ChunkLog, Plan, Rendered
 from anaphora.wire import anthropic
 
@@ -96,7 +96,7 @@ def _break(
     difference = certificate.first_difference(against.certificate)
     assert difference is not None
     lost = against.certificate.size - reused
-    estimate = catalog.estimate_within(lost, profile)
+    estimate = tokens.estimate(lost, profile)
     return Break(
         since_turn=against.number,
         offset=difference.offset,
