@@ -17,10 +17,8 @@ from .count import NOTHING, Count
 BILLS = 8
 GROWTHS = 24
 
-#: A growth counts in proportion to its tokens, but one long turn does not outweigh ten others;
-#: what the catalog says counts as one short turn.
-_HEAVIEST = 4000
-_CATALOG = 200
+#: A growth counts in proportion to its tokens, but a long turn for no more than this.
+_HEAVIEST = 500
 
 #: The catalog's error counts as much as this many growths.
 _PRIOR = 5
@@ -74,16 +72,18 @@ class Calibration(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """Tokens billed for each estimated one: the weighted median, which one odd call does not
-        move."""
-        known = sorted([*self.growths, Growth(1.0, _CATALOG)], key=lambda growth: growth.ratio)
-        half = sum(growth.weight for growth in known) / 2
+        """Tokens billed for each estimated one: the weighted median of the growths and of what the
+        catalog says, which counts a little more than the heaviest. So the first bill corrects
+        nothing, two that agree do, and one odd call among others does not."""
+        heaviest = max((growth.weight for growth in self.growths), default=0)
+        known = [(growth.ratio, growth.weight) for growth in self.growths]
+        half = (sum(weight for _, weight in known) + heaviest + 1) / 2
         below = 0
-        for growth in known:
-            below += growth.weight
+        for ratio, weight in sorted([*known, (1.0, heaviest + 1)]):
+            below += weight
             if below >= half:
-                return growth.ratio
-        return 1.0
+                return ratio
+        raise AssertionError("all weights together are more than half of them")
 
     def error(self, prior: float) -> float:
         """How far off a corrected estimate may be, as a share: what the growths were off by, nine
