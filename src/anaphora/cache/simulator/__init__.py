@@ -16,10 +16,12 @@ from blake3 import blake3
 
 from anaphora.catalog import CacheRules, LookbackUnit
 
-from .account import Account
+from .account import Account, Salted
+from .holding import Holding
 from .marked import MarkedCache
-from .outcome import Fate, Outcome, Reason, Span, spans_of
+from .outcome import Fate, Outcome, Reason, Span
 from .prompt import Key, Marker, Prompt, RenderedPrompt, TokenRuns
+from .routed import RoutedCache
 from .slots import SlotCache
 from .unmarked import UnmarkedCache
 
@@ -56,6 +58,7 @@ class Simulator:
         self.rules = rules
         self._account = Account(rules)
         self._cache: Any = _cache(rules, lookback_unit, slots)
+        self._holding = Holding(rules)
         self._delay = delay
         self._loss = loss
         self._seed = seed
@@ -63,41 +66,75 @@ class Simulator:
 
     def __len__(self) -> int:
         """How much is remembered."""
-        return len(self._cache)
+        return len(self._cache) + len(self._account) + len(self._holding)
 
     def predict(self, prompt: Prompt, *, at: float, scope: Hashable = "") -> Outcome:
         """What a call at that time would read and write; nothing is changed by asking."""
-        salted = self._account.salted(prompt, scope)
-        outcome, _ = self._cache.predict(prompt, salted, at)
-        return self._explained(outcome, prompt, scope)
+        if prompt.held:
+            return self._holding.read(prompt, at)
+        return self._look(prompt, self._account.salted(prompt, scope), at, scope)[0]
 
     def call(
-        self, prompt: Prompt, *, at: float, began: float | None = None, scope: Hashable = ""
+        self,
+        prompt: Prompt,
+        *,
+        at: float,
+        began: float | None = None,
+        ended: float | None = None,
+        scope: Hashable = "",
     ) -> Outcome:
         """What a call at that time reads and writes, and leaves for the next.
 
-        What it writes can be read once its answer has begun: `began`, or right after `at` where
-        nobody knows. So calls that start together all write. `scope` keeps accounts, workspaces
-        or servers apart.
+        What it writes can be read once its answer has begun, or is over, as the rules say: `began`
+        and `ended`, or right after `at` where nobody knows. So calls that start together all write.
+        `scope` keeps accounts, workspaces or servers apart.
         """
         self._calls += 1
-        if self._loss and self._drawn() < self._loss:
-            outcome = self._lost(prompt)
-            salted = self._account.salted(prompt, scope)
-            _, found = self._cache.predict(prompt, salted, at)
-        else:
-            salted = self._account.salted(prompt, scope)
-            outcome, found = self._cache.predict(prompt, salted, at)
-            outcome = self._explained(outcome, prompt, scope)
-        readable = (at if began is None else began) + self._delay
+        if prompt.held:
+            return self._holding.read(prompt, at)
+        salted = self._account.salted(prompt, scope)
+        outcome, found = self._look(prompt, salted, at, scope)
+        if self._loss and outcome.read and self._drawn() < self._loss:
+            outcome, found = self._cache.lose(prompt, found)
+        moments = {"request_start": at, "response_start": began, "response_end": ended or began}
+        moment = moments[self.rules.readable_from.value]
+        readable = (at if moment is None else moment) + self._delay
         self._cache.commit(prompt, salted, found, at, readable)
         self._account.remember(prompt, scope)
         return outcome
 
+    # ── Under a handle ───────────────────────────────────────────────────────────────────────────
+
+    def hold(self, handle: str, tokens: int, *, at: float, seconds: float) -> Outcome:
+        """Lets the provider hold so many tokens under a handle: paid as input now, read by calls
+        whose prompt says so (`held`, `handle`), stored by the hour until it ends."""
+        return self._holding.create(handle, tokens, at, seconds)
+
+    def extend(self, handle: str, *, at: float, seconds: float) -> None:
+        self._holding.extend(handle, at, seconds)
+
+    def release(self, handle: str, *, at: float) -> None:
+        self._holding.delete(handle, at)
+
+    def token_hours(self, at: float) -> float:
+        """What was held so far, tokens times hours. Times `rules.storage_price`, per million, that
+        is what storage has cost."""
+        return self._holding.token_hours(at)
+
+    # ── Why ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _look(
+        self, prompt: Prompt, salted: Salted, at: float, scope: Hashable
+    ) -> tuple[Outcome, Any]:
+        outcome, found = self._cache.predict(prompt, salted, at)
+        return self._explained(outcome, prompt, scope), found
+
     def _explained(self, outcome: Outcome, prompt: Prompt, scope: Hashable) -> Outcome:
         """With a changed parameter named, where that is what made old tokens new."""
-        if outcome.read or not any(span.reason == "new" for span in outcome.spans):
+        if not any(span.reason == "new" for span in outcome.spans):
             return outcome
+        if outcome.read > prompt.tokens(prompt.leading):
+            return outcome  # it reads messages, so no parameter has voided them
         changed = self._account.changed(prompt, scope)
         if not changed:
             return outcome
@@ -110,10 +147,6 @@ class Simulator:
             )
         )
 
-    def _lost(self, prompt: Prompt) -> Outcome:
-        total = prompt.total if len(prompt) else 0
-        return Outcome(spans_of(Span(0, total, "uncached", "lost")))
-
     def _drawn(self) -> float:
         """A number between 0 and 1 that depends on nothing but the seed and the call."""
         said = blake3(f"{self._seed} {self._calls}".encode()).digest(8)
@@ -121,8 +154,13 @@ class Simulator:
 
 
 def _cache(rules: CacheRules, lookback_unit: LookbackUnit | None, slots: int) -> Any:
-    if rules.mechanism.value != "implicit" and rules.slots.value:
-        return MarkedCache(rules, lookback_unit)
-    if rules.automatic_breakpoint.value == "slots":
+    by_itself = rules.automatic_breakpoint.value
+    if by_itself == "slots":
         return SlotCache(slots)
-    return UnmarkedCache(rules)
+    takes_markers = rules.mechanism.value != "implicit" and rules.slots.value > 0
+    if not takes_markers and by_itself != "none":
+        return UnmarkedCache(rules)
+    marked = MarkedCache(rules, lookback_unit)
+    if rules.mechanism.value == "both" and by_itself in ("granules", "units"):
+        return RoutedCache(marked, UnmarkedCache(rules))
+    return marked

@@ -23,6 +23,9 @@ class Account:
         self._rules = rules
         self._knobs: OrderedDict[Hashable, dict[str, bytes]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._knobs)
+
     def salted(self, prompt: Prompt, scope: Hashable) -> Salted:
         """The key of a block, by its position."""
         salts = {section: (scope, self._salt(prompt, section)) for section in _SECTIONS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -48,6 +49,11 @@ class MarkedCache:
         looked = self._look(prompt, salted, at)
         return self._spans(prompt, looked), looked
 
+    def lose(self, prompt: Prompt, looked: Looked) -> tuple[Outcome, Looked]:  # noqa: ARG002
+        """The same when what was there is not found: it is written again."""
+        lost = Looked(-1, self._writing(prompt, self._marks(prompt)), "lost")
+        return self._spans(prompt, lost), lost
+
     def commit(
         self, prompt: Prompt, salted: Salted, looked: Looked, at: float, readable: float
     ) -> None:
@@ -74,12 +80,13 @@ class MarkedCache:
         found = -1
         for position in places:
             entry = self._entries.get(salted(position))
-            if entry is None or position <= found:
+            if entry is None:
                 continue
             dead = self._dead(entry, at)
             if dead is None:
                 found = position
-            elif reason == "new":
+                break
+            if reason == "new":
                 reason, detail = dead
         if found < 0 and reason == "new":
             reason, detail = self._out_of_reach(salted, marks, at)
@@ -107,8 +114,9 @@ class MarkedCache:
                     seen = position
 
     def _boundaries(self, prompt: Prompt, marks: tuple[Marker, ...]) -> list[int]:
-        """Where the request itself has a boundary: its first and latest markers, and the ends of
-        earlier turns where the provider places breakpoints by itself."""
+        """Where the request itself has a boundary, the deepest first: its first and latest markers;
+        and where the provider places breakpoints by itself, the ends of earlier turns and of what
+        stands before them all."""
         rules = self._rules
         explicit = [marker.position for marker in prompt.markers]
         first = rules.lookback_first.value if rules.lookback_first is not None else 0
@@ -117,11 +125,9 @@ class MarkedCache:
         if prompt.automatic is not None:
             places |= {marker.position for marker in marks}
             earlier = rules.automatic_lookback.value if rules.automatic_lookback is not None else 0
-            for count, end in enumerate(prompt.turn_ends()):
-                if count > earlier:
-                    break
-                places.add(end)
-        return sorted(places, reverse=True)
+            # The latest of them is where the provider's own breakpoint stands.
+            places |= set(itertools.islice(prompt.turn_ends(), earlier + 1)) | {prompt.leading}
+        return sorted(places - {-1}, reverse=True)
 
     def _out_of_reach(
         self, salted: Salted, marks: tuple[Marker, ...], at: float
@@ -150,7 +156,8 @@ class MarkedCache:
     def _automatic(self, prompt: Prompt) -> int | None:
         where = self._rules.automatic_breakpoint.value
         if where == "last_message":
-            return next(prompt.turn_ends(), None)
+            end = next(prompt.turn_ends(), prompt.leading)
+            return end if end >= 0 else None
         if where != "last_block":
             return None
         position = len(prompt) - 1

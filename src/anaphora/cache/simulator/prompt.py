@@ -21,6 +21,8 @@ from anaphora.values import Section, Ttl
 
 Key: TypeAlias = Hashable
 
+_SPOKEN = (Kind.TOOL_CALL, Kind.THINKING)
+
 
 class Marker(msgspec.Struct, frozen=True):
     """A breakpoint behind a block."""
@@ -37,7 +39,9 @@ class Prompt(ABC):
     automatic: Ttl | None = None
     """The provider places one more by itself."""
     held: int = 0
-    """How many leading blocks live under a handle at the provider."""
+    """How many leading blocks live under a handle at the provider,"""
+    handle: str = ""
+    """and the handle."""
     knobs: Mapping[str, bytes] = {}
     """The parameters that affect the cache, by the names of the rules."""
 
@@ -67,8 +71,12 @@ class Prompt(ABC):
 
     @abstractmethod
     def turn_ends(self) -> Iterator[int]:
-        """Where a user's or a tool's turn ends, the latest first; and last the end of what stands
-        before the first of them."""
+        """Where a user's message ends, or the last of a run of tool results; the latest first."""
+
+    @property
+    @abstractmethod
+    def leading(self) -> int:
+        """The last block before the messages; -1 where nothing stands there."""
 
     @property
     def total(self) -> int:
@@ -94,8 +102,8 @@ class RenderedPrompt(Prompt):
         self.markers = tuple(Marker(mark.chunk, mark.ttl) for mark in plan.marks)
         self.automatic = plan.automatic
         self.knobs = dict(rendered.envelope.knobs)
-        held = getattr(plan, "held", None)
-        self.held = 0 if held is None else held.chunks
+        if plan.held is not None:
+            self.held, self.handle = plan.held.chunks, plan.held.handle
 
     def __len__(self) -> int:
         return self._count
@@ -128,26 +136,42 @@ class RenderedPrompt(Prompt):
         run, at, _ = self._at(position)
         if run.section != "messages":
             return False
-        return run.log.roles[run.log.wire_message_of(at)] in ("assistant", "model")
+        # Some wires say calls and reasoning outside of any message.
+        return run.log.kinds[at] in _SPOKEN or _role(run, at) in ("assistant", "model")
 
     def may_mark(self, position: int) -> bool:
         run, at, _ = self._at(position)
         return run.log.splices[at] >= 0
 
     def turn_ends(self) -> Iterator[int]:
-        leading = -1
+        after: Kind | None = None
         for run, first, _ in reversed(self._runs):
             if run.section != "messages":
-                leading = max(leading, first + run.count - 1)
                 continue
             log = run.log
-            last = log.wire_message_of(run.count - 1)
-            for message in range(last, -1, -1):
-                end = log.opens[message + 1] if message + 1 < len(log.opens) else run.count
-                if log.roles[message] in ("user", "tool", "function"):
-                    yield first + min(end, run.count) - 1
-        if leading >= 0:
-            yield leading
+            end = run.count
+            for message in range(log.wire_message_of(run.count - 1), -1, -1):
+                kind = log.kinds[end - 1]
+                if kind is Kind.TOOL_RESULT:
+                    ends = after is not Kind.TOOL_RESULT
+                else:
+                    ends = kind not in _SPOKEN and log.roles[message] == "user"
+                if ends:
+                    yield first + end - 1
+                end = log.opens[message]
+                after = log.kinds[end]
+
+    @property
+    def leading(self) -> int:
+        count = 0
+        for run, first, _ in self._runs:
+            if run.section != "messages":
+                count = first + run.count
+        return count - 1
+
+
+def _role(run: Run, at: int) -> str:
+    return run.log.roles[run.log.wire_message_of(at)]
 
 
 #: The chained keys of each log, and the key of what stood before it.
@@ -183,6 +207,7 @@ class TokenRuns(Prompt):
         knobs: Mapping[str, bytes] | None = None,
         spoken: Sequence[bool] | None = None,
         held: int = 0,
+        handle: str = "",
     ) -> None:
         self._keys: list[int] = []
         key = 0
@@ -197,6 +222,7 @@ class TokenRuns(Prompt):
         self.automatic = automatic
         self.knobs = knobs or {}
         self.held = held
+        self.handle = handle
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -220,8 +246,17 @@ class TokenRuns(Prompt):
         return self.kind(position) is not Kind.THINKING
 
     def turn_ends(self) -> Iterator[int]:
-        last = len(self) - 1
-        for position in range(last, -1, -1):
-            ends = position == last or self.spoken(position + 1)
-            if ends and not self.spoken(position):
+        """A block is taken for a message here."""
+        after: Kind | None = None
+        for position in range(len(self) - 1, self.leading, -1):
+            kind = self.kind(position)
+            run_goes_on = kind is Kind.TOOL_RESULT and after is Kind.TOOL_RESULT
+            if not self.spoken(position) and not run_goes_on:
                 yield position
+            after = kind
+
+    @property
+    def leading(self) -> int:
+        return next(
+            (at - 1 for at in range(len(self)) if self.section(at) == "messages"), len(self) - 1
+        )

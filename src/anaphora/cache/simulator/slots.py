@@ -49,6 +49,11 @@ class SlotCache:
         )
         return Outcome(spans), Chosen(chosen, most)
 
+    def lose(self, prompt: Prompt, chosen: Chosen) -> tuple[Outcome, Chosen]:
+        """The same when the slot was taken by somebody else in between."""
+        total = prompt.total if len(prompt) else 0
+        return Outcome(spans_of(Span(0, total, "uncached", "lost"))), Chosen(chosen.slot, 0)
+
     def commit(
         self,
         prompt: Prompt,

@@ -32,6 +32,8 @@ class UnmarkedCache:
         self._units = rules.automatic_breakpoint.value == "units"
         along = rules.output_cached
         self._output_cached = along is not None and along.value
+        # A server of one's own says so: the last token is computed, for its output comes next.
+        self._spared = 1 if rules.isolation.value == "server" else 0
         ttl = rules.default_ttl
         ttls = rules.ttls.value
         self._life = TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0
@@ -43,6 +45,11 @@ class UnmarkedCache:
     def predict(self, prompt: Prompt, salted: Salted, at: float) -> tuple[Outcome, Found]:
         found = self._find(prompt, salted, at)
         return self._spans(prompt, found), found
+
+    def lose(self, prompt: Prompt, found: Found) -> tuple[Outcome, Found]:
+        """The same when what was there is not found; that it was said before, the tree knows."""
+        lost = Found(found.match, -1, "lost")
+        return self._spans(prompt, lost), lost
 
     def commit(
         self, prompt: Prompt, salted: Salted, found: Found, at: float, readable: float
@@ -94,7 +101,7 @@ class UnmarkedCache:
         total = prompt.total if len(prompt) else 0
         reach = prompt.tokens(found.reach)
         granule = self._rules.granule_tokens.value
-        read = reach // granule * granule
+        read = min(reach, max(0, total - self._spared)) // granule * granule
         if read < max(1, self._rules.minimum_tokens.value):
             read = 0
         short: Reason = "not_whole_granule" if read else "below_minimum"

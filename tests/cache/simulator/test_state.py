@@ -1,0 +1,92 @@
+"""What the simulator remembers, and what it draws."""
+
+from __future__ import annotations
+
+import pytest
+from support.prompts import marked, said
+
+from anaphora import catalog
+from anaphora.cache.simulator import Simulator, TokenRuns
+from anaphora.cache.simulator.entries import Entries
+from anaphora.cache.simulator.prefixes import Prefixes
+
+ANTHROPIC = catalog.rules("anthropic", "claude-sonnet-4-5")
+OPENAI = catalog.rules("openai", "gpt-4.1")
+
+
+def reads(seed: int, loss: float) -> list[bool]:
+    cache = Simulator(ANTHROPIC, loss=loss, seed=seed)
+    prompt = marked([("a", 2000)])
+    return [bool(cache.call(prompt, at=at).read) for at in range(1000)][1:]
+
+
+def test_losses_are_drawn_by_the_seed_and_nothing_else() -> None:
+    assert reads(1, 0.2) == reads(1, 0.2)
+    assert reads(1, 0.2) != reads(2, 0.2)
+    assert all(reads(1, 0.0))
+    assert not any(reads(1, 1.0))
+    assert 0.15 < reads(1, 0.2).count(False) / 999 < 0.25
+
+
+@pytest.mark.parametrize("rules, written", [(ANTHROPIC, {"5m": 2000}), (OPENAI, {})])
+def test_what_is_lost_is_paid_for_as_if_it_were_new(
+    rules: catalog.CacheRules, written: dict[str, int]
+) -> None:
+    cache = Simulator(rules, loss=1.0)
+    prompt = marked([("a", 2000)])
+    assert cache.call(prompt, at=0).spans[0].reason != "lost"  # nothing was there to lose
+    outcome = cache.call(prompt, at=1)
+    assert (outcome.read, outcome.written) == (0, written)
+    assert outcome.spans[0].reason == "lost"
+
+
+def many(calls: int) -> int:
+    """How much is remembered after that many calls of short conversations, one each second."""
+    cache = Simulator(ANTHROPIC)
+    most = 0
+    for at in range(calls):
+        conversation, turn = divmod(at, 10)
+        prompt = marked([(conversation, 2000), *[(turn, 10) for turn in range(turn)]])
+        cache.call(prompt, at=at)
+        most = max(most, len(cache))
+    return most
+
+
+def test_a_marked_cache_remembers_what_may_still_be_read_and_why_the_rest_may_not() -> None:
+    """Entries of five minutes, and the dead ones for as long again; the parameters of each
+    conversation's beginning, of which there are 10,000 at most."""
+    assert many(20_000) <= 2000 + 700
+
+
+def test_an_unmarked_cache_forgets_what_nobody_used_for_two_lifetimes() -> None:
+    cache = Simulator(catalog.rules("mistral", "mistral-large-4"))
+    for at in range(20_000):
+        cache.call(said([(at, 500), ("more", 100)]), at=at)
+    # Two blocks a call for 600 seconds, and the parameters of 10,000 beginnings.
+    assert len(cache) <= 2 * 602 + 10_000
+
+
+def test_entries_are_bounded_even_when_time_stands_still() -> None:
+    entries = Entries(most=100)
+    for at in range(1000):
+        entries.write(at, "1h", 0.0, 0.0)
+        entries.purge(0.0)
+    assert len(entries) == 100
+
+
+def test_prefixes_are_bounded_and_the_longest_unused_go_first() -> None:
+    prefixes = Prefixes(most=100)
+
+    def add(name: int, at: float) -> None:
+        prompt = TokenRuns([((name, block), 1) for block in range(10)])
+        match = prefixes.match(prompt, prompt.key)
+        prefixes.add(prompt, prompt.key, match, at, at)
+
+    for name in range(50):
+        add(name, name)
+        add(0, name)
+        assert len(prefixes) <= 100
+    kept = TokenRuns([((0, block), 1) for block in range(10)])
+    gone = TokenRuns([((1, block), 1) for block in range(10)])
+    assert prefixes.match(kept, kept.key).position == 9
+    assert prefixes.match(gone, gone.key).position == -1

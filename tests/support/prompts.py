@@ -1,0 +1,25 @@
+"""Small prompts for the simulator: blocks by name and size."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from anaphora.cache.simulator import Marker, TokenRuns
+from anaphora.values import Ttl
+
+Blocks = Sequence[tuple[Hashable, int]]
+
+
+def marked(blocks: Blocks, ttl: Ttl = "5m") -> TokenRuns:
+    """Blocks with one marker, behind the last."""
+    return TokenRuns(blocks, markers=(Marker(len(blocks) - 1, ttl),))
+
+
+def chat(blocks: Blocks, marks: Sequence[int] = ()) -> TokenRuns:
+    """Blocks with five-minute markers where one says."""
+    return TokenRuns(blocks, markers=tuple(Marker(at, "5m") for at in marks))
+
+
+def said(blocks: Blocks, spoken: Sequence[int] = ()) -> TokenRuns:
+    """Blocks without markers, some of which the model said."""
+    return TokenRuns(blocks, spoken=[at in spoken for at in range(len(blocks))])
