@@ -86,13 +86,17 @@ class Calibration(msgspec.Struct, frozen=True):
         raise AssertionError("all weights together are more than half of them")
 
     def error(self, prior: float) -> float:
-        """How far off a corrected estimate may be, as a share: what the growths were off by, nine
-        in ten of them and never counting the oddest, with `prior` as that of a few more."""
+        """How far off a corrected estimate may be, as a share, nine times in ten.
+
+        Growths were off by as much, never counting the oddest of them, and the ratio itself is as
+        unsure as the median of so many. `prior` counts as that of a few growths more.
+        """
         ratio, seen = self.ratio, len(self.growths)
         if seen < 3:
             return prior
         off = sorted(abs(growth.ratio / ratio - 1) for growth in self.growths)
         spread = off[min(math.ceil(0.9 * (seen + 1)), seen - 1) - 1]
+        spread *= 1 + 1 / math.sqrt(seen)
         return (_PRIOR * prior + seen * spread) / (_PRIOR + seen)
 
     def learnt(self, growth: Growth) -> Calibration:
