@@ -4,8 +4,10 @@
     catalog.rules("anthropic", "claude-opus-5-5").minimum_tokens.value
     catalog.rules("minimax", "MiniMax-M2.7", wire="anthropic").slots.value
 
-The rows are TOML files beside this module, read on first use. `Catalog.with_rows` lays your own
-rows over them.
+    catalog.price("anthropic", "claude-opus-5-5", when).of(usage)
+
+The rows are TOML files beside this module; a question about a provider reads that provider's.
+`Catalog.with_rows` lays your own rows over them. Prices need the extra `anaphora[money]`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from .cache_rules import (
 from .dialects import Dialect, Dialects, Place, decode_dialects, dialects
 from .figure import Disputed, Figure
 from .load import Catalog, decode, shipped
+from .price_rows import PriceRows, decode_prices
+from .prices import Difference, Price, Rates, Tier, price
 from .profiles import (
     Capability,
     Effort,
@@ -57,6 +61,7 @@ __all__ = [
     "Catalog",
     "Dialect",
     "Dialects",
+    "Difference",
     "Disputed",
     "Effort",
     "Feature",
@@ -69,13 +74,19 @@ __all__ = [
     "Mechanism",
     "Moment",
     "Place",
+    "Price",
+    "PriceRows",
     "Profile",
+    "Rates",
     "SystemRole",
     "SystemSlot",
+    "Tier",
     "decode",
     "decode_dialects",
+    "decode_prices",
     "dialects",
     "models",
+    "price",
     "profile",
     "rules",
     "shipped",

@@ -1,0 +1,89 @@
+"""Rows of our own prices: exact, strict, and each with its source and date."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from anaphora import catalog
+from anaphora.catalog import decode_prices
+from anaphora.catalog.price_rows import shipped_prices
+from anaphora.errors import InvalidCatalog
+
+ROW = """
+[[price]]
+provider = "acme"
+source = "me"
+date = 2026-11-15
+models = ["a"]
+input = 0.1
+output = 3
+"""
+WEEKEND = """
+[[weekend]]
+provider = "acme"
+source = "me"
+date = 2026-11-15
+since = 2026-01-01
+as_at = 12:00:00
+"""
+
+
+def test_decimals_are_what_was_written() -> None:
+    (row,) = decode_prices(ROW).prices
+    assert (row.input, row.output) == (Decimal("0.1"), Decimal(3))
+
+
+def test_the_later_of_two_rows_holds() -> None:
+    rows = decode_prices(ROW + ROW.replace("0.1", "0.2"))
+    found = rows.find("acme", "a")
+    assert found is not None
+    assert found.input == Decimal("0.2")
+    assert rows.find("acme", "b") is None
+    assert rows.find("emca", "a") is None
+    assert rows.find("acme", "b", "a") == found
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "says"),
+    [
+        ("price = 3", "price", "write rows as [[price]]"),
+        ("[[prices]]", "", "'prices' is not a kind of row"),
+        ("x = ", "", "not TOML"),
+        (ROW + "cached = 1", "price[0]", "unknown field `cached`"),
+        (ROW.replace('source = "me"\n', ""), "price[0]", "required field `source`"),
+        (ROW.replace('"me"', '""'), "price[0]", "length >= 1"),
+        (ROW.replace("date = 2026-11-15\n", ""), "price[0]", "required field `date`"),
+        (ROW.replace("output = 3", 'output = "3"'), "price[0]", "Expected `decimal`"),
+        (ROW.replace("output = 3", "output = true"), "price[0]", "Expected `decimal`"),
+        (ROW.replace("output = 3", "output = -3"), "price[0]", "not negative"),
+        (ROW.replace('["a"]', "[]"), "price[0]", "length >= 1"),
+        (ROW + ROW.replace("0.1", "-0.1"), "price[1]", "not negative"),
+        (ROW + "tiers = [{ above = 5, input = 1 }]", "price[0]", "required field `output`"),
+        (ROW + "tiers = [{ above = 0, input = 1, output = 1 }]", "price[0]", "`int` >= 1"),
+        (
+            ROW
+            + "tiers = [{ above = 9, input = 1, output = 1 }, { above = 5, input = 1, output = 1 }]",
+            "price[0]",
+            "lowest first",
+        ),
+        (WEEKEND.replace("12:00:00", '"noon"'), "weekend[0]", "Expected `time`"),
+    ],
+)
+def test_refused(text: str, row: str, says: str) -> None:
+    with pytest.raises(InvalidCatalog) as raised:
+        decode_prices(text, file="mine.toml")
+    assert (raised.value.file, raised.value.row) == ("mine.toml", row)
+    assert says in str(raised.value)
+
+
+def test_the_shipped_rows_are_of_models_that_the_catalog_knows() -> None:
+    rows = shipped_prices()
+    assert len(rows.prices) > 10
+    for row in rows.prices:
+        assert row.date.year == 2026
+        for model in row.models:
+            assert catalog.profile(row.provider, model).id == model
+            assert catalog.profile(row.provider, model).known
+    assert {row.provider for row in rows.weekends} <= set(catalog.shipped().providers)
