@@ -33,9 +33,8 @@ def best_marks(
 ) -> tuple[int, ...]:
     """At most `slots` marks that save most: exact, since no mark is better than the deepest one
     that some use agrees with."""
-    candidates = sorted(
-        {at for chance in chances if (at := _at(chance.limit, may_mark)) is not None}
-    )
+    limits = {_at(chance.limit, may_mark) for chance in chances}
+    candidates = sorted(limit for limit in limits if limit is not None)
     if len(candidates) <= slots:
         return tuple(candidates)
     return max(combinations(candidates, slots), key=lambda marks: saving(marks, chances, tokens))
