@@ -17,6 +17,7 @@ MODULES = [
     "anaphora.prompt.tools",
     "anaphora.rendered",
     "anaphora.catalog",
+    "anaphora.tokens",
     "anaphora.wire.anthropic",
     "anaphora.cache",
 ]
