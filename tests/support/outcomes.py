@@ -63,26 +63,26 @@ def read(target: Target, sent: Sent) -> Call:
 
 
 @functools.cache
-def _plain(target: Target) -> Sent:
+def plain(target: Target) -> Sent:
     """What is sent when nothing special is asked for."""
     return send(target, base())
 
 
 def outcome(target: Target, feature: Feature, asked: Call) -> Outcome:
     """What becomes of a feature of that call."""
-    plain = _plain(target)
+    usual = plain(target)
     try:
         sent = send(target, asked)
     except InvalidRequest as problem:
         return Outcome("refused", (problem.path,))
     came = feature.see(read(target, sent))
-    told = [notice for notice in sent.notices if notice not in plain.notices]
+    told = [notice for notice in sent.notices if notice not in usual.notices]
     codes = tuple(dict.fromkeys(notice.code for notice in told))
-    headers = tuple(f"header {key}" for key, _ in sorted({*sent.headers} - {*plain.headers}))
-    places = (*_new_fields(plain.body, sent.body), *headers)
+    headers = tuple(f"header {key}" for key, _ in sorted({*sent.headers} - {*usual.headers}))
+    places = (*_new_fields(usual.body, sent.body), *headers)
     if came == feature.see(asked) or headers:
         return Outcome("said", codes, places)
-    if not any(_is_about(notice, feature.about) for notice in told):
+    if not any(is_about(notice, feature.about) for notice in told):
         return Outcome("silent loss")
     return Outcome("left out" if _nothing(came) else "changed", codes, places)
 
@@ -94,9 +94,10 @@ def best(targets: Sequence[Target], feature: Feature, asked: Call) -> tuple[Outc
     return top, len({one[:2] for one in found}) == 1
 
 
-def _is_about(notice: Notice, path: str) -> bool:
+def is_about(notice: Notice, path: str) -> bool:
     """A notice on the whole tells of its members, one on a member of the whole."""
-    return path.startswith(notice.path) or notice.path.startswith(path)
+    found = notice.path
+    return bool(found) and (path.startswith(found) or found.startswith(path))
 
 
 def _nothing(seen: Any) -> bool:
@@ -106,13 +107,13 @@ def _nothing(seen: Any) -> bool:
     return seen in (None, False, "", {})
 
 
-def _new_fields(plain: bytes, body: bytes) -> list[str]:
+def _new_fields(usual: bytes, body: bytes) -> list[str]:
     """The paths at which a body says what the plain one does not."""
-    before = _fields(plain)
-    return [path for path, said in _fields(body).items() if said != before.get(path)]
+    before = fields(usual)
+    return [path for path, said in fields(body).items() if said != before.get(path)]
 
 
-def _fields(body: bytes) -> dict[str, list[Any]]:
+def fields(body: bytes) -> dict[str, list[Any]]:
     """The values of a body by path; elements of lists have no number."""
     found: dict[str, list[Any]] = {}
 
