@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from .causes import MEANING, Cause
 from .form import Trace, TraceCall, TraceMessage, TraceUsage, read_line
+from .places import provider_named, unplayable
 from .predict import Predicted, Predictor, Verdict
 
 __all__ = [
+    "MEANING",
+    "Cause",
     "Predicted",
     "Predictor",
     "Trace",
@@ -13,5 +17,7 @@ __all__ = [
     "TraceMessage",
     "TraceUsage",
     "Verdict",
+    "provider_named",
     "read_line",
+    "unplayable",
 ]

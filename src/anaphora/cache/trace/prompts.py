@@ -7,6 +7,7 @@ earlier bill told them, and estimated in between.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable
 
@@ -14,11 +15,12 @@ from blake3 import blake3
 
 from anaphora.cache.simulator import Marker, TokenRuns
 from anaphora.canonical import dumps
-from anaphora.catalog import CacheRules
+from anaphora.catalog import CacheRules, Profile
 from anaphora.rendered import Kind
 from anaphora.values import Section, Ttl
 
 from .form import Trace, TraceCall, TraceMessage
+from .notes import has_thinking
 
 #: What stands before the messages, when nobody knows how long it is.
 UNKNOWN_SYSTEM = 3000
@@ -27,51 +29,81 @@ _TTLS: dict[str, Ttl] = {"5m": "5m", "30m": "30m", "1h": "1h", "12h": "12h", "24
 _SPOKEN = ("assistant", "model")
 
 
+class Block:
+    """One message, or what stands before them all."""
+
+    __slots__ = ("identity", "kind", "section", "size", "spoken", "thinks")
+
+    def __init__(
+        self, identity: Hashable, kind: Kind, section: Section, role: str, size: int
+    ) -> None:
+        self.identity = identity
+        self.kind = kind
+        self.section = section
+        self.spoken = role in _SPOKEN
+        self.size = size
+        """Estimated tokens."""
+        self.thinks: Block | None = None
+        """The same without the model's reasoning, where it holds any."""
+
+
 class Blocks:
     """The messages of one conversation as blocks: the tools, the system prompt, each message."""
 
-    def __init__(self, trace: Trace, bytes_per_token: float) -> None:
-        self._trace = trace
-        self.identities: list[Hashable] = []
-        self.kinds: list[Kind] = []
-        self.sections: list[Section] = []
-        self.spoken: list[bool] = []
-        self.sizes: list[int] = []
-        """Estimated tokens of each."""
-        self._ratio = bytes_per_token
+    def __init__(self, trace: Trace, profile: Profile) -> None:
+        self._ratio = profile.bytes_per_token.value
+        self._strips = profile.strips_thinking.value and profile.strips_thinking.verified
+        self._all: list[Block] = []
         if trace.tools:
-            self._add(dumps(trace.tools), Kind.TOOL, "tools", "tools")
+            self._all.append(self._block(dumps(trace.tools), Kind.TOOL, "tools", "tools"))
         if trace.system_tokens_unknown:
-            self.identities.append(("system", trace.group or trace.id))
-            self._place(Kind.SYSTEM, "system", "system", UNKNOWN_SYSTEM)
-        self.first = len(self.identities)
+            unknown = ("system", trace.group or trace.id)
+            self._all.append(Block(unknown, Kind.SYSTEM, "system", "system", UNKNOWN_SYSTEM))
+        self.first = len(self._all)
         """Where the messages begin."""
+        self._asks: list[int] = []
+        """Where a user says something that is no tool's result."""
         for message in trace.messages:
-            self._message(message)
+            block = self._message(message)
+            if message.role == "user" and block.kind is not Kind.TOOL_RESULT:
+                self._asks.append(len(self._all))
+            self._all.append(block)
+
+    def __getitem__(self, position: int) -> Block:
+        return self._all[position]
+
+    def __len__(self) -> int:
+        return len(self._all)
 
     def upto(self, call: TraceCall) -> int:
         """How many blocks a call sent."""
         return self.first + call.messages
 
-    def _message(self, message: TraceMessage) -> None:
-        said = dumps([message.role, message.content, message.tool_calls, message.tool_call_id])
+    def sent(self, count: int) -> list[Block]:
+        """The first blocks as the provider hashes them. Where it drops earlier reasoning at a
+        user's turn, what stands before the last of those is without."""
+        blocks = self._all[:count]
+        if self._strips:
+            last = next((at for at in reversed(self._asks) if at < count), 0)
+            blocks[:last] = [block.thinks or block for block in blocks[:last]]
+        return blocks
+
+    def _message(self, message: TraceMessage) -> Block:
         section: Section = "system" if message.role == "system" else "messages"
         kind = Kind.TEXT
         if message.role == "tool" or _holds(message, "tool_result"):
             kind = Kind.TOOL_RESULT
         elif message.tool_calls or _holds(message, "tool_use"):
             kind = Kind.TOOL_CALL
-        self._add(said, kind, section, message.role)
+        block = self._block(_said(message, message.content), kind, section, message.role)
+        if self._strips and has_thinking(message):
+            kept = [one for one in message.content if not _is_thinking(one)]
+            block.thinks = self._block(_said(message, kept), kind, section, message.role)
+        return block
 
-    def _add(self, said: bytes, kind: Kind, section: Section, role: str) -> None:
-        self.identities.append(blake3(said).digest(16))
-        self._place(kind, section, role, max(1, math.ceil(len(said) / self._ratio)))
-
-    def _place(self, kind: Kind, section: Section, role: str, size: int) -> None:
-        self.kinds.append(kind)
-        self.sections.append(section)
-        self.spoken.append(role in _SPOKEN)
-        self.sizes.append(size)
+    def _block(self, said: bytes, kind: Kind, section: Section, role: str) -> Block:
+        size = max(1, math.ceil(len(said) / self._ratio))
+        return Block(blake3(said).digest(16), kind, section, role, size)
 
 
 class Anchors:
@@ -84,13 +116,18 @@ class Anchors:
     def learn(self, key: Hashable, tokens: int) -> None:
         self._known[key] = tokens
 
+    def knows(self, keys: list[Hashable]) -> bool:
+        return all(key in self._known for key in keys)
+
     def sizes(self, keys: list[Hashable], estimates: list[int], scale: float) -> list[int]:
         """The tokens of each block, so that every prefix with a known count has that."""
-        anchors = [(at, self._known[key]) for at, key in enumerate(keys) if key in self._known]
-        # The deeper the newer: where an older bill says more, something before it has changed.
-        for index in range(len(anchors) - 2, -1, -1):
-            if anchors[index][1] > anchors[index + 1][1]:
-                del anchors[index]
+        anchors: list[tuple[int, int]] = []
+        for at, key in enumerate(keys):
+            if key in self._known:
+                # The deeper the newer: where an older bill says more, something before has changed.
+                while anchors and anchors[-1][1] > self._known[key]:
+                    anchors.pop()
+                anchors.append((at, self._known[key]))
         sizes: list[int] = []
         done, total = 0, 0
         for at, known in anchors:
@@ -102,51 +139,62 @@ class Anchors:
 def _fitted(estimates: list[int], total: int) -> list[int]:
     """Whole numbers in the proportion of the estimates that add up to the total."""
     whole = sum(estimates) or 1
-    ends = [sum(estimates[: at + 1]) * total // whole for at in range(len(estimates))]
+    ends = [done * total // whole for done in itertools.accumulate(estimates)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def prompt_of(
     call: TraceCall,
-    blocks: Blocks,
+    blocks: list[Block],
+    first: int,
     sizes: list[int],
     rules: CacheRules,
     knobs: dict[str, bytes],
+    *,
+    lead: bool,
 ) -> TokenRuns:
-    count = blocks.upto(call)
+    """`lead`: the end of what stands before the messages is marked, where no marks are recorded."""
     explicit = rules.mechanism.value == "explicit"
     return TokenRuns(
-        list(zip(blocks.identities[:count], sizes, strict=True)),
-        markers=_markers(call, blocks, count) if explicit or call.breakpoints else (),
+        [(block.identity, size) for block, size in zip(blocks, sizes, strict=True)],
+        markers=_markers(call, blocks, first, lead=lead) if explicit or call.breakpoints else (),
         automatic=_automatic(rules),
-        kinds=blocks.kinds,
-        sections=blocks.sections,
-        spoken=blocks.spoken,
+        kinds=[block.kind for block in blocks],
+        sections=[block.section for block in blocks],
+        spoken=[block.spoken for block in blocks],
         knobs=knobs,
     )
 
 
 def _automatic(rules: CacheRules) -> Ttl | None:
     """The breakpoint that a provider with both kinds places by itself."""
-    if rules.mechanism.value != "both" or rules.default_ttl is None:
+    if rules.automatic_breakpoint.value != "last_message" or rules.default_ttl is None:
         return None
     return rules.default_ttl.value
 
 
-def _markers(call: TraceCall, blocks: Blocks, count: int) -> tuple[Marker, ...]:
+def _markers(call: TraceCall, blocks: list[Block], first: int, *, lead: bool) -> tuple[Marker, ...]:
     places: dict[int, Ttl] = {}
     for where, ttl in call.breakpoints:
         lifetime = _TTLS.get(str(ttl), "5m")
         if where == "tools":
             places[0] = lifetime
-        elif isinstance(where, int) and blocks.first + where < count:
-            places[blocks.first + where] = lifetime
+        elif isinstance(where, int) and first + where < len(blocks):
+            places[first + where] = lifetime
     if not call.breakpoints:
-        leading = sum(section != "messages" for section in blocks.sections[:count])
-        for position in (leading - 1, count - 1):
+        leading = sum(block.section != "messages" for block in blocks)
+        for position in (leading - 1 if lead else -1, len(blocks) - 1):
             if position >= 0:
                 places[position] = "5m"
     return tuple(Marker(position, places[position]) for position in sorted(places))
+
+
+def _said(message: TraceMessage, content: object) -> bytes:
+    return dumps([message.role, content, message.tool_calls, message.tool_call_id])
+
+
+def _is_thinking(block: object) -> bool:
+    return isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking")
 
 
 def _holds(message: TraceMessage, kind: str) -> bool:
