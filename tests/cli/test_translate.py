@@ -156,3 +156,14 @@ def test_a_model_that_only_the_path_names(tmp_path: Path) -> None:
     run = translate(tmp_path, asked, "--to", "openai_chat", "--path", path)
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout)["model"] == "gemini-2.5-flash"
+
+
+def test_planning_goes_by_the_rules_of_the_wire(tmp_path: Path) -> None:
+    # MiniMax takes markers on its Anthropic surface, and caches by itself on the other.
+    long = {**ANTHROPIC, "system": "Be terse. " * 2_000}
+    asked = ("--model", "MiniMax-M2.7", "--plan")
+    marked = translate(tmp_path, long, "--to", "minimax/anthropic", *asked)
+    plain = translate(tmp_path, long, "--to", "minimax/openai_chat", *asked)
+    assert (marked.exit_code, plain.exit_code) == (0, 0)
+    assert '"cache_control"' in marked.stdout
+    assert '"cache_control"' not in plain.stdout

@@ -73,7 +73,7 @@ def command(
         raise InvalidRequest("the request names no model; say which with --model", path="model")
     rendered = codec.render(call, catalog.profile(provider, call.model))
     if plan:
-        planned = cache.plan(rendered, catalog.rules(provider, call.model))
+        planned = cache.plan(rendered, catalog.rules(provider, call.model, rendered.wire))
     else:
         planned = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = codec.assemble(rendered, planned)

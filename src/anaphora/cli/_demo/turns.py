@@ -31,7 +31,8 @@ class _Sent(msgspec.Struct, frozen=True, kw_only=True):
 
 def play() -> Report:
     """Takes every turn of the story."""
-    profile, rules = catalog.profile("anthropic", MODEL), catalog.rules("anthropic", MODEL)
+    profile = catalog.profile("anthropic", MODEL)
+    rules = catalog.rules("anthropic", MODEL, wire="anthropic")
     sent: list[_Sent] = []
     turns: list[Turn] = []
     meter = _Meter()
