@@ -97,6 +97,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     """Conversations of one run, which may share a beginning."""
     source: str = ""
+    note: str | None = None
     system_tokens_unknown: bool = False
     """The system prompt and tools are not here; only their effect on the counts is."""
 

@@ -1,0 +1,246 @@
+"""The simulator held against real bills, and what a call of it costs after a million others.
+
+    python bench/simulator.py [--traces DIR] [--calls 1000000]
+
+Each prediction uses only the calls before it. Beside ours stands the baseline: a call reads what
+the call before it read and wrote. A pair is a billed call with such a call before it; hit, partial
+and miss say how much of that was read. `--calls 0` leaves the cost out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+
+from anaphora import catalog
+from anaphora.cache.simulator import Marker, Simulator, TokenRuns
+from anaphora.cache.trace import MEANING, Predicted, Predictor, Trace, unplayable
+from anaphora.cache.trace.sources import Problem, numbered
+from anaphora.cache.trace.sources import form as trace_form
+
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
+
+#: A tool loop goes on while the shortest lifetime lasts.
+LOOP = 300.0
+
+#: Unexplained misses that are shown one by one.
+SHOWN = 60
+
+
+# ── Accuracy ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Played:
+    """One file of conversations."""
+
+    def __init__(self, file: Path) -> None:
+        self.name = file.name.partition(".")[0]
+        self.skipped: Counter[str] = Counter()
+        traces = list(self._read(file))
+        self.notes = {trace.id: trace.note or "" for trace in traces}
+        self.calls = list(Predictor().play(traces))
+
+    def _read(self, file: Path) -> Iterator[Trace]:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+            for entry in trace_form.read(numbered(lines, file.name)):
+                if isinstance(entry, Problem):
+                    self.skipped[f"broken line ({entry})"] += 1
+                elif (why := unplayable(entry.trace.provider, entry.trace.model)) is not None:
+                    self.skipped[why] += 1
+                else:
+                    yield entry.trace
+
+
+class Score:
+    """How often the predictions were right, ours and the baseline's."""
+
+    def __init__(self, calls: list[Predicted]) -> None:
+        pairs = [call for call in calls if call.is_pair]
+        loops = [c for c in pairs if c.in_loop and c.gap is not None and c.gap < LOOP]
+        self.pairs = len(pairs)
+        self.exact = sum(call.exact for call in pairs)
+        self.exact_baseline = sum(call.baseline == read_by(call) for call in pairs)
+        self.classes = sum(call.expected == call.happened for call in pairs)
+        self.classes_baseline = sum(call.baseline_says == call.happened for call in pairs)
+        self.loops = len(loops)
+        self.loops_exact = sum(call.exact for call in loops)
+
+    def row(self, name: str) -> list[str]:
+        return [
+            name,
+            f"{self.pairs:,}",
+            f"{self.exact:,}",
+            f"{self.exact_baseline:,}",
+            f"{self.classes:,}",
+            f"{self.classes_baseline:,}",
+            f"{self.loops_exact:,} of {self.loops:,}",
+        ]
+
+
+def read_by(call: Predicted) -> int:
+    return 0 if call.billed is None else call.billed.cache_read
+
+
+def append_only(files: list[Played]) -> list[Predicted]:
+    """DeepSeek's calls of conversations that only ever grow, first ones too."""
+    return [
+        call
+        for file in files
+        for call in file.calls
+        if call.provider == "deepseek"
+        and call.billed is not None
+        and "mode baseline" not in file.notes[call.trace]
+    ]
+
+
+def legal(call: Predicted) -> bool:
+    """Whether a prediction is a value that OpenAI may bill: nothing, or whole granules, and no
+    fewer than the minimum."""
+    least = catalog.rules(call.provider, call.model).minimum_tokens.value
+    read = call.outcome.read
+    return read == 0 or (read % call.granule == 0 and read >= least)
+
+
+def share(part: int, whole: int) -> float | None:
+    return round(part / whole, 5) if whole else None
+
+
+def accuracy(files: list[Played]) -> dict[str, float | None]:
+    """Prints the tables, and gives the figures."""
+    every = [call for file in files for call in file.calls]
+    of = {
+        provider: [call for call in every if call.provider == provider]
+        for provider in ("anthropic", "openai", "google")
+    }
+    total = Score(of["anthropic"])
+    titles = ["file", "pairs", "exact", "baseline", "class", "baseline", "loops under 5 min exact"]
+    rows = [Score(file.calls).row(file.name) for file in files]
+    table(titles, [*rows, Score(every).row("all"), total.row("Anthropic")])
+    print()
+
+    deepseek = append_only(files)
+    near = sum(abs(call.outcome.read - read_by(call)) <= call.granule for call in deepseek)
+    lawful = sum(map(legal, of["openai"]))
+    pairs = [call for call in of["google"] if call.is_pair]
+    same = sum(call.expected == call.happened for call in pairs)
+    table(
+        ["provider", "what", "right", "of"],
+        [
+            ["DeepSeek", "append-only, within one granule", f"{near:,}", f"{len(deepseek):,}"],
+            ["OpenAI", "predictions of a legal value", f"{lawful:,}", f"{len(of['openai']):,}"],
+            ["Gemini", "hit, partial or miss (not tuned)", f"{same:,}", f"{len(pairs):,}"],
+        ],
+    )
+    print()
+    causes(of["anthropic"])
+    skipped(files)
+    return {
+        "anthropic_loop_exact": share(total.loops_exact, total.loops),
+        "anthropic_class_accuracy": share(total.classes, total.pairs),
+        "baseline_class_accuracy": share(total.classes_baseline, total.pairs),
+        "deepseek_within_granule": share(near, len(deepseek)),
+    }
+
+
+def causes(calls: list[Predicted]) -> None:
+    """Why Anthropic's bills were not what we said; what nothing explains, one by one."""
+    wrong = [call for call in calls if call.is_pair and call.cause is not None]
+    found = Counter(call.cause for call in wrong if call.cause is not None)
+    rows = [[MEANING[cause], f"{count:,}"] for cause, count in found.most_common()]
+    table(["Anthropic: what was read otherwise than we said", "pairs"], rows)
+    print()
+    misses = [call for call in wrong if call.cause == "unexplained"]
+    if misses:
+        print(f"{len(misses):,} unexplained misses:")
+    for call in misses[:SHOWN]:
+        gap = "gap unknown" if call.gap is None else f"{call.gap:.0f} s after the call before"
+        print(f"  {call.trace} call {call.call}: {gap}, expected {call.outcome.read:,}")
+    if len(misses) > SHOWN:
+        print(f"  and {len(misses) - SHOWN:,} more")
+    if misses:
+        print()
+
+
+def skipped(files: list[Played]) -> None:
+    lines = [(file.name, why, count) for file in files for why, count in file.skipped.items()]
+    for name, why, count in lines:
+        print(f"skipped in {name}: {count} × {why}")
+    if lines:
+        print()
+
+
+def table(titles: list[str], rows: list[list[str]]) -> None:
+    widths = [max(len(row[at]) for row in [titles, *rows]) for at in range(len(titles))]
+    for row in [titles, ["-" * width for width in widths], *rows]:
+        cells = [
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("| " + " | ".join(cells) + " |")
+
+
+# ── Cost ─────────────────────────────────────────────────────────────────────────────────────────
+
+#: Conversations that go on at the same time, turns of each, calls in a block that is timed.
+AT_ONCE, TURNS, BLOCK = 100, 20, 1000
+
+
+def prompt(conversation: int, turn: int) -> TokenRuns:
+    blocks: list[tuple[Hashable, int]] = [("system", 2000), (conversation, 500)]
+    blocks += [((conversation, at), 100) for at in range(turn)]
+    return TokenRuns(blocks, markers=(Marker(0, "1h"), Marker(len(blocks) - 1, "5m")))
+
+
+def blocks(calls: int) -> list[float]:
+    """Seconds for each block of calls, a call every tenth of a second, in many conversations."""
+    simulator = Simulator(catalog.rules("anthropic", "claude-sonnet-4-5"))
+    times: list[float] = []
+    for first in range(0, calls, BLOCK):
+        prompts = []
+        for at in range(first, first + BLOCK):
+            generation, within = divmod(at, AT_ONCE * TURNS)
+            turn, which = divmod(within, AT_ONCE)
+            prompts.append(prompt(generation * AT_ONCE + which, turn))
+        begin = time.perf_counter()
+        for at, one in enumerate(prompts, first):
+            simulator.call(one, at=at / 10)
+        times.append(time.perf_counter() - begin)
+    print(f"{calls:,} calls, {len(simulator):,} things remembered at the end")
+    return times
+
+
+def cost(calls: int) -> float:
+    """A call at the end over a call about the thousandth; medians of whole rounds of turns."""
+    times = blocks(calls)
+    reach = AT_ONCE * TURNS // BLOCK * 5
+    early = statistics.median(times[1 : 1 + reach])
+    late = statistics.median(times[-reach:])
+    first, last = early / BLOCK * 1e6, late / BLOCK * 1e6
+    print(f"call {BLOCK:,}: {first:.1f} µs, call {calls:,}: {last:.1f} µs\n")
+    return round(late / early, 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--traces", type=Path, default=TRACES, help="a folder of trace files")
+    parser.add_argument("--calls", type=int, default=1_000_000, help="0 leaves the cost out")
+    options = parser.parse_args()
+    found = sorted([*options.traces.glob("*.jsonl.gz"), *options.traces.glob("*.jsonl")])
+    if not found:
+        print(f"skipped: no recorded conversations at {options.traces}")
+        print("{}")
+        return
+    figures = accuracy([Played(file) for file in found])
+    calls = max(options.calls, 20 * BLOCK) if options.calls else 0
+    figures["call_cost_growth"] = cost(calls) if calls else None
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
