@@ -414,10 +414,11 @@ def test_the_sdk_reads_an_error(error: errors.Upstream) -> None:
         (422, '{"detail":[]}', errors.RequestRejected, "HTTP 422", None),
     ],
 )
-def test_errors_in_mistrals_own_forms(
+def test_errors_in_other_forms_than_openais(
     status: int, body: str, kind: type[errors.Upstream], message: str, param: str | None
 ) -> None:
-    """The types have the first: problems by field. The others were seen."""
+    """The SDK's types have the first: problems by field. No error of Mistral's is among the
+    recordings, so the other bodies are made up: forms that the reader should bear with."""
     error = MISTRAL.read_error(status, {}, body.encode())
     assert type(error) is kind
     assert str(error).startswith(message)

@@ -84,7 +84,7 @@ class Place(_Row, frozen=True):
     values: dict[str, Scalar] = {}
     """The provider's word for each of ours; what is not named is said as it is."""
     closed: bool = False
-    """The provider knows no other words: what is not named has no place."""
+    """Only these words are sent; any other is left out, and told."""
 
 
 class UsageShape(_Row, frozen=True):
@@ -141,7 +141,7 @@ class Dialect(_Row, frozen=True, kw_only=True):
     stops: dict[str, StopReason] = {}
     """Reasons to stop that the wire does not know."""
     whole_calls: bool = False
-    """In a stream a tool call comes in one piece, and clients take it no other way."""
+    """In a stream a tool call is written in one piece: clients want its name in every piece."""
 
     @property
     def name(self) -> str:
