@@ -104,5 +104,5 @@ def test_the_estimate_reaches_from_the_densest_text_to_the_widest() -> None:
 )
 def test_its_form_is_that_of_the_others_but_for_the_name(text: str, says: str) -> None:
     with pytest.raises(InvalidCatalog, match=says) as raised:
-        decode_careful(text, file="careful.toml")
+        _ = [row.figures for row in decode_careful(text, file="careful.toml")]
     assert raised.value.file == "careful.toml"

@@ -81,3 +81,13 @@ def test_a_file_that_did_not_come_along_is_named() -> None:
     with pytest.raises(InvalidCatalog, match="installed without it") as raised:
         files.read("nowhere.toml")
     assert raised.value.file == "nowhere.toml"
+
+
+def test_only_the_rows_of_the_model_are_decoded(opened: list[str]) -> None:
+    known = load.shipped()
+    known.profile("openai", "gpt-5")
+    known.rules("openai", "gpt-5")
+    rows = known.entries["openai"].rows
+    decoded = [row for row in rows if "figures" in vars(row)]
+    assert decoded == [row for row in rows if not row.models or "gpt-5" in row.models]
+    assert 5 < len(decoded) < len(rows) / 3

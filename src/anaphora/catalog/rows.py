@@ -61,19 +61,33 @@ def fields_of(kind: Kind) -> dict[str, msgspec.structs.FieldInfo]:
     return {field.name: field for field in every if field.name not in identity}
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures one row states, decoded, for one provider; `models` is empty when it means all of
-    its models, `wires` when it means every wire."""
+class Row(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What one row states, for one provider; `models` is empty when it means all of its models,
+    `wires` when it means every wire."""
 
     kind: Kind
     provider: str
     models: tuple[str, ...]
     wires: tuple[str, ...]
-    figures: dict[str, Any]
+    stated: dict[str, Any]
+    """By field, as it was written."""
+    provenance: dict[str, Any]
     without: tuple[str, ...]
     """Figures of the rows below that do not hold; none of them one that must be there."""
     file: str
     name: str
+
+    @functools.cached_property
+    def figures(self) -> dict[str, Any]:
+        """Decoded when a model is asked about that the row is for: of a large file, a tenth."""
+        fields = fields_of(self.kind)
+        figures: dict[str, Any] = {}
+        for key, value in self.stated.items():
+            if key not in fields:
+                raise InvalidCatalog(f"unknown field {key!r}", file=self.file, row=self.name)
+            figure = _spelled_out(value, self.provenance)
+            figures[key] = _convert(figure, fields[key].type, key, self.file, self.name)
+        return figures
 
 
 def decode_rows(text: str, *, file: str) -> tuple[Row, ...]:
@@ -142,14 +156,16 @@ def _row(
     fields = fields_of(kind)
     if stuck := [field for field in without if field not in fields or fields[field].required]:
         raise InvalidCatalog(f"cannot be without {stuck[0]!r}", file=file, row=name)
-    figures = _figures(table, kind, known, file, name)
+    stated = {key: value for key, value in table.items() if key not in known}
+    provenance = {key: table[key] for key in _PROVENANCE if key in table}
     return [
         Row(
             kind=kind,
             provider=provider,
             models=models,
             wires=wires,
-            figures=figures,
+            stated=stated,
+            provenance=provenance,
             without=without,
             file=file,
             name=name,
@@ -164,21 +180,6 @@ def _named(table: dict[str, Any], key: str, file: str, row: str) -> tuple[str, .
     if key in table and not names:
         raise InvalidCatalog(f"{key} names none; leave it out", file=file, row=row)
     return names
-
-
-def _figures(
-    table: dict[str, Any], kind: Kind, known: set[str], file: str, row: str
-) -> dict[str, Any]:
-    provenance = {key: table[key] for key in _PROVENANCE if key in table}
-    fields = fields_of(kind)
-    figures: dict[str, Any] = {}
-    for key, value in table.items():
-        if key in known:
-            continue
-        if key not in fields:
-            raise InvalidCatalog(f"unknown field {key!r}", file=file, row=row)
-        figures[key] = _convert(_spelled_out(value, provenance), fields[key].type, key, file, row)
-    return figures
 
 
 def _spelled_out(value: Any, provenance: dict[str, Any]) -> Any:
