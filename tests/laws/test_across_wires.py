@@ -190,17 +190,12 @@ def test_there_and_back_again_through_a_dialect(row: catalog.Dialect, call: Call
         check(call, [here, there, here])
 
 
-#: The wire keeps whose reasoning it is by its own name, not by the host's: what one host of Chat
-#: Completions wants back goes to every other (see the last test).
-KNOWN_LEAKS = {"messages[].reasoning_content"}
-
-
 @every_dialect
 @settings(max_examples=4)
 @given(call=calls_without_failures)
 def test_law_6_no_word_of_a_dialect_is_heard_elsewhere(row: catalog.Dialect, call: Call) -> None:
     for name in (row.wire, elsewhere(row)):
-        assert not leaks(call, [spoken_by(row)], WIRES[name]) - KNOWN_LEAKS
+        assert not leaks(call, [spoken_by(row)], WIRES[name])
         assert not leaks(call, [WIRES[name]], spoken_by(row))
 
 
@@ -334,7 +329,6 @@ def test_law_6_words_of_a_dialect_are_translated() -> None:
     assert gemini["generationConfig"] == {"seed": 7, "topK": 5}
 
 
-@pytest.mark.xfail(reason="reasoning is kept under the wire's name, not under the host's")
 def test_law_6_reasoning_of_one_host_is_not_sent_to_another() -> None:
     """A fallback from DeepSeek to OpenAI: both speak Chat Completions."""
     deepseek = wire.get("deepseek")

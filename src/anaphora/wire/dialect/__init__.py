@@ -20,6 +20,7 @@ from anaphora.wire.fields import Fields, bad_request
 
 from .answers import find_error, read_counts, read_stops, write_counts, write_error
 from .marks import hear_marks, marker_bytes
+from .reasoning import own_call, own_message
 from .streams import SpokenReader, SpokenWriter
 from .words import Said, hear, say
 
@@ -55,7 +56,7 @@ class Spoken:
         return request
 
     def parse(self, body: bytes, path: str = "") -> Call:
-        call = hear(self._codec.parse(body, path), self.dialect)
+        call = own_call(hear(self._codec.parse(body, path), self.dialect), self.dialect)
         markers = self.dialect.markers
         return hear_marks(call, self.dialect.wire, markers) if markers else call
 
@@ -102,8 +103,9 @@ class Spoken:
     def heard(self, reply: Reply) -> Reply:
         """A reply as the provider meant it."""
         usage = read_counts(reply.usage, self.dialect.usage)
-        if usage is not reply.usage:
-            reply = msgspec.structs.replace(reply, usage=usage)
+        message = own_message(reply.message, self.dialect)
+        if usage is not reply.usage or message is not reply.message:
+            reply = msgspec.structs.replace(reply, usage=usage, message=message)
         return read_stops(reply, self.dialect)
 
     def counted(self, usage: Usage) -> Usage:

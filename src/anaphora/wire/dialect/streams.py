@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anaphora.errors import AnaphoraError, Upstream
-from anaphora.values import Event, PartDelta, PartStart, ReplyEnd, ReplyFail, UsageUpdate
+from anaphora.values import (
+    Event,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    ReplyEnd,
+    ReplyFail,
+    UsageUpdate,
+)
 from anaphora.wire.building import ReplyBuilder, replay
 
 from .answers import find_error, read_counts
+from .reasoning import own_part
 
 if TYPE_CHECKING:
     from . import Spoken
@@ -58,6 +67,8 @@ class SpokenReader:
         dialect = self._spoken.dialect
         if isinstance(event, UsageUpdate):
             return UsageUpdate(read_counts(event.usage, dialect.usage))
+        if isinstance(event, PartEnd):
+            return PartEnd(event.index, own_part(event.part, dialect))
         if isinstance(event, ReplyFail) and event.partial is not None:
             return msgspec.structs.replace(event, partial=self._spoken.heard(event.partial))
         if not isinstance(event, ReplyEnd):

@@ -43,14 +43,16 @@ class Said(msgspec.Struct):
     """Fields that came along, as members of an object."""
 
 
-def sort_parts(message: Message, notices: Notices, back: str | None = None) -> Said:
+def sort_parts(
+    message: Message, notices: Notices, back: str | None = None, host: str | None = None
+) -> Said:
     """Each part in its place; a notice for each that has none. `back` is the field that reasoning
-    goes to, when not the one it came in."""
+    goes to, when not the one it came in; `host` is who it goes to."""
     said = Said()
     for at, part in enumerate(message.parts):
         told: Notices = []
         try:
-            _place(part, said, told, back)
+            _place(part, said, told, back, host)
         except InvalidRequest as problem:
             raise problem.within(f"parts[{at}]") from None
         notices += [_at(notice, at) for notice in told]
@@ -59,11 +61,15 @@ def sort_parts(message: Message, notices: Notices, back: str | None = None) -> S
 
 
 def assistant_message(
-    message: Message, notices: Notices, back: str | None = None, needed: bool = False
+    message: Message,
+    notices: Notices,
+    back: str | None = None,
+    needed: bool = False,
+    host: str | None = None,
 ) -> bytes | None:
     """The message in a request; None when nothing is left to say. `back` is where reasoning goes,
-    `needed` says that calls are refused without it."""
-    said = sort_parts(message, notices, back)
+    `needed` says that calls are refused without it, `host` is who hears it."""
+    said = sort_parts(message, notices, back, host)
     if needed and said.calls and not said.fields:
         said.fields[back or REASONING_FIELDS[0]] = ""
         notices.append(
@@ -110,11 +116,15 @@ def function_extras(extras: dict[str, str] | None) -> tuple[bytes, bytes]:
     return b"," + inner if inner else b"", b"," + outer if outer else b""
 
 
-def reasoning_field(part: Thinking) -> str | None:
-    """The field that this wire told the reasoning in; None for anybody else's."""
+def reasoning_field(part: Thinking, host: str | None = None) -> str | None:
+    """The field that this wire told the reasoning in; None for anybody else's, and for that of
+    another host than the one it would go to."""
     if part.provider != WIRE or part.extras is None or WIRE not in part.extras:
         return None
-    return Fields(part.extras[WIRE], f"extras.{WIRE}", bad_request).maybe("field", str)
+    fields = Fields(part.extras[WIRE], f"extras.{WIRE}", bad_request)
+    if host is not None and fields.maybe("host", str) not in (None, host):
+        return None
+    return fields.maybe("field", str)
 
 
 def thinking_part(part: Thinking) -> bytes:
@@ -122,12 +132,13 @@ def thinking_part(part: Thinking) -> bytes:
     assert part.extras is not None
     fields = Fields(part.extras[WIRE], f"extras.{WIRE}", bad_request)
     fields.raw("field")
+    fields.raw("host")
     said = fields.raw("thinking") or b'[{"type":"text","text":' + string(part.text) + b"}]"
     rest = fields.rest()
     return b'{"type":"thinking","thinking":' + said + (b"," + rest if rest else b"") + b"}"
 
 
-def _place(part: Part, said: Said, notices: Notices, back: str | None) -> None:
+def _place(part: Part, said: Said, notices: Notices, back: str | None, host: str | None) -> None:
     """Appends a part to where it goes."""
     block: bytes | None = None
     if isinstance(part, Text):
@@ -138,7 +149,7 @@ def _place(part: Part, said: Said, notices: Notices, back: str | None) -> None:
     elif isinstance(part, Refusal):
         block = refusal(part, notices)
     elif isinstance(part, Thinking):
-        field = reasoning_field(part)
+        field = reasoning_field(part, host)
         if field is None:
             thinking(part, notices)
         elif field == IN_CONTENT:

@@ -42,6 +42,8 @@ class Facts(msgspec.Struct, frozen=True):
     nearest: Mapping[Ttl, Ttl]
     reasoning_field: str | None
     """Where reasoning goes back to the model; None: into the field that it came in."""
+    host: str
+    """Whose models they are: reasoning goes back to who said it."""
     reasoning_needed: bool
     """An assistant's message that calls tools is refused without its reasoning."""
 
@@ -58,6 +60,7 @@ def facts_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> Fa
         markers=(MARKERS if markers is None else markers) if breakpoints else {},
         nearest=NEAREST if not markers else nearest_of(markers),
         reasoning_field=_value(profile, "reasoning_field", None),
+        host=profile.provider,
         reasoning_needed=_value(profile, "reasoning_needed", False),
     )
 

@@ -76,7 +76,13 @@ def add_messages(
 def lay_out(message: Message, facts: Facts, notices: Notices) -> list[Piece]:
     """What a message becomes, in the order it goes over the wire."""
     if message.role == "assistant":
-        data = assistant_message(message, notices, facts.reasoning_field, facts.reasoning_needed)
+        data = assistant_message(
+            message,
+            notices,
+            back=facts.reasoning_field,
+            needed=facts.reasoning_needed,
+            host=facts.host,
+        )
         calls = any(isinstance(part, ToolCall) for part in message.parts)
         kind = Kind.TOOL_CALL if calls else Kind.TEXT
         pieces = [] if data is None else [Piece((), kind, data, False, "assistant", b"")]
