@@ -44,9 +44,9 @@ FACTS: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
         ("uncached_tail", 1, "tried"),
     ],
     ("ollama", "qwen3:0.6b", None): [
-        ("automatic_breakpoint", "slots", "[Ol]"),
-        ("output_cached", True, "[Ol]"),
-        ("uncached_tail", 1, "[Ol]"),
+        ("automatic_breakpoint", "slots", "ollamarunner"),
+        ("output_cached", True, "ollamarunner"),
+        ("uncached_tail", 1, "ollamarunner"),
     ],
     ("openrouter", "openai/gpt-5.5", None): [("route_seconds", 600.0, "[web] openrouter.ai")],
 }
