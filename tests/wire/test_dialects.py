@@ -512,3 +512,26 @@ def test_a_row_for_a_wire_that_is_not_here() -> None:
 def test_a_place_is_a_field_or_a_header() -> None:
     with pytest.raises(InvalidCatalog, match="either `at` or `header`"):
         row("[dialect.fields]\nuser = { values = { a = 1 } }")
+
+
+def test_codes_that_are_texts_stay_texts() -> None:
+    codec = spoken('[dialect.errors]\ntexts = true\nkinds = { 1113 = "quota" }')
+    _, _, data = codec.write_error(errors.QuotaExhausted("no balance", status=429))
+    assert json.loads(data)["error"]["code"] == "1113"
+
+
+def test_an_error_in_a_list_of_one_is_read() -> None:
+    told = [{"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}}]
+    error = wire.get("google/openai_chat").read_error(429, {}, json.dumps(told).encode())
+    assert type(error) is errors.RateLimited
+    assert str(error) == "slow"
+
+
+def test_writes_of_a_router_have_no_lifetime_of_openais() -> None:
+    told = {
+        "prompt_tokens": 10,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 5},
+    }
+    usage = wire.get("openrouter").read_reply(json.dumps(answer(usage=told)).encode()).usage
+    assert (usage.uncached, usage.read, usage.written) == (3, 2, {"unsplit": 5})

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.errors import InvalidCatalog, InvalidRequest
-from anaphora.values import StopReason, Ttl
+from anaphora.values import StopReason, Ttl, WriteTtl
 
 FILE = "dialects.toml"
 
@@ -93,7 +93,8 @@ class UsageShape(_Row, frozen=True):
     read: tuple[str, ...] = ()
     uncached: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
-    written_ttl: Ttl | None = None
+    written_ttl: WriteTtl | None = None
+    """What was written lives that long, whatever it would on the wire's home."""
 
 
 class ErrorShape(_Row, frozen=True):
@@ -106,6 +107,8 @@ class ErrorShape(_Row, frozen=True):
     """Codes that mean that there is no error."""
     kinds: dict[str, ErrorKind] = {}
     """What each code means; others go by the status."""
+    texts: bool = False
+    """Codes are texts even where they look like numbers."""
     status: int | None = None
     """The status it comes with, when that is always the same."""
 

@@ -188,6 +188,12 @@ def _text(value: Any) -> str | None:
 
 
 def _error_object(body: bytes) -> ErrorObject | None:
+    if body.lstrip()[:1] == b"[":
+        # Google's compatible surface puts it into a list of one.
+        try:
+            (body,) = map(bytes, msgspec.json.decode(body, type=list[msgspec.Raw])[:1])
+        except (*UNREADABLE, ValueError):
+            return None
     try:
         error = _decode_body(body).error
         return ErrorObject(message=error) if isinstance(error, str) else error

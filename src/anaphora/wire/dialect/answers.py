@@ -11,7 +11,7 @@ from anaphora.canonical import dumps
 from anaphora.catalog import Dialect
 from anaphora.catalog.dialects import ErrorKind, ErrorShape, UsageShape
 from anaphora.errors import Upstream
-from anaphora.values import Reply, Usage, WriteTtl
+from anaphora.values import Reply, Usage
 from anaphora.wire.counting import count, counts, partition
 from anaphora.wire.failures import kind_of
 from anaphora.wire.fields import UNREADABLE
@@ -41,8 +41,9 @@ def read_counts(usage: Usage, shape: UsageShape | None) -> Usage:
     if read is None:
         read = _count(told, shape.read)
     if not written and (wrote := _count(told, shape.written)) is not None:
-        ttl: WriteTtl = shape.written_ttl or "unsplit"
-        written = counts({ttl: wrote})
+        written = counts({"unsplit": wrote})
+    if written and shape.written_ttl is not None:
+        written = {shape.written_ttl: sum(written.values())}
     if (read, written) == (usage.read, usage.written):
         return usage
     if total is None:
@@ -105,10 +106,8 @@ def write_error(error: Upstream, shape: ErrorShape) -> bytes | None:
         code = next((code for code, kind in shape.kinds.items() if kind == name), None)
     if code is None:
         return None
-    # Codes that are numbers are sent as numbers.
-    return dumps(
-        {shape.at: {shape.code: int(code) if code.isdigit() else code, shape.message: str(error)}}
-    )
+    said = int(code) if code.isdigit() and not shape.texts else code
+    return dumps({shape.at: {shape.code: said, shape.message: str(error)}})
 
 
 def _object(raw: str) -> dict[str, Any]:
