@@ -18,7 +18,7 @@ independently and stay so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
@@ -38,6 +38,12 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, role: SegmentRole, *messages: Message) -> Segment:
         return cls(role, Conversation(messages))
+
+    def revised(self, say: Callable[[Message], Message]) -> Segment:
+        messages = [say(message) for message in self.messages]
+        if all(new is old for new, old in zip(messages, self.messages, strict=True)):
+            return self
+        return Segment(self.role, Conversation(messages))
 
 
 class Continuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -108,6 +114,22 @@ class PromptIR(
         if len(runs) == 1:
             return runs[0]
         return Conversation(message for run in runs for message in run)
+
+    def revised(
+        self,
+        message: Callable[[Message], Message],
+        block: Callable[[int, PromptBlock], PromptBlock] | None = None,
+    ) -> PromptIR:
+        """The prompt with every message, and every system block, as these say it; the same prompt
+        where they change nothing. For what was read, not for what is rendered turn by turn."""
+        segments = tuple(segment.revised(message) for segment in self.segments)
+        blocks = self.system_blocks
+        if block is not None:
+            blocks = tuple(block(index, each) for index, each in enumerate(blocks))
+        same = all(new is old for new, old in zip(segments, self.segments, strict=True))
+        if same and all(new is old for new, old in zip(blocks, self.system_blocks, strict=True)):
+            return self
+        return msgspec.structs.replace(self, segments=segments, system_blocks=blocks)
 
     def system_field(self) -> str:
         """The authoritative text, or else the blocks that are not blank, joined by a blank line."""

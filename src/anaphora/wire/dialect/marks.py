@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.prompt import BlockMark, Call, PartMark, PromptBlock, Segment
+from anaphora.prompt import BlockMark, Call, PartMark, PromptBlock
 from anaphora.prompt.cache_plan import Mark
-from anaphora.values import Conversation, Extras, Message, Part, SegmentRole, ToolResult, Ttl
+from anaphora.values import Extras, Message, Part, ToolResult, Ttl
 
 Markers = Mapping[Ttl, dict[str, Any]]
 
@@ -24,19 +24,12 @@ def hear_marks(call: Call, wire: str, markers: Markers) -> Call:
     """The call with the markers that its parts carry along as marks of the caller. A marker in
     another form than the row's stays where it is."""
     ear = _Ear(wire, markers)
-    blocks = tuple(ear.block(at, block) for at, block in enumerate(call.ir.system_blocks))
-    segments = tuple(
-        Segment(segment.role, Conversation([ear.message(message) for message in segment.messages]))
-        if segment.role is SegmentRole.CONVERSATION
-        else segment
-        for segment in call.ir.segments
-    )
+    ir = call.ir.revised(ear.message, ear.block)
     if not ear.marks:
         return call
     replace = msgspec.structs.replace
-    plan = replace(call.ir.cache, marks=(*call.ir.cache.marks, *ear.marks))
-    ir = replace(call.ir, system_blocks=blocks, segments=segments, cache=plan)
-    return replace(call, ir=ir)
+    plan = replace(ir.cache, marks=(*ir.cache.marks, *ear.marks))
+    return replace(call, ir=replace(ir, cache=plan))
 
 
 class _Ear:
@@ -53,7 +46,10 @@ class _Ear:
         return msgspec.structs.replace(block, extras=extras)
 
     def message(self, message: Message) -> Message:
+        before = len(self.marks)
         parts = tuple(self._part(part, message.id, (at,)) for at, part in enumerate(message.parts))
+        if len(self.marks) == before:
+            return message
         return msgspec.structs.replace(message, parts=parts)
 
     def _part(self, part: Any, message_id: str, path: tuple[int, ...]) -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.catalog import Dialect
-from anaphora.prompt import Call, Segment
-from anaphora.values import Conversation, Message, Part, Thinking
+from anaphora.prompt import Call
+from anaphora.values import Message, Part, Thinking
 
 WIRE = "openai_chat"
 _Fields = dict[str, msgspec.Raw]
@@ -38,13 +38,5 @@ def own_call(call: Call, dialect: Dialect) -> Call:
     """A call that was sent to the host: it got back what it had said itself."""
     if dialect.wire != WIRE:
         return call
-    segments = tuple(
-        Segment(
-            segment.role,
-            Conversation([own_message(message, dialect) for message in segment.messages]),
-        )
-        if any(isinstance(p, Thinking) for message in segment.messages for p in message.parts)
-        else segment
-        for segment in call.ir.segments
-    )
-    return msgspec.structs.replace(call, ir=msgspec.structs.replace(call.ir, segments=segments))
+    ir = call.ir.revised(lambda message: own_message(message, dialect))
+    return call if ir is call.ir else msgspec.structs.replace(call, ir=ir)
