@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.values import Ttl, Usage, WriteTtl
+from anaphora.values import Usage, WriteTtl
 
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -28,11 +28,14 @@ class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_5m: Tokens = 0
     cache_write_1h: Tokens = 0
     cache_write_30m: Tokens = 0
+    cache_write_12h: Tokens = 0
     output: Tokens | None = None
 
     @property
     def written(self) -> int:
-        return self.cache_write_5m + self.cache_write_1h + self.cache_write_30m
+        return (
+            self.cache_write_5m + self.cache_write_1h + self.cache_write_30m + self.cache_write_12h
+        )
 
     @property
     def cached(self) -> int:
@@ -45,6 +48,7 @@ class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     def usage(self) -> Usage:
         told: dict[WriteTtl, int] = {
+            "12h": self.cache_write_12h,
             "1h": self.cache_write_1h,
             "30m": self.cache_write_30m,
             "5m": self.cache_write_5m,
@@ -63,7 +67,8 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     dur: float | None = None
     seq: int | None = None
     usage: TraceUsage | None = None
-    breakpoints: tuple[Breakpoint, ...] = ()
+    breakpoints: tuple[Breakpoint, ...] | None = None
+    """None where nobody recorded them."""
     note: str | None = None
     model: str | None = None
     """The model, when not the conversation's."""
@@ -119,13 +124,3 @@ def read_line(line: bytes, place: str) -> Trace:
         return _decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidRequest(str(problem), path=place) from None
-
-
-def written_ttl(usage: TraceUsage) -> Ttl:
-    """The lifetime that most of what was written got."""
-    told: dict[Ttl, int] = {
-        "1h": usage.cache_write_1h,
-        "30m": usage.cache_write_30m,
-        "5m": usage.cache_write_5m,
-    }
-    return max(told, key=told.__getitem__)

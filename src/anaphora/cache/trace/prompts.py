@@ -175,13 +175,13 @@ def _automatic(rules: CacheRules) -> Ttl | None:
 
 def _markers(call: TraceCall, blocks: list[Block], first: int, *, lead: bool) -> tuple[Marker, ...]:
     places: dict[int, Ttl] = {}
-    for where, ttl in call.breakpoints:
+    for where, ttl in call.breakpoints or ():
         lifetime = _TTLS.get(str(ttl), "5m")
         if where == "tools":
             places[0] = lifetime
         elif isinstance(where, int) and first + where < len(blocks):
             places[first + where] = lifetime
-    if not call.breakpoints:
+    if call.breakpoints is None:
         leading = sum(block.section != "messages" for block in blocks)
         for position in (leading - 1 if lead else -1, len(blocks) - 1):
             if position >= 0:

@@ -29,6 +29,8 @@ class Problem(NamedTuple):
 
     place: str
     reason: str
+    harmless: bool = False
+    """Nothing is wrong with the file; there is only nothing to hold against a bill."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}"

@@ -12,21 +12,24 @@ from .lines import Entry, Problem, Source
 
 
 def orderly(source: Source) -> Iterator[Entry]:
-    """The conversation without the calls whose clock runs backwards, and a problem for each."""
-    kept: list[TraceCall] = []
+    """The conversation, with a problem for each call whose clock runs backwards. Such a call was
+    made and keeps its place, but it has no time, and its bill is not held against anything."""
+    calls: list[TraceCall] = []
     last: float | None = None
     for index, call in enumerate(source.trace.calls):
-        at = call.at
-        if call.t is not None and call.t_end is not None and call.t_end < call.t:
-            wrong = f"ends {call.t - call.t_end:.1f} s before it begins"
-        elif at is not None and last is not None and at < last:
-            wrong = f"is {last - at:.1f} s earlier than the call before it"
+        wrong = _wrong(call, last)
+        if wrong is None:
+            last = call.at if call.at is not None else last
         else:
-            kept.append(call)
-            last = at if at is not None else last
-            continue
-        yield Problem(source.place, f"calls[{index}] {wrong}: the clock runs backwards")
-    if len(kept) == len(source.trace.calls):
-        yield source
-    else:
-        yield Source(source.place, replace(source.trace, calls=tuple(kept)))
+            yield Problem(source.place, f"calls[{index}] {wrong}: the clock runs backwards")
+            call = replace(call, t=None, t_end=None, dur=None, usage=None)
+        calls.append(call)
+    yield Source(source.place, replace(source.trace, calls=tuple(calls)))
+
+
+def _wrong(call: TraceCall, last: float | None) -> str | None:
+    if call.t is not None and call.t_end is not None and call.t_end < call.t:
+        return f"ends {call.t - call.t_end:.1f} s before it begins"
+    if call.at is not None and last is not None and call.at < last:
+        return f"is {last - call.at:.1f} s earlier than the call before it"
+    return None

@@ -1,0 +1,1 @@
+"""What `anaphora simulate` is made of."""
