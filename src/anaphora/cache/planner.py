@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Mark, Plan, Rendered, Run
-from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl
+from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 
 
 def plan(rendered: Rendered, rules: CacheRules) -> Plan:
@@ -59,7 +59,13 @@ def _candidates(rendered: Rendered, notices: list[Notice]) -> dict[int, Ttl]:
                 "messages",
             )
         )
-    for chunk, ttl in _policy_runs(runs):
+    for chunk, asked in _policy_runs(runs):
+        ttl = nearest_ttl(asked, rendered.markers)
+        if ttl is None:
+            continue
+        if chunk not in chunks and ttl != asked:
+            why = f"no marker lives {asked} here; it gets {ttl}"
+            notices.append(Notice("ttl_changed", why, rendered.chunk(chunk).path))
         chunks.setdefault(chunk, ttl)
     return chunks
 

@@ -35,7 +35,7 @@ from .parts import (
     Url,
 )
 from .reply import Reply, StopReason
-from .stability import TTL_SECONDS, CachePolicy, Section, SegmentRole, Ttl
+from .stability import TTL_SECONDS, CachePolicy, Section, SegmentRole, Ttl, nearest_ttl
 from .tool import AnyTool, ProviderTool, Tool
 from .usage import Usage, WriteTtl
 
@@ -81,5 +81,6 @@ __all__ = [
     "UsageUpdate",
     "WriteTtl",
     "from_json",
+    "nearest_ttl",
     "to_json",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Literal
 
 #: How long a provider keeps a cache entry after its last use. Which of them exist is the
@@ -10,6 +11,13 @@ from typing import Literal
 Ttl = Literal["5m", "30m", "1h", "12h", "24h"]
 
 TTL_SECONDS: dict[Ttl, int] = {"5m": 300, "30m": 1800, "1h": 3600, "12h": 43200, "24h": 86400}
+
+
+def nearest_ttl(asked: Ttl, there: Iterable[Ttl]) -> Ttl | None:
+    """The shortest of these lifetimes that is long enough, or the longest; None of none."""
+    lasting = sorted(there, key=TTL_SECONDS.__getitem__)
+    enough = (ttl for ttl in lasting if TTL_SECONDS[ttl] >= TTL_SECONDS[asked])
+    return next(enough, lasting[-1] if lasting else None)
 
 
 #: The parts of a request that providers hash in an order of their own.

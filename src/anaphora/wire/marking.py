@@ -11,7 +11,7 @@ from typing import TypeAlias
 from anaphora.prompt import PromptCachePlan
 from anaphora.prompt.cache_plan import Mark as AskedMark
 from anaphora.rendered import Mark, Run
-from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl
+from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 
 #: A chunk, and the splice in it where that is not the chunk's own; or why there is none.
 Found: TypeAlias = tuple[int, int | None] | str
@@ -58,12 +58,8 @@ def resolve(
 def nearest_of(markers: Mapping[Ttl, bytes]) -> dict[Ttl, Ttl]:
     """For each lifetime that may be asked for the shortest one here that is long enough, or the
     longest."""
-    there = sorted(markers, key=TTL_SECONDS.__getitem__)
-    return {
-        asked: next((ttl for ttl in there if TTL_SECONDS[ttl] >= seconds), there[-1])
-        for asked, seconds in TTL_SECONDS.items()
-        if there
-    }
+    found = {asked: nearest_ttl(asked, markers) for asked in TTL_SECONDS}
+    return {asked: ttl for asked, ttl in found.items() if ttl is not None}
 
 
 def given_ttl(asked: Ttl, nearest: Mapping[Ttl, Ttl], place: str, notices: list[Notice]) -> Ttl:
