@@ -76,7 +76,7 @@ def command(
     plot: Path | None,
     strict: bool,
 ) -> None:
-    """Hold the simulator against real bills, or play a conversation elsewhere.
+    """Hold predicted cache use against real bills.
 
     FILES (JSON lines, gzipped or not; a folder stands for all that is in it) are recorded traces,
     sessions of Claude Code (~/.claude/projects) or Codex (~/.codex/sessions), or request logs with
@@ -120,9 +120,9 @@ def _simulate(
     if strict:
         _refuse(problems)
     till = Till(datetime.datetime.now(datetime.UTC))
-    where = {source.trace.id: source.place for source in found}
+    sources = {source.trace.id: source for source in found}
     rows = [
-        row_of(call, where[call.trace], till, moved=elsewhere is not None)
+        row_of(call, sources[call.trace], till, moved=elsewhere is not None)
         for call in _played(found, elsewhere)
     ]
     return report_of(rows, problems, till, None if elsewhere is None else "/".join(elsewhere))

@@ -40,7 +40,6 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     host: str = ""
     path: str = ""
-    status: int = 200
     stream: bool = False
     began: float | None = None
     ended: float | None = None
@@ -50,17 +49,23 @@ def recognises(one: dict[str, Any]) -> bool:
     return _first(one, _REQUEST) is not None and _first(one, _RESPONSE) is not None
 
 
+def status_of(one: dict[str, Any]) -> int:
+    """How the call ended; where nobody says, well."""
+    told = _first(one, _RESPONSE)
+    places = [one, told if isinstance(told, dict) else {}]
+    found = (_first(place, ("status", "status_code", "statusCode")) for place in places)
+    return next((status for status in found if type(status) is int), 200)
+
+
 def understood(one: dict[str, Any]) -> Logged:
     request, response = _first(one, _REQUEST), _first(one, _RESPONSE)
     if request is None or response is None:
         missing = "request" if request is None else "response"
         raise InvalidRequest(f"no {missing} in it", path=missing)
     asked = request if isinstance(request, dict) else {}
-    told = response if isinstance(response, dict) else {}
     url = urlsplit(str(_first(one, ("url", "uri")) or _first(asked, ("url", "uri")) or ""))
     body, answer = _bytes(_inner(request, _is_request)), _bytes(_inner(response, _is_answer))
     path = str(one.get("path") or url.path)
-    status = _first(one, ("status", "status_code")) or _first(told, ("status_code", "statusCode"))
     began = seconds(_first(one, _BEGAN))
     stream = answer.lstrip()[:1] != b"{" and answer.lstrip()[:1] != b"["
     return Logged(
@@ -72,7 +77,6 @@ def understood(one: dict[str, Any]) -> Logged:
         model=str(one.get("model") or ""),
         host=str(one.get("host") or url.hostname or ""),
         path=path,
-        status=status if isinstance(status, int) else 200,
         stream=stream,
         began=began,
         ended=_ended(one, began),
@@ -106,7 +110,8 @@ def _wire(named: str, path: str, body: bytes, answer: bytes) -> str:
             return "openai_chat"
         if b'"stop_reason"' in answer:
             return "anthropic"
-        raise
+        hint = "log its path, or the wire's name as `wire`"
+        raise InvalidRequest(f"which wire the request is for cannot be told: {hint}") from None
 
 
 def _first(one: dict[str, Any], names: Iterable[str]) -> Any:

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.trace import MEANING, Cause, Predicted, Verdict
-from anaphora.cache.trace.sources import Problem
+from anaphora.cache.trace import MEANING, Cause, Predicted, Verdict, provider_named
+from anaphora.cache.trace.sources import Problem, Source
 from anaphora.values import Usage
 
 from .money import Till, cost, uncached
@@ -55,6 +55,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     billed: Bill | None
     without_cache: Decimal | None
     """Dollars of the same call where nothing is cached."""
+    at_home: Decimal | None
+    """Dollars that were billed where it was had, when it is played elsewhere."""
     exact: bool | None
     expected: Verdict | None
     happened: Verdict | None
@@ -78,6 +80,7 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
     predicted: Bill
     billed: Bill | None
     without_cache: Decimal | None
+    at_home: Decimal | None
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,18 +101,22 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     prices_missing: bool
 
 
-def row_of(call: Predicted, place: str, till: Till, *, moved: bool) -> Row:
+def row_of(call: Predicted, source: Source, till: Till, *, moved: bool) -> Row:
     price = till.price(call.provider, call.model, call.at)
-    told = call.billed
+    told, trace = call.billed, source.trace
     usage = call.outcome.usage(output=None if told is None else told.output)
     billed = None
     if told is not None and not moved:
         billed = _bill(told.usage(), cost(price, told.usage()))
+    at_home = None
+    if told is not None and moved:
+        home = till.price(provider_named(trace.provider) or trace.provider, trace.model, call.at)
+        at_home = cost(home, told.usage())
     reference = told.usage() if told is not None and not moved else usage
     cause = None if moved else call.cause
     return Row(
         conversation=call.trace,
-        place=place,
+        place=source.place,
         call=call.call,
         provider=call.provider,
         model=call.model,
@@ -120,6 +127,7 @@ def row_of(call: Predicted, place: str, till: Till, *, moved: bool) -> Row:
         predicted=_bill(usage, cost(price, usage)),
         billed=billed,
         without_cache=cost(price, uncached(reference)),
+        at_home=at_home,
         exact=None if billed is None else call.exact,
         expected=call.expected,
         happened=None if moved else call.happened,
@@ -182,6 +190,7 @@ def _sum(name: str, rows: list[Row]) -> Sum:
         predicted=_added([row.predicted for row in compared]),
         billed=_added([row.billed for row in told if row.billed is not None]) if told else None,
         without_cache=_dollars([row.without_cache for row in compared]),
+        at_home=_dollars([row.at_home for row in rows]),
     )
 
 

@@ -18,7 +18,7 @@ from anaphora.cache.trace.sources import Entry, Line, Problem, Source, objects, 
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.values import ReplyEnd, Usage
 
-from .logged import Logged, recognises, understood
+from .logged import Logged, recognises, status_of, understood
 from .spoken import Spoken, blocks_of
 
 __all__ = ["read", "recognises"]
@@ -90,11 +90,10 @@ def read(lines: Iterator[Line]) -> Iterator[Entry]:
         place, fields = one
         file = file or place.rpartition(":")[0]
         try:
-            logged = understood(fields)
-            if logged.status >= 400:
-                yield Problem(place, f"answered with {logged.status}: not billed", harmless=True)
+            if (status := status_of(fields)) >= 400:
+                yield Problem(place, f"answered with {status}: not billed", harmless=True)
             else:
-                reader.add(place, logged)
+                reader.add(place, understood(fields))
         except (AnaphoraError, ValueError) as problem:
             yield Problem(place, str(problem))
     for conversation in reader.conversations:

@@ -69,7 +69,8 @@ def _compared(report: Report) -> Table:
 
 def _elsewhere(report: Report) -> Table:
     table = _table("conversation", "calls", "input", "read", "written", "uncached", "$")
-    table.add_column("$ uncached", justify="right")
+    for title in ("$ uncached", "$ billed at home"):
+        table.add_column(title, justify="right")
     for one in _shown(report):
         bill = one.predicted
         table.add_row(
@@ -81,6 +82,7 @@ def _elsewhere(report: Report) -> Table:
             f"{bill.uncached:,}",
             _dollars(bill.dollars),
             _dollars(one.without_cache),
+            _dollars(one.at_home),
             style="bold" if one is report.total else "",
         )
     return table

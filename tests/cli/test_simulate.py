@@ -1,0 +1,309 @@
+"""`anaphora simulate`: files in, predictions beside bills out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from anaphora.cli._group import anaphora
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+SESSION = EXAMPLES / "session.jsonl"
+SHARED = Path(__file__).parents[3] / "shared"
+
+Json = dict[str, Any]
+
+
+def simulate(*arguments: object) -> Any:
+    return CliRunner().invoke(anaphora, ["simulate", *map(str, arguments)], catch_exceptions=False)
+
+
+def told(*arguments: object) -> Json:
+    ran = simulate(*arguments, "--json")
+    assert ran.exit_code == 0, ran.stderr
+    found: Json = json.loads(ran.stdout)
+    return found
+
+
+def usage(read: int, written: int) -> Json:
+    return {"input": 3, "cache_read": read, "cache_write_5m": written, "output": 20}
+
+
+def trace(**changed: Any) -> Json:
+    """Three calls, of which the last misses for no reason."""
+    messages = [
+        {"role": "user" if at % 2 == 0 else "assistant", "content": f"m{at}"} for at in range(5)
+    ]
+    calls = [
+        {"t": 1000.0, "messages": 1, "usage": usage(0, 5000)},
+        {"t": 1010.0, "messages": 3, "usage": usage(5000, 200)},
+        {"t": 1020.0, "messages": 5, "usage": usage(0, 5300)},
+    ]
+    whole = {
+        "id": "talk",
+        "provider": "anthropic",
+        "model": "claude-sonnet-4-5",
+        "system_tokens_unknown": True,
+        "messages": messages,
+        "calls": calls,
+    }
+    return {**whole, **changed}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Callable[..., Path]:
+    def write(*lines: Json | str, name: str = "log.jsonl") -> Path:
+        file = tmp_path / name
+        data = "".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines)
+        file.write_bytes(gzip.compress(data.encode()) if name.endswith(".gz") else data.encode())
+        return file
+
+    return write
+
+
+def test_predicted_stands_beside_billed(log: Callable[..., Path]) -> None:
+    found = told(log(trace()))
+    first, second, third = found["rows"]
+    assert [row["predicted"]["read"] for row in (first, second, third)] == [0, 5000, 5200]
+    assert [row["billed"]["read"] for row in (first, second, third)] == [0, 5000, 0]
+    assert [row["exact"] for row in (first, second, third)] == [True, True, False]
+    assert (third["cause"], third["pair"], first["pair"]) == ("unexplained", True, False)
+    assert third["place"].endswith("log.jsonl:1")
+    total = found["total"]
+    assert (total["exact"], total["billed_calls"], total["right"], total["pairs"]) == (2, 3, 1, 2)
+    assert total["billed"]["read"] == 5000
+    assert found["causes"] == {"unexplained": 1}
+
+
+def test_every_token_has_a_reason(log: Callable[..., Path]) -> None:
+    for row in told(log(trace()))["rows"]:
+        bill = row["predicted"]
+        total = bill["read"] + bill["written"] + bill["uncached"]
+        assert sum(span["tokens"] for span in row["spans"]) == total
+
+
+def test_dollars_are_exact_sums(log: Callable[..., Path]) -> None:
+    """Sonnet 4.5: 3 dollars in, 15 out, reads a tenth, writes a quarter more."""
+    pytest.importorskip("genai_prices")
+    total = told(log(trace()))["total"]
+    billed = (9 * 3 + 5000 * 0.3 + 10_500 * 3.75 + 60 * 15) / 1e6
+    assert float(total["billed"]["dollars"]) == pytest.approx(billed)
+    without = ((9 + 5000 + 10_500) * 3 + 60 * 15) / 1e6
+    assert float(total["without_cache"]) == pytest.approx(without)
+
+
+def test_without_price_data_dollars_are_unknown_and_it_says_how_to_get_them(
+    log: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    file = log(trace())
+    assert "dollars unknown: dollars need price data: pip install 'anaphora[money]'" in re.sub(
+        r"\s+", " ", simulate(file).stdout
+    )
+    found = told(file)
+    assert (found["prices_missing"], found["total"]["billed"]["dollars"]) == (True, None)
+
+
+def test_the_page_names_the_causes_and_the_largest_differences(log: Callable[..., Path]) -> None:
+    page = simulate(log(trace())).stdout
+    assert re.search(r"talk +claude-sonnet-4-5 +3 +2/3 +1/2 +10,200 +5,000", page)
+    assert "1  nothing recorded explains it" in page
+    assert "talk call 2: 5,200 read expected, 0 billed, 10 s after the call before" in page
+    assert "\x1b" not in page
+
+
+def test_elsewhere_the_same_calls_are_played_by_other_rules(log: Callable[..., Path]) -> None:
+    found = told(log(trace()), "--as", "anthropic/claude-opus-4-6")
+    assert found["elsewhere"] == "anthropic/claude-opus-4-6"
+    rows = found["rows"]
+    assert [row["predicted"]["read"] for row in rows] == [0, 5003, 5203]
+    assert {row["billed"] for row in rows} == {None}
+    page = simulate(log(trace()), "--as", "deepseek/deepseek-v4-pro").stdout
+    assert "The same calls on deepseek/deepseek-v4-pro" in page
+
+
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        ("gpt-5.5", "not of the form provider/model"),
+        ("nobody/model", "unknown provider 'nobody'"),
+        ("anthropic/claude-99", "unknown model 'claude-99' of anthropic"),
+    ],
+)
+def test_elsewhere_must_be_known(log: Callable[..., Path], value: str, said: str) -> None:
+    ran = simulate(log(trace()), "--as", value)
+    assert ran.exit_code == 2
+    assert said in re.sub(r"\s+", " ", ran.stderr)
+
+
+NEGATIVE = trace(calls=[{"messages": 1, "usage": usage(-5, 0)}])
+BACKWARDS = trace(
+    id="back",
+    calls=[
+        {"t": 1000.0, "messages": 1, "usage": usage(0, 5000)},
+        {"t": 990.0, "messages": 3, "usage": usage(5000, 200)},
+    ],
+)
+BAD: list[tuple[Json | str, str]] = [
+    ('{"id": "talk", "calls": [', "truncated"),
+    (NEGATIVE, "Expected `int` >= 0"),
+    (trace(model="claude-99"), "unknown model 'claude-99' of anthropic"),
+    (trace(provider="nobody"), "unknown provider 'nobody'"),
+    (BACKWARDS, "the clock runs backwards"),
+]
+
+
+@pytest.mark.parametrize("bad, reason", BAD, ids=[reason for _, reason in BAD])
+def test_what_cannot_be_right_is_named_skipped_and_counted(
+    log: Callable[..., Path], bad: Json | str, reason: str
+) -> None:
+    file = log(trace(), "", bad)
+    ran = simulate(file)
+    assert ran.exit_code == 0
+    assert "Skipped: 1" in ran.stdout
+    (skipped,) = told(file)["skipped"]
+    assert skipped["place"] == f"{file}:3"
+    assert reason in skipped["reason"]
+    assert told(file)["total"]["exact"] >= 2  # the rest is played
+
+
+@pytest.mark.parametrize("bad, reason", BAD, ids=[reason for _, reason in BAD])
+def test_strict_refuses_it(
+    log: Callable[..., Path], run: Any, bad: Json | str, reason: str
+) -> None:
+    file = log(trace(), bad, '"also wrong"')
+    ran = run("simulate", "--strict", str(file))
+    assert ran.returncode == 2
+    assert f"{file}:2" in ran.stderr
+    assert "and 1 more" in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_a_file_that_is_cut_off_is_named_and_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    lines = "".join(json.dumps(trace(id=f"talk {at}")) + "\n" for at in range(300))
+    file = tmp_path / "cut.jsonl.gz"
+    packed = gzip.compress(lines.encode())
+    file.write_bytes(packed[: len(packed) * 2 // 3])
+    found = told(file)
+    assert found["rows"]
+    assert "cut off or damaged" in found["skipped"][0]["reason"]
+
+
+def test_files_that_are_nothing_we_know(log: Callable[..., Path]) -> None:
+    empty, other = log(name="empty.jsonl"), log({"hello": 1}, name="other.jsonl")
+    reasons = {one["place"]: one["reason"] for one in told(empty, other)["skipped"]}
+    assert reasons[str(empty)] == "nothing in it"
+    assert "say which with --format" in reasons[str(other)]
+    assert "no calls to play" in simulate(other).stdout
+
+
+def test_the_format_can_be_said(log: Callable[..., Path]) -> None:
+    found = told(log({"hello": 1}, trace()), "--format", "trace")
+    assert len(found["rows"]) == 3
+    assert "missing required field" in found["skipped"][0]["reason"]
+
+
+def test_folders_stand_for_the_files_in_them(log: Callable[..., Path], tmp_path: Path) -> None:
+    log(trace(), name="a.jsonl")
+    log(trace(), name="b.jsonl.gz")
+    (tmp_path / "notes.txt").write_text("no log")
+    found = told("--traces", tmp_path)
+    # Two of one name are told apart.
+    names = [one["conversation"] for one in found["conversations"]]
+    assert names == ["talk", f"talk ({tmp_path / 'b.jsonl.gz'}:1)"]
+    assert told(tmp_path)["total"] == found["total"]
+
+
+def test_nothing_to_read_is_a_usage_error() -> None:
+    ran = simulate()
+    assert ran.exit_code == 2
+    assert "name a file, or a folder with --traces" in ran.stderr
+
+
+def test_sessions_are_recognised() -> None:
+    found = told(SESSION)
+    assert (found["total"]["calls"], found["total"]["exact"]) == (7, 6)
+    assert found["causes"] == {"unexplained": 1}
+
+
+class TestPlot:
+    def drawn(self, tmp_path: Path, *arguments: object) -> ElementTree.Element:
+        out = tmp_path / "out.svg"
+        assert simulate(*arguments, "--plot", out).exit_code == 0
+        return ElementTree.parse(out).getroot()
+
+    @staticmethod
+    def of(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
+        return [one for one in root.iter() if one.get("class") == kind]
+
+    def test_bars_are_in_proportion(self, log: Callable[..., Path], tmp_path: Path) -> None:
+        root = self.drawn(tmp_path, log(trace()))
+        read = [one for one in self.of(root, "read") if one.get("height") != "11"]
+        written = [one for one in self.of(root, "written") if one.get("height") != "11"]
+        assert (len(read), len(written)) == (1, 3)
+        heights = [float(one.get("height", "")) for one in (*read, written[0])]
+        assert heights[0] == pytest.approx(heights[1], rel=0.01)  # 5000 each
+
+    def test_both_bills_rise_and_the_cached_one_is_the_lower(self, tmp_path: Path) -> None:
+        root = self.drawn(tmp_path, SESSION)
+        ends = {}
+        for kind in ("bill", "full"):
+            (line,) = (one for one in self.of(root, kind) if one.get("points"))
+            heights = [float(point.split(",")[1]) for point in line.get("points", "").split()]
+            assert heights == sorted(heights, reverse=True)
+            ends[kind] = heights[-1]
+        assert ends["full"] < ends["bill"]  # y grows downwards
+
+    def test_text_is_escaped(self, log: Callable[..., Path], tmp_path: Path) -> None:
+        root = self.drawn(tmp_path, log(trace(id="<script>&'\"")))
+        title = next(one for one in root.iter() if one.tag.endswith("title"))
+        assert title.text is not None
+        assert title.text.startswith("<script>&'\"")
+
+    def test_many_turns_share_a_bar(self, log: Callable[..., Path], tmp_path: Path) -> None:
+        calls = [{"t": float(at), "messages": 1, "usage": usage(0, 5000)} for at in range(1000)]
+        root = self.drawn(tmp_path, log(trace(calls=calls)))
+        assert len(self.of(root, "written")) <= 240 + 1
+
+    def test_without_prices_it_is_in_tokens(
+        self, log: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "genai_prices", None)
+        root = self.drawn(tmp_path, log(trace()))
+        texts = {one.text for one in root.iter()}
+        assert "input tokens at full price so far" in texts
+
+    def test_nothing_to_draw_is_an_empty_picture(
+        self, log: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        root = self.drawn(tmp_path, log({"hello": 1}))
+        assert not [one for one in self.of(root, "read") if one.get("height") != "11"]
+
+
+def test_options_are_completed(run: Any) -> None:
+    line = "anaphora simulate --as anthropic/claude-opus-5-"
+    found = run(_ANAPHORA_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="3")
+    assert found.stdout == "plain,anthropic/claude-opus-5-5\n"
+
+
+def test_recorded_exchanges_are_a_request_log() -> None:
+    file = SHARED / "exchanges" / "exchanges.jsonl.gz"
+    if not file.exists():
+        pytest.skip(f"no recorded exchanges at {file}")
+    found = told(file)
+    assert found["total"]["billed_calls"] > 690
+    assert found["total"]["exact"] / found["total"]["billed_calls"] > 0.9
+    assert len(found["passed_over"]) == 10  # answered with an error
+    assert {one["reason"] for one in found["skipped"]} == {
+        "wire: no wire 'bedrock'; there are anthropic, openai_chat, openai_responses, ollama, gemini",
+        "response: the stream ends in an error",
+    }
