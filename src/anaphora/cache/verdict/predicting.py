@@ -1,0 +1,72 @@
+"""What should have been read: by the rules, from the call before and nothing else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
+from anaphora.catalog import CacheRules
+from anaphora.rendered import Rendered
+
+from .rules import explicit
+from .values import Sent
+
+#: Between two calls whose times nobody knows: long enough to be visible, too short to expire.
+_SOON = 60.0
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    left: int
+    """Tokens that the call before left to be read."""
+    read: int
+    """Tokens that this one reads by the rules."""
+    outcome: Outcome
+    """What this one is billed, by the rules."""
+    exact: bool
+    """Markers say to the token what is kept; otherwise it is about that much."""
+    scale: float
+    """Billed tokens for each that was estimated."""
+
+
+def predict(
+    earlier: Sent, later: Sent, rules: CacheRules, outcome: Outcome | None = None
+) -> Prediction:
+    """`outcome` is the prediction of a simulator that has seen more than these two calls."""
+    simulator = Simulator(rules)
+    start = earlier.at if earlier.at is not None else 0.0
+    then = later.at if earlier.at is not None and later.at is not None else start + _SOON
+    wrote = simulator.call(
+        RenderedPrompt(earlier.rendered, earlier.marks),
+        at=start,
+        began=earlier.began,
+        scope=earlier.route,
+    )
+    if outcome is None:
+        prompt = RenderedPrompt(later.rendered, later.marks)
+        outcome = simulator.predict(prompt, at=max(start, then), scope=later.route)
+        known = False
+    else:
+        known = True
+    usage = earlier.usage
+    estimated = wrote.read + sum(wrote.written.values())
+    total = wrote.total
+    scale = usage.input / total if usage is not None and usage.input and total else 1.0
+    if not estimated and not explicit(rules):
+        granule = rules.granule_tokens.value
+        kept = round(total * scale) // granule * granule
+        left = kept if kept >= max(1, rules.minimum_tokens.value) else 0
+    elif usage is not None and usage.read is not None:
+        left = usage.read + (usage.written_total or 0)
+    else:
+        left = estimated
+    read = outcome.read if known else _scaled(outcome.read, estimated, left, scale)
+    return Prediction(left=left, read=read, outcome=outcome, exact=estimated > 0, scale=scale)
+
+
+def _scaled(read: int, estimated: int, left: int, scale: float) -> int:
+    """In the provider's tokens; what is all of it by the estimate is all of it."""
+    return left if estimated and read == estimated else round(read * scale)
+
+
+def tokens_before(rendered: Rendered, offset: int, scale: float) -> int:
+    return round(rendered.tokens_in(offset) * scale)
