@@ -6,7 +6,14 @@ import pytest
 from msgspec.structs import replace
 from support.tracing import assistant, at, bill, calls_tool, talk, tool, user
 
-from anaphora.cache.trace import Predicted, Predictor, Trace, TraceCall, TraceMessage
+from anaphora.cache.trace import (
+    Predicted,
+    Predictor,
+    Trace,
+    TraceCall,
+    TraceMessage,
+    TraceUsage,
+)
 
 LOOP = [user("q"), calls_tool("one"), tool("one"), calls_tool("two"), tool("two"), assistant("a")]
 
@@ -37,6 +44,18 @@ def test_the_clock_is_known_before_the_call(gap: float, read: int) -> None:
     trace = talk(at(0, 1, bill(written=5000)), at(gap, 3, bill(read=read, written=10)))
     last = play(trace)[-1]
     assert (last.outcome.read, last.exact, last.cause) == (read, True, None)
+
+
+@pytest.mark.parametrize("gap, read", [(3599, 5000), (3601, 0)])
+def test_what_was_written_for_an_hour_lives_for_an_hour(gap: float, read: int) -> None:
+    hour = TraceUsage(cache_write_1h=5000)
+    assert reads(talk(at(0, 1, hour), at(gap, 3, None))) == [0, read]
+
+
+def test_a_split_bill_tells_where_the_longer_part_ends() -> None:
+    both = TraceUsage(cache_write_1h=4000, cache_write_5m=1000)
+    calls = at(0, 1, both), at(200, 3, None), at(600, 5, None)
+    assert reads(talk(*calls)) == [0, 5000, 4000]
 
 
 def test_a_prediction_does_not_know_its_own_bill() -> None:
@@ -154,6 +173,12 @@ def test_elsewhere_the_bills_tell_only_the_lengths() -> None:
     assert [call.outcome.total for call in played] == [5000, 5300, 5400]
     assert [call.outcome.read for call in played] == [0, 5000, 5300]
     assert played[0].model == "claude-opus-4-6"
+
+
+def test_elsewhere_a_marker_asks_for_a_lifetime_that_exists_there() -> None:
+    trace = talk(at(0, 1, bill(written=5000), breakpoints=((0, "1h"),)))
+    (call,) = play(trace, elsewhere=("openai", "gpt-6-astra"))
+    assert call.outcome.written.keys() == {"30m"}
 
 
 def test_elsewhere_counts_are_in_that_models_tokens() -> None:

@@ -8,6 +8,7 @@ from anaphora import catalog
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
+from anaphora.values import Ttl
 
 from .form import Trace, TraceCall, TraceUsage
 from .notes import Parameters
@@ -37,6 +38,8 @@ class Playing:
         self.scope = trace.group or trace.id
         self.scale = 1.0
         """How many tokens were billed for each that was estimated."""
+        self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
+        """How long the assumed markers ask for, by the bills: before the messages, and behind."""
         self._parameters = Parameters(trace)
         self._keys: list[tuple[Hashable, Hashable]] = []
         """Of the last call's blocks: identity, and the key of the prefix that it ends."""
@@ -89,6 +92,18 @@ class Playing:
     def remembers(self, billed: TraceUsage) -> bool:
         """Whether a call reads exactly what some earlier one has left."""
         return billed.cache_read in self._left
+
+    def learn_ttls(self, billed: TraceUsage) -> int | None:
+        """What a bill tells of the markers' lifetimes; and where the first stands, when they
+        differ: "read A, 1h-write B−A, 5m-write C−B"."""
+        if not billed.cache_write_1h:
+            self.ttls = (self.ttls[0], "5m") if billed.cache_write_5m else self.ttls
+            return None
+        if not billed.cache_write_5m:
+            self.ttls = ("1h", "1h")
+            return None
+        self.ttls = ("1h", "5m")
+        return billed.cache_read + billed.cache_write_1h
 
     def measure(self, keys: list[Hashable], billed: TraceUsage, anchors: Anchors) -> None:
         """How long a prompt is in another model's tokens."""

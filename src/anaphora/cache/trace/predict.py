@@ -124,7 +124,7 @@ class Predictor:
         # Of a beginning that is not in the trace a marker is assumed once a bill has shown one.
         unknown = trace.system_tokens_unknown and self._elsewhere is None
         lead = not unknown or anchors.knows(keys[first - 1 : first])
-        prompt = prompt_of(call, blocks, first, sizes, rules, knobs, lead=lead)
+        prompt = prompt_of(call, blocks, first, sizes, rules, knobs, lead, conversation.ttls)
         outcome = simulator.predict(prompt, at=at, scope=scope)
         billed, older = call.usage, False
         if billed is not None and keys and self._elsewhere is None:
@@ -132,11 +132,15 @@ class Predictor:
                 # Others of the same account begin alike: that much is the system prompt.
                 anchors.learn(keys[first - 1], billed.cache_read)
                 lead = True
+            until = conversation.learn_ttls(billed)
+            if unknown and until is not None:
+                anchors.learn(keys[first - 1], until)
+                lead = True
             older = conversation.remembers(billed)
             conversation.learn(keys, billed, anchors, rules, sum(sizes))
             # What it left in the cache is as long as the bill says.
             sizes = anchors.sizes(keys, estimates, 1.0)
-            prompt = prompt_of(call, blocks, first, sizes, rules, knobs, lead=lead)
+            prompt = prompt_of(call, blocks, first, sizes, rules, knobs, lead, conversation.ttls)
         simulator.call(prompt, at=at, scope=scope)
         known = before.usage if before is not None else None
         began = before.at if before is not None else None

@@ -150,14 +150,17 @@ def prompt_of(
     sizes: list[int],
     rules: CacheRules,
     knobs: dict[str, bytes],
-    *,
     lead: bool,
+    ttls: tuple[Ttl, Ttl],
 ) -> TokenRuns:
-    """`lead`: the end of what stands before the messages is marked, where no marks are recorded."""
+    """Where no markers are recorded, one is assumed behind the last message, and with `lead` one
+    behind what stands before the messages; `ttls` are theirs, the later last."""
     explicit = rules.mechanism.value == "explicit"
     return TokenRuns(
         [(block.identity, size) for block, size in zip(blocks, sizes, strict=True)],
-        markers=_markers(call, blocks, first, lead=lead) if explicit or call.breakpoints else (),
+        markers=_lawful(_markers(call, blocks, first, lead, ttls), rules)
+        if explicit or call.breakpoints
+        else (),
         automatic=_automatic(rules),
         kinds=[block.kind for block in blocks],
         sections=[block.section for block in blocks],
@@ -173,7 +176,19 @@ def _automatic(rules: CacheRules) -> Ttl | None:
     return rules.default_ttl.value
 
 
-def _markers(call: TraceCall, blocks: list[Block], first: int, *, lead: bool) -> tuple[Marker, ...]:
+def _lawful(markers: tuple[Marker, ...], rules: CacheRules) -> tuple[Marker, ...]:
+    """For a lifetime that this provider does not have, its usual one: the call may be played
+    somewhere else than it was made for."""
+    known = rules.ttls.value
+    usual = rules.default_ttl.value if rules.default_ttl is not None else known[-1]
+    return tuple(
+        marker if marker.ttl in known else Marker(marker.position, usual) for marker in markers
+    )
+
+
+def _markers(
+    call: TraceCall, blocks: list[Block], first: int, lead: bool, ttls: tuple[Ttl, Ttl]
+) -> tuple[Marker, ...]:
     places: dict[int, Ttl] = {}
     for where, ttl in call.breakpoints or ():
         lifetime = _TTLS.get(str(ttl), "5m")
@@ -183,9 +198,8 @@ def _markers(call: TraceCall, blocks: list[Block], first: int, *, lead: bool) ->
             places[first + where] = lifetime
     if call.breakpoints is None:
         leading = sum(block.section != "messages" for block in blocks)
-        for position in (leading - 1 if lead else -1, len(blocks) - 1):
-            if position >= 0:
-                places[position] = "5m"
+        assumed = zip((leading - 1 if lead else -1, len(blocks) - 1), ttls, strict=True)
+        places |= {position: ttl for position, ttl in assumed if position >= 0}
     return tuple(Marker(position, places[position]) for position in sorted(places))
 
 
