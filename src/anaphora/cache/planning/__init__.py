@@ -20,9 +20,13 @@ from anaphora.values import TTL_SECONDS, Notice, Ttl
 from .gaps import Gaps
 from .memory import AppMemory
 from .places import Places, places
-from .prices import best_ttl
+from .prices import best_ttl, by_itself, expected_cost
 
 __all__ = ["AppMemory", "Gaps", "Planner"]
+
+
+#: What another way of caching must cost, of what the present one does, to be taken.
+_WORTH_A_CHANGE = 0.9
 
 
 class Planner:
@@ -32,6 +36,7 @@ class Planner:
         self._memory = memory
         self._rules = memory.rules
         self._gaps = Gaps()
+        self._prompt: tuple[Rendered, RenderedPrompt] | None = None
         self._written: tuple[int, Hashable, float] | None = None
         """The deepest block that was written, its key, and when that expires."""
 
@@ -41,7 +46,7 @@ class Planner:
         if rules.mechanism.value == "implicit" or not rules.slots.value:
             return Plan()
         found = places(rendered)
-        prompt = RenderedPrompt(rendered, Plan())
+        prompt = self._said(rendered)
         own = self._own(prompt, found, at)
         slots = rules.slots.value
         if rendered.automatic is not None:
@@ -63,9 +68,9 @@ class Planner:
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
     ) -> Outcome:
         """Notes that a call was made, and says what it reads and writes by the rules."""
-        prompt = RenderedPrompt(rendered, plan)
+        prompt = self._said(rendered).marked(plan)
         shared = places(rendered).shared
-        outcome = self._memory.call(prompt, shared, at, began)
+        outcome = self._memory.call(prompt, shared, id(self), at, began)
         self._gaps.use(at)
         minimum = self._rules.minimum_tokens.value
         for mark in reversed(plan.marks):
@@ -75,12 +80,36 @@ class Planner:
                 break
         return outcome
 
+    def _lifetime(self, at: float) -> Ttl | None:
+        """The lifetime that pays for the history. Where a provider caches by itself as well, going
+        from one way to the other gives up what the first has kept: a small gain is not worth it."""
+        usual = self._memory.usual()
+        best = best_ttl(self._rules, self._gaps, at, usual)
+        if by_itself(self._rules) is None or self._gaps.count == 0:
+            return best
+        if (best is None) == (self._written is None):
+            return best
+        other = self._rules.ttls.value[-1] if best is None else None
+        gain = expected_cost(self._rules, self._gaps, best, at, usual)
+        return (
+            best
+            if gain < _WORTH_A_CHANGE * expected_cost(self._rules, self._gaps, other, at, usual)
+            else other
+        )
+
+    def _said(self, rendered: Rendered) -> RenderedPrompt:
+        if self._prompt is None or self._prompt[0] is not rendered:
+            self._prompt = rendered, RenderedPrompt(rendered, Plan())
+        return self._prompt[1]
+
     def _own(self, prompt: RenderedPrompt, found: Places, at: float) -> Mapping[int, Ttl]:
         """The planner's own marks, the most valuable first."""
         rules = self._rules
         minimum = rules.minimum_tokens.value
-        history = best_ttl(rules, self._gaps)
+        history = self._lifetime(at)
         marks: dict[int, Ttl] = {}
+        if history is None and by_itself(rules) is not None:
+            return marks  # what it caches by itself, it caches only where nothing is marked
 
         def place(position: int | None, ttl: Ttl | None) -> None:
             if position is not None and ttl is not None and prompt.tokens(position) >= minimum:
@@ -91,9 +120,12 @@ class Planner:
             place(self._last_write(prompt, found.tail, at), history)
         if found.shared is not None:
             used = self._memory.uses(prompt.key(found.shared))
-            kept = best_ttl(rules, used if used.count else self._gaps)
-            place(found.shared, _longer(kept, history))
-        place(found.frozen, history)
+            kept = _longer(best_ttl(rules, used, at) if used.count else history, history)
+            place(found.shared, kept)
+            place(found.frozen, history)
+            place(found.first, kept)
+        else:
+            place(found.frozen, history)
         return marks
 
     def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:

@@ -8,6 +8,8 @@ from collections import deque
 _BELIEF = ((300.0, 0.9), (3600.0, 0.98))
 #: How many pauses that belief is worth.
 _WEIGHT = 0.5
+#: How often something is used again, when nobody knows.
+SOME = 8
 #: Pauses that are remembered; what was long ago says little about what comes.
 _MOST = 64
 
@@ -15,29 +17,48 @@ _MOST = 64
 class Gaps:
     """The pauses between uses of a prefix."""
 
-    __slots__ = ("_last", "_seen", "count")
+    __slots__ = ("_last", "_seen", "_short", "count")
 
     def __init__(self) -> None:
-        self._seen: deque[float] = deque(maxlen=_MOST)
+        self._seen: deque[float] = deque()
+        self._short: dict[float, int] = {}
+        """How many of them were no longer than what somebody asked for."""
         self._last: float | None = None
         self.count = 0
         """Uses so far."""
 
     def use(self, at: float) -> None:
         if self._last is not None:
-            self._seen.append(max(0.0, at - self._last))
+            self._note(max(0.0, at - self._last), 1)
+            if len(self._seen) > _MOST:
+                self._note(self._seen[0], -1)
         self._last = at
         self.count += 1
 
-    def within(self, seconds: float) -> float:
-        """How likely the next use comes within so many seconds."""
-        short = sum(1 for gap in self._seen if gap <= seconds)
-        return (_WEIGHT * _believed(seconds) + short) / (_WEIGHT + len(self._seen))
+    def _note(self, gap: float, change: int) -> None:
+        if change > 0:
+            self._seen.append(gap)
+        else:
+            self._seen.popleft()
+        for seconds in self._short:
+            if gap <= seconds:
+                self._short[seconds] += change
 
-    @property
-    def horizon(self) -> int:
-        """How many more uses to expect: about as many as there were, and at least a few."""
-        return max(3, self.count)
+    def within(self, seconds: float, at: float) -> float:
+        """How likely the use after one at `at` comes within so many seconds."""
+        short, seen = self._short.get(seconds), len(self._seen)
+        if short is None:
+            short = self._short[seconds] = sum(gap <= seconds for gap in self._seen)
+        if self._last is not None:
+            seen += 1
+            short += at - self._last <= seconds
+        return (_WEIGHT * _believed(seconds) + short) / (_WEIGHT + seen)
+
+    def horizon(self, usual: float | None = None) -> float:
+        """How many more uses to expect: about as many as there were, and at least some, unless
+        it is usually over before."""
+        left = SOME if usual is None else min(SOME, usual - self.count)
+        return max(left, self.count, 1)
 
 
 def _believed(seconds: float) -> float:

@@ -8,10 +8,12 @@ from collections.abc import Hashable
 from anaphora.cache.simulator import Outcome, Prompt, Simulator
 from anaphora.catalog import CacheRules
 
-from .gaps import Gaps
+from .gaps import SOME, Gaps
 
 #: Beginnings whose use is remembered.
 _MOST = 4096
+#: A conversation that was not heard of for so long has ended, as far as one can tell.
+_SILENCE = 600.0
 
 
 class AppMemory:
@@ -21,6 +23,14 @@ class AppMemory:
         self.rules = rules
         self.simulator = Simulator(rules)
         self._shared: OrderedDict[Hashable, Gaps] = OrderedDict()
+        self._talking: OrderedDict[int, float] = OrderedDict()
+        """Conversations that may go on, and when each was last heard of."""
+        self._went_on = 0
+        self._ended = 0
+
+    def usual(self) -> float:
+        """How many calls a conversation has here: how often one went on for each that ended."""
+        return 1 + (self._went_on + SOME) / (self._ended + 1)
 
     def uses(self, key: Hashable) -> Gaps:
         """How a beginning is used by all conversations that share it."""
@@ -33,7 +43,21 @@ class AppMemory:
             self._shared.move_to_end(key)
         return gaps
 
-    def call(self, prompt: Prompt, shared: int | None, at: float, began: float | None) -> Outcome:
+    def call(
+        self,
+        prompt: Prompt,
+        shared: int | None,
+        conversation: int,
+        at: float,
+        began: float | None,
+    ) -> Outcome:
+        """Notes a call of a conversation, and plays it."""
+        self._went_on += conversation in self._talking
+        self._talking[conversation] = at
+        self._talking.move_to_end(conversation)
+        while at - next(iter(self._talking.values())) > _SILENCE:
+            self._talking.popitem(last=False)
+            self._ended += 1
         if shared is not None:
             self.uses(prompt.key(shared)).use(at)
         return self.simulator.call(prompt, at=at, began=began)

@@ -17,11 +17,13 @@ class Places(msgspec.Struct, frozen=True):
     """The end of what stays until the next compaction."""
     shared: int | None
     """The end of what other conversations begin with, too: tools, identity, guides."""
+    first: int | None
+    """The end of what is hashed first, which outlives a change of what follows."""
 
 
 def places(rendered: Rendered) -> Places:
     """Costs the number of runs, and a few steps back from each place."""
-    tail = shared = None
+    tail = shared = leading = None
     first = 0
     for run in rendered.runs:
         last = min(run.count, rendered.cacheable - first) - 1
@@ -29,6 +31,7 @@ def places(rendered: Rendered) -> Places:
             found = _markable(run, last)
             if found is not None:
                 if run.section != "messages" or run.role is SegmentRole.STABLE_PREFIX:
+                    leading = first + found if leading is None else leading
                     shared = first + found
                 elif rendered.messages_cacheable:
                     tail = first + found
@@ -38,7 +41,7 @@ def places(rendered: Rendered) -> Places:
         run, at = rendered.locate(rendered.frozen)
         found = _markable(run, at)
         frozen = None if found is None else rendered.frozen - at + found
-    return Places(tail, frozen, shared)
+    return Places(tail, frozen, shared, leading)
 
 
 def _markable(run: Run, position: int) -> int | None:

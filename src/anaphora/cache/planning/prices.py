@@ -13,22 +13,43 @@ def write_price(rules: CacheRules, ttl: Ttl) -> float:
     return 1.0 if figure is None else figure.value
 
 
-def expected_cost(rules: CacheRules, gaps: Gaps, ttl: Ttl | None) -> float:
-    """What one token of a prefix costs over the uses to come: kept for so long, or never.
+def by_itself(rules: CacheRules) -> tuple[Ttl, float] | None:
+    """How long, and at what price, a provider caches what nobody marked; None where it does not."""
+    if rules.mechanism.value != "both" or rules.default_ttl is None:
+        return None
+    if rules.automatic_breakpoint.value not in ("granules", "units"):
+        return None
+    price = rules.read_price if rules.automatic_read_price is None else rules.automatic_read_price
+    return rules.default_ttl.value, price.value
 
-    A kept token is written once, read at every use within its lifetime, and written again after a
-    longer pause.
+
+def expected_cost(
+    rules: CacheRules, gaps: Gaps, ttl: Ttl | None, at: float, usual: float | None = None
+) -> float:
+    """What one token of a prefix costs over the uses to come: marked for so long, or not marked.
+
+    A marked token is written once, read at every use within its lifetime, and written again after
+    a longer pause. One that is not is paid for at every use, unless the provider caches by itself.
     """
-    uses = gaps.horizon
+    uses = gaps.horizon(usual)
+    write, read = 1.0, 1.0
+    if ttl is not None:
+        write, read = write_price(rules, ttl), rules.read_price.value
+    elif (own := by_itself(rules)) is not None:
+        ttl, read = own
     if ttl is None:
         return 1.0 + uses
-    write, read = write_price(rules, ttl), rules.read_price.value
-    found = gaps.within(TTL_SECONDS[ttl])
+    found = gaps.within(TTL_SECONDS[ttl], at)
     return write + uses * (found * read + (1 - found) * write)
 
 
-def best_ttl(rules: CacheRules, gaps: Gaps) -> Ttl | None:
-    """The lifetime that pays for these pauses; None where nothing does."""
-    choices: list[Ttl | None] = [None, *reversed(rules.ttls.value)]
+def best_ttl(rules: CacheRules, gaps: Gaps, at: float, usual: float | None = None) -> Ttl | None:
+    """The lifetime that pays for these pauses; None where no marker does. `usual` is how often
+    something like it is used in all, where that is known."""
+    best, least = None, expected_cost(rules, gaps, None, at, usual)
     # The shorter one on a tie: it binds less.
-    return min(choices, key=lambda ttl: expected_cost(rules, gaps, ttl))
+    for ttl in reversed(rules.ttls.value):
+        cost = expected_cost(rules, gaps, ttl, at, usual)
+        if cost < least:
+            best, least = ttl, cost
+    return best

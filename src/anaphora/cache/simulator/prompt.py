@@ -7,6 +7,7 @@ is looked at, not what was ever said.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -92,18 +93,31 @@ class RenderedPrompt(Prompt):
         self._rendered = rendered
         self._tokens = tokens
         self._runs: list[tuple[Run, int, list[bytes]]] = []
-        first, before = 0, b""
+        self._offsets: list[int] = []
+        """Where the blocks of each run begin, in bytes of the prompt."""
+        first, offset, before = 0, 0, b""
         for run in rendered.runs:
             keys = _chain(run, before)
             self._runs.append((run, first, keys))
+            self._offsets.append(offset + len(run.lead))
             first += run.count
+            offset += run.size
             before = keys[run.count - 1]
         self._count = first
+        self.knobs = dict(rendered.envelope.knobs)
+        self._plan(plan)
+
+    def _plan(self, plan: Plan) -> None:
         self.markers = tuple(Marker(mark.chunk, mark.ttl) for mark in plan.marks)
         self.automatic = plan.automatic
-        self.knobs = dict(rendered.envelope.knobs)
         if plan.held is not None:
             self.held, self.handle = plan.held.chunks, plan.held.handle
+
+    def marked(self, plan: Plan) -> RenderedPrompt:
+        """The same call with another plan."""
+        other = copy.copy(self)
+        other._plan(plan)
+        return other
 
     def __len__(self) -> int:
         return self._count
@@ -123,7 +137,13 @@ class RenderedPrompt(Prompt):
             return 0
         if self._tokens is not None:
             return self._tokens[position]
-        return self._rendered.tokens_in(self._rendered.offset(position + 1))
+        for index in range(len(self._runs) - 1, -1, -1):
+            run, first, _ = self._runs[index]
+            if position >= first:
+                return self._rendered.tokens_in(
+                    self._offsets[index] + run.log.ends[position - first]
+                )
+        raise IndexError(position)
 
     def kind(self, position: int) -> Kind:
         run, at, _ = self._at(position)

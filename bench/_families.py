@@ -1,0 +1,122 @@
+"""Made-up conversations, one family of them after the other; and those of recorded traces."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from anaphora.prompt import Call, Params, PromptBlock, PromptIR
+from anaphora.values import Conversation, Message, Tool, ToolCall, ToolResult
+
+Pair = tuple[int, int]
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a family's conversations look like."""
+
+    calls: int
+    tools: int
+    tool_words: int
+    system_words: int
+    user_words: Pair
+    answer_words: Pair
+    result_words: Pair
+    results: Pair
+    pause: Pair
+    loop: Pair
+    idle: Pair
+    conversations: int = 1
+    starts: Pair = (0, 0)
+    state_words: int = 0
+    compact_every: int = 0
+    tool_added_at: int = 0
+    apart: bool = False
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """One call of a family: when, by which conversation, and what it says."""
+
+    at: float
+    conversation: int
+    call: Call
+
+
+def families() -> tuple[list[int], dict[str, Shape]]:
+    told = tomllib.loads((Path(__file__).parent / "families.toml").read_text())
+    shapes = {
+        name: msgspec.convert({**told["defaults"], **row}, Shape)
+        for name, row in told["family"].items()
+    }
+    return told["seeds"], shapes
+
+
+def calls(shape: Shape, seed: int, model: str) -> list[Sent]:
+    """All calls of a family in the order they are made."""
+    chance = random.Random(seed)
+    tools = tuple(_tool(chance, at, shape) for at in range(shape.tools + 1))
+    system = (PromptBlock.cached_long("identity", _words(chance, shape.system_words)),)
+    sent: list[Sent] = []
+    start = 0.0
+    for conversation in range(shape.conversations):
+        sent += _conversation(chance, shape, model, tools, system, conversation, start)
+        start += chance.uniform(*shape.starts)
+    return sorted(sent, key=lambda each: each.at)
+
+
+def _conversation(
+    chance: random.Random,
+    shape: Shape,
+    model: str,
+    tools: tuple[Tool, ...],
+    system: tuple[PromptBlock, ...],
+    conversation: int,
+    at: float,
+) -> Iterator[Sent]:
+    talk = Conversation().append(_user(chance, shape))
+    left = chance.randint(*shape.loop)
+    for turn in range(shape.calls):
+        offered = tools if shape.tool_added_at and turn >= shape.tool_added_at else tools[:-1]
+        tail = [Message.user(_words(chance, shape.state_words))] if shape.state_words else []
+        ir = PromptIR.chat(talk, system=system, tail=tail)
+        params = Params(max_tokens=1000)
+        yield Sent(at, conversation, Call(ir=ir, model=model, tools=offered, params=params))
+        left -= 1
+        if left > 0:
+            asked = [
+                ToolCall(f"c{turn}_{n}", tools[n % shape.tools].name, f'{{"a":{n}}}')
+                for n in range(chance.randint(*shape.results))
+            ]
+            talk = talk.append(Message.assistant(*asked))
+            results = [
+                ToolResult(c.id, _words(chance, chance.randint(*shape.result_words))) for c in asked
+            ]
+            talk = talk.append(Message(role="tool", parts=tuple(results)))
+            at += chance.uniform(*shape.pause)
+        else:
+            left = chance.randint(*shape.loop)
+            talk = talk.append(
+                Message.assistant(_words(chance, chance.randint(*shape.answer_words)))
+            )
+            if shape.compact_every and (turn + 1) % shape.compact_every < shape.loop[1]:
+                talk = Conversation().append(Message.user(_words(chance, 400)))
+                talk = talk.append(Message.assistant("Understood."))
+            talk = talk.append(_user(chance, shape))
+            at += chance.uniform(*shape.idle)
+
+
+def _tool(chance: random.Random, at: int, shape: Shape) -> Tool:
+    return Tool(f"tool_{at:02}", _words(chance, shape.tool_words))
+
+
+def _user(chance: random.Random, shape: Shape) -> Message:
+    return Message.user(_words(chance, chance.randint(*shape.user_words)))
+
+
+def _words(chance: random.Random, count: int) -> str:
+    return " ".join(
+        "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=5)) for _ in range(count)
+    )

@@ -1,0 +1,291 @@
+"""What the planner's breakpoints cost, beside other strategies and beside perfect foresight.
+
+    python bench/planner.py [--quick] [--traces DIR]
+
+Every strategy marks the same requests; the simulator bills them by the provider's rules, in
+multiples of the uncached input price. Foresight is a lower bound for whoever marks: every block by
+itself, written, kept and read as it would have been best, without slots, minimum or look-back.
+The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+
+import _families as made
+
+from anaphora import cache, catalog, wire
+from anaphora.cache.planning import AppMemory, Planner
+from anaphora.cache.planning.prices import by_itself
+from anaphora.cache.simulator import RenderedPrompt, Simulator
+from anaphora.catalog import CacheRules
+from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.values import TTL_SECONDS, Ttl
+
+#: Providers with explicit caching, each with a model and how its wire is called.
+PROVIDERS = {
+    "anthropic": ("claude-sonnet-4-5", "anthropic"),
+    "anthropic 0.05": ("claude-opus-5-5", "anthropic"),
+    "minimax": ("MiniMax-M2.7", "minimax/anthropic"),
+    "alibaba": ("qwen3-max", "alibaba"),
+    "openai": ("gpt-5.6", "openai"),
+}
+
+Strategy = Callable[[Rendered, float, int], Plan]
+
+
+class Game:
+    """One provider's way to say and bill a family."""
+
+    def __init__(self, name: str, model: str, spoken: str) -> None:
+        provider = wire.provider_of(spoken)
+        self.name = name
+        self.model = model
+        self.codec = wire.get(spoken)
+        self.profile = catalog.profile(provider, model)
+        row = spoken.partition("/")[2] or wire.dialect_of(spoken).wire
+        self.rules = catalog.rules(provider, model, row)
+
+    def render(self, sent: list[made.Sent]) -> list[tuple[float, int, Rendered]]:
+        last: dict[int, Rendered] = {}
+        rendered = []
+        for each in sent:
+            now = self.codec.render(each.call, self.profile, last.get(each.conversation))
+            last[each.conversation] = now
+            rendered.append((each.at, each.conversation, now))
+        return rendered
+
+
+def bill(rules: CacheRules, rendered: list[tuple[float, int, Rendered]], plan: Strategy) -> float:
+    simulator = Simulator(rules)
+    total = 0.0
+    for at, conversation, now in rendered:
+        chosen = plan(now, at, conversation)
+        outcome = simulator.call(RenderedPrompt(now, chosen), at=at)
+        read = rules.read_price.value
+        if not chosen.marks and rules.automatic_read_price is not None:
+            read = rules.automatic_read_price.value
+        total += outcome.uncached + outcome.read * read
+        total += sum(
+            tokens * (rules.write_price[ttl].value if ttl in rules.write_price else 1.0)
+            for ttl, tokens in outcome.written.items()
+        )
+    return total
+
+
+def foresight(rules: CacheRules, rendered: list[tuple[float, int, Rendered]]) -> float:
+    """What nobody can beat who marks: each block by itself, at its best. Where a provider caches
+    by itself what nobody marks, the better of the two ways: each gives up what the other keeps."""
+    marked = _marked_bound(rules, rendered)
+    return marked if by_itself(rules) is None else min(marked, bill(rules, rendered, nothing))
+
+
+def _marked_bound(rules: CacheRules, rendered: list[tuple[float, int, Rendered]]) -> float:
+    """A block that takes no marker is kept only together with the next block that does, so what
+    counts for it is when that one comes again."""
+    uses: dict[tuple[Hashable, Hashable], list[float]] = defaultdict(list)
+    sizes: dict[tuple[Hashable, Hashable], int] = {}
+    for at, _, now in rendered:
+        prompt = RenderedPrompt(now, Plan())
+        found: Hashable = None
+        for position in range(len(prompt) - 1, -1, -1):
+            key = prompt.key(position)
+            found = key if prompt.may_mark(position) else found
+            uses[key, found].append(at)
+            sizes[key, found] = prompt.tokens(position) - prompt.tokens(position - 1)
+    read = rules.read_price.value
+    writes = {ttl: figure.value for ttl, figure in rules.write_price.items()}
+
+    @functools.cache
+    def best(times: tuple[float, ...], kept: bool) -> float:
+        """The cheapest way to send one token at these times; `kept` where a marker can keep it."""
+        states: dict[Ttl | None, float] = {None: 0.0}
+        last = float("-inf")
+        for at in times:
+            after: dict[Ttl | None, float] = {}
+            for state, cost in states.items():
+                choices: list[tuple[Ttl | None, float]] = [(None, 1.0)]
+                if state is not None and at - last <= TTL_SECONDS[state]:
+                    choices = [(state, read)]
+                elif kept:
+                    choices += list(writes.items())
+                for reached, price in choices:
+                    after[reached] = min(after.get(reached, float("inf")), cost + price)
+            states, last = after, at
+        return min(states.values())
+
+    return sum(best(tuple(times), key[1] is not None) * sizes[key] for key, times in uses.items())
+
+
+# ── Strategies ───────────────────────────────────────────────────────────────────────────────────
+
+
+def nothing(_: Rendered, __: float, ___: int) -> Plan:
+    return Plan()
+
+
+def automatic(rendered: Rendered, _: float, __: int) -> Plan:
+    if not rendered.request_markers:
+        return Plan(marks=_marks(rendered, [_last(rendered, "messages")]))
+    return Plan(automatic=_shortest(rendered.request_markers))
+
+
+def system_and_two_users(rendered: Rendered, _: float, __: int) -> Plan:
+    return Plan(marks=_marks(rendered, [_last(rendered, "system"), *_users(rendered, 2)]))
+
+
+def tool_system_user(rendered: Rendered, _: float, __: int) -> Plan:
+    places = [_last(rendered, "tools"), _last(rendered, "system"), *_users(rendered, 1)]
+    return Plan(marks=_marks(rendered, places))
+
+
+def run_rule(rules: CacheRules) -> Strategy:
+    return lambda rendered, _, __: cache.plan(rendered, rules)
+
+
+def ours(rules: CacheRules) -> Strategy:
+    memory = AppMemory(rules)
+    planners: dict[int, Planner] = defaultdict(lambda: Planner(memory))
+
+    def plan(rendered: Rendered, at: float, conversation: int) -> Plan:
+        planner = planners[conversation]
+        chosen = planner.plan(rendered, at=at)
+        planner.sent(rendered, chosen, at=at)
+        return chosen
+
+    return plan
+
+
+def _marks(rendered: Rendered, places: list[int | None]) -> tuple[Mark, ...]:
+    ttl = _shortest(rendered.markers)
+    return tuple(Mark(at, ttl) for at in sorted({at for at in places if at is not None}))
+
+
+def _shortest(there: Iterable[Ttl]) -> Ttl:
+    return min(there, key=lambda ttl: TTL_SECONDS[ttl])
+
+
+def _last(rendered: Rendered, section: str) -> int | None:
+    """The last block of a section that takes a marker."""
+    first, found = 0, None
+    for run in rendered.runs:
+        if run.section == section:
+            for at in range(run.count - 1, -1, -1):
+                if run.log.splices[at] >= 0:
+                    found = first + at
+                    break
+        first += run.count
+    return found
+
+
+def _users(rendered: Rendered, count: int) -> list[int]:
+    """The last blocks of the last user turns (a tool's results are one on most wires)."""
+    places = []
+    for position in RenderedPrompt(rendered, Plan()).turn_ends():
+        run, at = rendered.locate(position)
+        while at >= 0 and run.log.splices[at] < 0:
+            at, position = at - 1, position - 1
+        if run.section == "messages" and at >= 0:
+            places.append(position)
+        if len(places) == count:
+            break
+    return places
+
+
+def strategies(rules: CacheRules) -> dict[str, Strategy]:
+    return {
+        "none": nothing,
+        "automatic": automatic,
+        "system+2 users": system_and_two_users,
+        "tool+system+user": tool_system_user,
+        "run rule": run_rule(rules),
+        "ours": ours(rules),
+    }
+
+
+# ── Measuring ────────────────────────────────────────────────────────────────────────────────────
+
+
+def measure(quick: bool) -> tuple[list[tuple[str, str, dict[str, float]]], list[str]]:
+    """For each family and provider, each strategy's bill over that of foresight."""
+    seeds, shapes = made.families()
+    rows = []
+    apart = [name for name, shape in shapes.items() if shape.apart]
+    for name, (model, spoken) in PROVIDERS.items():
+        game = Game(name, model, spoken)
+        for family, shape in shapes.items():
+            bills: dict[str, float] = defaultdict(float)
+            for seed in seeds[:1] if quick else seeds:
+                rendered = game.render(made.calls(shape, seed, model))
+                for strategy, plan in strategies(game.rules).items():
+                    bills[strategy] += bill(game.rules, rendered, plan)
+                bills["foresight"] += foresight(game.rules, rendered)
+            bound = bills.pop("foresight")
+            rows.append((name, family, {key: value / bound for key, value in bills.items()}))
+    return rows, apart
+
+
+def cost_of_planning(turns: int = 2000) -> tuple[float, float]:
+    """Planning a turn over rendering it, and turn 2,000 over turn 20."""
+    game = Game("anthropic", *PROVIDERS["anthropic"])
+    shape = made.families()[1]["append_only"]
+    import msgspec
+
+    sent = made.calls(
+        msgspec.structs.replace(shape, calls=turns, result_words=(20, 60)), 1, game.model
+    )
+    planner = Planner(AppMemory(game.rules))
+    last: Rendered | None = None
+    rendering, planning = [], []
+    for each in sent:
+        begun = time.perf_counter()
+        last = game.codec.render(each.call, game.profile, last)
+        middle = time.perf_counter()
+        plan = planner.plan(last, at=each.at)
+        planning.append(time.perf_counter() - middle)
+        rendering.append(middle - begun)
+        planner.sent(last, plan, at=each.at)
+    ratio = statistics.median(planning[20:]) / statistics.median(rendering[20:])
+    early, late = statistics.median(planning[15:65]), statistics.median(planning[-50:])
+    return ratio, late / early
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one seed instead of five")
+    options = parser.parse_args()
+    rows, apart = measure(options.quick)
+    names = list(rows[0][2])
+    print("bill over that of perfect foresight")
+    print(f"{'provider':16}{'family':24}" + "".join(f"{name:>18}" for name in names))
+    regrets, not_cheapest = [], []
+    for provider, family, bills in rows:
+        shown = "".join(f"{bills[name]:18.3f}" for name in names)
+        print(f"{provider:16}{family:24}{shown}{'   (apart)' if family in apart else ''}")
+        if family in apart:
+            continue
+        regrets.append(bills["ours"] - 1)
+        if bills["ours"] > 1.01 * min(value for name, value in bills.items() if name != "ours"):
+            not_cheapest.append(f"{provider}: {family}")
+    ratio, growth = cost_of_planning(400 if options.quick else 2000)
+    print(f"planning a turn over rendering it: {ratio:.2f}; turn 2,000 over turn 20: {growth:.2f}")
+    print(
+        json.dumps(
+            {
+                "mean_regret": round(statistics.mean(regrets), 4),
+                "worst_regret": round(max(regrets), 4),
+                "families_not_cheapest": not_cheapest,
+                "plan_vs_render": round(ratio, 3),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
