@@ -307,3 +307,20 @@ def test_recorded_exchanges_are_a_request_log() -> None:
         "wire: no wire 'bedrock'; there are anthropic, openai_chat, openai_responses, ollama, gemini",
         "response: the stream ends in an error",
     }
+
+
+def test_a_bar_on_a_terminal_does_not_get_into_the_report(
+    log: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import click.testing
+
+    from anaphora.cli import simulate as module
+
+    file = log(trace())
+    quiet = simulate(file, "--json")
+    assert quiet.stderr == ""
+    monkeypatch.setattr(module, "_LONG", 1)
+    monkeypatch.setattr(click.testing._NamedTextIOWrapper, "isatty", lambda _: True)
+    shown = simulate(file, "--json")
+    assert "playing" in shown.stderr
+    assert shown.stdout == quiet.stdout
