@@ -178,6 +178,17 @@ def test_a_host_names_the_provider() -> None:
     assert (trace.provider, usage.cache_read) == ("deepseek", 256)
 
 
+def test_the_wire_decides_where_a_provider_caches_otherwise_on_another() -> None:
+    """Qwen takes markers on chat completions, and its plain rules know none."""
+    text = {"type": "text", "text": "hi " * 3000, **MARK}
+    request = {"model": "qwen3-max", "messages": [{"role": "user", "content": [text]}]}
+    line = {"request": request, "response": CHOICES, "provider": "alibaba"}
+    (trace,) = traces(line)
+    assert (trace.provider, trace.wire) == ("alibaba", "openai_chat")
+    (call,) = Predictor().play([trace])
+    assert call.outcome.written.keys() == {"5m"}
+
+
 def test_tools_and_results_are_what_they_are() -> None:
     request = anthropic("q")
     request["tools"] = [{"name": "look", "input_schema": {"type": "object"}, **MARK}]

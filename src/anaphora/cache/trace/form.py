@@ -102,6 +102,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     """Conversations of one run, which may share a beginning."""
     source: str = ""
+    wire: str | None = None
+    """The protocol it was had on, where known: some providers cache otherwise on another."""
     note: str | None = None
     system_tokens_unknown: bool = False
     """The system prompt and tools are not here; only their effect on the counts is."""

@@ -24,6 +24,7 @@ class Playing:
         self.trace = trace
         home = provider_named(trace.provider) or trace.provider
         self.provider, self.model = elsewhere or (home, trace.model)
+        self.wire = trace.wire if elsewhere is None else None
         self._moved = elsewhere is not None
         try:
             profile = catalog.profile(self.provider, self.model)

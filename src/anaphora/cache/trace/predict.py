@@ -23,6 +23,10 @@ Verdict: TypeAlias = Literal["hit", "partial", "miss"]
 """Of what the call before left in the cache: all, some or none was read."""
 
 
+_Place: TypeAlias = tuple[str, str, str | None]
+"""Provider, model and wire: what has rules of its own."""
+
+
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """One call: what was expected and what was billed."""
 
@@ -30,6 +34,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     call: int
     provider: str
     model: str
+    wire: str | None = None
     at: float | None
     gap: float | None
     """Seconds since the call before it in its conversation began."""
@@ -89,8 +94,8 @@ class Predictor:
         """`elsewhere` is a provider and model to play everything on instead of its own. There the
         bills tell how long the prompts are, and nothing of the cache."""
         self._elsewhere = elsewhere
-        self._simulators: dict[tuple[str, str], Simulator] = {}
-        self._anchors: dict[tuple[str, str], Anchors] = {}
+        self._simulators: dict[_Place, Simulator] = {}
+        self._anchors: dict[_Place, Anchors] = {}
 
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
         """A prediction for every call. What cannot be played is an error before anything is."""
@@ -106,7 +111,7 @@ class Predictor:
 
     def _predict(self, conversation: Playing, index: int, at: float) -> Predicted:
         trace, call = conversation.trace, conversation.trace.calls[index]
-        place = conversation.provider, conversation.model
+        place = conversation.provider, conversation.model, conversation.wire
         simulator = self._simulators.get(place)
         if simulator is None:
             simulator = self._simulators[place] = Simulator(catalog.rules(*place))
@@ -149,6 +154,7 @@ class Predictor:
             call=index,
             provider=conversation.provider,
             model=conversation.model,
+            wire=conversation.wire,
             at=call.at,
             gap=None if began is None or call.at is None else call.at - began,
             in_loop=in_loop,

@@ -30,6 +30,15 @@ _PATHS = (
     ("/api/chat", "ollama"),
 )
 
+#: What an answer of each says, and no other does.
+_SIGNS = (
+    (b'"choices"', "openai_chat"),
+    (b'"usageMetadata"', "gemini"),
+    (b'"prompt_eval_count"', "ollama"),
+    (b'"stop_reason"', "anthropic"),
+    (b'"incomplete_details"', "openai_responses"),
+)
+
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
     request: bytes
@@ -102,14 +111,13 @@ def _wire(named: str, path: str, body: bytes, answer: bytes) -> str:
     for part, name in _PATHS:
         if part in path.lower():
             return name
+    # Requests look alike, and dialects borrow words; answers do not.
+    for sign, name in _SIGNS:
+        if sign in answer:
+            return name
     try:
         return detect(body)
     except InvalidRequest:
-        # A plain request could be for either; the answer tells.
-        if b'"choices"' in answer:
-            return "openai_chat"
-        if b'"stop_reason"' in answer:
-            return "anthropic"
         hint = "log its path, or the wire's name as `wire`"
         raise InvalidRequest(f"which wire the request is for cannot be told: {hint}") from None
 

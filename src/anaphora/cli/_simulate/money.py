@@ -18,19 +18,21 @@ class Till:
 
     def __init__(self, now: datetime.datetime) -> None:
         self._now = now
-        self._prices: dict[tuple[str, str, datetime.datetime], Price | None] = {}
+        self._prices: dict[tuple[object, ...], Price | None] = {}
         self.missing = False
         """Price data are not installed."""
 
-    def price(self, provider: str, model: str, at: float | None) -> Price | None:
+    def price(
+        self, provider: str, model: str, at: float | None, wire: str | None = None
+    ) -> Price | None:
         """The price at that moment, or now where no moment is known."""
         if self.missing:
             return None
         when = self._now if at is None else _moment(at, self._now)
-        key = provider, model, when.replace(minute=0, second=0, microsecond=0)
+        key = provider, model, wire, when.replace(minute=0, second=0, microsecond=0)
         if key not in self._prices:
             try:
-                self._prices[key] = catalog.price(provider, model, when)
+                self._prices[key] = catalog.price(provider, model, when, wire=wire)
             except ModuleNotFoundError as problem:
                 if problem.name != "genai_prices":
                     raise

@@ -102,7 +102,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row_of(call: Predicted, source: Source, till: Till, *, moved: bool) -> Row:
-    price = till.price(call.provider, call.model, call.at)
+    price = till.price(call.provider, call.model, call.at, call.wire)
     told, trace = call.billed, source.trace
     usage = call.outcome.usage(output=None if told is None else told.output)
     billed = None
@@ -110,7 +110,8 @@ def row_of(call: Predicted, source: Source, till: Till, *, moved: bool) -> Row:
         billed = _bill(told.usage(), cost(price, told.usage()))
     at_home = None
     if told is not None and moved:
-        home = till.price(provider_named(trace.provider) or trace.provider, trace.model, call.at)
+        where = provider_named(trace.provider) or trace.provider
+        home = till.price(where, trace.model, call.at, trace.wire)
         at_home = cost(home, told.usage())
     reference = told.usage() if told is not None and not moved else usage
     cause = None if moved else call.cause

@@ -25,11 +25,14 @@ __all__ = ["read", "recognises"]
 
 
 class _Conversation:
-    def __init__(self, place: str, id: str, spoken: Spoken, provider: str, model: str) -> None:
+    def __init__(
+        self, place: str, id: str, spoken: Spoken, provider: str, model: str, wire: str
+    ) -> None:
         self.place = place
         self.id = id
         self.provider = provider
         self.model = model
+        self.wire = wire
         self.tools = spoken.tools
         self.messages: list[TraceMessage] = []
         self.calls: list[TraceCall] = []
@@ -44,6 +47,7 @@ class _Conversation:
             tools=self.tools,
             group=group,
             source="requests",
+            wire=self.wire,
         )
 
 
@@ -60,11 +64,11 @@ class _Reader:
         model = logged.model or rendered.model
         spoken = blocks_of(rendered)
         usage = _billed(_usage(codec, logged))
-        keys = _keys(spoken, (provider, model))
+        keys = _keys(spoken, (provider, model, logged.wire))
         found = next((self._ends[key] for key in reversed(keys) if key in self._ends), None)
         if found is None:
             id = logged.id or place.rpartition(":")[2]
-            found = _Conversation(place, id, spoken, provider, model)
+            found = _Conversation(place, id, spoken, provider, model, logged.wire)
             self.conversations.append(found)
         found.messages += spoken.messages[len(found.messages) :]
         call = TraceCall(
@@ -143,7 +147,7 @@ def _billed(usage: Usage) -> TraceUsage:
     return msgspec.convert(msgspec.to_builtins(told), TraceUsage)
 
 
-def _keys(spoken: Spoken, place: tuple[str, str]) -> list[Hashable]:
+def _keys(spoken: Spoken, place: tuple[str, str, str]) -> list[Hashable]:
     """The identities of the request's beginnings, the whole of it last."""
     last = blake3(msgspec.json.encode([place, spoken.tools])).digest(16)
     keys: list[Hashable] = []
