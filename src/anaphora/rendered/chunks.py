@@ -143,6 +143,8 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """What marking a chunk inserts at its splice."""
     request_markers: Mapping[Ttl, bytes] = {}
     """What asking for an automatic breakpoint puts before the envelope's tail."""
+    only_marks: bytes | None = None
+    """What asking for no automatic breakpoint puts there; None where that cannot be asked for."""
     marks: tuple[Mark, ...] = ()
     """The caller's own marks."""
     automatic: Ttl | None = None

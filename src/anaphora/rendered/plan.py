@@ -57,6 +57,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[Mark, ...] = ()
     automatic: Ttl | None = None
     """Let the provider place one more by itself."""
+    only_marks: bool = False
+    """Let it place none by itself: what nobody marked is not written."""
     held: Held | None = None
     """What is not sent, because the provider holds it already."""
     preludes: tuple[Prelude, ...] = ()

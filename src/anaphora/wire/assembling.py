@@ -25,6 +25,10 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
         pieces += slices
     if plan.automatic is not None:
         pieces.append(_marker(rendered.request_markers, plan.automatic))
+    if plan.only_marks:
+        if rendered.only_marks is None:
+            raise InvalidRequest("this cannot be asked for here", path="plan.only_marks")
+        pieces.append(rendered.only_marks)
     pieces.append(envelope.tail)
     return Request(envelope.method, envelope.path, envelope.headers, Body(pieces))
 

@@ -17,12 +17,22 @@ from anaphora.cache.simulator import Outcome, RenderedPrompt
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, Ttl
 
+from .advice import Advice, at_compaction, before_fan_out, until_next
+from .choose import Chance, best_marks
 from .gaps import Gaps
 from .memory import AppMemory
 from .places import Places, places
 from .prices import best_ttl, by_itself, expected_cost
 
-__all__ = ["AppMemory", "Gaps", "Planner"]
+__all__ = [
+    "Advice",
+    "AppMemory",
+    "Gaps",
+    "Planner",
+    "at_compaction",
+    "before_fan_out",
+    "until_next",
+]
 
 
 #: What another way of caching must cost, of what the present one does, to be taken.
@@ -48,21 +58,36 @@ class Planner:
         found = places(rendered)
         prompt = self._said(rendered)
         own = self._own(prompt, found, at)
+        only_marks = self._only_marks(rendered, own)
+        automatic = None if only_marks else rendered.automatic
         slots = rules.slots.value
-        if rendered.automatic is not None:
+        if automatic is not None:
             slots -= rules.automatic_slots.value
         asked = list(rendered.marks)
         taken = {mark.chunk for mark in asked if mark.splice is None}
+        ours = {chunk: ttl for chunk, ttl in own.items() if chunk not in taken}
         room = max(0, slots - len(asked))
-        chosen = [Mark(chunk, ttl) for chunk, ttl in own.items() if chunk not in taken]
+        kept = ours
+        if len(ours) > room:
+            kept = {chunk: ours[chunk] for chunk in self._worth_most(prompt, found, ours, room)}
         notices = [
-            *(_left_out(rendered, mark, slots, "the planner's") for mark in chosen[room:]),
+            *(
+                _left_out(rendered, Mark(chunk, ttl), slots, "the planner's")
+                for chunk, ttl in ours.items()
+                if chunk not in kept
+            ),
             *(_left_out(rendered, mark, slots, "the caller's own") for mark in asked[slots:]),
         ]
-        marks = sorted([*asked[:slots], *chosen[:room]], key=_hash_order)
+        chosen = [Mark(chunk, ttl) for chunk, ttl in kept.items()]
+        marks = sorted([*asked[:slots], *chosen], key=_hash_order)
         if rules.longer_ttl_first.value:
             marks = _falling(marks)
-        return Plan(marks=tuple(marks), automatic=rendered.automatic, notices=tuple(notices))
+        return Plan(
+            marks=tuple(marks),
+            automatic=automatic,
+            only_marks=only_marks,
+            notices=tuple(notices),
+        )
 
     def sent(
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
@@ -127,6 +152,23 @@ class Planner:
         else:
             place(found.frozen, history)
         return marks
+
+    def _only_marks(self, rendered: Rendered, own: Mapping[int, Ttl]) -> bool:
+        """Whether to keep the provider from marking the end by itself: where that is volatile, it
+        would write at every call what no call reads."""
+        passing = rendered.cacheable < len(rendered)
+        return bool(own) and passing and rendered.only_marks is not None
+
+    def _worth_most(
+        self, prompt: RenderedPrompt, found: Places, own: Mapping[int, Ttl], room: int
+    ) -> tuple[int, ...]:
+        """The marks that save most, when not all fit. What the next call of this conversation
+        reads counts most, what this very call reads by it counts fully; the rest is for others."""
+        written = -1 if self._written is None else self._written[0]
+        weights = {found.shared: 0.1, found.frozen: 0.05, found.first: 0.02}
+        weights |= {found.tail: 0.9, written: 1.0}
+        chances = [Chance(chunk, weights.get(chunk, 0.01)) for chunk in own]
+        return best_marks(chances, {chunk: prompt.tokens(chunk) for chunk in own}, room)
 
     def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
         """Where the last write stands, when the tail's look-back does not reach it."""

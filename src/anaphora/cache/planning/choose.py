@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import msgspec
 
 
 class Chance(msgspec.Struct, frozen=True):
-    """A way the cache may be used next: by a prompt that agrees up to a block, so likely."""
+    """A way the cache may be used: by a prompt that agrees up to a block, so likely."""
 
     limit: int
-    """The last block that agrees."""
+    """The last block that agrees and takes a marker."""
     weight: float
 
 
-def saving(marks: Iterable[int], chances: Sequence[Chance], tokens: Sequence[int]) -> float:
+def saving(
+    marks: Iterable[int], chances: Iterable[Chance], tokens: Mapping[int, int] | Sequence[int]
+) -> float:
     """The tokens that will be read, by expectation. A prompt reads up to the deepest mark that it
     agrees with."""
     placed = sorted(marks)
@@ -29,18 +31,11 @@ def saving(marks: Iterable[int], chances: Sequence[Chance], tokens: Sequence[int
 
 
 def best_marks(
-    chances: Sequence[Chance], tokens: Sequence[int], may_mark: Sequence[bool], slots: int
+    chances: Sequence[Chance], tokens: Mapping[int, int] | Sequence[int], slots: int
 ) -> tuple[int, ...]:
-    """At most `slots` marks that save most: exact, since no mark is better than the deepest one
-    that some use agrees with."""
-    limits = {_at(chance.limit, may_mark) for chance in chances}
-    candidates = sorted(limit for limit in limits if limit is not None)
+    """At most so many marks, those that save most. It is enough to look at the limits: a mark
+    between two of them serves whom the one before it serves, and reads more."""
+    candidates = sorted({chance.limit for chance in chances})
     if len(candidates) <= slots:
         return tuple(candidates)
     return max(combinations(candidates, slots), key=lambda marks: saving(marks, chances, tokens))
-
-
-def _at(limit: int, may_mark: Sequence[bool]) -> int | None:
-    while limit >= 0 and not may_mark[limit]:
-        limit -= 1
-    return limit if limit >= 0 else None

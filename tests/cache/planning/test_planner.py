@@ -1,0 +1,409 @@
+"""The online planner: what it marks, for how long, and what it never does."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anaphora import catalog, wire
+from anaphora.cache.planning import (
+    AppMemory,
+    Gaps,
+    Planner,
+    at_compaction,
+    before_fan_out,
+    until_next,
+)
+from anaphora.cache.planning.prices import best_ttl, expected_cost
+from anaphora.cache.simulator import RenderedPrompt, Simulator
+from anaphora.prompt import Call, Params, PartMark, PromptBlock, PromptCachePlan, PromptIR, Segment
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import (
+    TTL_SECONDS,
+    Conversation,
+    Message,
+    SegmentRole,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+
+CLAUDE = ("anthropic", "claude-sonnet-4-5")
+RULES = catalog.rules(*CLAUDE)
+LONG = "word " * 1500
+SPOKEN = [
+    ("anthropic", "claude-sonnet-4-5"),
+    ("openai", "gpt-5.6"),
+    ("alibaba", "qwen3-max"),
+    ("minimax/anthropic", "MiniMax-M2.7"),
+]
+
+
+class Talk:
+    """A conversation with a planner of its own."""
+
+    def __init__(
+        self, name: str = "anthropic", model: str = CLAUDE[1], memory: AppMemory | None = None
+    ) -> None:
+        self.codec, provider = wire.get(name), wire.provider_of(name)
+        row = name.partition("/")[2] or wire.dialect_of(name).wire
+        self.profile = catalog.profile(provider, model)
+        self.rules = catalog.rules(provider, model, row)
+        self.memory = memory or AppMemory(self.rules)
+        self.planner = Planner(self.memory)
+        self.model = model
+        self.talk = Conversation()
+        self.last: Rendered | None = None
+
+    def say(self, *messages: Message) -> None:
+        for message in messages:
+            self.talk = self.talk.append(message)
+
+    def turn(self, at: float, **fields: Any) -> Plan:
+        tail = fields.pop("tail", [])
+        cache = fields.pop("cache", PromptCachePlan())
+        system = (PromptBlock("identity", fields.pop("system", LONG)),)
+        ir = PromptIR.chat(self.talk, system=system, tail=tail, cache=cache)
+        call = Call(
+            ir=ir,
+            model=self.model,
+            tools=fields.pop("tools", (Tool("look", "Looks."),)),
+            params=Params(max_tokens=9),
+        )
+        self.last = self.codec.render(call, self.profile, self.last)
+        plan = self.planner.plan(self.last, at=at)
+        self.planner.sent(self.last, plan, at=at)
+        self.codec.assemble(self.last, plan)
+        return plan
+
+    def ttls(self, plan: Plan) -> list[str]:
+        return [mark.ttl for mark in plan.marks]
+
+
+def asked(number: int, size: int = 50) -> Message:
+    return Message.user(f"question {number} " + "more " * size)
+
+
+# ── Lifetimes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def gaps(*pauses: float) -> tuple[Gaps, float]:
+    seen, at = Gaps(), 0.0
+    seen.use(at)
+    for pause in pauses:
+        at += pause
+        seen.use(at)
+    return seen, at
+
+
+@pytest.mark.parametrize(
+    "pauses, ttl",
+    [
+        ((), "5m"),
+        ((20.0,) * 6, "5m"),
+        ((240.0,) * 6, "5m"),
+        ((360.0,), "1h"),
+        ((1800.0,) * 3, "1h"),
+        ((20.0,) * 8 + (1800.0,), "1h"),
+        ((5400.0,) * 3, None),
+    ],
+)
+def test_the_lifetime_that_pays_for_the_pauses_seen(
+    pauses: tuple[float, ...], ttl: str | None
+) -> None:
+    seen, at = gaps(*pauses)
+    assert best_ttl(RULES, seen, at + (pauses[-1] if pauses else 0)) == ttl
+
+
+def test_the_pause_before_this_very_call_counts() -> None:
+    seen, _ = gaps(10.0)
+    assert best_ttl(RULES, seen, 30.0) == "5m"
+    assert best_ttl(RULES, seen, 2000.0) == "1h"
+
+
+@given(st.lists(st.floats(0, 10_000), max_size=200), st.floats(0, 10_000))
+def test_chances_are_chances_and_grow_with_the_time_allowed(
+    pauses: list[float], seconds: float
+) -> None:
+    seen, at = gaps(*pauses)
+    assert 0 <= seen.within(seconds, at) <= seen.within(seconds + 100, at) <= 1
+
+
+@given(st.lists(st.sampled_from([5.0, 200.0, 400.0, 2000.0, 9000.0]), min_size=1, max_size=150))
+def test_counting_as_it_goes_equals_counting_anew(pauses: list[float]) -> None:
+    one, at = gaps(*pauses)
+    other = Gaps()
+    other.within(300, 0)  # asked before anything was seen, so it is counted along
+    now = 0.0
+    other.use(now)
+    for pause in pauses:
+        now += pause
+        other.use(now)
+    assert one.within(300, at) == pytest.approx(other.within(300, now))
+
+
+def test_writing_twice_as_dear_is_weighed_against_what_it_saves() -> None:
+    seen, at = gaps(*[400.0] * 5)
+    assert expected_cost(RULES, seen, "1h", at) < expected_cost(RULES, seen, None, at)
+    assert expected_cost(RULES, seen, None, at) < expected_cost(RULES, seen, "5m", at)
+
+
+# ── Places ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_tail_and_what_others_share_are_marked() -> None:
+    talk = Talk()
+    talk.say(asked(1))
+    plan = talk.turn(0, tools=(Tool("look", LONG),))
+    assert talk.last is not None
+    assert [talk.last.chunk(mark.chunk).path for mark in plan.marks] == [
+        "tools[0]",
+        "system[0]",
+        "messages[0].content[0]",
+    ]
+
+
+def test_volatile_content_is_never_marked() -> None:
+    talk = Talk()
+    talk.say(asked(1))
+    plan = talk.turn(0, tail=[Message.user("It is 09:41.")])
+    assert talk.last is not None
+    roles = {talk.last.chunk(mark.chunk).role for mark in plan.marks}
+    assert SegmentRole.VOLATILE_TAIL not in roles
+    assert SegmentRole.CONVERSATION in roles
+
+
+def test_nothing_is_marked_below_the_minimum() -> None:
+    talk = Talk()
+    talk.say(Message.user("hi"))
+    assert talk.turn(0, system="short", tools=()).marks == ()
+
+
+def test_the_last_write_is_marked_again_when_the_look_back_would_not_reach_it() -> None:
+    """Law 5, and CASES D: a fan-out of parallel results."""
+    for count, marked_again in ((5, False), (30, True)):
+        talk = Talk()
+        talk.say(asked(1))
+        first = talk.turn(0)
+        calls = [ToolCall(f"c{n}", "look", "{}") for n in range(count)]
+        talk.say(Message.assistant(*calls))
+        results = tuple(ToolResult(call.id, "seen") for call in calls)
+        talk.say(Message(role="tool", parts=results))
+        second = talk.turn(20)
+        tail = first.marks[-1].chunk
+        assert (tail in [mark.chunk for mark in second.marks]) is marked_again
+
+
+def test_the_callers_own_marks_are_kept_and_counted() -> None:
+    talk = Talk()
+    talk.say(*(Message.user("more " * 800, id=f"m{at}") for at in range(6)))
+    marks = tuple(PartMark(f"m{at}", (0,)) for at in range(3))
+    plan = talk.turn(0, cache=PromptCachePlan(marks=marks))
+    assert len(plan.marks) == 4
+    assert talk.last is not None
+    assert {mark.chunk for mark in talk.last.marks} <= {mark.chunk for mark in plan.marks}
+    assert [notice.code for notice in plan.notices] == ["marker_left_out"]
+
+
+def test_the_frozen_boundary_gets_a_marker() -> None:
+    talk = Talk()
+    talk.say(*(Message.user("more " * 300, id=f"m{at}") for at in range(4)))
+    plan = talk.turn(0, cache=PromptCachePlan(frozen_through="m1"))
+    assert talk.last is not None
+    assert talk.last.frozen in [mark.chunk for mark in plan.marks]
+
+
+def test_long_pauses_end_all_marking_and_short_ones_bring_it_back() -> None:
+    talk = Talk()
+    at = 0.0
+    for turn in range(6):
+        talk.say(asked(turn))
+        plan = talk.turn(at)
+        talk.say(Message.assistant("ok"))
+        at += 5400
+    assert plan.marks == ()
+    for turn in range(12):
+        talk.say(asked(turn))
+        plan = talk.turn(at)
+        talk.say(Message.assistant("ok"))
+        at += 20
+    assert plan.marks
+
+
+def test_a_shared_beginning_lives_as_long_as_its_conversations_need() -> None:
+    """Each conversation is short; a new one comes every ten minutes."""
+    memory = AppMemory(RULES)
+    for number in range(4):
+        talk = Talk(memory=memory)
+        talk.say(asked(number))
+        plan = talk.turn(600.0 * number)
+    assert plan.marks[0].ttl == "1h"
+
+
+def test_a_volatile_end_is_not_written_by_openai_itself() -> None:
+    talk = Talk("openai", "gpt-5.6")
+    talk.say(asked(1))
+    assert not talk.turn(0).only_marks
+    plan = talk.turn(10, tail=[Message.user("It is 09:41.")])
+    assert plan.only_marks
+    assert talk.last is not None
+    body = talk.codec.assemble(talk.last, plan).body.join()
+    assert b'"prompt_cache_options":{"mode":"explicit"}' in body
+
+
+def test_options_of_the_callers_own_are_left_alone() -> None:
+    talk = Talk("openai", "gpt-5.6")
+    talk.say(asked(1))
+    plan = talk.turn(0, tail=[Message.user("now")], cache=PromptCachePlan(automatic="30m"))
+    assert not plan.only_marks
+
+
+def test_a_provider_that_caches_by_itself_is_not_marked() -> None:
+    talk = Talk("deepseek", "deepseek-chat")
+    talk.say(asked(1))
+    assert talk.turn(0) == Plan()
+
+
+# ── Laws ─────────────────────────────────────────────────────────────────────────────────────────
+
+turns = st.lists(
+    st.tuples(
+        st.sampled_from([3.0, 250.0, 320.0, 2000.0, 8000.0]), st.integers(1, 40), st.booleans()
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.mark.parametrize("name, model", SPOKEN)
+@settings(max_examples=25)
+@given(turns)
+def test_law_4_markers_are_legal_whatever_happens(
+    name: str, model: str, story: list[tuple[float, int, bool]]
+) -> None:
+    talk, at = Talk(name, model), 0.0
+    for number, (pause, results, state) in enumerate(story):
+        talk.say(asked(number))
+        plan = talk.turn(at, tail=[Message.user(f"{at}")] if state else [])
+        assert len(plan.marks) <= talk.rules.slots.value
+        assert talk.last is not None
+        assert all(mark.chunk < talk.last.cacheable for mark in plan.marks)
+        assert all(mark.ttl in talk.rules.ttls.value for mark in plan.marks)
+        lives = [TTL_SECONDS[mark.ttl] for mark in plan.marks]
+        if talk.rules.longer_ttl_first.value:
+            assert lives == sorted(lives, reverse=True)
+        calls = [ToolCall(f"c{number}_{n}", "look", "{}") for n in range(results)]
+        talk.say(Message.assistant(*calls))
+        talk.say(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
+        at += pause
+
+
+@pytest.mark.parametrize("unit", ["blocks", "tool_runs"])
+@settings(max_examples=25)
+@given(turns)
+def test_law_5_what_was_written_and_lives_is_read(
+    unit: Any, story: list[tuple[float, int, bool]]
+) -> None:
+    """Under both published ways of counting."""
+    talk, at = Talk(), 0.0
+    other = Simulator(RULES, lookback_unit=unit)
+    written: tuple[int, float] | None = None
+    for number, (pause, results, _) in enumerate(story):
+        talk.say(asked(number))
+        plan = talk.turn(at)
+        assert talk.last is not None
+        prompt = RenderedPrompt(talk.last, plan)
+        outcome = other.call(prompt, at=at)
+        if written is not None and at < written[1]:
+            assert outcome.read >= written[0]
+        written = None
+        if plan.marks:
+            mark = plan.marks[-1]
+            written = prompt.tokens(mark.chunk), at + TTL_SECONDS[mark.ttl]
+        calls = [ToolCall(f"c{number}_{n}", "look", "{}") for n in range(results)]
+        talk.say(Message.assistant(*calls))
+        talk.say(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
+        at += pause
+
+
+def test_law_10_a_new_date_in_the_tail_touches_only_the_tail() -> None:
+    talk = Talk()
+    talk.say(asked(1))
+    one = talk.turn(0, tail=[Message.user("2026-11-14")])
+    assert talk.last is not None
+    before = talk.last.cacheable_data()
+    two = talk.turn(5, tail=[Message.user("2026-11-15")])
+    assert talk.last.cacheable_data() == before
+    assert [mark.chunk for mark in one.marks] == [mark.chunk for mark in two.marks]
+
+
+def test_planning_looks_at_nothing_but_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are made once for each block, however many turns there are."""
+    from anaphora.cache.simulator import prompt as module
+
+    made = 0
+    real = vars(module)["blake3"]
+
+    def counted(data: bytes) -> Any:
+        nonlocal made
+        made += 1
+        return real(data)
+
+    monkeypatch.setattr(module, "blake3", counted)
+    talk = Talk()
+    for number in range(30):
+        talk.say(asked(number), Message.assistant("ok"))
+        talk.turn(number * 10.0)
+    assert talk.last is not None
+    assert made == len(talk.last)
+
+
+# ── Advice ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fan_out_is_worth_a_call_ahead() -> None:
+    advice = before_fan_out(RULES, 20_000, 10, "5m", Decimal(3))
+    assert advice is not None
+    # Ten writes at 1.25 against one and ten reads at 0.1.
+    assert advice.saves == pytest.approx(20_000 * (12.5 - 1.25 - 1.0))
+    assert advice.dollars == pytest.approx(Decimal("0.615"))
+    assert before_fan_out(RULES, 20_000, 1, "5m") is None
+    assert before_fan_out(RULES, 100, 10, "5m") is None
+
+
+def test_a_price_that_nobody_knows_is_not_zero() -> None:
+    advice = before_fan_out(RULES, 20_000, 10, "5m")
+    assert advice is not None
+    assert advice.dollars is None
+    assert "input tokens" in str(advice)
+
+
+def test_keeping_alive_pays_where_pauses_are_a_little_too_long() -> None:
+    seen, at = gaps(*[400.0] * 6)
+    assert until_next(RULES, 50_000, "5m", seen, at=at).kind == "keep_alive"
+    seen, at = gaps(*[5400.0] * 6)
+    assert until_next(RULES, 50_000, "5m", seen, at=at).kind == "let_go"
+
+
+def test_a_pruning_that_costs_more_than_it_saves_is_said_so() -> None:
+    few = at_compaction(RULES, before=60_000, after=20_000, kept=5_000, calls=2, ttl="5m")
+    many = at_compaction(RULES, before=60_000, after=20_000, kept=5_000, calls=40, ttl="5m")
+    assert (few.kind, many.kind) == ("keep_history", "compact")
+    assert "costs more" in few.why
+
+
+def test_segments_before_the_conversation_are_shared_too() -> None:
+    talk = Talk()
+    guide = Segment.of(SegmentRole.STABLE_PREFIX, Message.user(LONG))
+    ir = PromptIR(
+        segments=(guide, Segment.of(SegmentRole.CONVERSATION, asked(1))),
+    )
+    call = Call(ir=ir, model=talk.model, params=Params(max_tokens=9))
+    rendered = talk.codec.render(call, talk.profile)
+    plan = talk.planner.plan(rendered, at=0)
+    roles = [rendered.chunk(mark.chunk).role for mark in plan.marks]
+    assert roles == [SegmentRole.STABLE_PREFIX, SegmentRole.CONVERSATION]
