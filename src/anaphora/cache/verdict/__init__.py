@@ -15,6 +15,7 @@ from __future__ import annotations
 from .diagnosis import diagnosis_of
 from .judging import find_change, judge
 from .preflight import preflight
+from .traced import Judged, judge_traces
 from .values import (
     VOLATILE,
     Cause,
@@ -34,11 +35,13 @@ __all__ = [
     "Change",
     "ChangeKind",
     "Diagnosis",
+    "Judged",
     "Result",
     "Sent",
     "Verdict",
     "diagnosis_of",
     "find_change",
     "judge",
+    "judge_traces",
     "preflight",
 ]

@@ -39,7 +39,7 @@ def judge(
     later = _heard(later, rules)
     if earlier is None:
         verdict = Verdict(result="first", billed=billed, diagnosis=diagnosis)
-        return _told(verdict)
+        return told(verdict)
     earlier = _heard(earlier, rules)
     change = find_change(earlier, later)
     expected = predict(earlier, later, rules, outcome)
@@ -47,10 +47,12 @@ def judge(
     result = _result(read, expected, rules.granule_tokens.value)
     causes: tuple[Cause, ...] = ()
     lost = 0
-    if result != "hit":
-        causes = _causes(earlier, later, rules, expected, change, profile)
-        lost = max(0, _reusable(earlier, later, rules, expected, causes) - read)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
+    if result != "hit":
+        causes = _causes(earlier, later, rules, expected, change, profile, read)
+        # What is not sent any more is not paid for again.
+        missed = _reusable(earlier, later, rules, expected, causes) - read
+        lost = max(0, min(missed, (usage.input or 0) - read))
     verdict = Verdict(
         result=result,
         causes=causes,
@@ -63,7 +65,7 @@ def judge(
         diagnosis=diagnosis,
         agrees=None if diagnosis is None else agrees(diagnosis, causes, change, result == "hit"),
     )
-    return _told(verdict)
+    return told(verdict)
 
 
 def _heard(sent: Sent, rules: CacheRules) -> Sent:
@@ -78,7 +80,8 @@ def find_change(earlier: Sent, later: Sent) -> Change | None:
     return None if offset is None else change_at(earlier.rendered, later.rendered, offset)
 
 
-def _told(verdict: Verdict) -> Verdict:
+def told(verdict: Verdict) -> Verdict:
+    """With its sentence."""
     return replace(verdict, sentence=sentence(verdict))
 
 
@@ -114,12 +117,13 @@ def _causes(
     expected: Prediction,
     change: Change | None,
     profile: Profile | None,
+    read: int,
 ) -> tuple[Cause, ...]:
     """Everything that explains it, what counts most first."""
     unmarked = by.unmarked(earlier, rules)
     local = [] if unmarked is None else [unmarked]
     local += _local(earlier, later, rules, change)
-    found = [*local, by.clock(earlier, later, rules)]
+    found = [*local, by.clock(earlier, later, rules, read)]
     if change is None and unmarked is None:
         found.append(by.too_short(_kept(earlier, expected), rules))
         found.append(by.lookback(earlier, later, rules))
@@ -133,17 +137,14 @@ def _local(earlier: Sent, later: Sent, rules: CacheRules, change: Change | None)
     order = rules.hash_order.value
     found = by.parameters(earlier, later, rules)
     pictured = by.images(earlier.rendered, later.rendered, rules)
-    if pictured is not None:
-        found.append((pictured, "messages"))
+    # A byte that differs says more than that there is no image any more.
+    images = [] if pictured is None else [pictured]
     if change is None:
-        return [cause for cause, _ in found]
+        return [*(cause for cause, _ in found), *images]
     at = order.index(change.section)
     before = [cause for cause, section in found if order.index(section) <= at]
     behind = [cause for cause, section in found if order.index(section) > at]
-    pictures = change.kind in ("image_added", "image_gone")
-    if pictures:
-        return [_changed(earlier, rules, change), *before, *behind]
-    return [*before, _changed(earlier, rules, change), *behind]
+    return [*before, _changed(earlier, rules, change), *behind, *images]
 
 
 def _changed(earlier: Sent, rules: CacheRules, change: Change) -> Cause:
@@ -169,7 +170,7 @@ def _nothing_found(earlier: Sent, later: Sent, expected: Prediction) -> Cause:
         return Cause(kind="not_persisted", said=said)
     unknown = []
     if not (earlier.complete and later.complete):
-        unknown.append("not all of the prompt is recorded")
+        unknown.append("not every byte that was sent is recorded")
     if earlier.at is None or later.at is None:
         unknown.append("nobody recorded when the calls were made")
     if unknown:

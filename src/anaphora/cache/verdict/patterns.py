@@ -23,7 +23,7 @@ _KINDS: tuple[tuple[ChangeKind, str], ...] = (
     ("date", r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b"),
     (
         "clock",
-        r"t?\b?\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[ap]\.?m\b\.?)?(?:z\b|[+-]\d{2}:?\d{2})?",
+        r"(?:t|\b)\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[ap]\.?m\b\.?)?(?:z\b|[+-]\d{2}:?\d{2})?",
     ),
     ("clock", r"\b1[5-9]\d{8}(?:\.\d+|\d{3})?\b"),
     (

@@ -68,7 +68,9 @@ def images(earlier: Rendered, later: Rendered, rules: CacheRules) -> Cause | Non
 # ── The clock ────────────────────────────────────────────────────────────────────────────────────
 
 
-def clock(earlier: Sent, later: Sent, rules: CacheRules) -> Cause | None:
+def clock(earlier: Sent, later: Sent, rules: CacheRules, read: int) -> Cause | None:
+    """The time that has passed: too much, or too little. A write that is not visible yet takes
+    nothing from what was there before it."""
     if earlier.at is None or later.at is None:
         return None
     gap = later.at - earlier.at
@@ -80,7 +82,8 @@ def clock(earlier: Sent, later: Sent, rules: CacheRules) -> Cause | None:
     readable = earlier.at
     if rules.readable_from.value != "request_start" and earlier.began is not None:
         readable = earlier.began
-    if later.at <= readable + rules.visibility_delay.value and gap >= 0:
+    older = 0 if earlier.usage is None else earlier.usage.read or 0
+    if later.at <= readable + rules.visibility_delay.value and gap >= 0 and read >= older:
         said = f"the call before was only {gap:.1f} s earlier: what it wrote was not visible yet"
         return Cause(kind="not_yet_visible", said=said)
     return None
@@ -188,7 +191,7 @@ def thinking(earlier: Rendered, later: Rendered, profile: Profile | None) -> Cau
         return None
     new = range(len(earlier), len(later))
     asks = any(_plain_user(later, at) for at in new)
-    if not asks or not any(run.log.kinds.count(Kind.THINKING) for run in earlier.runs):
+    if not asks or not any(Kind.THINKING in run.log.kinds[: run.count] for run in earlier.runs):
         return None
     said = "the model drops earlier thinking at a user's turn, which voids the messages before"
     return Cause(kind="thinking_dropped", said=said)

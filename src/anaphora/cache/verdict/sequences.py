@@ -62,9 +62,9 @@ def moved_part(
         if after.section == "system":
             return "block_added", after.label
         return ("block_removed", before.label) if before.section == "system" else None
-    was, now = _system(earlier, before.index), _system(later, after.index)
-    if len(was) == len(now) == 1:
+    if before.section != "system":
         return None
+    was, now = _system(earlier, before.index), _system(later, after.index)
     return _shift(was, now, ("block_added", "block_removed", "block_moved"), before, after)
 
 

@@ -1,0 +1,184 @@
+"""The provider's own word, read where answers carry it, and held against what is seen here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.planted import PLACES, body, grown, spec, split, verdict_of
+
+from anaphora import wire
+from anaphora.cache.verdict import Diagnosis, Verdict, diagnosis_of
+from anaphora.values import ReplyEnd
+
+Json = dict[str, Any]
+
+
+def anthropic_reply(diagnostics: Any) -> Any:
+    answer = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "content": [{"type": "text", "text": "Hello."}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 3, "output_tokens": 2},
+        "diagnostics": diagnostics,
+    }
+    return wire.get("anthropic").read_reply(json.dumps(answer).encode())
+
+
+def openai_reply(diagnostics: Any) -> Any:
+    content = [{"type": "output_text", "text": "Hello.", "annotations": []}]
+    answer = {
+        "id": "resp_1",
+        "object": "response",
+        "model": "gpt-5.6",
+        "status": "completed",
+        "output": [{"type": "message", "id": "m", "role": "assistant", "content": content}],
+        "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5},
+        "prompt_cache_diagnostics": diagnostics,
+    }
+    return wire.get("openai_responses").read_reply(json.dumps(answer).encode())
+
+
+@pytest.mark.parametrize(
+    "said, expected",
+    [
+        (None, None),
+        ({"cache_miss_reason": None}, None),
+        (
+            {"cache_miss_reason": {"type": "tools_changed"}},
+            Diagnosis(provider="anthropic", word="tools_changed"),
+        ),
+        (
+            {
+                "cache_miss_reason": {
+                    "type": "messages_changed",
+                    "cache_missed_input_tokens": 812,
+                }
+            },
+            Diagnosis(provider="anthropic", word="messages_changed", tokens=812),
+        ),
+        (
+            {"cache_miss_reason": {"type": "unavailable"}},
+            Diagnosis(provider="anthropic", word="unavailable", found=False),
+        ),
+        (
+            {"cache_miss_reason": {"type": "previous_message_not_found"}},
+            Diagnosis(provider="anthropic", word="previous_message_not_found", found=False),
+        ),
+    ],
+)
+def test_anthropic_diagnostics(said: Any, expected: Diagnosis | None) -> None:
+    assert diagnosis_of(anthropic_reply(said)) == expected
+
+
+@pytest.mark.parametrize(
+    "said, expected",
+    [
+        (None, None),
+        ({"type": "cache_hit"}, Diagnosis(provider="openai", word="cache_hit")),
+        (
+            {"type": "cache_miss", "reason": "tools", "cache_missed_tokens": 2048},
+            Diagnosis(provider="openai", word="tools", tokens=2048),
+        ),
+        (
+            {"type": "comparison_response_not_found"},
+            Diagnosis(provider="openai", word="comparison_response_not_found", found=False),
+        ),
+    ],
+)
+def test_openai_prompt_cache_diagnostics(said: Any, expected: Diagnosis | None) -> None:
+    assert diagnosis_of(openai_reply(said)) == expected
+
+
+def test_a_stream_carries_it_too() -> None:
+    start: Json = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 3, "output_tokens": 1},
+        "diagnostics": {"cache_miss_reason": {"type": "system_changed"}},
+    }
+    end = {"delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}
+    events: list[Json] = [
+        {"type": "message_start", "message": start},
+        {"type": "message_delta", **end},
+        {"type": "message_stop"},
+    ]
+    lines = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
+    reader = wire.get("anthropic").reader()
+    last = [*reader.feed(lines.encode()), *reader.close()][-1]
+    assert isinstance(last, ReplyEnd)
+    found = diagnosis_of(last.reply)
+    assert found == Diagnosis(provider="anthropic", word="system_changed")
+
+
+def moved_tools() -> tuple[Json, Json]:
+    before, after = spec(), grown(spec())
+    after["tools"].reverse()
+    return before, after
+
+
+def judged(name: str, word: str, *, plant: bool = True) -> Verdict:
+    place = PLACES[name]
+    before, after = moved_tools() if plant else (spec(), grown(spec()))
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    provider = "anthropic" if name == "anthropic" else "openai"
+    return verdict_of(place, one, two, diagnosis=Diagnosis(provider=provider, word=word, tokens=7))
+
+
+@pytest.mark.parametrize(
+    "name, word", [("anthropic", "tools_changed"), ("openai_responses", "tools")]
+)
+def test_agreement_is_shown(name: str, word: str) -> None:
+    found = judged(name, word)
+    assert found.agrees is True
+    assert found.sentence.endswith(f"The provider says {word} (7 tokens), which agrees.")
+
+
+@pytest.mark.parametrize(
+    "name, word", [("anthropic", "system_changed"), ("openai_responses", "model")]
+)
+def test_disagreement_is_shown_and_does_not_overrule_the_bytes(name: str, word: str) -> None:
+    found = judged(name, word)
+    assert found.agrees is False
+    assert found.cause == "changed"
+    assert "disagrees" in found.sentence
+
+
+def test_a_provider_that_blames_the_messages_while_no_byte_changed_is_contradicted() -> None:
+    found = judged("anthropic", "messages_changed", plant=False)
+    assert (found.cause, found.agrees) == ("provider_side", False)
+
+
+def test_one_that_cannot_tell_neither_agrees_nor_disagrees() -> None:
+    place = PLACES["anthropic"]
+    before, after = moved_tools()
+    said = Diagnosis(provider="anthropic", word="unavailable", found=False)
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    assert verdict_of(place, one, two, diagnosis=said).agrees is None
+
+
+@pytest.mark.parametrize(
+    "word, was, now",
+    [
+        ("prompt_cache_key", {"prompt_cache_key": "a"}, {"prompt_cache_key": "b"}),
+        ("verbosity", {}, {"text": {"verbosity": "low"}}),
+        ("reasoning_effort", {}, {"reasoning": {"effort": "low"}}),
+        ("service_tier", {}, {"service_tier": "flex"}),
+    ],
+)
+def test_parameters_by_the_names_that_openai_gives_them(word: str, was: Json, now: Json) -> None:
+    place = PLACES["openai_responses"]
+    one = split(place, body(place, {**spec(), "params": was}))
+    two = split(place, body(place, {**grown(spec()), "params": now}))
+    found = verdict_of(place, one, two, diagnosis=Diagnosis(provider="openai", word=word))
+    assert found.agrees is True

@@ -1,0 +1,74 @@
+"""Dollars lost: what was paid for tokens that could have been read, less what reading costs."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+
+import pytest
+from support.planted import PLACES, body, grown, spec, split, verdict_of
+
+from anaphora import catalog
+from anaphora.cache.verdict.money import dollars_lost
+from anaphora.values import Usage
+
+NOW = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
+pytest.importorskip("genai_prices")
+SONNET = catalog.price("anthropic", "claude-sonnet-4-5", NOW)  # 3 in, 0.3 read, 3.75 and 6 written
+GPT = catalog.price("openai", "gpt-5", NOW)
+
+
+@pytest.mark.parametrize(
+    "usage, lost, dollars",
+    [
+        (Usage(uncached=0, read=0, written={"5m": 100_000}, output=0), 100_000, "0.345"),
+        (Usage(uncached=0, read=0, written={"1h": 100_000}, output=0), 100_000, "0.57"),
+        # Longer prompts cost twice as much, all of them.
+        (Usage(uncached=0, read=0, written={"5m": 1_000_000}, output=0), 1_000_000, "6.9"),
+        # A prefix is written before what follows it: the hour's first, then the five minutes'.
+        (Usage(uncached=0, written={"5m": 60_000, "1h": 40_000}, output=0), 50_000, "0.2625"),
+        (Usage(uncached=100_000, read=0, output=0), 100_000, "0.27"),
+        (Usage(uncached=50_000, written={"5m": 50_000}, output=0), 80_000, "0.2535"),
+        (Usage(uncached=5, read=10, output=0), 0, "0"),
+    ],
+)
+def test_what_was_paid_less_what_reading_costs(usage: Usage, lost: int, dollars: str) -> None:
+    assert dollars_lost(usage, lost, SONNET) == Decimal(dollars)
+
+
+def test_a_price_that_nobody_knows_is_unknown_and_not_nothing() -> None:
+    usage = Usage(uncached=100_000, output=0)
+    assert dollars_lost(usage, 100_000, None) is None
+    assert dollars_lost(None, 100_000, SONNET) is None
+    assert dollars_lost(None, 0, None) == 0
+
+
+def test_an_implicit_cache_costs_the_input_price() -> None:
+    assert GPT is not None
+    assert GPT.input is not None
+    assert GPT.read is not None
+    usage = Usage(uncached=1_000_000, read=0, output=0)
+    assert dollars_lost(usage, 1_000_000, GPT) == GPT.input - GPT.read
+
+
+def test_the_sentence_says_dollars_or_that_they_are_unknown() -> None:
+    place = PLACES["anthropic"]
+    after = grown(spec())
+    after["tools"].reverse()
+    one, two = split(place, body(place, spec())), split(place, body(place, after))
+    told = verdict_of(place, one, two, price=SONNET)
+    assert told.dollars is not None
+    assert f"${told.dollars:.4f} lost" in told.sentence
+    assert "dollars unknown" in verdict_of(place, one, two).sentence
+
+
+def test_what_is_not_sent_any_more_is_not_paid_for_again() -> None:
+    """A history that was cut off: the bill falls, and only what is left is paid for anew."""
+    place = PLACES["anthropic"]
+    before, after = spec(), spec()
+    before["messages"][1] = ("assistant", ["A long story. " * 2000])
+    after["messages"][1] = ("assistant", ["Cut."])
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    found = verdict_of(place, one, two)
+    assert found.left is not None
+    assert found.left > found.lost == two.tokens_in(two.size)

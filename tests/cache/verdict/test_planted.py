@@ -1,0 +1,424 @@
+"""Verdict reasons as a table: a cause is planted in the second of two requests, and must be named.
+
+Every change of bytes is planted on every wire; what only some can express stands in tables of its
+own below.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.planted import PLACES, PNG, body, grown, spec, split, verdict_of
+
+from anaphora.cache.verdict import ChangeKind
+
+Json = dict[str, Any]
+
+
+def system_text(old: str, new: str) -> Callable[[Json], None]:
+    def plant(said: Json) -> None:
+        assert any(old in text for text in said["system"]), old
+        said["system"] = [text.replace(old, new) for text in said["system"]]
+
+    return plant
+
+
+def add_tool(said: Json) -> None:
+    said["tools"].append({**said["tools"][0], "name": "zoom"})
+
+
+def add_first_tool(said: Json) -> None:
+    said["tools"].insert(0, {**said["tools"][0], "name": "ask"})
+
+
+def remove_tool(said: Json) -> None:
+    del said["tools"][1]
+
+
+def remove_last_tool(said: Json) -> None:
+    del said["tools"][-1]
+
+
+def move_tool(said: Json) -> None:
+    said["tools"].append(said["tools"].pop(0))
+
+
+def edit_tool(said: Json) -> None:
+    said["tools"][1] = {**said["tools"][1], "description": "Looks for something."}
+
+
+def reorder_schema(said: Json) -> None:
+    schema = said["tools"][1]["schema"]
+    said["tools"][1]["schema"] = dict(reversed(schema.items()))
+
+
+def require_more(said: Json) -> None:
+    said["tools"][1]["schema"]["properties"]["deep"] = {"type": "boolean"}
+
+
+def drop_message(said: Json) -> None:
+    del said["messages"][1:3]
+
+
+def move_message(said: Json) -> None:
+    messages = said["messages"]
+    messages[0], messages[4] = messages[4], messages[0]
+
+
+def put_between(said: Json) -> None:
+    said["messages"][2:2] = [("user", ["By the way."]), ("assistant", ["Yes?"])]
+
+
+def edit_message(said: Json) -> None:
+    said["messages"][1] = ("assistant", ["It holds nothing at all."])
+
+
+def count_message(said: Json) -> None:
+    said["messages"][1] = ("assistant", ["It holds 4 lines."])
+
+
+def truncate(said: Json) -> None:
+    del said["messages"][3:]
+
+
+def summarise(said: Json) -> None:
+    said["messages"][:3] = [("user", ["Earlier: a file and a picture were looked at."])]
+
+
+def image_gone(said: Json) -> None:
+    said["messages"][2] = ("user", ["And in the picture?"])
+
+
+def image_added(said: Json) -> None:
+    said["messages"][0] = ("user", ["What is in the file?", {"image": PNG[::-1]}])
+
+
+def block_removed(said: Json) -> None:
+    del said["system"][0]
+
+
+def block_added(said: Json) -> None:
+    said["system"].append("Never guess.")
+
+
+def block_moved(said: Json) -> None:
+    said["system"].reverse()
+
+
+#: What is planted, and the change that must be named: its kind, and a word of its place.
+CHANGES: dict[str, tuple[Callable[[Json], None], ChangeKind, str]] = {
+    "a date": (system_text("2026-11-15", "2026-11-16"), "date", "system"),
+    "a nonce": (system_text("3f9a21c4", "77b0e918"), "nonce", "system"),
+    "edited instructions": (
+        system_text("short sentences", "whole paragraphs"),
+        "text_edited",
+        "sys",
+    ),
+    "trailing blank in the system text": (
+        system_text("you saw. ", "you saw.  "),
+        "whitespace",
+        "sys",
+    ),
+    "a system block gone": (block_removed, "block_removed", "system"),
+    "a system block more": (block_added, "block_added", "system"),
+    "system blocks swapped": (block_moved, "block_moved", "system"),
+    "a tool at the end": (add_tool, "tool_added", "tool"),
+    "a tool at the beginning": (add_first_tool, "tool_added", "tool"),
+    "a tool gone": (remove_tool, "tool_removed", "tool"),
+    "the last tool gone": (remove_last_tool, "tool_removed", "tool"),
+    "tools in another order": (move_tool, "tool_moved", "tool"),
+    "a tool's description": (edit_tool, "text_edited", "tool search"),
+    "a schema's keys in another order": (reorder_schema, "key_order", "tool search"),
+    "a schema with another property": (require_more, "value_changed", "tool search"),
+    "a pair of messages dropped": (drop_message, "message_dropped", "conversation"),
+    "two messages swapped": (move_message, "message_moved", "conversation"),
+    "messages put in between": (put_between, "message_added", "conversation"),
+    "an edited answer": (edit_message, "text_edited", "conversation"),
+    "another number in an answer": (count_message, "counter", "conversation"),
+    "a history cut off": (truncate, "message_dropped", "conversation"),
+    "a history summarised": (summarise, "message_dropped", "conversation"),
+    "an image evicted": (image_gone, "image_gone", "conversation"),
+    "an image attached again": (image_added, "image_added", "conversation"),
+}
+
+#: Where the wire has no such thing: system prompts in several blocks, say.
+WIRES = ["anthropic", "openai_chat", "openai_responses", "gemini", "deepseek", "minimax"]
+
+
+@pytest.mark.parametrize("name", WIRES)
+@pytest.mark.parametrize("planted", CHANGES)
+def test_a_changed_byte_is_named(name: str, planted: str) -> None:
+    place = PLACES[name]
+    plant, kind, where = CHANGES[planted]
+    before = spec()
+    after = grown(before)
+    if planted == "a history cut off":
+        after = copy.deepcopy(before)
+    plant(after)
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    found = verdict_of(place, one, two)
+    assert found.result == "miss"
+    assert found.change is not None
+    assert (found.cause, found.change.kind) == ("changed", kind), found.sentence
+    assert where in f"{found.change.label} {found.change.path}"
+    assert found.broke
+    # The byte is the first that differs, and what is shown stands around it.
+    offset = found.change.offset
+    assert one.data()[:offset] == two.data()[:offset]
+    assert one.data()[offset : offset + 1] != two.data()[offset : offset + 1]
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_white_space_and_key_order_of_a_whole_body(name: str) -> None:
+    place = PLACES[name]
+    before, after = spec(), grown(spec())
+    one = split(place, body(place, before))
+    spaced = verdict_of(place, one, split(place, body(place, after, separators=(", ", ": "))))
+    assert spaced.change is not None
+    assert spaced.change.kind == "whitespace"
+    ordered = verdict_of(place, one, split(place, body(place, after, sort_keys=True)))
+    assert ordered.change is not None
+    assert ordered.change.kind == "key_order"
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_a_conversation_that_only_grew_is_a_hit(name: str) -> None:
+    place = PLACES[name]
+    one = split(place, body(place, spec()))
+    two = split(place, body(place, grown(spec())))
+    read = one.tokens_in(one.size)
+    found = verdict_of(place, one, two, read=read)
+    assert (found.result, found.change, found.causes, found.lost) == ("hit", None, (), 0)
+    assert not found.broke
+    assert found.sentence.startswith("Hit: ")
+
+
+# ── Parameters ───────────────────────────────────────────────────────────────────────────────────
+
+PARAMETERS: dict[str, tuple[str, Json, Json, str]] = {
+    "anthropic: thinking": (
+        "anthropic",
+        {},
+        {"thinking": {"type": "enabled", "budget_tokens": 2048}},
+        "parameter_changed",
+    ),
+    "anthropic: tool choice": (
+        "anthropic",
+        {"tool_choice": {"type": "auto"}},
+        {"tool_choice": {"type": "any"}},
+        "parameter_changed",
+    ),
+    "anthropic: effort": (
+        "anthropic",
+        {"output_config": {"effort": "low"}},
+        {"output_config": {"effort": "high"}},
+        "parameter_changed",
+    ),
+    "chat: effort": (
+        "openai_chat",
+        {"reasoning_effort": "low"},
+        {"reasoning_effort": "high"},
+        "parameter_changed",
+    ),
+    "chat: verbosity": ("openai_chat", {}, {"verbosity": "low"}, "parameter_changed"),
+    "chat: service tier": ("openai_chat", {}, {"service_tier": "flex"}, "parameter_changed"),
+    "chat: cache key": (
+        "openai_chat",
+        {"prompt_cache_key": "one"},
+        {"prompt_cache_key": "two"},
+        "other_key",
+    ),
+    "responses: effort": (
+        "openai_responses",
+        {"reasoning": {"effort": "low"}},
+        {"reasoning": {"effort": "high"}},
+        "parameter_changed",
+    ),
+    "responses: output format": (
+        "openai_responses",
+        {},
+        {"text": {"format": {"type": "json_object"}}},
+        "parameter_changed",
+    ),
+    "responses: cache key": (
+        "openai_responses",
+        {"prompt_cache_key": "one"},
+        {"prompt_cache_key": "two"},
+        "other_key",
+    ),
+    "gemini: tool config": (
+        "gemini",
+        {},
+        {"toolConfig": {"functionCallingConfig": {"mode": "NONE"}}},
+        "parameter_changed",
+    ),
+}
+
+
+@pytest.mark.parametrize("planted", PARAMETERS)
+def test_a_changed_parameter_is_named(planted: str) -> None:
+    name, was, now, cause = PARAMETERS[planted]
+    place = PLACES[name]
+    before = {**spec(), "params": was}
+    after = {**grown(spec()), "params": now}
+    found = verdict_of(place, split(place, body(place, before)), split(place, body(place, after)))
+    assert (found.result, found.cause, found.change) == ("miss", cause, None), found.sentence
+    assert found.broke
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_another_model_is_named(name: str) -> None:
+    place = PLACES[name]
+    one = split(place, body(place, spec()))
+    two = split(place, body(place, grown(spec()), model="another-model"), model="another-model")
+    found = verdict_of(place, one, two)
+    assert found.cause == "model_changed"
+    assert "another-model" in found.sentence
+
+
+def test_a_parameter_that_the_cache_does_not_depend_on_is_not_blamed() -> None:
+    place = PLACES["openai_chat"]
+    after = {**grown(spec()), "params": {"tool_choice": "none", "temperature": 0.5}}
+    found = verdict_of(place, split(place, body(place, spec())), split(place, body(place, after)))
+    assert found.cause == "provider_side"
+
+
+def test_a_parameter_counts_before_a_byte_that_is_hashed_behind_what_it_voids() -> None:
+    """A model change voids everything, so an edit in the messages does not matter any more."""
+    place = PLACES["anthropic"]
+    after = grown(spec())
+    edit_message(after)
+    other = split(place, body(place, after, model="claude-opus-4-5"))
+    found = verdict_of(place, split(place, body(place, spec())), other)
+    assert [cause.kind for cause in found.causes] == ["model_changed", "changed"]
+    # The other way round: tool choice voids messages, and the tools stand before those.
+    after = {**grown(spec()), "params": {"tool_choice": {"type": "any"}}}
+    move_tool(after)
+    found = verdict_of(place, split(place, body(place, spec())), split(place, body(place, after)))
+    assert [cause.kind for cause in found.causes] == ["changed", "parameter_changed"]
+
+
+# ── The clock and the route ──────────────────────────────────────────────────────────────────────
+
+CLOCK: dict[str, tuple[str, float, str]] = {
+    "anthropic: five minutes are over": ("anthropic", 301.0, "expired"),
+    "anthropic: nine hours": ("anthropic", 9 * 3600.0, "expired"),
+    "minimax: five minutes are over": ("minimax", 400.0, "expired"),
+    "deepseek: the next day": ("deepseek", 90_000.0, "expired"),
+    "chat: two days": ("openai_chat", 2 * 86_400.0, "expired"),
+    "responses: two days": ("openai_responses", 2 * 86_400.0, "expired"),
+    "gemini: two hours": ("gemini", 7_200.0, "expired"),
+    "anthropic: two seconds": ("anthropic", 2.0, "not_yet_visible"),
+    "anthropic: four minutes": ("anthropic", 240.0, "provider_side"),
+    "anthropic: 299 seconds": ("anthropic", 299.0, "provider_side"),
+    "chat: a minute": ("openai_chat", 60.0, "provider_side"),
+    "deepseek: a minute": ("deepseek", 60.0, "provider_side"),
+}
+
+
+@pytest.mark.parametrize("planted", CLOCK)
+def test_the_clock_is_blamed_when_it_is_the_clock(planted: str) -> None:
+    name, gap, cause = CLOCK[planted]
+    place = PLACES[name]
+    one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
+    found = verdict_of(place, one, two, later={"at": 1000.0 + gap})
+    assert (found.result, found.cause) == ("miss", cause), found.sentence
+    assert not found.broke
+
+
+def test_how_long_ago_it_ran_out_is_said() -> None:
+    place = PLACES["anthropic"]
+    one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
+    found = verdict_of(place, one, two, later={"at": 1000.0 + 300 + 47})
+    assert "the 5m it was kept for ran out 47 s ago" in found.sentence
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_another_route_is_named(name: str) -> None:
+    place = PLACES[name]
+    one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
+    found = verdict_of(place, one, two, earlier={"route": "a"}, later={"route": "b"})
+    assert found.cause == "other_route"
+    assert not found.broke
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [{"earlier": {"at": None}}, {"later": {"at": None}}, {"earlier": {"complete": False}}],
+    ids=["when the first was sent", "when the second was", "a part of the prompt"],
+)
+def test_the_provider_is_not_blamed_where_something_is_unknown(unknown: Json) -> None:
+    place = PLACES["anthropic"]
+    one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
+    assert verdict_of(place, one, two, **copy.deepcopy(unknown)).cause == "unexplained"
+
+
+# ── Markers, minimum, look-back ──────────────────────────────────────────────────────────────────
+
+
+def test_without_a_marker_nothing_is_cached_and_what_could_have_been_is_counted() -> None:
+    place = PLACES["anthropic"]
+    before = {**spec(), "marked": False}
+    one, two = split(place, body(place, before)), split(place, body(place, grown(before)))
+    found = verdict_of(place, one, two, earlier={"usage": None})
+    assert found.cause == "no_marker"
+    assert found.lost == one.tokens_in(one.size)
+
+
+def test_a_marker_on_what_changes_is_named_as_that() -> None:
+    place = PLACES["anthropic"]
+
+    def said(clock: str) -> bytes:
+        told = json.loads(body(place, {**spec(), "marked": False}))
+        state = {"type": "text", "text": f"It is {clock}.", "cache_control": {"type": "ephemeral"}}
+        told["messages"][-1]["content"].append(state)
+        return json.dumps(told).encode()
+
+    found = verdict_of(place, split(place, said("09:41")), split(place, said("09:42")))
+    assert found.cause == "marker_on_volatile"
+    assert found.change is not None
+    assert found.change.kind == "clock"
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "gemini"])
+def test_below_the_minimum(name: str) -> None:
+    place = PLACES[name]
+    before = {**spec(), "system": ["Be brief."], "tools": []}
+    one, two = split(place, body(place, before)), split(place, body(place, grown(before)))
+    found = verdict_of(place, one, two)
+    assert found.cause == "below_minimum"
+    assert found.lost == 0
+
+
+def test_behind_the_look_back() -> None:
+    place = PLACES["anthropic"]
+    before, after = spec(), grown(spec())
+    after["messages"][-1] = ("user", [f"part {at}" for at in range(25)])
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    found = verdict_of(place, one, two)
+    assert found.cause == "lookback_exceeded"
+    assert "27 blocks" in found.sentence
+
+
+def test_within_the_look_back_it_is_not_blamed() -> None:
+    place = PLACES["anthropic"]
+    before, after = spec(), grown(spec())
+    after["messages"][-1] = ("user", [f"part {at}" for at in range(18)])
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    assert verdict_of(place, one, two).cause == "provider_side"
+
+
+def test_the_first_image_voids_the_messages() -> None:
+    place = PLACES["anthropic"]
+    before = spec()
+    before["messages"] = [("user", ["one"]), ("assistant", ["two"]), ("user", ["three"])]
+    after = copy.deepcopy(before)
+    after["messages"] += [("assistant", ["four"]), ("user", ["see:", {"image": PNG}])]
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    found = verdict_of(place, one, two)
+    assert (found.cause, found.change) == ("images_changed", None)
+    assert found.broke

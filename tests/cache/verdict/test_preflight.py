@@ -1,0 +1,92 @@
+"""What will be lost, or refused, is named before anything is sent."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from support.planted import PLACES, PNG, body, grown, spec, split
+
+from anaphora import catalog
+from anaphora.cache.verdict import preflight
+from anaphora.values import Notice
+
+Json = dict[str, Any]
+
+THOUGHT = {"type": "thinking", "thinking": "The cat is grey.", "signature": "c2lnbmVk"}
+REDACTED = {"type": "redacted_thinking", "data": "b3BhcXVl"}
+
+
+def thoughtful(*thoughts: Json) -> Json:
+    said = spec()
+    said["messages"][3] = ("assistant", [*thoughts, "A cat, on a mat."])
+    return said
+
+
+def looked_at(before: Json, after: Json, rules: bool = False) -> tuple[Notice, ...]:
+    place = PLACES["anthropic"]
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    known = catalog.rules(place.provider, place.model) if rules else None
+    return preflight(one, two, known)
+
+
+@pytest.mark.parametrize("thought", [THOUGHT, REDACTED], ids=["signed", "redacted"])
+def test_signed_thinking_behind_a_change_is_named(thought: Json) -> None:
+    before = thoughtful(thought)
+    after = grown(before)
+    after["messages"][0] = ("user", ["What was in the file?"])
+    bound, broken = looked_at(before, after)
+    assert (bound.code, bound.path) == ("thinking_bound", "messages[3].content[0]")
+    assert "newer models refuse the request" in bound.message
+    assert (broken.code, broken.path) == ("prefix_breaks", "messages[0].content[0].text")
+    assert broken.tokens
+
+
+def test_a_request_that_asks_for_it_gets_the_block_dropped() -> None:
+    before = thoughtful(THOUGHT)
+    after = grown(before)
+    after["system"][0] = "You are somebody else."
+    binding = {"prefix_mismatch_behavior": "drop_block"}
+    after["params"] = {"thinking": {"type": "adaptive", "block_binding": binding}}
+    assert "it will be dropped" in looked_at(before, after)[0].message
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["nothing", "thinking left out", "behind the thinking", "new thinking"],
+)
+def test_what_is_not_bound_is_not_named(change: str) -> None:
+    before = thoughtful(THOUGHT)
+    after = grown(before)
+    if change == "thinking left out":
+        after["messages"][3] = ("assistant", ["A cat, on a mat."])
+    elif change == "behind the thinking":
+        after["messages"][4] = ("user", ["Which colour was it?"])
+    elif change == "new thinking":
+        after["messages"][0] = ("user", ["What was in the file?"])
+        other = {**THOUGHT, "signature": "b3RoZXI"}
+        after["messages"][3] = ("assistant", [other, "A cat, on a mat."])
+    assert "thinking_bound" not in [notice.code for notice in looked_at(before, after)]
+
+
+def test_moving_a_marker_changes_nothing() -> None:
+    assert looked_at(thoughtful(THOUGHT), grown(thoughtful(THOUGHT)), rules=True) == ()
+
+
+def test_with_the_rules_also_what_no_byte_shows() -> None:
+    before = spec()
+    before["messages"] = [("user", ["one"])]
+    after = copy.deepcopy(before)
+    after["messages"] += [("assistant", ["two"]), ("user", ["see", {"image": PNG}])]
+    after["params"] = {"tool_choice": {"type": "any"}}
+    codes = [notice.code for notice in looked_at(before, after, rules=True)]
+    assert codes == ["parameter_changed", "images_changed"]
+    assert looked_at(before, after) == ()
+
+
+def test_a_write_out_of_reach_is_named() -> None:
+    before = spec()
+    after = grown(before)
+    after["messages"][-1] = ("user", [f"result {at}" for at in range(30)])
+    assert [notice.code for notice in looked_at(before, after, rules=True)] == ["lookback_exceeded"]

@@ -1,0 +1,221 @@
+"""One small conversation on every wire, to be broken on purpose in one place."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from anaphora import catalog, wire
+from anaphora.cache.verdict import Sent, Verdict, judge
+from anaphora.rendered import Rendered
+from anaphora.values import Usage
+
+Json = dict[str, Any]
+
+#: Longer than any provider's minimum.
+GUIDE = "Answer in short sentences. " + "Look before you leap, and say what you saw. " * 300
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+
+
+class Place(NamedTuple):
+    """A wire as one provider speaks it, and a model to ask there."""
+
+    wire: str
+    provider: str
+    model: str
+
+
+PLACES = {
+    "anthropic": Place("anthropic", "anthropic", "claude-sonnet-4-5"),
+    "openai_chat": Place("openai_chat", "openai", "gpt-5"),
+    "openai_responses": Place("openai_responses", "openai", "gpt-5"),
+    "gemini": Place("gemini", "google", "gemini-2.5-pro"),
+    "deepseek": Place("deepseek", "deepseek", "deepseek-v4-pro"),
+    "minimax": Place("minimax/anthropic", "minimax", "MiniMax-M2.7"),
+}
+
+
+def spec() -> Json:
+    """What is said, in nobody's words."""
+    return {
+        "system": ["You are the agent of request 3f9a21c4. Today is 2026-11-15.", GUIDE],
+        "tools": [_tool("read"), _tool("search"), _tool("write")],
+        "messages": [
+            ("user", ["What is in the file?"]),
+            ("assistant", ["It holds 3 lines."]),
+            ("user", ["And in the picture?", {"image": PNG}]),
+            ("assistant", ["A cat, on a mat."]),
+            ("user", ["Which colour is it?"]),
+        ],
+        "params": {},
+    }
+
+
+def grown(before: Json) -> Json:
+    """The same, one turn later."""
+    after: Json = copy.deepcopy(before)
+    after["messages"] += [("assistant", ["It is grey."]), ("user", ["Thank you. And the mat?"])]
+    return after
+
+
+def _tool(name: str) -> Json:
+    properties = {"path": {"type": "string"}, "limit": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "required": ["path"]}
+    return {"name": name, "description": f"Can {name}.", "schema": schema}
+
+
+# ── In each wire's words ─────────────────────────────────────────────────────────────────────────
+
+
+def _anthropic(said: Json, model: str) -> Json:
+    system = [{"type": "text", "text": text} for text in said["system"]]
+    messages = [
+        {"role": role, "content": [_anthropic_part(part) for part in parts]}
+        for role, parts in said["messages"]
+    ]
+    tools = [
+        {"name": t["name"], "description": t["description"], "input_schema": t["schema"]}
+        for t in said["tools"]
+    ]
+    marker = {"type": "ephemeral"}
+    if said.get("marked", True):
+        if system:
+            system[-1]["cache_control"] = marker
+        messages[-1]["content"][-1]["cache_control"] = marker
+    return {
+        "model": model,
+        "max_tokens": 64,
+        "tools": tools,
+        "system": system,
+        "messages": messages,
+        **said["params"],
+    }
+
+
+def _anthropic_part(part: Any) -> Json:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if "image" in part:
+        source = {"type": "base64", "media_type": "image/png", "data": part["image"]}
+        return {"type": "image", "source": source}
+    return dict(part)
+
+
+def _chat(said: Json, model: str) -> Json:
+    messages: list[Json] = []
+    if said["system"]:
+        parts = [{"type": "text", "text": text} for text in said["system"]]
+        messages.append({"role": "system", "content": parts})
+    for role, parts in said["messages"]:
+        if role == "assistant":
+            messages.append({"role": role, "content": "".join(parts)})
+        else:
+            messages.append({"role": role, "content": [_chat_part(part) for part in parts]})
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": t["name"],
+                "description": t["description"],
+                "parameters": t["schema"],
+            },
+        }
+        for t in said["tools"]
+    ]
+    return {"model": model, "messages": messages, "tools": tools, **said["params"]}
+
+
+def _chat_part(part: Any) -> Json:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{part['image']}"}}
+
+
+def _responses(said: Json, model: str) -> Json:
+    items: list[Json] = []
+    if said["system"]:
+        parts = [{"type": "input_text", "text": text} for text in said["system"]]
+        items.append({"role": "developer", "content": parts})
+    for role, parts in said["messages"]:
+        kind = "output_text" if role == "assistant" else "input_text"
+        items.append({"role": role, "content": [_responses_part(part, kind) for part in parts]})
+    tools = [
+        {
+            "type": "function",
+            "name": t["name"],
+            "description": t["description"],
+            "parameters": t["schema"],
+        }
+        for t in said["tools"]
+    ]
+    return {"model": model, "input": items, "tools": tools, **said["params"]}
+
+
+def _responses_part(part: Any, kind: str) -> Json:
+    if isinstance(part, str):
+        return {"type": kind, "text": part}
+    return {"type": "input_image", "image_url": f"data:image/png;base64,{part['image']}"}
+
+
+def _gemini(said: Json, model: str) -> Json:
+    roles = {"user": "user", "assistant": "model"}
+    contents = [
+        {"role": roles[role], "parts": [_gemini_part(part) for part in parts]}
+        for role, parts in said["messages"]
+    ]
+    declared = [
+        {"name": t["name"], "description": t["description"], "parametersJsonSchema": t["schema"]}
+        for t in said["tools"]
+    ]
+    body: Json = {"contents": contents, **said["params"]}
+    if declared:
+        body["tools"] = [{"functionDeclarations": declared}]
+    if said["system"]:
+        body["systemInstruction"] = {"parts": [{"text": text} for text in said["system"]]}
+    return body
+
+
+def _gemini_part(part: Any) -> Json:
+    if isinstance(part, str):
+        return {"text": part}
+    return {"inlineData": {"mimeType": "image/png", "data": part["image"]}}
+
+
+_SAY: dict[str, Callable[[Json, str], Json]] = {
+    "anthropic": _anthropic,
+    "openai_chat": _chat,
+    "openai_responses": _responses,
+    "gemini": _gemini,
+    "deepseek": _chat,
+    "minimax/anthropic": _anthropic,
+}
+
+
+def body(place: Place, said: Json, model: str | None = None, **dumping: Any) -> bytes:
+    told = _SAY[place.wire](said, model or place.model)
+    return json.dumps(told, **{"separators": (",", ":"), **dumping}).encode()
+
+
+def split(place: Place, data: bytes, model: str | None = None) -> Rendered:
+    path = f"/v1beta/models/{model or place.model}:generateContent"
+    return wire.get(place.wire).split(data, path=path if place.wire == "gemini" else "")
+
+
+def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) -> Verdict:
+    """The verdict on two requests a minute apart; nothing of the second was read, unless told."""
+    rules = catalog.rules(place.provider, place.model, before.wire)
+    total = before.tokens_in(before.size)
+    grown_to = after.tokens_in(after.size)
+    kept = total // rules.granule_tokens.value * rules.granule_tokens.value
+    wrote = rules.mechanism.value == "explicit" and rules.slots.value > 0
+    first = Usage(uncached=0, read=0, written={"5m": kept}, output=1)
+    if not wrote:
+        first = Usage(uncached=total, read=0, output=1)
+    read = known.pop("read", 0)
+    later = known.pop("usage", Usage(uncached=grown_to - read, read=read, output=1))
+    one = {"at": 1000.0, "usage": first, **known.pop("earlier", {})}
+    two = {"at": 1060.0, "usage": later, **known.pop("later", {})}
+    return judge(Sent(rendered=before, **one), Sent(rendered=after, **two), rules, **known)
