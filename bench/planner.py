@@ -17,8 +17,10 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
 
 import _families as made
+from _recorded import recordings
 
 from anaphora import cache, catalog, wire
 from anaphora.cache.planning import AppMemory, Planner
@@ -36,6 +38,8 @@ PROVIDERS = {
     "alibaba": ("qwen3-max", "alibaba"),
     "openai": ("gpt-5.6", "openai"),
 }
+
+TRACES = Path(__file__).parent.parent.parent / "shared" / "traces"
 
 Strategy = Callable[[Rendered, float, int], Plan]
 
@@ -212,7 +216,7 @@ def strategies(rules: CacheRules) -> dict[str, Strategy]:
 # ── Measuring ────────────────────────────────────────────────────────────────────────────────────
 
 
-def measure(quick: bool) -> tuple[list[tuple[str, str, dict[str, float]]], list[str]]:
+def measure(quick: bool, traces: Path) -> tuple[list[tuple[str, str, dict[str, float]]], list[str]]:
     """For each family and provider, each strategy's bill over that of foresight."""
     seeds, shapes = made.families()
     rows = []
@@ -220,15 +224,23 @@ def measure(quick: bool) -> tuple[list[tuple[str, str, dict[str, float]]], list[
     for name, (model, spoken) in PROVIDERS.items():
         game = Game(name, model, spoken)
         for family, shape in shapes.items():
-            bills: dict[str, float] = defaultdict(float)
-            for seed in seeds[:1] if quick else seeds:
-                rendered = game.render(made.calls(shape, seed, model))
-                for strategy, plan in strategies(game.rules).items():
-                    bills[strategy] += bill(game.rules, rendered, plan)
-                bills["foresight"] += foresight(game.rules, rendered)
-            bound = bills.pop("foresight")
-            rows.append((name, family, {key: value / bound for key, value in bills.items()}))
+            chosen = seeds[:1] if quick else seeds
+            stories = [made.calls(shape, seed, model) for seed in chosen]
+            rows.append((name, family, _bills(game, stories)))
+        for file, sent in recordings(traces, model).items():
+            rows.append((name, file, _bills(game, [sent])))
     return rows, apart
+
+
+def _bills(game: Game, stories: list[list[made.Sent]]) -> dict[str, float]:
+    bills: dict[str, float] = defaultdict(float)
+    bound = 0.0
+    for story in stories:
+        rendered = game.render(story)
+        for strategy, plan in strategies(game.rules).items():
+            bills[strategy] += bill(game.rules, rendered, plan)
+        bound += foresight(game.rules, rendered)
+    return {strategy: total / bound for strategy, total in bills.items()}
 
 
 def cost_of_planning(turns: int = 2000) -> tuple[float, float]:
@@ -259,8 +271,11 @@ def cost_of_planning(turns: int = 2000) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed instead of five")
+    parser.add_argument("--traces", type=Path, default=TRACES, help="recorded conversations")
     options = parser.parse_args()
-    rows, apart = measure(options.quick)
+    if not options.traces.is_dir():
+        print(f"no recorded conversations in {options.traces}: only made-up ones")
+    rows, apart = measure(options.quick, options.traces)
     names = list(rows[0][2])
     print("bill over that of perfect foresight")
     print(f"{'provider':16}{'family':24}" + "".join(f"{name:>18}" for name in names))

@@ -113,12 +113,23 @@ class Spoken:
         shape = self.dialect.usage
         if shape is None or usage.input is None:
             return usage
+        # The codec writes raw counts as they are when it reads the same in them; what it would
+        # have read where the row says another lifetime is tried out.
+        total = usage.written_total
+        ways = [usage.written, *({ttl: total} for ttl in ("30m", "unsplit") if total)]
+        for written in ways:
+            said = self._as_read(msgspec.structs.replace(usage, written=written))
+            if usage.raw is not None and said.raw == usage.raw:
+                return said
+        said = self._as_read(usage)
+        return msgspec.structs.replace(said, raw=write_counts(said.raw or "{}", usage, shape))
+
+    def _as_read(self, usage: Usage) -> Usage:
+        """The counts as the codec reads them in what it writes of them."""
         blank = Reply(id="", model="", message=Message(role="assistant", parts=()), stop="end")
         body = self._codec.write_reply(msgspec.structs.replace(blank, usage=usage))
-        said: Usage = self._codec.read_reply(body).usage
-        # The codec writes raw counts as they are when it reads the same in them.
-        raw = write_counts(said.raw or "{}", usage, shape)
-        return msgspec.structs.replace(said, raw=raw)
+        read: Usage = self._codec.read_reply(body).usage
+        return read
 
     # ── Errors ───────────────────────────────────────────────────────────────────────────────────
 

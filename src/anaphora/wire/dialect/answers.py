@@ -51,7 +51,7 @@ def read_counts(usage: Usage, shape: UsageShape | None) -> Usage:
         return msgspec.structs.replace(usage, uncached=uncached, read=read, written=written)
     uncached, read, written, overlap = partition(total, read, written)
     return msgspec.structs.replace(
-        usage, uncached=uncached, read=read, written=written, overlap=overlap
+        usage, uncached=uncached, read=read, written=written, overlap=usage.overlap + overlap
     )
 
 
