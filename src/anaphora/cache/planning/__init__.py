@@ -12,16 +12,18 @@ how long, and that the next call finds it: within the look-back, and before it e
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from decimal import Decimal
 
 from anaphora.cache.simulator import Outcome, RenderedPrompt
-from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.rendered import Held, Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, Ttl
 
 from .advice import Advice, at_compaction, before_fan_out, until_next
 from .choose import Chance, best_marks
 from .gaps import Gaps
+from .holding import plan_holding
 from .memory import AppMemory
-from .places import Places, places
+from .places import Places, places, stable_end
 from .prices import best_ttl, by_itself, expected_cost
 
 __all__ = [
@@ -42,8 +44,13 @@ _WORTH_A_CHANGE = 0.9
 class Planner:
     """The breakpoints of one conversation."""
 
-    def __init__(self, memory: AppMemory) -> None:
+    def __init__(self, memory: AppMemory, price: Decimal | None = None) -> None:
+        """`price` is what a million input tokens cost, in dollars: holding a beginning is billed
+        in dollars, so without it nothing is held."""
         self._memory = memory
+        self._price = price
+        self._held: tuple[Held, float] | None = None
+        """The handle there is, and when it ends."""
         self._rules = memory.rules
         self._gaps = Gaps()
         self._prompt: tuple[Rendered, RenderedPrompt] | None = None
@@ -53,6 +60,8 @@ class Planner:
     def plan(self, rendered: Rendered, *, at: float) -> Plan:
         """Marks for one request: never more than the rules allow, TTLs never rising."""
         rules = self._rules
+        if rendered.frozen_with is not None and rules.storage_price is not None:
+            return self._holding(rendered, at)
         if rules.mechanism.value == "implicit" or not rules.slots.value:
             return Plan()
         found = places(rendered)
@@ -152,6 +161,33 @@ class Planner:
         else:
             place(found.frozen, history)
         return marks
+
+    def hold(self, held: Held, expires: float) -> None:
+        """A handle was made or extended, as a plan had asked."""
+        self._held = held, expires
+
+    def _holding(self, rendered: Rendered, at: float) -> Plan:
+        held, expires = self._held if self._held is not None else (None, at)
+        if held is not None and expires <= at:
+            self._held = held = None
+        prompt = self._said(rendered)
+        shared = stable_end(rendered)
+        length = 0 if shared is None else prompt.tokens(shared)
+        decided = plan_holding(
+            rendered,
+            self._rules,
+            self._gaps,
+            shared=shared,
+            tokens=length,
+            held=held,
+            expires=expires,
+            price=self._price,
+            at=at,
+            usual=self._memory.usual(),
+        )
+        if held is not None and decided.held is None:
+            self._held = None
+        return Plan(held=decided.held, preludes=decided.preludes, notices=decided.notices)
 
     def _only_marks(self, rendered: Rendered, own: Mapping[int, Ttl]) -> bool:
         """Whether to keep the provider from marking the end by itself: where that is volatile, it

@@ -54,6 +54,13 @@ class Gaps:
             short += at - self._last <= seconds
         return (_WEIGHT * _believed(seconds) + short) / (_WEIGHT + seen)
 
+    def typical(self, at: float) -> float:
+        """The pause in the middle of those seen; a minute where none was."""
+        seen = sorted(self._seen)
+        if self._last is not None and at > self._last:
+            seen = sorted([*seen, at - self._last])
+        return seen[len(seen) // 2] if seen else 60.0
+
     def horizon(self, usual: float | None = None) -> float:
         """How many more uses to expect: about as many as there were, and at least some, unless
         it is usually over before."""

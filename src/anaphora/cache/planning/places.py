@@ -44,6 +44,16 @@ def places(rendered: Rendered) -> Places:
     return Places(tail, frozen, shared, leading)
 
 
+def stable_end(rendered: Rendered) -> int | None:
+    """The last block before the conversation begins, whether or not it takes a marker."""
+    count = 0
+    for run in rendered.runs:
+        if run.section == "messages" and run.role is not SegmentRole.STABLE_PREFIX:
+            break
+        count += run.count
+    return min(count, rendered.cacheable) - 1 if count else None
+
+
 def _markable(run: Run, position: int) -> int | None:
     """The block at a position of the run, or the nearest before it that takes a marker."""
     splices = run.log.splices

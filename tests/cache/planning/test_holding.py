@@ -1,0 +1,88 @@
+"""Handles: made where they pay, extended while they do, given up when they do not fit."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from anaphora import catalog, wire
+from anaphora.cache import held as handles
+from anaphora.cache.planning import AppMemory, Planner
+from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
+from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Plan, Rendered
+from anaphora.values import Conversation, Message, Tool
+from anaphora.wire import gemini
+
+#: The older one caches nothing by itself.
+OLD, NEW = "gemini-2.0-flash", "gemini-2.5-pro"
+LONG = "word " * 20_000
+
+
+def rendered(talk: Conversation, choice: str = "auto", model: str = OLD) -> Rendered:
+    ir = PromptIR.chat(talk, system=(PromptBlock("identity", LONG),))
+    params = Params(max_tokens=9, tool_choice=ToolChoice(choice))  # type: ignore[arg-type]
+    call = Call(ir=ir, model=model, tools=(Tool("look"),), params=params)
+    return wire.get("gemini").render(call, catalog.profile("google", model))
+
+
+def played(
+    pause: float, calls: int, price: str | None = "1.25", model: str = OLD
+) -> tuple[Planner, Plan, Rendered]:
+    """So many calls with that pause, and what is planned for the next."""
+    rules = catalog.rules("google", model, "gemini")
+    planner = Planner(AppMemory(rules), None if price is None else Decimal(price))
+    talk, at = Conversation(), 0.0
+    for number in range(calls):
+        talk = talk.append(Message.user(f"question {number}"))
+        now = rendered(talk, model=model)
+        planner.sent(now, planner.plan(now, at=at), at=at)
+        talk = talk.append(Message.assistant("ok"))
+        at += pause
+    talk = talk.append(Message.user("and?"))
+    last = rendered(talk, model=model)
+    return planner, planner.plan(last, at=at), last
+
+
+def test_a_beginning_that_is_used_all_the_time_is_held() -> None:
+    _, plan, last = played(pause=20.0, calls=6)
+    assert [type(prelude) for prelude in plan.preludes] == [CreateHeld]
+    create = plan.preludes[0]
+    assert isinstance(create, CreateHeld)
+    assert create.chunks < len(last)
+    request = gemini.prelude(last, create)
+    assert request.path.endswith("/cachedContents")
+
+
+def test_what_the_provider_finds_by_itself_is_not_paid_for() -> None:
+    assert played(pause=20.0, calls=6, model=NEW)[1].preludes == ()
+
+
+def test_without_a_price_nothing_is_held() -> None:
+    assert played(pause=20.0, calls=6, price=None)[1].preludes == ()
+
+
+def test_a_beginning_that_is_hardly_used_is_not_held() -> None:
+    assert played(pause=9 * 3600.0, calls=6)[1].preludes == ()
+
+
+def test_a_handle_is_used_extended_and_given_up() -> None:
+    planner, plan, last = played(pause=20.0, calls=6)
+    (create,) = plan.preludes
+    assert isinstance(create, CreateHeld)
+    handle = Held("cachedContents/a", create.chunks, handles.digest(last, create.chunks))
+    at = 6 * 20.0
+    planner.hold(handle, at + 400)
+    assert planner.plan(last, at=at).held == handle
+    late = planner.plan(last, at=at + 390)
+    assert late.held == handle
+    assert [type(prelude) for prelude in late.preludes] == [ExtendHeld]
+    talk = Conversation([Message.user("and?")])
+    changed = planner.plan(rendered(talk, "none"), at=at + 10)
+    assert changed.held is None
+    assert changed.preludes == (DeleteHeld("cachedContents/a"),)
+    assert [notice.code for notice in changed.notices] == ["held_settings_changed"]
+
+
+def test_a_handle_that_has_ended_is_forgotten() -> None:
+    planner, _, last = played(pause=20.0, calls=3)
+    planner.hold(Held("cachedContents/a", 1, "x-y"), 100.0)
+    assert planner.plan(last, at=5000.0).held is None
