@@ -108,8 +108,7 @@ def test_the_provider_is_in_the_catalog_and_the_wire_exists(row: Dialect) -> Non
 
 
 def test_every_provider_of_the_catalog_has_a_row() -> None:
-    # Together is reached through Hugging Face's router in all that was recorded.
-    assert catalog.shipped().entries.keys() - {row.provider for row in ROWS} == {"together"}
+    assert catalog.shipped().entries.keys() == {row.provider for row in ROWS}
 
 
 @every_row
@@ -213,6 +212,7 @@ def test_the_first_row_is_the_usual_wire(provider: str, usual: str) -> None:
         ),
         ("bedrock-mantle.eu-west-1.api.aws", "openai_responses", "", "bedrock/openai_responses"),
         ("router.huggingface.co", "openai_chat", "/together/v1/chat", "huggingface/openai_chat"),
+        ("api.together.xyz", "openai_chat", "/v1/chat/completions", "together/openai_chat"),
         ("org-acc.snowflakecomputing.com", "openai_chat", "", "snowflake/openai_chat"),
         ("localhost", "openai_chat", "", "ollama/openai_chat"),
         ("localhost:11434", "ollama", "/api/chat", "ollama/ollama"),
