@@ -11,6 +11,7 @@ import enum
 import threading
 from array import array
 from bisect import bisect_right
+from itertools import accumulate
 
 from blake3 import blake3
 
@@ -167,8 +168,14 @@ class ChunkLog:
         except BufferError:
             # Somebody still reads a view of it, which pins its size: leave them theirs.
             self.buffer = self.buffer + data
-        self.ends.extend(addition.ends)
-        self.splices.extend(addition.splices)
+        ends = list(accumulate(map(len, addition.pieces), initial=addition.size))[1:]
+        self.ends.extend(ends)
+        self.splices.extend(
+            [
+                -1 if splice is None else end + splice
+                for end, splice in zip(ends, addition.splices, strict=True)
+            ]
+        )
         self.kinds += addition.kinds
         for index, message_id in enumerate(addition.ids, len(self.ids)):
             self.positions[message_id] = index
@@ -201,7 +208,6 @@ class Addition:
 
     __slots__ = (
         "contextual",
-        "ends",
         "first_chunk",
         "first_message",
         "ids",
@@ -220,10 +226,9 @@ class Addition:
         self.first_message = 0
         """Where in the log it goes: offsets and positions count from the log's beginning."""
         self.size = 0
-        """Bytes up to its end, the log's before it included."""
+        """Bytes of the log before it."""
         self.pieces: list[bytes] = []
-        self.ends: list[int] = []
-        self.splices: list[int] = []
+        self.splices: list[int | None] = []
         self.kinds: list[Kind] = []
         self.message_ends: list[int] = []
         self.ids: list[str] = []
@@ -236,20 +241,18 @@ class Addition:
         """One chunk, glue and all. `splice` counts back from its end: -1 is inside the closing
         brace, 0 behind it, None where no marker may go."""
         self.pieces.append(data)
-        self.size += len(data)
-        self.ends.append(self.size)
-        self.splices.append(-1 if splice is None else self.size + splice)
+        self.splices.append(splice)
         self.kinds.append(kind)
 
     def open(self, role: str) -> None:
         """The next chunk begins a message on the wire."""
-        self.opens.append(self.first_chunk + len(self.ends))
+        self.opens.append(self.first_chunk + len(self.pieces))
         self.roles.append(role)
 
     def end_message(self, message_id: str) -> None:
         """All chunks of a source message are in."""
         self.ids.append(message_id)
-        self.message_ends.append(self.first_chunk + len(self.ends))
+        self.message_ends.append(self.first_chunk + len(self.pieces))
 
     def notice(self, notice: Notice) -> None:
         """A remark on the source message that is being added."""

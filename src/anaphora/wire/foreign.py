@@ -56,15 +56,21 @@ def foreign_sections(call: Call, wire: str) -> list[Notice]:
 def tell_foreign(to: Addition, messages: Sequence[Message], wire: str, where: str) -> None:
     """Notices for the parts of messages that were just added."""
     for index, message in enumerate(messages):
-        for at, part in enumerate(message.parts):
-            if isinstance(part, ToolResult):
-                if part.extras is None and isinstance(part.content, str):
-                    continue
-            elif getattr(part, "extras", None) is None:
-                continue
-            position = to.first_message + index
-            path = f"{where}[{position}].parts[{at}]"
-            to.notices += [(position, notice) for notice in _part(part, wire, path)]
+        for part in message.parts:
+            # Nearly every part has come along with nothing.
+            kind = type(part)
+            if kind is not Opaque and (
+                part.extras is not None  # type: ignore[union-attr]
+                or (kind is ToolResult and type(part.content) is not str)  # type: ignore[union-attr]
+            ):
+                _tell(to, message, to.first_message + index, wire, where)
+                break
+
+
+def _tell(to: Addition, message: Message, position: int, wire: str, where: str) -> None:
+    for at, part in enumerate(message.parts):
+        path = f"{where}[{position}].parts[{at}]"
+        to.notices += [(position, notice) for notice in _part(part, wire, path)]
 
 
 def _part(part: Part, wire: str, path: str) -> list[Notice]:

@@ -6,9 +6,8 @@ broke is seldom to be seen in it; what was billed is.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -36,7 +35,8 @@ _KINDS = {
     "reasoning": Kind.THINKING,
 }
 
-Pricing = Callable[[str, str, datetime.datetime], Price | None]
+#: Asked with provider, model, the moment and the wire.
+Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class _Said:
         call = self.trace.calls[found.call]
         knobs = self._parameters.after(call, in_loop=found.in_loop)
         model = self._parameters.model
-        rules = catalog.rules(found.provider, model)
+        rules = catalog.rules(found.provider, model, found.wire)
         profile = catalog.profile(found.provider, model)
         knobs["model"] = rules.model.encode()
         rendered = self._rendered(call, model, knobs, profile.bytes_per_token.value)
@@ -88,10 +88,7 @@ class _Said:
             usage=billed.usage(),
             complete=False,  # messages are recorded, not the bytes that were sent
         )
-        cost = None
-        if price is not None and call.at is not None:
-            when = datetime.datetime.fromtimestamp(call.at, datetime.UTC)
-            cost = price(found.provider, model, when)
+        cost = None if price is None else price(found.provider, model, call.at, found.wire)
         verdict = judge(
             self._before, sent, rules, outcome=found.outcome, price=cost, profile=profile
         )
@@ -182,7 +179,7 @@ def _log(trace: Trace) -> tuple[ChunkLog, list[int]]:
                 kind = Kind.TOOL_CALL
             out.chunk(kind, lead + dumps(block), -1)
         out.end_message(f"m{index}")
-        ends.append(len(out.ends))
+        ends.append(len(out.pieces))
     return ChunkLog().append(out), ends
 
 

@@ -87,7 +87,7 @@ def _section(section: Section, raw: bytes | None, first: int, marks: list[Mark])
             if ttl is not None:
                 marks.append(Mark(first + index, ttl))
             out.chunk(kind, b"," + data if index else data, -1)
-    if not out.ends:
+    if not out.pieces:
         return None
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
     lead = b'"%b":[' % section.encode()
@@ -115,20 +115,20 @@ def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
         if message.role not in OPEN:
             raise bad_request(f"{message.role!r} is not a role here", f"{path}.role")
         for data, kind, splice, ttl, inner in _content(bytes(message.content), f"{path}.content"):
-            chunk = first + len(out.ends)
+            chunk = first + len(out.pieces)
             if message.role == last_role:
                 glue = b","
             else:
                 glue = NEXT[message.role] if last_role is not None else b""
                 out.open(message.role)
                 last_role = message.role
-            lead = len(b'"messages":[' + OPEN[message.role]) if not out.ends else len(glue)
+            lead = len(b'"messages":[' + OPEN[message.role]) if not out.pieces else len(glue)
             marks += [Mark(chunk, t, lead + at) for at, t in inner]
             if ttl is not None:
                 marks.append(Mark(chunk, ttl))
             out.chunk(kind, glue + data, splice)
         out.end_message(f"m{index}")
-    if not out.ends:
+    if not out.pieces:
         raise InvalidRequest("at least one message that says something", path="$.messages")
     log = ChunkLog().append(out)
     roles = [Message(role="user", parts=())] * len(messages)
@@ -189,7 +189,8 @@ def _unmarked(block: msgspec.Raw, path: str) -> tuple[bytes, Ttl | None, Fields]
     """A block without its marker, byte for byte otherwise; the marker; and the fields."""
     fields = Fields(block, path, bad_request)
     if "cache_control" not in fields:
-        return bytes(block), None, fields
+        # Written as with a marker taken out: a block is the same with and without one.
+        return b"{" + fields.rest() + b"}", None, fields
     marker = fields.maybe("cache_control", CacheControl)
     data = b"{" + fields.rest() + b"}"
     return data, _ttl(marker, path) if marker is not None else None, fields

@@ -147,13 +147,13 @@ def _contents(raws: list[msgspec.Raw]) -> Run:
         for at, part in enumerate(elements(fields, "parts")):
             data = bytes(part)
             if at == 0:
-                data = (GLUE if out.ends else b"") + _opening(role, fields) + data
+                data = (GLUE if out.pieces else b"") + _opening(role, fields) + data
                 out.open(role or "user")
             else:
                 data = b"," + data
             out.chunk(_kind(part, f"{path}.parts[{at}]"), data, None)
         out.end_message(f"m{index}")
-    if not out.ends:
+    if not out.pieces:
         raise InvalidRequest("at least one content that says something", path="$.contents")
     log = ChunkLog().append(out)
     return Run(

@@ -176,12 +176,12 @@ def _messages(
                 else:
                     data = b"," + cut.data
                 if cut.ttl is not None:
-                    marks.append(Mark(begun + len(out.ends), cut.ttl))
+                    marks.append(Mark(begun + len(out.pieces), cut.ttl))
                 kind = Kind.TOOL_RESULT if role == "tool" else cut.kind
                 out.chunk(kind, data, BEFORE_BRACE if cut.markable else None)
             last_role = role if cuts else last_role
         out.end_message(f"m{index}")
-    if not out.ends or last_role is None:
+    if not out.pieces or last_role is None:
         return None
     log = ChunkLog().append(out)
     return Run(
@@ -219,16 +219,15 @@ def _content(fields: Fields, own: _Markers | None) -> list[_Cut]:
 def _cut(part: msgspec.Raw, path: str, own: _Markers | None) -> _Cut:
     """A part without its breakpoint, byte for byte otherwise."""
     fields = Fields(part, path, bad_request)
-    data, ttl = bytes(part), None
+    ttl = None
     if own is not None:
         ttl = _own_marker(fields, own)
-        if ttl is not None:
-            data = b"{" + fields.rest() + b"}"
     elif "prompt_cache_breakpoint" in fields:
         marker = fields.maybe("prompt_cache_breakpoint", Breakpoint)
-        data = b"{" + fields.rest() + b"}"
         if marker is not None:
             ttl = read_ttl(marker, f"{path}.prompt_cache_breakpoint", bad_request)
+    # Written anew whether or not a marker was taken out: a part is the same with and without one.
+    data = b"{" + fields.rest() + b"}"
     kind = fields.take("type", str)
     empty = kind == "text" and fields.maybe("text", str) == ""
     markable = ttl is not None or (kind in _MARKABLE and not empty)

@@ -70,11 +70,13 @@ class Delta(msgspec.Struct, frozen=True):
 
 
 class ChoiceDelta(msgspec.Struct, frozen=True):
-    index: int = 0
+    index: int | None = None
     delta: Delta | None = None
     finish_reason: str | None = None
     native_finish_reason: str | None = None
     logprobs: dict[str, list[Any] | None] | None = None
+    usage: msgspec.Raw = NOTHING
+    """Kimi counts beside its last words."""
 
 
 _LISTS = ("reasoning_details", "annotations", "executed_tools", "images")
@@ -112,6 +114,8 @@ class StreamedChoice:
         self.beside: dict[str, Any] = {}
         """Fields beside the message: log probabilities, a host's own stop reason."""
         self._fields: dict[str, Any] = {}
+        self._of_thinking: dict[str, msgspec.Raw] = {}
+        """What reasoning that is told in the content says beside its text."""
         self._extra_size = 0
         self._places: dict[str, int] = {}
         """Where text, refusal and each field of reasoning are said."""
@@ -150,6 +154,11 @@ class StreamedChoice:
             self.beside["native_finish_reason"] = choice.native_finish_reason
         return events
 
+    def keep(self, fields: dict[str, Any]) -> None:
+        """Fields beside the message that have no name here; the last one holds."""
+        self._count_extra(fields)
+        self.beside |= fields
+
     def _reasoning(self, delta: Delta) -> list[Event]:
         """Told in one field; a host that fills both says the same in them."""
         if delta.reasoning_content:
@@ -184,7 +193,8 @@ class StreamedChoice:
         else:
 
             def finish(said: str) -> Part:
-                return Thinking(said, provider=WIRE, extras=told_in(place))
+                rest = _members(self._of_thinking) if place == IN_CONTENT else b""
+                return Thinking(said, provider=WIRE, extras=told_in(place, rest))
 
             begun = self.build.begin(index, "thinking", finish, name=place)
         return begun + self.build.delta(index, text)
@@ -197,6 +207,7 @@ class StreamedChoice:
             if isinstance(part, Text):
                 events += self._say("text", part.text) if part.text else []
             elif isinstance(part, Thinking):
+                self._of_thinking |= _beside_text(raw)
                 events += self._say(IN_CONTENT, part.text) if part.text else []
             else:
                 self._count_extra(raw)
@@ -210,7 +221,7 @@ class StreamedChoice:
         name = custom.name if custom is not None else function.name
         key = delta.index if delta.index is not None else max(0, len(self._calls) - 1)
         call = self._calls.get(key)
-        if call is not None and delta.id and call.id and delta.id != call.id and name:
+        if call is not None and name and _is_another(delta, call):
             # Hosts that number every call 0, or not at all.
             key = len(self._calls)
             call = None
@@ -247,3 +258,20 @@ class StreamedChoice:
         self._extra_size += len(msgspec.json.encode(value))
         if self._extra_size > TEXT_LIMIT:
             raise Parse(f"more than {TEXT_LIMIT} bytes beside the text", path="stream")
+
+
+def _is_another(delta: CallDelta, call: _OpenCall) -> bool:
+    """Whether what names a call begins another one than the call that has its number."""
+    if delta.id and call.id:
+        return delta.id != call.id
+    return delta.index is None and bool(call.name)
+
+
+def _beside_text(raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The fields of a thinking part beside its text."""
+    fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    return {name: said for name, said in fields.items() if name not in ("type", "thinking")}
+
+
+def _members(fields: dict[str, msgspec.Raw]) -> bytes:
+    return b",".join(string(name) + b":" + bytes(raw) for name, raw in fields.items())

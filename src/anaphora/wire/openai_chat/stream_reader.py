@@ -8,11 +8,13 @@ comes; others are put together and carried along in the reply's extras.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event
+from anaphora.values import Event, Usage
 from anaphora.wire.fields import UNREADABLE, our_error
 from anaphora.wire.openai_failure import ErrorObject, from_object
 from anaphora.wire.sse import EventDecoder
@@ -20,6 +22,7 @@ from anaphora.wire.sse import EventDecoder
 from .parts import WIRE
 from .reply import read_stop, write_choice
 from .stream_choice import NOTHING, ChoiceDelta, StreamedChoice
+from .stream_rest import UsualChoice, fields_beside
 from .usage import read_usage
 
 #: OpenAI makes at most that many choices.
@@ -36,12 +39,16 @@ class _Chunk(msgspec.Struct, frozen=True):
     error: msgspec.Raw = NOTHING
 
 
+class _UsualChunk(_Chunk, frozen=True):
+    choices: list[UsualChoice] | None = None  # type: ignore[assignment]
+
+
 class _TextDelta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str
     role: str | None = None
 
 
-class _TextChoice(msgspec.Struct, frozen=True):
+class _TextChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delta: _TextDelta
     index: int = 0
     finish_reason: None = None
@@ -58,6 +65,7 @@ class _MoreText(msgspec.Struct, frozen=True):
 
 
 _chunk = msgspec.json.Decoder(_Chunk).decode
+_usual_chunk = msgspec.json.Decoder(_UsualChunk).decode
 _more_text = msgspec.json.Decoder(_MoreText).decode
 _error = msgspec.json.Decoder(ErrorObject | str).decode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -106,18 +114,26 @@ class StreamReader:
         return self._build.fail(Transport("the stream ended before the answer did"))
 
     def _read(self, payload: bytes) -> list[Event]:
+        beside: list[tuple[int, dict[str, Any]]] = []
         try:
-            chunk = _chunk(payload)
+            try:
+                chunk: _Chunk = _usual_chunk(payload)
+            except UNREADABLE:
+                chunk, beside = _chunk(payload), fields_beside(payload)
         except UNREADABLE as problem:
             raise Parse(str(problem), path="stream") from None
         events: list[Event] = []
         build = self._build
         choices = chunk.choices
-        if not build.started and (choices or chunk.id):
-            events += build.start(chunk.id or "", chunk.model or "")
+        if not build.started:
+            # Azure tells what it thinks of the prompt before the answer has an id.
             self._keep(payload)
+            if choices or chunk.id:
+                events += build.start(chunk.id or "", chunk.model or "")
         for choice in choices or ():
             events += self._on_choice(choice, payload)
+        for index, fields in beside:
+            self._choice(index).keep(fields)
         if chunk.usage is not NOTHING and (usage := bytes(chunk.usage)) != _NULL:
             self._keep(payload)
             events += build.count(read_usage(usage, "stream.usage"))
@@ -126,11 +142,7 @@ class StreamReader:
         return events
 
     def _on_choice(self, choice: ChoiceDelta, payload: bytes) -> list[Event]:
-        told = self._answer
-        if choice.index:
-            if choice.index not in self._others and len(self._others) >= _MOST_CHOICES:
-                raise Parse(f"more than {_MOST_CHOICES} choices", path="stream.choices")
-            told = self._others.setdefault(choice.index, StreamedChoice())
+        told = self._choice(choice.index)
         events = told.add(choice)
         if choice.finish_reason is not None:
             told.build.stop_raw = choice.finish_reason
@@ -138,8 +150,17 @@ class StreamReader:
             self._keep(payload)
         if choice.index:
             return []
+        if choice.usage is not NOTHING and (usage := bytes(choice.usage)) != _NULL:
+            events += self._build.count(read_usage(usage, "stream.choices.usage"))
         self._stopped = self._stopped or choice.finish_reason is not None
         return events
+
+    def _choice(self, index: int | None) -> StreamedChoice:
+        if not index:
+            return self._answer
+        if index not in self._others and len(self._others) >= _MOST_CHOICES:
+            raise Parse(f"more than {_MOST_CHOICES} choices", path="stream.choices")
+        return self._others.setdefault(index, StreamedChoice())
 
     def _done(self) -> list[Event]:
         if not self._build.started:
@@ -147,6 +168,8 @@ class StreamReader:
                 Parse("the stream ended without saying anything", path="stream")
             )
         events = self._answer.end_parts()
+        if self._build.usage == Usage() and (counts := _counted_by_groq(self._top)):
+            events += self._build.count(read_usage(counts, "stream.x_groq.usage"))
         self._build.extras = self._extras()
         return events + self._build.finish()
 
@@ -172,6 +195,19 @@ class StreamReader:
         choice.end_parts()
         beside = dumps(choice.beside) if choice.beside else None
         return write_choice(choice.build.reply(), index, beside)
+
+
+class _Groq(msgspec.Struct, frozen=True):
+    usage: msgspec.Raw = NOTHING
+
+
+def _counted_by_groq(top: dict[str, bytes]) -> bytes | None:
+    """Groq's own place for its counts, which it fills without being asked."""
+    try:
+        usage = bytes(msgspec.json.decode(top.get("x_groq", b"{}"), type=_Groq).usage)
+    except UNREADABLE:
+        return None
+    return None if usage == _NULL else usage
 
 
 def _failure(raw: msgspec.Raw) -> AnaphoraError:

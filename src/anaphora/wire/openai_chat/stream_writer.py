@@ -34,6 +34,9 @@ from .usage import write_usage
 
 _FIELDS = {"text": "content", "refusal": "refusal"}
 
+#: Stands for the field of reasoning that is told as parts of the content.
+_AS_PARTS = ""
+
 
 class StreamWriter:
     """Events in, bytes out: the stream OpenAI would send.
@@ -72,8 +75,8 @@ class StreamWriter:
     def _begin(self, event: PartStart) -> bytes:
         if event.kind in _FIELDS:
             self._fields[event.index] = _FIELDS[event.kind]
-        elif event.kind == "thinking" and event.name is not None and event.name != IN_CONTENT:
-            self._fields[event.index] = event.name
+        elif event.kind == "thinking" and event.name is not None:
+            self._fields[event.index] = _AS_PARTS if event.name == IN_CONTENT else event.name
         elif event.kind == "tool_call":
             return self._begin_call(event.index, event.id or "", event.name or "")
         return b""
@@ -96,6 +99,9 @@ class StreamWriter:
         if field is None:
             return b""
         self._told.add(index)
+        if field == _AS_PARTS:
+            said = b'[{"type":"text","text":' + string(text) + b"}]"
+            return self._delta(b'"content":[{"type":"thinking","thinking":' + said + b"}]")
         return self._delta(string(field) + b":" + string(text))
 
     def _end_part(self, index: int, part: Part) -> bytes:
@@ -108,6 +114,8 @@ class StreamWriter:
         if isinstance(part, Opaque):
             return self._carried(part)
         if index in self._told:
+            if isinstance(part, Thinking) and self._fields[index] == _AS_PARTS:
+                return self._beside_thinking(part)
             return b""
         if isinstance(part, Thinking):
             field = reasoning_field(part)
@@ -118,6 +126,16 @@ class StreamWriter:
             field = "content" if isinstance(part, Text) else "refusal"
             return self._delta(string(field) + b":" + string(part.text))
         return b""
+
+    def _beside_thinking(self, part: Thinking) -> bytes:
+        """What reasoning says beside its text, once that is told."""
+        fields = Fields(b"{" + extra_members(part.extras) + b"}", f"extras.{WIRE}")
+        for name in ("field", "host", "thinking"):
+            fields.raw(name)
+        rest = fields.rest()
+        if not rest:
+            return b""
+        return self._delta(b'"content":[{"type":"thinking","thinking":[],' + rest + b"}]")
 
     def _carried(self, part: Opaque) -> bytes:
         if part.provider != WIRE:

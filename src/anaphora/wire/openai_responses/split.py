@@ -170,13 +170,13 @@ def _text(raw: bytes) -> _Piece:
 def _piece(raw: msgspec.Raw, path: str, ttl: Ttl, role: Role) -> _Piece:
     """A content part without its breakpoint, byte for byte otherwise."""
     fields = Fields(raw, path, bad_request)
-    data = bytes(raw)
     marks: tuple[tuple[int | None, Ttl], ...] = ()
     if "prompt_cache_breakpoint" in fields:
         marker = fields.maybe("prompt_cache_breakpoint", Breakpoint)
-        data = b"{" + fields.rest() + b"}"
         if marker is not None:
             marks = ((None, read_ttl(marker, path, bad_request) or ttl),)
+    # Written anew whether or not a marker was taken out: a part is the same with and without one.
+    data = b"{" + fields.rest() + b"}"
     kind = fields.take("type", str)
     empty = kind == "input_text" and fields.maybe("text", str) == ""
     able = role != "assistant" and kind.startswith("input_") and not empty
@@ -231,8 +231,8 @@ def _messages(items: Sequence[_Item], behind: str | None, first: int, marks: lis
         out.open(item.state)
         for at, piece in enumerate(item.pieces):
             before = b"," if at else glue(state) + item.opening
-            chunk = first + len(out.ends)
-            offset = len(before) + (0 if out.ends else len(lead))
+            chunk = first + len(out.pieces)
+            offset = len(before) + (0 if out.pieces else len(lead))
             marks += [
                 Mark(chunk, ttl, None if place is None else offset + place)
                 for place, ttl in piece.marks
