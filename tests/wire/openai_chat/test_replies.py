@@ -530,3 +530,85 @@ def test_other_shapes_of_an_error(body: bytes) -> None:
 def test_retry_after_in_all_its_forms(headers: dict[str, str], wait: float | None) -> None:
     now = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
     assert openai_chat.read_error(429, headers, error_body(), now).retry_after == wait
+
+
+# ── Where hosts say things in a stream ───────────────────────────────────────────────────────────
+
+COUNTS = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+CLOSED = {"type": "thinking", "thinking": [{"type": "text", "text": " so"}], "closed": True}
+
+
+def beside(delta: Any, finish: str | None = None, **fields: Any) -> bytes:
+    """A chunk whose choice holds more than its delta."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish, **fields}
+    return b"data: " + json.dumps({"id": "c1", "choices": [choice]}).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        chunk({}, "stop", usage=COUNTS),
+        chunk({}, "stop", x_groq={"id": "r", "usage": COUNTS}),  # Groq, unasked
+        beside({}, "stop", usage=COUNTS),  # Kimi
+    ],
+)
+def test_counts_wherever_they_are_told(last: bytes) -> None:
+    usage = final(chunk({"content": "a"}), last, DONE).usage
+    assert (usage.input, usage.output) == (10, 5)
+
+
+def test_counts_of_the_stream_itself_hold_against_groqs_own() -> None:
+    own = {"id": "r", "usage": {"prompt_tokens": 1}}
+    last = chunk({}, "stop", usage=COUNTS, x_groq=own)
+    assert final(chunk({"content": "a"}), last, DONE).usage.input == 10
+    nothing = chunk({}, "stop", x_groq={"id": "r", "usage": None})
+    assert final(chunk({"content": "a"}), nothing, DONE).usage == Usage()
+
+
+def test_calls_without_number_and_id_are_told_apart_by_their_names() -> None:
+    calls = [{"function": {"name": name, "arguments": "{}"}} for name in "fg"]
+    reply = final(chunk({"tool_calls": calls}), chunk({}, "tool_calls"), DONE)
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("f", "{}"), ("g", "{}")]
+    more = {"function": {"arguments": "1"}}
+    assert final(chunk({"tool_calls": [calls[0], more]}, "stop"), DONE).tool_calls == (
+        ToolCall("", "f", "{}1"),
+    )
+
+
+def test_a_choice_without_a_number_is_the_first() -> None:
+    assert final(beside({"content": "a"}, "stop", index=None), DONE).text == "a"
+
+
+def test_what_stands_beside_a_delta_is_kept() -> None:
+    reply = final(
+        b'data: {"id":"","model":"","choices":[],"prompt_filter_results":[1]}\n\n',
+        beside({"content": "a"}),
+        beside({"content": "b"}, content_filter_results={"hate": 0}),
+        chunk({}, "stop"),
+        DONE,
+    )
+    assert reply.text == "ab"
+    assert reply.extras is not None
+    assert json.loads(reply.extras["openai_chat"]) == {
+        "prompt_filter_results": [1],
+        "choice": {"content_filter_results": {"hate": 0}},
+    }
+
+
+def test_reasoning_in_the_content_stays_before_the_text() -> None:
+    first = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    told = events(
+        chunk({"content": [first]}),
+        chunk({"content": [CLOSED]}),
+        chunk({"content": "a"}, "stop"),
+        DONE,
+    )
+    assert isinstance(told[-1], ReplyEnd)
+    thinking, text = told[-1].reply.message.parts
+    assert isinstance(thinking, Thinking)
+    assert (thinking.text, text) == ("hm so", Text("a"))
+    assert thinking.extras is not None
+    assert json.loads(thinking.extras["openai_chat"]) == {"field": "content", "closed": True}
+    writer = openai_chat.writer()
+    again = final(*(writer.write(event) for event in told))
+    assert again.message.parts == (thinking, text)
