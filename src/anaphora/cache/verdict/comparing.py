@@ -43,20 +43,31 @@ def excerpt(rendered: Rendered, offset: int) -> str:
     begin = max(0, at - _BEFORE)
     while 0 < begin < at and data[begin] & 0xC0 == 0x80:
         begin += 1  # not in the middle of a character
-    return redacted(data[begin : at + _AFTER].decode(errors="ignore"))
+    return shown(data, begin, at + _AFTER)
 
 
 _SECRETS = re.compile(
-    r"(?i)\b(?:sk|pk|rk|xai|gsk|ghp|gho|glpat|hf|AIza|AKIA|xox[abp])[-_]?[A-Za-z0-9_\-]{12,}"
-    r"|\bbearer\s+[^\s\"\\]{8,}"
-    r"|\beyJ[A-Za-z0-9_\-]{10,}(?:\.[A-Za-z0-9_\-]+)*"
-    r"|(?:api[-_ ]?key|authorization|password|secret)[\"'\\]*\s*[:=]\s*[\"'\\]*[^\s\"'\\,}]{6,}"
+    rb"(?i)\b(?:sk|pk|rk|xai|gsk|ghp|gho|glpat|hf|AIza|AKIA|xox[abp])[-_]?[A-Za-z0-9_\-]{12,}"
+    rb"|\b(?:bearer|basic)\s+[^\s\"\\]{8,}"
+    rb"|\beyJ[A-Za-z0-9_\-]{10,}(?:\.[A-Za-z0-9_\-]+)*"
+    rb"|(?:api[-_ ]?key|authorization|password|secret|token)[\"'\\]*\s*[:=]\s*[\"'\\]*"
+    rb"(?:bearer\s+|basic\s+)?[^\s\"'\\,}]{6,}"
 )
 
+#: No key is longer.
+_LONGEST = 4096
 
-def redacted(text: str) -> str:
-    """Without what looks like a key: a prompt may hold one, and an excerpt is for everybody."""
-    return _SECRETS.sub("[redacted]", text)
+
+def shown(data: bytes, begin: int, end: int) -> str:
+    """Some of a text, without what looks like a key: a prompt may hold one, and an excerpt is for
+    everybody. A key is known by how it begins, so one that begins before the excerpt counts."""
+    pieces, done = [], begin
+    first = max(0, begin - _LONGEST)
+    for found in _SECRETS.finditer(data, first, min(len(data), end + _LONGEST)):
+        if found.end() > done and found.start() < end:
+            pieces += [data[done : max(done, found.start())], b"[redacted]"]
+            done = found.end()
+    return b"".join([*pieces, data[done:end]]).decode(errors="ignore")
 
 
 # ── Images ───────────────────────────────────────────────────────────────────────────────────────

@@ -47,6 +47,8 @@ def judge(
     result = _result(read, expected, rules.granule_tokens.value)
     causes: tuple[Cause, ...] = ()
     lost = 0
+    if result == "hit" and billed is not None:
+        change = None  # the bill proves that it did not matter
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
     if result != "hit":
         causes = _causes(earlier, later, rules, expected, change, profile, read)

@@ -186,15 +186,19 @@ def _steps(rendered: Rendered, marker: int, written: int, unit: LookbackUnit) ->
 
 
 def thinking(earlier: Rendered, later: Rendered, profile: Profile | None) -> Cause | None:
-    """Earlier reasoning that the provider drops at a user's turn."""
+    """Reasoning since the user last spoke, which the provider drops when they speak again."""
     if profile is None or not profile.strips_thinking.value or not profile.strips_thinking.verified:
         return None
-    new = range(len(earlier), len(later))
-    asks = any(_plain_user(later, at) for at in new)
-    if not asks or not any(Kind.THINKING in run.log.kinds[: run.count] for run in earlier.runs):
+    if not any(_plain_user(later, at) for at in range(len(earlier), len(later))):
         return None
-    said = "the model drops earlier thinking at a user's turn, which voids the messages before"
-    return Cause(kind="thinking_dropped", said=said)
+    for at in range(len(earlier) - 1, -1, -1):
+        run, place = earlier.locate(at)
+        if run.log.kinds[place] is Kind.THINKING:
+            said = "the model drops earlier thinking at a user's turn, which voids the messages"
+            return Cause(kind="thinking_dropped", said=said)
+        if _plain_user(earlier, at):
+            return None
+    return None
 
 
 def _plain_user(rendered: Rendered, chunk: int) -> bool:

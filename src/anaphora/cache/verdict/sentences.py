@@ -55,7 +55,8 @@ def sentence(verdict: Verdict) -> str:
     said += "."
     if verdict.lost:
         money = money_said(verdict.dollars)
-        said += f" {verdict.lost:,} tokens were paid for again: {money}."
+        paid = "are" if verdict.billed is None else "were"
+        said += f" {verdict.lost:,} tokens {paid} paid for again: {money}."
     if verdict.diagnosis is not None:
         said += f" {_provider(verdict.diagnosis, verdict.agrees)}"
     return said

@@ -38,7 +38,7 @@ def files_in(places: Iterable[Path]) -> list[Path]:
 def read(file: Path, asked: Format | None) -> Iterator[Entry]:
     """The conversations of a file, and what is wrong with it."""
     problems: list[Problem] = []
-    lines = list(_lines(file, problems))
+    lines = list(lines_of(file, problems))
     yield from problems
     format = asked or _detect(lines)
     if format is None:
@@ -65,7 +65,7 @@ def _detect(lines: list[Line]) -> Format | None:
     return None
 
 
-def _lines(file: Path, problems: list[Problem]) -> Iterator[Line]:
+def lines_of(file: Path, problems: list[Problem]) -> Iterator[Line]:
     with file.open("rb") as begin:
         packed = begin.read(2) == b"\x1f\x8b"
     with gzip.open(file) if packed else file.open("rb") as lines:

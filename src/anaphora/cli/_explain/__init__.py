@@ -1,0 +1,1 @@
+"""What `anaphora explain` is made of: requests read, paired, judged and shown."""

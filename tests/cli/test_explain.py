@@ -1,0 +1,270 @@
+"""`anaphora explain`: two requests of any wire, or a log, turn by turn."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from support.planted import PLACES, body, grown, spec
+
+Json = dict[str, Any]
+Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def wrote(folder: Path, name: str, data: bytes) -> str:
+    (folder / name).write_bytes(data)
+    return str(folder / name)
+
+
+def two(folder: Path, wire: str, plant: bool = True) -> tuple[str, str]:
+    place = PLACES[wire]
+    before, after = spec(), grown(spec())
+    if plant:
+        after["system"][0] = after["system"][0].replace("11-15", "11-16")
+    return wrote(folder, "a.json", body(place, before)), wrote(folder, "b.json", body(place, after))
+
+
+@pytest.mark.parametrize(
+    "wire, options, path",
+    [
+        ("anthropic", (), "system[0].text"),
+        ("openai_chat", (), "messages[0].content[0].text"),
+        ("openai_responses", (), "input[0].content[0].text"),
+        ("gemini", ("--model", "gemini-2.5-pro"), "systemInstruction.parts[0].text"),
+        ("deepseek", ("--from", "deepseek"), "messages[0].content[0].text"),
+        ("minimax", ("--from", "minimax/anthropic"), "system[0].text"),
+    ],
+)
+def test_two_requests_of_any_wire(
+    run: Run, tmp_path: Path, wire: str, options: tuple[str, ...], path: str
+) -> None:
+    done = run("explain", *two(tmp_path, wire), *options)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "a date changed at byte" in done.stdout
+    assert path in done.stdout.replace("\n", " ")
+    assert '- day is 2026-11-15."}' in done.stdout
+    assert '+ day is 2026-11-16."}' in done.stdout
+    assert "the prefix broke at 1 call" in done.stdout
+
+
+def test_a_conversation_that_grew_is_fine(run: Run, tmp_path: Path) -> None:
+    done = run("explain", *two(tmp_path, "anthropic", plant=False))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Hit: 4,490 tokens were read, all that the call before left" in done.stdout
+
+
+def test_as_json(run: Run, tmp_path: Path) -> None:
+    done = run("explain", "--json", *two(tmp_path, "anthropic"))
+    told = json.loads(done.stdout)
+    assert done.returncode == 1
+    first, second = told["turns"]
+    assert first["verdict"]["result"] == "first"
+    assert second["broke"] is True
+    change = second["verdict"]["change"]
+    assert (change["kind"], change["path"]) == ("date", "system[0].text")
+    assert second["verdict"]["causes"][0]["kind"] == "changed"
+    assert told["summary"]["lost"] == second["verdict"]["lost"] > 0
+    assert told["summary"]["broke"] == 1
+
+
+def test_the_gap_between_them_may_be_told(run: Run, tmp_path: Path) -> None:
+    files = two(tmp_path, "anthropic", plant=False)
+    soon, late = run("explain", *files, "--gap", "60"), run("explain", *files, "--gap", "400")
+    assert "Hit" in soon.stdout
+    assert "ran out 100 s ago" in late.stdout
+    assert (soon.returncode, late.returncode) == (0, 0)  # a clock breaks no prefix
+
+
+@pytest.mark.parametrize(
+    "name, data, said",
+    [
+        ("b.json", b"{", "not JSON"),
+        ("b.json", b"[1]", "not a request of any wire here"),
+        (
+            "b.json",
+            b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
+            "say which with --from",
+        ),
+        ("b.json", b"\xff\xfe", "not JSON"),
+        ("b.json", b'{"input":"hi","model":"gpt-5"}', "nothing to compare"),
+    ],
+    ids=["cut off", "a list", "two wires would do", "no text", "another wire"],
+)
+def test_what_cannot_be_read_is_named(
+    run: Run, tmp_path: Path, name: str, data: bytes, said: str
+) -> None:
+    first, _ = two(tmp_path, "anthropic")
+    done = run("explain", first, wrote(tmp_path, name, data))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert str(tmp_path / name) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ── Logs ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exchange(said: Json, at: float, read: int, written: int, **more: Any) -> bytes:
+    place = PLACES["anthropic"]
+    usage = {
+        "input_tokens": 4,
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": written,
+        "output_tokens": 9,
+    }
+    answer = {
+        "id": "msg",
+        "type": "message",
+        "role": "assistant",
+        "model": place.model,
+        "content": [{"type": "text", "text": "Yes."}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": usage,
+        **more.pop("answer", {}),
+    }
+    line = {"request": json.loads(body(place, said)), "response": answer, "time": at, **more}
+    return json.dumps(line).encode() + b"\n"
+
+
+def log(folder: Path, *lines: bytes) -> str:
+    return wrote(folder, "log.jsonl", b"".join(lines))
+
+
+def test_a_request_log_turn_by_turn(run: Run, tmp_path: Path) -> None:
+    one, two, three = spec(), grown(spec()), grown(grown(spec()))
+    three["tools"].reverse()
+    file = log(
+        tmp_path,
+        exchange(one, 1000, 0, 4500),
+        exchange(two, 1060, 4500, 40),
+        exchange(three, 1120, 0, 4600),
+    )
+    done = run("explain", "--json", file)
+    assert done.returncode == 1
+    turns = json.loads(done.stdout)["turns"]
+    assert [turn["verdict"]["result"] for turn in turns] == ["first", "hit", "miss"]
+    assert [turn["turn"] for turn in turns] == [1, 2, 3]
+    assert turns[2]["verdict"]["change"]["kind"] == "tool_moved"
+    assert (turns[2]["verdict"]["predicted"], turns[2]["verdict"]["billed"]) == (0, 0)
+    assert turns[2]["verdict"]["lost"] == 4540
+
+
+def test_conversations_in_one_log_are_told_apart(run: Run, tmp_path: Path) -> None:
+    other = spec()
+    other["messages"] = [("user", ["Something else entirely."])]
+    longer = grown(other)
+    file = log(
+        tmp_path,
+        exchange(spec(), 1000, 0, 4500),
+        exchange(other, 1010, 4400, 10),
+        exchange(grown(spec()), 1060, 4500, 40),
+        exchange(longer, 1070, 4410, 20),
+    )
+    done = run("explain", "--json", file)
+    told = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert [turn["verdict"]["result"] for turn in told["turns"]] == ["first", "first", "hit", "hit"]
+    assert len({turn["conversation"] for turn in told["turns"]}) == 2
+
+
+def test_the_providers_own_word_is_merged_in(run: Run, tmp_path: Path) -> None:
+    after = grown(spec())
+    after["tools"].reverse()
+    said = {"diagnostics": {"cache_miss_reason": {"type": "tools_changed"}}}
+    file = log(
+        tmp_path,
+        exchange(spec(), 1000, 0, 4500),
+        exchange(after, 1060, 0, 4600, answer=said),
+    )
+    done = run("explain", file)
+    assert "The provider says tools_changed, which agrees." in done.stdout.replace("\n", " ")
+
+
+def test_a_trace_and_sessions_are_read_too(run: Run, tmp_path: Path) -> None:
+    usage = {"input": 3, "cache_read": 0, "cache_write_5m": 5000, "output": 5}
+    then = {"input": 3, "cache_read": 0, "cache_write_5m": 5100, "output": 5}
+    trace = {
+        "id": "talk",
+        "provider": "anthropic",
+        "model": "claude-sonnet-4-5",
+        "calls": [
+            {"messages": 1, "t": 1000, "usage": usage},
+            {"messages": 3, "t": 1900, "usage": then},
+        ],
+        "messages": [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "two"},
+            {"role": "user", "content": "three"},
+        ],
+        "system_tokens_unknown": True,
+    }
+    packed = tmp_path / "trace.jsonl.gz"
+    packed.write_bytes(gzip.compress(json.dumps(trace).encode() + b"\n"))
+    done = run("explain", str(packed))
+    assert done.returncode == 0
+    assert "ran out 10 min ago" in done.stdout
+
+
+def test_broken_lines_are_named_and_the_rest_is_explained(run: Run, tmp_path: Path) -> None:
+    file = log(
+        tmp_path,
+        exchange(spec(), 1000, 0, 4500),
+        b"{nonsense\n",
+        exchange(grown(spec()), 1060, 4500, 9),
+    )
+    done = run("explain", file)
+    assert done.returncode == 0
+    assert f"{file}:2" in done.stderr
+    assert "1 hits" in done.stdout
+
+
+def test_nothing_to_explain_is_an_error(run: Run, tmp_path: Path) -> None:
+    done = run("explain", wrote(tmp_path, "log.jsonl", b"\n\n"))
+    assert done.returncode == 2
+    assert "nothing in it" in done.stderr
+
+
+def test_nothing_of_headers_or_keys_is_shown(run: Run, tmp_path: Path) -> None:
+    """A canary in every place where a secret may stand: headers, cache keys, a key in the text."""
+    canary = "CANARY7f3d"
+    before, after = spec(), grown(spec())
+    before["params"] = {"metadata": {"user_id": f"user-{canary}"}}
+    after["system"][0] = f"Authorization: Bearer {canary}-token-abcdef. " + after["system"][0]
+    before["system"][0] = f"api_key={canary}abcdefgh " + before["system"][0]
+    headers = {"authorization": f"Bearer {canary}", "x-api-key": canary}
+    lines = [
+        exchange(before, 1000, 0, 4500, headers=headers, host=f"{canary}.example.com"),
+        exchange(after, 1060, 0, 4500, headers=headers, host=f"{canary}2.example.com"),
+    ]
+    chat = PLACES["openai_chat"]
+    for name, data in (("c.json", "one"), ("d.json", "two")):
+        keyed = {**spec(), "params": {"prompt_cache_key": f"{canary}{data}"}}
+        wrote(tmp_path, name, body(chat, keyed))
+    file = log(tmp_path, *lines)
+    runs = [
+        run("explain", file),
+        run("explain", "--json", file),
+        run("explain", str(tmp_path / "c.json"), str(tmp_path / "d.json")),
+        run("explain", "--json", str(tmp_path / "c.json"), str(tmp_path / "d.json")),
+    ]
+    assert "another cache key" in runs[2].stdout
+    for done in runs:
+        assert done.returncode == 1
+        assert canary not in done.stdout + done.stderr
+
+
+def test_control_characters_stay_on_their_line(run: Run, tmp_path: Path) -> None:
+    place = PLACES["anthropic"]
+    after = grown(spec())
+    after["system"][0] = "You \x1b[31m are\nred"
+    files = (
+        wrote(tmp_path, "a.json", body(place, spec())),
+        wrote(tmp_path, "b.json", body(place, after)),
+    )
+    assert "\x1b" not in run("explain", *files).stdout
