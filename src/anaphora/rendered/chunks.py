@@ -145,6 +145,9 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """What asking for an automatic breakpoint puts before the envelope's tail."""
     only_marks: bytes | None = None
     """What asking for no automatic breakpoint puts there; None where that cannot be asked for."""
+    key_place: bytes | str | None = None
+    """Where a cache key goes that the planner chose: what stands before it in the body, or the name
+    of a header; None where none may be sent, or the caller has chosen one."""
     marks: tuple[Mark, ...] = ()
     """The caller's own marks."""
     automatic: Ttl | None = None

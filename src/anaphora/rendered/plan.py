@@ -59,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Let the provider place one more by itself."""
     only_marks: bool = False
     """Let it place none by itself: what nobody marked is not written."""
+    key: str | None = None
+    """Requests with the same key are led to where their beginning is likely cached."""
     held: Held | None = None
     """What is not sent, because the provider holds it already."""
     preludes: tuple[Prelude, ...] = ()

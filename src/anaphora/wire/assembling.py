@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
+from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Body, Mark, Plan, Rendered, Request
 from anaphora.rendered.request import Piece
@@ -29,8 +30,16 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
         if rendered.only_marks is None:
             raise InvalidRequest("this cannot be asked for here", path="plan.only_marks")
         pieces.append(rendered.only_marks)
+    headers = envelope.headers
+    if plan.key is not None:
+        if rendered.key_place is None:
+            raise InvalidRequest("no key of the planner's may be sent here", path="plan.key")
+        if isinstance(rendered.key_place, str):
+            headers = (*headers, (rendered.key_place, plan.key))
+        else:
+            pieces.append(rendered.key_place + string(plan.key))
     pieces.append(envelope.tail)
-    return Request(envelope.method, envelope.path, envelope.headers, Body(pieces))
+    return Request(envelope.method, envelope.path, headers, Body(pieces))
 
 
 def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece]]:

@@ -9,14 +9,28 @@ from anaphora.wire.fields import Fields, bad_request
 ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
 
 
-def options_free(call: Call, wires: tuple[str, ...] = ("openai_chat", "openai_responses")) -> bool:
+#: What stands before a cache key.
+KEY = b',"prompt_cache_key":'
+
+
+def key_place(call: Call) -> bytes | None:
+    """Where the planner's key goes; None when the caller has chosen one."""
+    return KEY if call.ir.cache.key is None and _unsaid(call, "prompt_cache_key") else None
+
+
+def options_free(call: Call) -> bool:
     """Whether the caller left the options to the planner."""
     cache = call.ir.cache
     asked = (cache.mode, cache.automatic, cache.compare_with)
     if cache.prewarm or any(option is not None for option in asked):
         return False
-    for wire in wires:
-        text = (call.extras or {}).get(wire)
-        if text is not None and "prompt_cache_options" in Fields(text, "extras", bad_request):
-            return False
-    return True
+    return _unsaid(call, "prompt_cache_options")
+
+
+def _unsaid(call: Call, field: str) -> bool:
+    """Whether no extras of the caller's say that field."""
+    return call.extras is None or not any(
+        field in Fields(text, "extras", bad_request)
+        for wire, text in call.extras.items()
+        if wire in ("openai_chat", "openai_responses")
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from anaphora import catalog, errors, wire
-from anaphora.errors import AnaphoraError, Parse, Upstream
+from anaphora.errors import AnaphoraError, InvalidRequest, Parse, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Notice, ReplyEnd, ReplyFail
 
@@ -92,7 +92,12 @@ def _request(exchange: Exchange) -> tuple[str, dict[str, int], tuple[Notice, ...
     rules = _rules(exchange.wire, "REQUEST")
     call = codec.parse(exchange.request.encode(), exchange.path)
     profile = catalog.profile(provider, call.model)
-    rendered = codec.render(call, profile)
+    try:
+        rendered = codec.render(call, profile)
+    except InvalidRequest:
+        if 400 <= exchange.status < 500:
+            return "", {"what the provider refused is refused here, too": 1}, ()
+        raise
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
     again = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
     before = msgspec.json.decode(exchange.request)
@@ -111,7 +116,11 @@ def _answer(exchange: Exchange) -> str:
         return _stream(codec, body)
     rules = _rules(exchange.wire, "REPLY")
     before = msgspec.json.decode(body)
-    again = msgspec.json.decode(codec.write_reply(codec.read_reply(body)))
+    try:
+        reply = codec.read_reply(body)
+    except Upstream:
+        return ""  # an error told with a good status is what there was to read
+    again = msgspec.json.decode(codec.write_reply(reply))
     normalise(before, rules)
     normalise(again, rules)
     return difference(before, again) or ""

@@ -407,3 +407,57 @@ def test_segments_before_the_conversation_are_shared_too() -> None:
     plan = talk.planner.plan(rendered, at=0)
     roles = [rendered.chunk(mark.chunk).role for mark in plan.marks]
     assert roles == [SegmentRole.STABLE_PREFIX, SegmentRole.CONVERSATION]
+
+
+# ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_conversations_that_begin_alike_share_a_cache_key() -> None:
+    memory = AppMemory(catalog.rules("openai", "gpt-4.1", "openai_chat"))
+    keys = set()
+    for number in range(3):
+        talk = Talk("openai", "gpt-4.1", memory)
+        talk.say(asked(number))
+        plan = talk.turn(number * 30.0)
+        assert talk.last is not None
+        body = talk.codec.assemble(talk.last, plan).body.join()
+        assert plan.key is not None
+        assert f'"prompt_cache_key":"{plan.key}"'.encode() in body
+        keys.add(plan.key)
+    assert len(keys) == 1
+
+
+def test_a_key_with_too_many_requests_is_split_and_stays_with_its_conversation() -> None:
+    memory = AppMemory(catalog.rules("openai", "gpt-4.1", "openai_chat"))
+    talks = [Talk("openai", "gpt-4.1", memory) for _ in range(40)]
+    first = []
+    for number, talk in enumerate(talks):
+        talk.say(asked(number))
+        first.append(talk.turn(number * 0.5).key)
+    assert len(set(first)) > 2
+    for number, talk in enumerate(talks):
+        talk.say(Message.assistant("ok"), asked(number))
+    assert [talk.turn(600.0).key for talk in talks] == first
+
+
+def test_the_callers_own_key_is_left_alone() -> None:
+    talk = Talk("openai", "gpt-4.1")
+    talk.say(asked(1))
+    assert talk.turn(0, cache=PromptCachePlan(key="mine")).key is None
+
+
+def test_a_key_goes_where_the_provider_takes_it() -> None:
+    from anaphora.rendered import Plan as Planned
+
+    for name, model, place in (
+        ("xai", "grok-4", "x-grok-conv-id"),
+        ("llamacpp", "any", None),
+    ):
+        talk = Talk(name, model)
+        talk.say(asked(1))
+        talk.turn(0)
+        assert talk.last is not None
+        assert talk.last.key_place == place
+        if place is not None:
+            request = talk.codec.assemble(talk.last, Planned(key="k"))
+            assert (place, "k") in request.headers

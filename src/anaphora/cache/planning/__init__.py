@@ -48,7 +48,9 @@ class Planner:
         """`price` is what a million input tokens cost, in dollars: holding a beginning is billed
         in dollars, so without it nothing is held."""
         self._memory = memory
+        self._number = memory.begin()
         self._price = price
+        self._chosen_key: str | None = None
         self._held: tuple[Held, float] | None = None
         """The handle there is, and when it ends."""
         self._rules = memory.rules
@@ -63,7 +65,7 @@ class Planner:
         if rendered.frozen_with is not None and rules.storage_price is not None:
             return self._holding(rendered, at)
         if rules.mechanism.value == "implicit" or not rules.slots.value:
-            return Plan()
+            return Plan(key=self._key(rendered, at))
         found = places(rendered)
         prompt = self._said(rendered)
         own = self._own(prompt, found, at)
@@ -104,7 +106,7 @@ class Planner:
         """Notes that a call was made, and says what it reads and writes by the rules."""
         prompt = self._said(rendered).marked(plan)
         shared = places(rendered).shared
-        outcome = self._memory.call(prompt, shared, id(self), at, began)
+        outcome = self._memory.call(prompt, shared, self._number, at, began)
         self._gaps.use(at)
         minimum = self._rules.minimum_tokens.value
         for mark in reversed(plan.marks):
@@ -161,6 +163,18 @@ class Planner:
         else:
             place(found.frozen, history)
         return marks
+
+    def _key(self, rendered: Rendered, at: float) -> str | None:
+        """A cache key for providers that lead requests by one: the same for all conversations that
+        begin alike, as long as they are not too many for it, and for good once it is chosen."""
+        if self._chosen_key is None and rendered.key_place is not None:
+            limit, end = self._rules.key_requests, stable_end(rendered)
+            if limit is not None and end is not None and end >= 0:
+                said = self._said(rendered).key(end)
+                shared = said.hex() if isinstance(said, bytes) else str(said)
+                crowded = self._memory.per_minute(at) >= limit.value
+                self._chosen_key = f"{shared}-{self._number}" if crowded else shared
+        return self._chosen_key if rendered.key_place is not None else None
 
     def hold(self, held: Held, expires: float) -> None:
         """A handle was made or extended, as a plan had asked."""

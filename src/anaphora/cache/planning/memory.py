@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 
 from anaphora.cache.simulator import Outcome, Prompt, Simulator
@@ -25,12 +25,25 @@ class AppMemory:
         self._shared: OrderedDict[Hashable, Gaps] = OrderedDict()
         self._talking: OrderedDict[int, float] = OrderedDict()
         """Conversations that may go on, and when each was last heard of."""
+        self._lately: deque[float] = deque(maxlen=_MOST)
+        self._begun = 0
         self._went_on = 0
         self._ended = 0
+
+    def begin(self) -> int:
+        """The number of a new conversation."""
+        self._begun += 1
+        return self._begun
 
     def usual(self) -> float:
         """How many calls a conversation has here: how often one went on for each that ended."""
         return 1 + (self._went_on + SOME) / (self._ended + 1)
+
+    def per_minute(self, at: float) -> int:
+        """Calls of the last minute."""
+        while self._lately and self._lately[0] < at - 60:
+            self._lately.popleft()
+        return len(self._lately)
 
     def uses(self, key: Hashable) -> Gaps:
         """How a beginning is used by all conversations that share it."""
@@ -52,6 +65,8 @@ class AppMemory:
         began: float | None,
     ) -> Outcome:
         """Notes a call of a conversation, and plays it."""
+        self._lately.append(at)
+        self.per_minute(at)
         self._went_on += conversation in self._talking
         self._talking[conversation] = at
         self._talking.move_to_end(conversation)

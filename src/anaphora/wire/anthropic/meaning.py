@@ -71,6 +71,7 @@ def _default_ttl(body: Body) -> int:
 def _defaults(body: Body) -> int:
     dropped = drop_when(body, "stream", False) + drop_when(body, "tools", [])
     dropped += drop_when(body, "stop_sequences", [])
+    dropped += sum(drop_when(body, name, {}) for name in ("metadata", "output_config"))
     for block in _blocks(body):
         dropped += drop_when(block, "is_error", False) + drop_when(block, "description", "")
     return dropped

@@ -47,6 +47,7 @@ class Spoken:
         rendered: Rendered = self._codec.render(said.call, profile, previous, **self._marking)
         return msgspec.structs.replace(
             rendered,
+            key_place=self._key_place(call, rendered),
             envelope=self._envelope(rendered.envelope, said),
             notices=(*said.notices, *rendered.notices),
         )
@@ -80,6 +81,15 @@ class Spoken:
             knobs=(*plain.knobs, *said.knobs),
             plain=plain,
         )
+
+    def _key_place(self, call: Call, rendered: Rendered) -> bytes | str | None:
+        """Where this provider takes a key of the planner's."""
+        if "cache.key" not in self.dialect.fields:
+            return rendered.key_place
+        place = self.dialect.place("cache.key")
+        if place is None or call.ir.cache.key is not None or not place.header:
+            return None
+        return place.header
 
     # ── Answers ──────────────────────────────────────────────────────────────────────────────────
 

@@ -135,14 +135,16 @@ def write_reply(reply: Reply) -> bytes:
     """The answer as Gemini would send it. What it has no field for is left out: ask `unsayable`
     first."""
     came = Fields(b"{" + extra_members(reply.extras) + b"}", f"extras.{WIRE}")
-    members = [*write_candidates(reply, came), b'"usageMetadata":' + write_usage(reply.usage)]
+    members = write_candidates(reply, came)
+    if reply.usage != Usage():
+        members.append(b'"usageMetadata":' + write_usage(reply.usage))
     return b"{" + b",".join([*members, *identity(reply.id, reply.model), *_rest(came)]) + b"}"
 
 
 def write_candidates(reply: Reply, came: Fields, content: bytes | None = None) -> list[bytes]:
     """All candidates, as a member; none when the prompt was blocked. `content` stands in for the
     answer's own where that was said already."""
-    if not reply.message.parts and blocked(came) is not None:
+    if not reply.message.parts and "candidate" not in came and blocked(came) is not None:
         return []
     beside = came.nested("candidate")
     more = came.maybe("candidates", list[msgspec.Raw]) or []

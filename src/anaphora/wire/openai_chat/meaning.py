@@ -29,6 +29,15 @@ def _text_as_parts(body: Body) -> int:
     return changed
 
 
+def _refusal_in_content(body: Body) -> int:
+    refused = [message for message in _messages(body) if isinstance(message.get("refusal"), str)]
+    for message in refused:
+        if text := message.pop("refusal"):
+            part = {"type": "refusal", "refusal": text}
+            message["content"] = [*(message.get("content") or []), part]
+    return len(refused)
+
+
 def _system_role(body: Body) -> int:
     developers = [message for message in _messages(body) if message.get("role") == "developer"]
     for message in developers:
@@ -75,6 +84,22 @@ def _streams_report_usage(body: Body) -> int:
     return int(body["stream_options"] != before)
 
 
+def _no_parameters(body: Body) -> int:
+    changed = 0
+    for tool in body.get("tools") or []:
+        if isinstance(tool.get("function"), dict) and "parameters" not in tool["function"]:
+            tool["function"]["parameters"] = {"properties": {}, "type": "object"}
+            changed += 1
+    return changed
+
+
+def _parallel(body: Body) -> int:
+    if "parallel_tool_calls" not in body or "tool_choice" in body:
+        return 0
+    body["tool_choice"] = "auto"
+    return 1
+
+
 def _default_ttl(body: Body) -> int:
     markers = [part.get("prompt_cache_breakpoint") for part in _parts(body)]
     return sum(drop_when(marker, "ttl", "30m") for marker in markers if marker is not None)
@@ -83,6 +108,7 @@ def _default_ttl(body: Body) -> int:
 def _defaults(body: Body) -> int:
     dropped = drop_when(body, "stream", False)
     dropped += sum(drop_when(body, name, []) for name in ("tools", "stop"))
+    dropped += drop_when(body, "prompt_cache_options", {})
     for message in _messages(body):
         dropped += sum(drop_when(message, name, []) for name in ("content", "tool_calls"))
     for tool in body.get("tools") or []:
@@ -93,11 +119,14 @@ def _defaults(body: Body) -> int:
 REQUEST = (
     Normalisation("null means the same as a missing field", drop_nulls),
     Normalisation("text content is a list with one text part", _text_as_parts),
+    Normalisation("a refusal beside the content is a part of it", _refusal_in_content),
     Normalisation("the model's profile says system or developer", _system_role),
     Normalisation("the model's profile names the token limit", _token_limit),
     Normalisation("a stop text is a list with one", _stop_as_list),
     Normalisation("tool choice any is required", _any_is_required),
     Normalisation("functions say their type", _functions_say_their_type),
+    Normalisation("no parameters are an empty object of them", _no_parameters),
+    Normalisation("with parallel_tool_calls, tool_choice auto is said", _parallel),
     Normalisation("streams always report usage", _streams_report_usage),
     Normalisation("a breakpoint without a TTL lives thirty minutes", _default_ttl),
     Normalisation("a field that says its default is left out", _defaults),
@@ -116,6 +145,27 @@ def _said_nothing(body: Body) -> int:
         for name in ("annotations", "tool_calls"):
             dropped += drop_when(message, name, [])
     return dropped
+
+
+def _one_text(body: Body) -> int:
+    changed = 0
+    for message in _choices(body):
+        parts = message.get("content")
+        if isinstance(parts, list) and all({*part} == {"type", "text"} for part in parts):
+            message["content"] = "".join(part["text"] for part in parts)
+            changed += 1
+    return changed
+
+
+def _framed(body: Body) -> int:
+    """Hosts leave out of the frame what nobody reads; it is said in full."""
+    before = sum(map(len, (body, *(body.get("choices") or []), *_choices(body))))
+    for name, empty in (("id", ""), ("model", ""), ("created", 0)):
+        body.setdefault(name, empty)
+    for choice in (body.get("choices") or [])[:1]:
+        choice.setdefault("index", 0)
+        choice.get("message", {}).setdefault("role", "assistant")
+    return sum(map(len, (body, *(body.get("choices") or []), *_choices(body)))) - before
 
 
 def _calls_in_full(body: Body) -> int:
@@ -138,7 +188,9 @@ def _object(body: Body) -> int:
 
 REPLY = (
     Normalisation("null means the same as a missing field", drop_nulls),
+    Normalisation("a list of texts is one text", _one_text),
     Normalisation("an empty text or list says nothing", _said_nothing),
     Normalisation("calls say their type and arguments", _calls_in_full),
     Normalisation("the object is a chat completion", _object),
+    Normalisation("the answer's frame is said in full", _framed),
 )

@@ -51,7 +51,7 @@ from .incoming import (
     read_ttl,
 )
 from .parse_params import Options, options_of, params_of
-from .parts import WIRE
+from .parts import MESSAGE_FIELDS, WIRE
 from .tools import read_tool
 
 # ── What nearly every message is made of ─────────────────────────────────────────────────────────
@@ -124,6 +124,9 @@ _named = msgspec.json.Decoder(_Named).decode
 #: Who speaks, what, and the marks in it.
 _Read = tuple[Role, tuple[Part, ...], Marks]
 _NO_MARKS: Marks = []
+
+#: An assistant's message that says nothing: it keeps its place here; other wires leave it out.
+SILENT: tuple[Part, ...] = (Opaque(WIRE, MESSAGE_FIELDS, '{"content":null}'),)
 
 
 @reads(bad_request)
@@ -218,7 +221,9 @@ def _read_usual(message: _Usual, index: int) -> _Read:
     if type(message) is _Assistant:
         if message.refusal:
             return "assistant", (*parts, Refusal(message.refusal), *_usual_calls(message)), marks
-        return "assistant", (*parts, *_usual_calls(message)) if message.tool_calls else parts, marks
+        if message.tool_calls:
+            return "assistant", (*parts, *_usual_calls(message)), marks
+        return "assistant", parts or SILENT, marks
     if type(message) is _Tool:
         return "tool", (ToolResult(message.tool_call_id, parts),), marks
     return "system", parts, marks
@@ -252,7 +257,7 @@ def _read(raw: msgspec.Raw, index: int) -> _Read:
     role = fields.take("role", str)
     marks: Marks = []
     if role == "assistant":
-        return "assistant", read_assistant(fields, marks, answer=False), marks
+        return "assistant", read_assistant(fields, marks, answer=False) or SILENT, marks
     if role == "tool":
         return "tool", (_result(fields, marks),), marks
     if role not in ("user", "system", "developer"):

@@ -83,8 +83,8 @@ def write_reply(reply: Reply) -> bytes:
         + string(reply.model)
         + b',"choices":['
         + b",".join(choices)
-        + b'],"usage":'
-        + write_usage(reply.usage)
+        + b"]"
+        + (b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage))
         + (b"," + rest if rest else b"")
         + b"}"
     )
@@ -97,7 +97,7 @@ def write_choice(reply: Reply, index: int, beside: bytes | None = None) -> bytes
         b'{"index":%d,"message":' % index
         + _message(reply.message)
         + b',"finish_reason":'
-        + string(write_stop(reply))
+        + (b"null" if _unstopped(reply) else string(write_stop(reply)))
         + (b"," + rest if rest else b"")
         + b"}"
     )
@@ -123,6 +123,11 @@ def write_stop(reply: Reply) -> str:
     if reply.stop_raw is not None and read_stop(reply.stop_raw) == reply.stop:
         return reply.stop_raw
     return _SAID.get(reply.stop, "stop")
+
+
+def _unstopped(reply: Reply) -> bool:
+    """Some hosts give no reason to stop."""
+    return reply.stop == "other" and reply.stop_raw is None
 
 
 def _extras(fields: Fields, choice: Fields, more: list[msgspec.Raw]) -> dict[str, str] | None:

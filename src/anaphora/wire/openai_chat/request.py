@@ -18,7 +18,7 @@ from anaphora.values import AnyTool, CachePolicy, Message, Notice, Ttl
 from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
 from anaphora.wire.marking import given_ttl, resolve
-from anaphora.wire.openai_cache import ONLY_MARKS, options_free
+from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
@@ -73,6 +73,7 @@ def render(
         body_order=_body_order(runs),
         markers=facts.markers,
         request_markers=BY_ITSELF if facts.options else {},
+        key_place=key_place(call),
         only_marks=ONLY_MARKS if facts.options and options_free(call) else None,
         marks=marks,
         automatic="30m" if facts.options and call.ir.cache.mode != "explicit" else None,

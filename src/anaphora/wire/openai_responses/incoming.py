@@ -194,7 +194,10 @@ def _extras(
 def _read_any(raw: msgspec.Raw, path: str, fail: Failure, marks: Marks) -> Item:
     """Any item: known fields by name, unknown ones as extras, unknown types whole."""
     fields = Fields(raw, path, fail)
-    kind = fields.take("type", str) if "type" in fields else "message"
+    kind = fields.maybe("type", str)
+    if kind is None:
+        # Only messages and references may go without.
+        kind = "item_reference" if "id" in fields and "role" not in fields else "message"
     if kind == "message":
         return _message(raw, fields, path, fail, marks)
     if kind == "function_call" and {"call_id", "name", "arguments"} <= _names(fields):

@@ -8,6 +8,8 @@ from typing import Any
 
 from anaphora.wire.meaning import Body, Normalisation, drop_nulls, drop_when
 
+from .output import item_id
+
 
 def _items(body: Body) -> list[dict[str, Any]]:
     found = body.get("input")
@@ -40,9 +42,9 @@ def _text_input(body: Body) -> int:
 
 
 def _typed_items(body: Body) -> int:
-    untyped = [item for item in _items(body) if "type" not in item]
+    untyped = [item for item in _items(body) if item.get("type") is None]
     for item in untyped:
-        item["type"] = "message"
+        item["type"] = "message" if "role" in item or "id" not in item else "item_reference"
     return len(untyped)
 
 
@@ -101,6 +103,10 @@ def _default_ttl(body: Body) -> int:
 
 def _defaults(body: Body) -> int:
     dropped = drop_when(body, "stream", False)
+    if isinstance(body.get("prompt_cache_options"), dict):
+        dropped += drop_when(body["prompt_cache_options"], "prewarm", False)
+    for name in ("prompt_cache_options", "reasoning", "text"):
+        dropped += drop_when(body, name, {})
     for tool in body.get("tools") or []:
         dropped += drop_when(tool, "description", "")
     return dropped
@@ -109,7 +115,7 @@ def _defaults(body: Body) -> int:
 REQUEST = (
     Normalisation("null means the same as a missing option", _nulls),
     Normalisation("text input is a list with one message", _text_input),
-    Normalisation("an item without a type is a message", _typed_items),
+    Normalisation("an item without a type is a message or a reference", _typed_items),
     Normalisation("text content is a list with one part", _text_as_parts),
     Normalisation("the model's profile says system or developer", _system_role),
     Normalisation("the model's profile says instructions or message", _system_slot),
@@ -117,4 +123,20 @@ REQUEST = (
     Normalisation("a breakpoint without a TTL gets the request's", _default_ttl),
     Normalisation("a field that says its default is left out", _defaults),
 )
-REPLY = (Normalisation("null means the same as a missing field", drop_nulls),)
+
+
+def _identified(body: Body) -> int:
+    """A call that came with nothing but itself gets an id and a status when it is said again."""
+    bare = {"type", "call_id", "name", "arguments"}
+    changed = 0
+    for index, item in enumerate(body.get("output") or []):
+        if item.get("type") == "function_call" and {*item} == bare:
+            item |= {"id": item_id("fc", body.get("id", ""), index), "status": "completed"}
+            changed += 1
+    return changed
+
+
+REPLY = (
+    Normalisation("null means the same as a missing field", drop_nulls),
+    Normalisation("a call without an id gets one", _identified),
+)

@@ -26,7 +26,7 @@ from anaphora.values import (
 from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
 from anaphora.wire.marking import resolve
-from anaphora.wire.openai_cache import ONLY_MARKS, options_free
+from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
@@ -96,6 +96,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         body_order=_order([*before, *sent], runs),
         markers=MARKERS if model.explicit else {},
         request_markers=AUTOMATIC if model.explicit else {},
+        key_place=key_place(call),
         only_marks=ONLY_MARKS if model.explicit and options_free(call) else None,
         marks=marks,
         automatic=_automatic(call, model),
