@@ -1,0 +1,204 @@
+"""CASES D: look-back, history, thinking, images. Each test is named after the thread it comes from.
+
+Requests are compared as they were sent, on every wire where the case can occur.
+"""
+
+from __future__ import annotations
+
+import copy
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from support.planted import GUIDE, PLACES, PNG, body, grown, spec, split, verdict_of
+
+from anaphora import catalog
+from anaphora.cache.planning import AppMemory, Planner, at_compaction
+from anaphora.cache.simulator import RenderedPrompt, Simulator
+from anaphora.cache.verdict import preflight
+from anaphora.prompt import Call, Params, PromptBlock, PromptIR
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import Conversation, Message, ToolCall, Usage
+from anaphora.wire import anthropic
+
+Json = dict[str, Any]
+
+MODEL = "claude-sonnet-4-5"
+PROFILE = catalog.profile("anthropic", MODEL)
+RULES = catalog.rules("anthropic", MODEL)
+WIRES = ["anthropic", "openai_chat", "openai_responses", "gemini", "deepseek"]
+
+
+def fan_out(tools: int) -> tuple[Rendered, Rendered]:
+    """A turn, and the next after so many parallel tools."""
+    system = [PromptBlock.cached_long("identity", GUIDE)]
+
+    def render(talk: Conversation, previous: Rendered | None = None) -> Rendered:
+        ir = PromptIR.chat(talk, system=system)
+        call = Call(ir=ir, model=MODEL, params=Params(max_tokens=64))
+        return anthropic.render(call, PROFILE, previous)
+
+    talk = Conversation([Message.user("Look everywhere.")])
+    before = render(talk)
+    calls = [ToolCall(f"t{at}", "look", f'{{"place": {at}}}') for at in range(tools)]
+    results = [Message.tool(f"t{at}", f"nothing in {at}") for at in range(tools)]
+    return before, render(talk.append(Message.assistant(*calls), *results), before)
+
+
+def test_claude_code_63930_a_write_that_parallel_tools_push_away_is_marked_again() -> None:
+    """Under both published ways of counting: the simulator reads all that was written."""
+    before, after = fan_out(40)
+    for unit in ("blocks", "tool_runs"):
+        planner, cache = Planner(AppMemory(RULES)), Simulator(RULES, lookback_unit=unit)
+        first = planner.plan(before, at=0.0)
+        wrote = cache.call(RenderedPrompt(before, first), at=0.0)
+        planner.sent(before, first, at=0.0)
+        second = planner.plan(after, at=30.0)
+        found = cache.call(RenderedPrompt(after, second), at=30.0)
+        assert found.read == sum(wrote.written.values()) > 0
+
+
+def test_claude_code_63930_without_that_marker_an_event_says_so_before_sending() -> None:
+    place = PLACES["anthropic"]
+    after = grown(spec())
+    after["messages"][-1] = ("user", [f"result {at}" for at in range(40)])
+    one, two = split(place, body(place, spec())), split(place, body(place, after))
+    (notice,) = preflight(one, two, RULES)
+    assert notice.code == "lookback_exceeded"
+    assert "42 blocks before the next marker; 20 are looked at" in notice.message
+    assert verdict_of(place, one, two).cause == "lookback_exceeded"
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_claude_code_43657_a_resume_that_puts_text_elsewhere_is_named_as_a_move(name: str) -> None:
+    """A reminder stood in the first message; after the resume it stands in the last."""
+    place = PLACES[name]
+    before = spec()
+    before["messages"][0] = ("user", ["<reminder>Be kind.</reminder>", "What is in the file?"])
+    after = copy.deepcopy(before)
+    after["messages"][0] = ("user", ["What is in the file?"])
+    after["messages"][-1] = ("user", ["<reminder>Be kind.</reminder>", "Which colour is it?"])
+    found = verdict_of(place, split(place, body(place, before)), split(place, body(place, after)))
+    assert found.change is not None
+    assert found.change.kind == "message_moved"
+    assert "a message moved" in found.sentence
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_claude_code_76606_a_hook_that_puts_text_in_between_is_named(name: str) -> None:
+    place = PLACES[name]
+    after = grown(spec())
+    after["messages"][2] = ("user", ["hook: all tests pass", *after["messages"][2][1]])
+    found = verdict_of(place, split(place, body(place, spec())), split(place, body(place, after)))
+    assert found.change is not None
+    assert found.change.kind == "message_added"
+    assert "hook" in found.change.after
+
+
+# ── Pruning ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def pruned(name: str) -> tuple[Rendered, Rendered]:
+    """An old result is replaced by a note: the prompt shrinks, and all behind it is new."""
+    place = PLACES[name]
+    before = spec()
+    before["messages"][0] = ("user", ["Here is the file: " + "line after line, " * 400])
+    before["messages"][1] = ("assistant", ["I have read all of it. " * 200])
+    after = grown(before)
+    after["messages"][0] = ("user", ["[an old file was here]"])
+    return split(place, body(place, before)), split(place, body(place, after))
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_opencode_32515_the_verdict_shows_what_a_pruning_costs(name: str) -> None:
+    place = PLACES[name]
+    one, two = pruned(name)
+    assert two.size < one.size
+    found = verdict_of(place, one, two)
+    assert found.cause == "changed"
+    assert found.change is not None
+    assert found.change.kind == "text_edited"
+    # What is gone is not paid for again; what stands behind it is.
+    assert 0 < found.lost <= two.tokens_in(two.size)
+
+
+def test_eve_175_compaction_weighs_what_it_costs() -> None:
+    """Soon before the end a pruning costs more than it saves, and that is said with dollars."""
+    known = {"before": 150_000, "after": 120_000, "kept": 4_000, "ttl": "5m"}
+    price = Decimal("3")
+    short = at_compaction(RULES, calls=3, price=price, **known)  # type: ignore[arg-type]
+    long = at_compaction(RULES, calls=200, price=price, **known)  # type: ignore[arg-type]
+    assert (short.kind, long.kind) == ("keep_history", "compact")
+    assert short.dollars is not None
+    assert short.dollars > Decimal("0.3")
+
+
+def test_deepseek_reasonix_8210_a_pruning_at_every_turn_costs_many_times_what_it_saves() -> None:
+    """Ten turns, with an old message cut at each, against leaving the history alone."""
+    rules = catalog.rules("deepseek", "deepseek-v4-pro")
+    place = PLACES["deepseek"]
+
+    def paid(prune: bool) -> float:
+        cache, talk, total = Simulator(rules), spec(), 0.0
+        talk["messages"] = [("user", ["story " * 4000])]
+        for turn in range(10):
+            talk["messages"] += [("assistant", [f"part {turn}. " * 400]), ("user", ["go on"])]
+            if prune:
+                talk["messages"][0] = ("user", ["story " * (4000 - 300 * (turn + 1))])
+            rendered = split(place, body(place, talk))
+            outcome = cache.call(RenderedPrompt(rendered, Plan()), at=turn * 30.0)
+            total += outcome.uncached + outcome.read * rules.read_price.value
+        return total
+
+    assert paid(prune=True) > 2 * paid(prune=False)
+
+
+# ── Images ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_claude_code_86075_evicting_an_image_is_predicted_before_sending(name: str) -> None:
+    place = PLACES[name]
+    after = grown(spec())
+    after["messages"][2] = ("user", ["And in the picture?"])
+    one, two = split(place, body(place, spec())), split(place, body(place, after))
+    (notice,) = preflight(one, two)
+    assert notice.code == "prefix_breaks"
+    assert notice.message.startswith("an image is gone")
+    assert notice.tokens
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_claude_code_90363_reattaching_an_image_is_predicted_before_sending(name: str) -> None:
+    place = PLACES[name]
+    before = spec()
+    before["messages"][2] = ("user", ["And in the picture?"])
+    after = grown(spec())
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    (notice,) = preflight(one, two)
+    assert notice.message.startswith("an image was added")
+
+
+def test_qwen_code_11627_the_first_image_of_a_conversation_voids_its_messages() -> None:
+    """No byte of the beginning changes, and yet Anthropic's rule says that it is lost."""
+    place = PLACES["anthropic"]
+    before = spec()
+    before["messages"] = [("user", ["one"]), ("assistant", ["two"]), ("user", ["three"])]
+    after = copy.deepcopy(before)
+    after["messages"] += [("assistant", ["four"]), ("user", ["look", {"image": PNG}])]
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    assert [notice.code for notice in preflight(one, two, RULES)] == ["images_changed"]
+    # Where there is no such rule, nothing is said.
+    assert preflight(one, two, catalog.rules("openai", "gpt-5")) == ()
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_codex_32613_an_image_in_another_encoding_is_a_change_at_its_place(name: str) -> None:
+    place = PLACES[name]
+    after = grown(spec())
+    after["messages"][2] = ("user", ["And in the picture?", {"image": PNG[::-1]}])
+    one, two = split(place, body(place, spec())), split(place, body(place, after))
+    found = verdict_of(place, one, two, usage=Usage(uncached=9, read=0, output=1))
+    assert found.change is not None
+    assert found.change.label.startswith("conversation")
+    assert two.chunk(two.at_offset(found.change.offset)).kind.value == "image"
