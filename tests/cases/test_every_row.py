@@ -13,7 +13,11 @@ ROOT = Path(__file__).parents[2]
 CASES = ROOT.parent / "shared" / "reference" / "CASES.md"
 
 #: Where a name of the page is shortened in the names of tests.
-_SHORT = {"claude_code_cache_fix": "cache_fix", "vellum_assistant": "vellum"}
+_SHORT = {
+    "litellm_docs": "litellm",
+    "claude_code_cache_fix": "cache_fix",
+    "vellum_assistant": "vellum",
+}
 
 
 def threads() -> Iterator[str]:
