@@ -1,0 +1,3 @@
+"""The emulator without a socket: a request and a time in, an answer out."""
+
+from __future__ import annotations
