@@ -1,0 +1,181 @@
+"""What looks volatile in a text of which there is but one sample.
+
+Ordinary prose is full of dates and numbers that never change, and examples show ids that nobody
+fills in. So a pattern alone is not enough: the words before it have to say that it is about now, or
+about this very run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .values import RuleId, Severity
+
+
+class Hit(NamedTuple):
+    rule: RuleId
+    severity: Severity
+    start: int
+    end: int
+
+
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_WEEKDAY = r"(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?"
+_DATE = (
+    rf"(?:{_WEEKDAY}\.?,?\s+)?(?:\d{{4}}-\d{{2}}-\d{{2}}(?!\d)|\d{{1,2}}/\d{{1,2}}/\d{{2,4}}(?!\d)"
+    rf"|{_MONTH}\.?\s+\d{{1,2}}(?:st|nd|rd|th)?,?\s+\d{{4}}"
+    rf"|\d{{1,2}}(?:st|nd|rd|th)?\.?\s+{_MONTH}\.?,?\s+\d{{4}})"
+)
+_CLOCK = (
+    r"(?:\d{4}-\d{2}-\d{2}[T ])?\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[ap]\.?m\b)?"
+    r"(?:\s?(?:z|utc|gmt)\b|[+-]\d{2}:?\d{2})?"
+)
+_UUID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+_HEX = r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{6,64}\b"
+_TOKEN = r"\b(?=\w*[0-9])(?:req|sess|session|run|trace|conv|thread|resp)_[A-Za-z0-9]{8,}\b"
+_RANDOM = r"(?=[\w.-]*[0-9])(?=[\w.-]*[a-zA-Z])[\w.-]{6,}"
+
+#: The words that say that it is about now.
+_NOW = re.compile(
+    r"(?:\b(?:today|now|currently)\b|\btoday's\b|\bit(?:'s| is)(?: now)?|"
+    r"\bcurrent[ _-](?:local[ _-]|utc[ _-])?(?:date|time|day|datetime|timestamp|year)\b"
+    r"(?:[ _-](?:and|/)[ _-]time)?|\b(?:date|time) (?:now|today)\b|"
+    r"\b(?:session|conversation|run) (?:started|began|start(?:ed)? (?:at|on|time)?)\b)"
+    r"(?:[ _-](?:date|time|datetime))?(?:\s+(?:is|was|at|on|it is|in utc))*[^\w\n]{0,8}$",
+    re.IGNORECASE,
+)
+#: Said at the beginning of a line, which may be about now or the head of an example.
+_LABEL = re.compile(r"(?:^|\n)[\s>*_#-]*(?:date|time|timestamp)[*_]*\s*[:=][\s*_]*$", re.IGNORECASE)
+#: Of what an id is, when it is one of this run.
+_THIS_RUN = re.compile(
+    r"\b(?:session|request|req|conversation|trace|span|run|nonce|correlation|invocation|call|"
+    r"message|turn|chat|execution)(?:[ _-]?(?:id|uuid|key|token|nonce))?"
+    r"(?:\s+(?:is|was))?[^\w\n]{0,4}$",
+    re.IGNORECASE,
+)
+_SOME_ID = re.compile(
+    r"\b(?:id|uuid|build|commit|sha|hash|revision|version|digest|checksum)"
+    r"(?:\s+(?:is|was))?[^\w\n]{0,4}$",
+    re.IGNORECASE,
+)
+_EXAMPLE = re.compile(
+    r"(?:\bexamples?\b|\be\.g\.|\bfor instance\b|\bsuch as\b|\blike\b|\bformat\b|\bi\.e\."
+    r"|\bsample\b|\bcutoff\b|\bcut-off\b|\bknowledge\b)[^\n]{0,60}$",
+    re.IGNORECASE,
+)
+#: The member of an object that is shown: `"date": "` is a form, and not a clock.
+_MEMBER = re.compile(r"[\"'`]\w+[\"'`]\s*:\s*[\"'`]?$")
+
+#: UUIDs that stand in every documentation.
+_KNOWN_UUIDS = frozenset(
+    (
+        "123e4567-e89b-12d3-a456-426614174000",
+        "550e8400-e29b-41d4-a716-446655440000",
+        "f47ac10b-58cc-4372-a567-0e02b2c3d479",
+    )
+)
+
+_BEFORE = 80
+
+
+def hits(text: str, *, template: bool = False) -> Iterator[Hit]:
+    """What is likely to change, in the order of the text. `template`: it is not filled in yet."""
+    found = [*_dates(text), *_ids(text), *_counters(text), *_paths(text), *_hosts(text)]
+    if template:
+        found += [
+            Hit("volatile-placeholder", "warning", *one.span())
+            for one in _PLACEHOLDER.finditer(text)
+        ]
+    done = 0
+    for hit in sorted(found, key=lambda hit: (hit.start, -hit.end)):
+        if hit.start >= done:
+            yield hit
+            done = hit.end
+
+
+def _dates(text: str) -> Iterator[Hit]:
+    for pattern, rule in ((_DATE_ALONE, "volatile-date"), (_CLOCK_ALONE, "volatile-clock")):
+        for one in pattern.finditer(text):
+            before = text[max(0, one.start() - _BEFORE) : one.start()]
+            if _EXAMPLE.search(before) or _MEMBER.search(before):
+                continue
+            if _NOW.search(before):
+                yield Hit(rule, "warning", *one.span())  # type: ignore[arg-type]
+            elif _LABEL.search(before):
+                yield Hit(rule, "note", *one.span())  # type: ignore[arg-type]
+
+
+def _ids(text: str) -> Iterator[Hit]:
+    for one in _UUIDS.finditer(text):
+        before = text[max(0, one.start() - _BEFORE) : one.start()]
+        told = one.group().lower()
+        if told in _KNOWN_UUIDS or len(set(told)) <= 3 or _EXAMPLE.search(before):
+            continue
+        yield Hit("volatile-uuid", "warning" if _THIS_RUN.search(before) else "note", *one.span())
+    for one in _NONCES.finditer(text):
+        before = text[max(0, one.start() - _BEFORE) : one.start()]
+        if _EXAMPLE.search(before) or _MEMBER.search(before):
+            continue
+        if _THIS_RUN.search(before) or "_" in one.group():
+            yield Hit("volatile-nonce", "warning", *one.span())
+        elif _SOME_ID.search(before):
+            yield Hit("volatile-nonce", "note", *one.span())
+
+
+def _counters(text: str) -> Iterator[Hit]:
+    for one in _COUNTERS.finditer(text):
+        yield Hit("volatile-counter", "warning", *one.span())
+
+
+def _paths(text: str) -> Iterator[Hit]:
+    for one in _PATHS.finditer(text):
+        before = text[max(0, one.start() - _BEFORE) : one.start()]
+        if not _EXAMPLE.search(before):
+            yield Hit("volatile-path", "warning", *one.span())
+
+
+def _hosts(text: str) -> Iterator[Hit]:
+    for one in _HOSTS.finditer(text):
+        yield Hit("volatile-host", "warning", *one.span())
+
+
+_DATE_ALONE = re.compile(rf"\b{_DATE}", re.IGNORECASE)
+_CLOCK_ALONE = re.compile(rf"\b{_CLOCK}|\b1[6-9]\d{{8}}(?:\d{{3}})?\b", re.IGNORECASE)
+_UUIDS = re.compile(_UUID, re.IGNORECASE)
+_NONCES = re.compile(rf"{_HEX}(?!-[0-9a-f]{{4}}-)|{_TOKEN}")
+_COUNTERS = re.compile(
+    r"\b(?:this is|current|now on|you are on)\s+(?:the\s+)?"
+    r"(?:request|message|turn|call|attempt|iteration|run)\s*(?:#|no\.?|number)?\s*\d+\b"
+    r"|\b(?:request|message|turn|call|attempt|iteration|run)[ _-](?:count|counter|number)"
+    r"\s*[:=]\s*\d+\b"
+    r"|\b\d[\d,]* (?:tokens|messages|requests|turns|credits) (?:remaining|left|used so far)\b"
+    r"|\buptime\s*[:=]\s*\d+",
+    re.IGNORECASE,
+)
+_PATHS = re.compile(
+    r"(?:/(?:private/)?(?:var/)?tmp|/(?:private/)?var/folders)(?:/[\w.-]+)*?/"
+    rf"(?:tmp[a-z0-9_]{{6,}}|{_RANDOM})(?:/[\w.-]+)*"
+    r"|\b[A-Z]:\\(?:[^\\\s\"]+\\)*Temp\\[^\s\"]*\d[^\s\"]*"
+    r"|/proc/\d+\b",
+)
+_HOSTS = re.compile(
+    r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}(?:\.[\w.-]+)?"
+    r"|\b[a-z][a-z0-9-]*-[0-9a-f]{8,10}-[a-z0-9]{5}\b(?!-)"
+    r"|\b[\w-]*(?:macbook|imac|desktop|laptop|workstation|thinkpad)[\w-]*\.(?:local|lan|home)\b"
+    r"|\b(?:hostname|host name|machine name|node name|pod name)\s*(?:is|[:=])\s*"
+    r"(?=[\w.-]*\d)[A-Za-z][\w.-]{3,}",
+    re.IGNORECASE,
+)
+_WORDS = (
+    r"(?:current_?|today_?|now_?|utc_?|local_?)*(?:date|time|datetime|timestamp|today|now|uuid4?|nonce|"
+    r"request_?id|session_?id|trace_?id|run_?id|random(?:_\w+)?)"
+)
+_PLACEHOLDER = re.compile(
+    rf"\{{\{{-?\s*(?:\w+\.)*{_WORDS}(?:\([^)]*\))?\s*(?:\|[^}}]*)?-?\}}\}}"
+    rf"|(?<!\{{)\{{\s*(?:\w+\.)*{_WORDS}(?:\([^)]*\))?(?:[:!][^}}]*)?\}}(?!\}})"
+    rf"|\$\{{\s*(?:\w+\.)*{_WORDS}(?:\([^)]*\))?\s*\}}"
+    rf"|<%=?\s*[\w.]*{_WORDS}[^%]*%>|\$\(date[^)]*\)|%(?:DATE|TIME)%",
+    re.IGNORECASE,
+)

@@ -1,0 +1,1 @@
+"""What `anaphora lint` is made of: prompts read, looked at and shown."""
