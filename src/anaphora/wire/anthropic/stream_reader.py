@@ -13,7 +13,7 @@ import msgspec
 
 from anaphora.canonical import dumps
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event, Part, Text, Thinking, ToolCall
+from anaphora.values import Event, Part, ToolCall
 from anaphora.wire.building import ReplyBuilder
 from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, our_error
 from anaphora.wire.sse import EventDecoder
@@ -22,6 +22,7 @@ from .blocks import WIRE
 from .failure import ErrorObject, from_object
 from .incoming import read_block
 from .reply import read_stop
+from .stream_late import BESIDE_DELTA, IN_DELTA, Late, with_late_fields
 from .usage import read_usage
 
 # Not `None`: msgspec takes a union with `Raw` to mean everything but it.
@@ -52,13 +53,25 @@ class _CitationsDelta(_Delta, tag="citations_delta", frozen=True):
     citation: msgspec.Raw
 
 
+class _CompactionDelta(_Delta, tag="compaction_delta", frozen=True):
+    content: str | None = None
+    encrypted_content: str | None = None
+
+
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):
     """One event, as its data says it; the name before the data only repeats the type."""
 
 
 class _BlockDelta(_Event, tag="content_block_delta", frozen=True):
     index: int
-    delta: _TextDelta | _JsonDelta | _ThinkingDelta | _SignatureDelta | _CitationsDelta
+    delta: (
+        _TextDelta
+        | _JsonDelta
+        | _ThinkingDelta
+        | _SignatureDelta
+        | _CitationsDelta
+        | _CompactionDelta
+    )
 
 
 class _BlockStart(_Event, tag="content_block_start", frozen=True):
@@ -73,11 +86,15 @@ class _BlockStop(_Event, tag="content_block_stop", frozen=True):
 class _Stop(msgspec.Struct, frozen=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
+    container: msgspec.Raw = _NOTHING
+    stop_details: msgspec.Raw = _NOTHING
 
 
 class _MessageDelta(_Event, tag="message_delta", frozen=True):
     delta: _Stop
     usage: msgspec.Raw = _NOTHING
+    context_management: msgspec.Raw = _NOTHING
+    input_transformations: msgspec.Raw = _NOTHING
 
 
 class _MessageStart(_Event, tag="message_start", frozen=True):
@@ -117,27 +134,6 @@ _DELTA_LEAD = b"event: content_block_delta\ndata: "
 _DELTA_SIZE = len(_DELTA_LEAD)
 
 
-class _Late:
-    """What a block gets after its text: a signature, citations; and the fields it began with."""
-
-    __slots__ = ("citations", "fields", "signature")
-
-    def __init__(self, fields: Fields) -> None:
-        self.fields = fields
-        self.signature = ""
-        self.citations: list[bytes] = []
-
-    def text(self, said: str) -> Text:
-        extras = self.fields.rest()
-        if self.citations:
-            citations = b'"citations":[' + b",".join(self.citations) + b"]"
-            extras = extras + b"," + citations if extras else citations
-        return Text(said, {WIRE: (b"{" + extras + b"}").decode()} if extras else None)
-
-    def thinking(self, said: str) -> Thinking:
-        return Thinking(said, self.signature, provider=WIRE, extras=self.fields.rest_for(WIRE))
-
-
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
@@ -145,7 +141,7 @@ class StreamReader:
         self._sse = EventDecoder()
         self._build = ReplyBuilder()
         self._usage: dict[str, Any] = {}
-        self._late: dict[int, _Late] = {}
+        self._late: dict[int, Late] = {}
 
     def feed(self, data: bytes) -> list[Event]:
         if data.startswith(_DELTA_LEAD) and data.endswith(b"\n\n") and self._sse.idle:
@@ -212,7 +208,7 @@ class StreamReader:
             raise Parse(f"part {index} begins twice", path="stream")
         fields = Fields(event.content_block, f"stream.content[{index}]")
         kind = fields.take("type", str)
-        late = self._late[index] = _Late(fields)
+        late = self._late[index] = Late(fields)
         first = ""
         if kind == "text":
             first = fields.maybe("text", str) or ""
@@ -237,13 +233,10 @@ class StreamReader:
     def _on_unusual(self, event: _BlockStart, kind: str) -> list[Event]:
         """A block that comes whole, or whose input follows in pieces as a tool call's does."""
         path = f"stream.content[{event.index}]"
+        late = self._late[event.index]
 
         def finish(said: str) -> Part:
-            block = bytes(event.content_block)
-            if said:
-                fields = Fields(block, path)
-                fields.raw("input")
-                block = b"{" + fields.rest() + b',"input":' + said.encode() + b"}"
+            block = late.whole(bytes(event.content_block), said, path)
             return read_block(msgspec.Raw(block), path, bad_answer, (), [])
 
         tag = "thinking" if kind == "redacted_thinking" else "opaque"
@@ -264,6 +257,10 @@ class StreamReader:
             case _CitationsDelta():
                 if late is not None:
                     late.citations.append(bytes(delta.citation))
+            case _CompactionDelta():
+                if late is not None:
+                    late.get("content", delta.content)
+                    late.get("encrypted_content", delta.encrypted_content)
         return []
 
     def _on_message_delta(self, event: _MessageDelta) -> list[Event]:
@@ -272,6 +269,9 @@ class StreamReader:
             build.stop_raw = event.delta.stop_reason
             build.stop = read_stop(build.stop_raw, event.delta.stop_sequence)
         build.stop_sequence = event.delta.stop_sequence
+        late = {name: getattr(event.delta, name) for name in IN_DELTA}
+        late |= {name: getattr(event, name) for name in BESIDE_DELTA}
+        build.extras = with_late_fields(build.extras, late)
         return self._count(bytes(event.usage)) if event.usage is not _NOTHING else []
 
     def _count(self, raw: bytes) -> list[Event]:

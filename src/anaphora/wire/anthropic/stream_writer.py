@@ -19,10 +19,12 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
+from anaphora.wire.fields import Fields
 from anaphora.wire.sse import encode
 
 from .blocks import WIRE, block_for
 from .reply import write_stop
+from .stream_late import BESIDE_DELTA, IN_DELTA
 from .usage import write_usage
 
 _DELTAS = {
@@ -144,11 +146,20 @@ class StreamWriter:
             + string(write_stop(reply))
             + b',"stop_sequence":'
             + stop_sequence
+            + _late(reply, IN_DELTA)
             + b'},"usage":'
             + write_usage(reply.usage)
+            + _late(reply, BESIDE_DELTA)
             + b"}"
         )
         return encode("message_delta", delta) + encode("message_stop", b'{"type":"message_stop"}')
+
+
+def _late(reply: Reply, names: tuple[str, ...]) -> bytes:
+    """Fields that came along and are told at the end, each with its comma."""
+    came = Fields((reply.extras or {}).get(WIRE, "{}"), f"extras.{WIRE}")
+    told = ((name, came.raw(name)) for name in names)
+    return b"".join(b"," + string(name) + b":" + raw for name, raw in told if raw is not None)
 
 
 def _block_delta(index: int, delta: bytes) -> bytes:

@@ -234,7 +234,9 @@ def _candidates(body: Body) -> list[Body]:
 
 
 def _first(body: Body) -> int:
-    return sum(drop_when(candidate, "index", 0) for candidate in _candidates(body)[:1])
+    return drop_when(body, "candidates", []) + sum(
+        drop_when(candidate, "index", 0) for candidate in _candidates(body)[:1]
+    )
 
 
 def _model_speaks(body: Body) -> int:
@@ -261,7 +263,7 @@ def _answers(body: Body) -> int:
 
 REPLY = (
     Normalisation("null means the same as a missing field", _nulls),
-    Normalisation("the first candidate needs no index", _first),
+    Normalisation("the first candidate needs no index, and none needs no list", _first),
     Normalisation("the model speaks, even where nothing is said", _model_speaks),
     Normalisation("empty arguments and bytes have one form", _answers),
 )

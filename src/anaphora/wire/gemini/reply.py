@@ -62,9 +62,13 @@ def read_reply(body: bytes) -> Reply:
         extras = carried(fields, candidate.rest(), candidates[1:])
     else:
         stop_raw = blocked(fields)
-        if stop_raw is None:
+        if stop_raw is None and usage is None:
             raise fields.fail("holds no answer", "candidates")
         parts, stop = (), "refusal"
+        if stop_raw is None:
+            # Without a word of why, what was counted is all that it tells.
+            stop = "other"
+            fields.put("candidates", b"[]")
         extras = fields.rest_for(WIRE)
     return Reply(
         id=reply_id,
@@ -145,6 +149,9 @@ def write_candidates(reply: Reply, came: Fields, content: bytes | None = None) -
     """All candidates, as a member; none when the prompt was blocked. `content` stands in for the
     answer's own where that was said already."""
     if not reply.message.parts and "candidate" not in came and blocked(came) is not None:
+        return []
+    if came.peek("candidates") == []:
+        came.raw("candidates")
         return []
     beside = came.nested("candidate")
     more = came.maybe("candidates", list[msgspec.Raw]) or []

@@ -20,12 +20,16 @@ _SAID: dict[StopReason, str] = {stop: reason for reason, stop in _REASONS.items(
 STATUSES = ("completed", "incomplete", "failed", "in_progress", "queued", "cancelled")
 
 
+#: What is left of a conversation, asked for at an address of its own.
+_COMPACTED = "response.compaction"
+
+
 class _Incomplete(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
 class _Told(msgspec.Struct, frozen=True):
-    object: str = "response"
+    object: str | None = None
     status: str | None = None
     incomplete_details: _Incomplete | None = None
     usage: msgspec.Raw = msgspec.Raw(b"null")
@@ -42,9 +46,11 @@ def read_reply(body: bytes) -> Reply:
         told = _told(body)
     except UNREADABLE as problem:
         raise Parse(str(problem), path="$") from None
-    if told.object != "response":
+    if told.object not in (None, "response", _COMPACTED):
         raise fields.fail(f"expected a response, not {told.object!r}", "object")
-    reply_id, model = fields.take("id", str), fields.take("model", str)
+    reply_id = fields.take("id", str)
+    # Who compacted a conversation is not told.
+    model = "" if told.object == _COMPACTED else fields.take("model", str)
     parts: list[Part] = []
     for index, raw in enumerate(fields.take("output", list[msgspec.Raw])):
         parts += read_output(raw, f"$.output[{index}]")
@@ -87,12 +93,19 @@ def write_reply(reply: Reply) -> bytes:
     """The answer as OpenAI would send it. What it has no item for is left out: ask `unsayable`
     first."""
     items = b",".join(output_items(reply.message.parts, reply.id, []))
-    head = b'{"id":' + string(reply.id) + b',"model":' + string(reply.model)
+    head = b'{"id":' + string(reply.id)
+    if reply.model or not _is_compacted(reply):
+        head += b',"model":' + string(reply.model)
     output = b',"output":[' + items + b"]"
     if reply.extras is not None and WIRE in reply.extras:
         usage = b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage)
         return head + output + usage + closing(reply.extras)
     return head + output + b',"usage":' + write_usage(reply.usage) + b"," + frame(reply) + b"}"
+
+
+def _is_compacted(reply: Reply) -> bool:
+    came = (reply.extras or {}).get(WIRE, "{}")
+    return Fields(came, f"extras.{WIRE}").known_text("object") == _COMPACTED
 
 
 def frame(reply: Reply) -> bytes:

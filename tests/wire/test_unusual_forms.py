@@ -1,0 +1,201 @@
+"""Forms that hosts and clients use now and then, held against the wires as recorded ones are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from anaphora import wire
+from anaphora.values import Opaque, ReplyEnd, Usage
+from anaphora.wire.roundtrip import Exchange, Outcome, check
+
+REQUESTS: dict[str, Any] = {
+    "openai_chat": {"model": "gpt-4.1", "messages": [{"role": "user", "content": "hi"}]},
+    "openai_responses": {"model": "gpt-5.6", "input": "hi"},
+    "anthropic": {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "hi"}],
+    },
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
+}
+CHAT = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+MESSAGE = {"role": "assistant", "content": "hi"}
+
+
+def choice(message: Any, stop: str | None = "stop", **more: Any) -> dict[str, Any]:
+    choices = [{"index": 0, "message": {**MESSAGE, **message}, "finish_reason": stop}]
+    return {"id": "c", "created": 1, "model": "m", "choices": choices, "usage": CHAT, **more}
+
+
+ANSWERS: dict[str, Any] = {
+    "openai_chat": choice({}),
+    "openai_responses": {"id": "r", "object": "response", "model": "m", "output": []},
+    "anthropic": {
+        "id": "msg",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 3, "output_tokens": 2},
+    },
+    "gemini": {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 3}},
+}
+
+
+def exchanged(
+    name: str, *, request: Any = None, response: Any = None, status: int = 200, host: str = ""
+) -> Outcome:
+    return check(
+        Exchange(
+            id=name,
+            wire=name,
+            status=status,
+            host=host,
+            path="/v1beta/models/gemini-3-pro:generateContent" if name == "gemini" else "",
+            request=json.dumps(request or REQUESTS[name]),
+            response=json.dumps(response or ANSWERS[name]),
+        )
+    )
+
+
+SILENT: list[dict[str, Any]] = [
+    {"role": "assistant"},
+    {"role": "assistant", "content": None, "tool_calls": []},
+    {"role": "assistant", "content": None, "refusal": "no"},
+    {"role": "assistant", "content": "a", "refusal": "no"},
+]
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("openai_chat", {"parallel_tool_calls": False}),
+    ("openai_chat", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+    ("openai_chat", {"prompt_cache_options": {}}),
+    *(
+        ("openai_chat", {"messages": [*REQUESTS["openai_chat"]["messages"], said]})
+        for said in SILENT
+    ),
+    ("openai_responses", {"text": {}, "reasoning": {}}),
+    ("openai_responses", {"reasoning": {"effort": None}}),
+    ("openai_responses", {"prompt_cache_options": {"prewarm": False}}),
+    ("openai_responses", {"input": [{"id": "msg_1"}, {"role": "user", "content": "hi"}]}),
+    ("openai_responses", {"input": [{"type": None, "role": "user", "content": "hi"}]}),
+    ("anthropic", {"metadata": {}, "output_config": {}}),
+]
+
+
+@pytest.mark.parametrize("name, fields", ASKED)
+def test_what_clients_ask_for_now_and_then(name: str, fields: dict[str, Any]) -> None:
+    outcome = exchanged(name, request={**REQUESTS[name], **fields})
+    assert outcome.good, outcome
+
+
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+ANSWERED: list[tuple[str, dict[str, Any]]] = [
+    ("openai_chat", choice({}, usage=None)),
+    ("openai_chat", choice({}, None)),
+    ("openai_chat", choice({}, id=None)),
+    ("openai_chat", choice({"content": [{"type": "text", "text": t} for t in "ab"]})),
+    ("openai_chat", choice({"content": []})),
+    ("openai_chat", {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}),
+    ("openai_responses", {**ANSWERS["openai_responses"], "output": [CALL]}),
+    ("openai_responses", {"id": "r", "object": "response.compaction", "output": []}),
+    ("gemini", {"candidates": [{"finishReason": "STOP"}]}),
+    ("gemini", {"candidates": [], "promptFeedback": {"blockReason": "SAFETY"}}),
+    (
+        "gemini",
+        {"candidates": [{"avgLogprobs": 1}], "promptFeedback": {"blockReason": "SAFETY"}},
+    ),
+    ("gemini", {"usageMetadata": {"promptTokenCount": 3}, "responseId": "r"}),
+]
+
+
+@pytest.mark.parametrize("name, body", ANSWERED)
+def test_what_hosts_answer_now_and_then(name: str, body: dict[str, Any]) -> None:
+    outcome = exchanged(name, response=body)
+    assert outcome.good, outcome
+
+
+def test_what_is_really_lost_is_still_told() -> None:
+    lost = choice({"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}]})
+    assert exchanged("openai_chat", response=lost).lost.endswith("function.arguments")
+    body = {**REQUESTS["openai_chat"], "messages": [{"role": "user", "content": []}] * 2}
+    assert exchanged("openai_chat", request=body).unparsed
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "gemini"])
+def test_counts_that_nobody_told_are_not_zero(name: str) -> None:
+    codec = wire.get(name)
+    body = {**ANSWERS[name], "usage": None, "usageMetadata": None}
+    again = codec.write_reply(codec.read_reply(json.dumps(body).encode()))
+    assert codec.read_reply(again).usage == Usage()
+
+
+def test_an_assistant_who_said_nothing_keeps_its_place_on_its_own_wire() -> None:
+    messages = [*REQUESTS["openai_chat"]["messages"], {"role": "assistant", "content": None}]
+    body = json.dumps({**REQUESTS["openai_chat"], "messages": messages}).encode()
+    silent = wire.get("openai_chat").parse(body).ir.segments[0].messages[-1]
+    assert silent.parts == (Opaque("openai_chat", "message", '{"content":null}'),)
+
+
+def test_a_refusal_of_both_is_agreement_and_of_ours_alone_is_not() -> None:
+    refused = {**REQUESTS["openai_chat"], "model": "o3", "temperature": 0.5}
+    both = exchanged("openai_chat", request=refused, status=400, response={"error": "no"})
+    assert both.good
+    assert both.overlooked == {"what the provider refused is refused here, too": 1}
+    assert exchanged("openai_chat", request=refused).unparsed
+
+
+def test_an_error_with_a_good_status_is_what_there_was_to_read() -> None:
+    told = {"error": {"code": 400, "message": "no"}}
+    assert exchanged("openai_chat", response=told, host="openrouter.ai").good
+
+
+# ── What a stream of Anthropic's tells late ──────────────────────────────────────────────────────
+
+
+def events(*told: dict[str, Any]) -> bytes:
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in told)
+
+
+def test_a_compaction_gets_its_summary_and_the_answer_what_its_end_tells() -> None:
+    late = {"container": {"id": "c"}, "stop_details": {"type": "refusal"}}
+    edits = {"applied_edits": [1]}
+    block: dict[str, Any] = {"type": "compaction", "content": None}
+    more = [
+        {"type": "compaction_delta", "content": "so "},
+        {"type": "compaction_delta", "content": "far", "encrypted_content": "E"},
+        {"type": "signature_delta", "signature": "S"},
+    ]
+    body = events(
+        {"type": "message_start", "message": ANSWERS["anthropic"]},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in more),
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "compaction", "stop_sequence": None, **late},
+            "usage": {"output_tokens": 4},
+            "context_management": edits,
+        },
+        {"type": "message_stop"},
+    )
+    codec = wire.get("anthropic")
+    reader, again, writer = codec.reader(), codec.reader(), codec.writer()
+    told = reader.feed(body) + reader.close()
+    assert isinstance(told[-1], ReplyEnd)
+    reply = told[-1].reply
+    (part,) = reply.message.parts
+    assert isinstance(part, Opaque)
+    assert json.loads(part.json) == {
+        "type": "compaction",
+        "content": "so far",
+        "encrypted_content": "E",
+        "signature": "S",
+    }
+    assert reply.extras is not None
+    assert json.loads(reply.extras["anthropic"]) == {**late, "context_management": edits}
+    second = again.feed(b"".join(writer.write(event) for event in told)) + again.close()
+    assert isinstance(second[-1], ReplyEnd)
+    assert second[-1].reply == reply
