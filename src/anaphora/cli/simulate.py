@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from anaphora.cache.trace import Predicted
-    from anaphora.cache.trace.sources import Problem, Source
+    from anaphora.cache.trace.sources import Source
 
     from ._simulate.files import Format
     from ._simulate.report import Report
@@ -113,12 +113,13 @@ def _simulate(
 ) -> Report:
     import datetime
 
+    from ._simulate.gathering import gather, refuse
     from ._simulate.money import Till
     from ._simulate.report import report_of, row_of
 
-    found, problems = _gather(places, format_)
+    found, problems = gather(places, format_)
     if strict:
-        _refuse(problems)
+        refuse(problems)
     till = Till(datetime.datetime.now(datetime.UTC))
     sources = {source.trace.id: source for source in found}
     rows = [
@@ -128,55 +129,12 @@ def _simulate(
     return report_of(rows, problems, till, None if elsewhere is None else "/".join(elsewhere))
 
 
-def _gather(places: list[Path], format_: Format | None) -> tuple[list[Source], list[Problem]]:
-    """The conversations that can be played, each under a name of its own, and what is wrong."""
-    from msgspec.structs import replace
-
-    from anaphora.cache.trace import unplayable
-    from anaphora.cache.trace.sources import Problem
-
-    from ._simulate import files
-
-    found: dict[str, Source] = {}
-    problems: list[Problem] = []
-    for file in files.files_in(places):
-        for entry in files.read(file, format_):
-            if isinstance(entry, Problem):
-                problems.append(entry)
-                continue
-            trace = entry.trace
-            why = unplayable(trace.provider, trace.model)
-            if why is not None:
-                problems.append(Problem(entry.place, why))
-                continue
-            if trace.id in found:
-                trace = replace(trace, id=f"{trace.id} ({entry.place})")
-            found[trace.id] = entry._replace(trace=trace)
-    return list(found.values()), problems
-
-
-def _refuse(problems: list[Problem]) -> None:
-    from anaphora.errors import InvalidRequest
-
-    wrong = [problem for problem in problems if not problem.harmless]
-    if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise InvalidRequest(wrong[0].reason + more, path=wrong[0].place)
-
-
 def _played(found: list[Source], elsewhere: tuple[str, str] | None) -> Iterator[Predicted]:
     """A prediction for every call, with a bar on a terminal when it takes long."""
-    import sys
-
     from anaphora.cache.trace import Predictor
+
+    from ._simulate.progress import tracked
 
     calls = sum(len(source.trace.calls) for source in found)
     played = Predictor(elsewhere=elsewhere).play(source.trace for source in found)
-    if calls < _LONG or not sys.stderr.isatty():
-        yield from played
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    bar = Console(stderr=True)
-    yield from track(played, "playing", total=calls, console=bar, transient=True)
+    return tracked(played, "playing", total=calls, long=_LONG)

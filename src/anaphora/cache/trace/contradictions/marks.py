@@ -54,6 +54,9 @@ def lookback_positions(call: Seen, value: int) -> Evidence | None:
     steps = [distance for distance in distances if distance is not None]
     if (min(steps) <= value) != (max(steps) <= value):
         return None  # a matter of how it is counted
+    # Near a marker everything is found, whatever the figure.
+    if max(steps) <= value // 2:
+        return None
     return _looked(call, max(steps), value, "positions")
 
 
@@ -95,10 +98,7 @@ def _looked(call: Seen, distance: int, reach: int, unit: str) -> Evidence | None
     found = call.billed.cache_read >= before.left
     says = f"entries are found up to {reach} {unit} before a marker"
     billed = f"{after(call)}; the last entry {distance} before the marker"
-    if distance > reach:
-        return Evidence(not found, billed, says)
-    # Near a marker everything is found, whatever the figure.
-    return Evidence(found, billed, says) if distance > reach // 2 else None
+    return Evidence(found is (distance <= reach), billed, says)
 
 
 def _readings(call: Seen) -> tuple[LookbackUnit, ...]:

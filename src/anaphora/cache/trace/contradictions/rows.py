@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from anaphora.cache.trace.form import Trace
 from anaphora.catalog import CacheRules, Figure, Knob
 
 from . import changes, lasting, lengths, marks
 from .evidence import Ask
-from .seen import Seen, seen
+from .seen import Seen
 
 #: The share of conclusive calls that may contradict a row before it is called contradicted.
 THRESHOLD = 0.05
@@ -104,20 +103,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.contradicting / self.looked_at
 
 
-def held(
-    traces: Iterable[Trace],
-    *,
-    threshold: float = THRESHOLD,
-    examples: int = 3,
-    keep: Callable[[Seen], bool] = lambda _: True,
-) -> list[Row]:
-    """Every row that some call speaks of, the contradicted first. `keep` chooses the calls that are
-    asked; all of them are known to each other."""
+def held(calls: Iterable[Seen], *, threshold: float = THRESHOLD, examples: int = 3) -> list[Row]:
+    """Every row that some call speaks of, the contradicted first."""
     sums: dict[tuple[str, str, bytes], _Sum] = {}
-    for call in seen(traces):
-        if keep(call):
-            for check in CHECKS:
-                _note(sums, check, call, examples)
+    for call in calls:
+        for check in CHECKS:
+            _note(sums, check, call, examples)
     rows = [one.row(threshold) for one in sums.values() if one.looked_at]
     return sorted(rows, key=lambda row: (not row.contradicted, not row.verified, -row.share))
 

@@ -1,0 +1,1 @@
+"""What `anaphora rules` is made of."""
