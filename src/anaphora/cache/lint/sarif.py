@@ -62,7 +62,8 @@ def _result(finding: Finding) -> dict[str, Any]:
     if properties := {name: value for name, value in known.items() if value is not None}:
         told["properties"] = properties
     if finding.suppressed is not None:
-        told["suppressions"] = [{"kind": "inSource", "justification": finding.suppressed}]
+        kind = finding.suppressed_in or "external"
+        told["suppressions"] = [{"kind": kind, "justification": finding.suppressed}]
     return told
 
 

@@ -79,11 +79,12 @@ def suppressed(
     used: set[int] = set()
     for finding in findings:
         reason = next((one.reason for one in ignores if one.reason and one.covers(finding)), None)
+        where = None if reason is None else "external"
         for one in reasoned:
             if one.covers(finding):
                 used.add(id(one))
-                reason = reason or one.reason
-        yield finding if reason is None else replace(finding, suppressed=reason)
+                reason, where = one.reason, "inSource"
+        yield replace(finding, suppressed=reason, suppressed_in=where)
     for one in written:
         if not one.reason:
             yield found("ignore-without-reason", file=file, line=one.line, column=1)

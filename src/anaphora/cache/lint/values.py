@@ -156,7 +156,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     dollars: Decimal | None = None
     """That, for 1,000 calls; None where nobody knows the price."""
     suppressed: str | None = None
-    """The reason why it is left alone."""
+    """The reason why it is left alone,"""
+    suppressed_in: Literal["inSource", "external"] | None = None
+    """and whether that is said in the prompt itself, or in the configuration."""
 
 
 def found(rule: RuleId, **known: object) -> Finding:

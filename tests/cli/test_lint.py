@@ -1,0 +1,216 @@
+"""`anaphora lint`: for people, for programs, and for whoever must not see a key."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from click.testing import CliRunner, Result
+from support.planted import GUIDE, PLACES, body, spec
+
+from anaphora.cli._group import anaphora
+from anaphora.cli.main import main
+
+Json = dict[str, Any]
+Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
+
+CLOCK = "You are kind.\nThe current time is 09:41:07.\n" + GUIDE
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration of the current folder counts, so every test has a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def lint(*arguments: str) -> Result:
+    return CliRunner().invoke(anaphora, ["lint", *arguments])
+
+
+def wrote(name: str, text: str | bytes) -> str:
+    Path(name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return name
+
+
+def clean() -> Json:
+    return {**spec(), "system": ["You are a careful agent.", GUIDE]}
+
+
+def test_a_clean_prompt_is_fine() -> None:
+    done = lint(wrote("p.md", "You are kind.\n" + GUIDE))
+    assert (done.exit_code, done.stdout) == (0, "nothing found\n")
+
+
+def test_a_finding_says_where_what_why_and_how(run: Run, tmp_path: Path) -> None:
+    wrote("p.md", CLOCK)
+    done = run("lint", str(tmp_path / "p.md"), "--model", "claude-sonnet-4-5")
+    assert done.returncode == 1
+    assert "p.md:2:21: warning [volatile-clock] a clock time in a stable block" in done.stdout
+    assert "The current time is 09:41:07." in done.stdout
+    assert "per 1,000 calls" in done.stdout
+    assert "fix: say it in the last message" in done.stdout
+
+
+def test_without_a_model_only_tokens_are_told() -> None:
+    done = lint(wrote("p.md", CLOCK))
+    assert "tokens stand behind it" in done.stdout
+    assert "$" not in done.stdout
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
+def test_requests_of_any_wire_are_recognised(wire: str) -> None:
+    place = PLACES[wire]
+    done = lint(wrote("a.json", body(place, spec())))
+    assert done.exit_code == 1
+    assert "[volatile-date]" in done.stdout
+    assert lint(wrote("b.json", body(place, clean()))).exit_code == 0
+
+
+def test_a_wire_that_names_the_model_elsewhere() -> None:
+    file = wrote("a.json", body(PLACES["gemini"], spec()))
+    assert main(["lint", file]) == 2
+    assert lint(file, "--model", "gemini-2.5-pro").exit_code == 1
+
+
+def test_as_json() -> None:
+    done = lint("--json", wrote("p.md", CLOCK))
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (finding["rule"], finding["severity"]) == ("volatile-clock", "warning")
+    assert (finding["file"], finding["line"], finding["column"]) == ("p.md", 2, 21)
+    assert {"excerpt", "why", "fix", "tokens", "dollars"} <= set(finding)
+
+
+def test_as_sarif() -> None:
+    done = lint("--sarif", wrote("p.md", CLOCK))
+    told = json.loads(done.stdout)
+    assert told["version"] == "2.1.0"
+    (result,) = told["runs"][0]["results"]
+    assert result["ruleId"] == "volatile-clock"
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 2
+    assert lint("--sarif", "--json", "p.md").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "text, severity, code",
+    [
+        (CLOCK, "warning", 1),
+        (CLOCK, "error", 0),
+        (CLOCK, "note", 1),
+        ("Date: 2026-11-15\n" + GUIDE, "warning", 0),
+        ("Date: 2026-11-15\n" + GUIDE, "note", 1),
+    ],
+)
+def test_the_severity_from_which_on_it_counts(text: str, severity: str, code: int) -> None:
+    assert lint(wrote("p.md", text), "--severity", severity).exit_code == code
+
+
+def test_samples_show_what_differs() -> None:
+    place = PLACES["openai_chat"]
+    other = clean()
+    other["tools"].reverse()
+    files = wrote("a.json", body(place, clean())), wrote("b.json", body(place, other))
+    assert lint(*files).exit_code == 0
+    done = lint("--samples", *files)
+    assert done.exit_code == 1
+    assert "error [unordered-list]" in done.stdout
+    assert lint("--samples", files[0]).exit_code != 0
+
+
+def test_lines_of_a_log_are_samples_too() -> None:
+    place = PLACES["openai_chat"]
+    keyed = [{**clean(), "params": {"prompt_cache_key": key}} for key in ("one", "two")]
+    lines = b"\n".join(body(place, said) for said in keyed)
+    done = lint("--samples", wrote("log.jsonl", lines))
+    assert done.exit_code == 1
+    assert "[cache-key-changes]" in done.stdout
+
+
+# ── Suppressions ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_inline_and_configured_suppressions() -> None:
+    excused = (
+        "You are kind. <!-- anaphora: ignore[volatile-clock] frozen -->\nIt is 09:41.\n" + GUIDE
+    )
+    done = lint(wrote("p.md", excused))
+    assert (done.exit_code, done.stdout) == (0, "nothing found, 1 suppressed\n")
+    wrote(
+        ".anaphora-lint.toml",
+        '[[ignore]]\nrule = "volatile-clock"\nfile = "q.md"\nreason = "a fixture"\n',
+    )
+    assert lint(wrote("q.md", CLOCK)).exit_code == 0
+    assert lint(wrote("r.md", CLOCK)).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "config, said",
+    [
+        ('[[ignore]]\nrule = "volatile-clock"\n', "reason"),
+        ('[[ignore]]\nrule = "volatile-clock"\nreason = " "\n', "needs a reason"),
+        ('[[ignore]]\nrule = "nonsense"\nreason = "r"\n', "there is no rule 'nonsense'"),
+        ('severity = "loud"\n', "note, warning, error"),
+        ("what = 1\n", "what"),
+        ("= 1\n", ".anaphora-lint.toml"),
+    ],
+)
+def test_a_configuration_that_cannot_be_right_is_refused(
+    config: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrote(".anaphora-lint.toml", config)
+    assert main(["lint", wrote("p.md", CLOCK)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_configuration_names_severity_and_model() -> None:
+    wrote("c.toml", 'severity = "error"\nmodel = "claude-sonnet-4-5"\n')
+    done = lint("--config", "c.toml", wrote("p.md", CLOCK))
+    assert done.exit_code == 0
+
+
+# ── Bad input, secrets ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "name, data, said",
+    [
+        ("a.json", b"{", "not JSON"),
+        ("a.json", b'{"a": 1}', "not a request"),
+        ("a.md", b"\xff\xfe\x00", "neither a request nor text"),
+        ("a.jsonl", b'{"model": 1, "input": "x"}', "a.jsonl:1"),
+    ],
+)
+def test_what_cannot_be_read_is_named(
+    name: str, data: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lint", wrote(name, data)]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert name in told
+
+
+def test_nothing_of_headers_or_keys_is_shown() -> None:
+    canary = "CANARY7f3d"
+    place = PLACES["openai_chat"]
+    said = clean()
+    secret = f"api_key={canary}abcdefgh It is 09:41. Authorization: Bearer {canary}-abcdefghijk"
+    said["system"][0] = secret
+    said["params"] = {"prompt_cache_key": f"{canary}-3f9a21c4b7", "user": canary}
+    other = {**said, "params": {"prompt_cache_key": f"{canary}-b"}}
+    request = json.loads(body(place, said))
+    headers = {"authorization": f"Bearer {canary}"}
+    answer: Json = {"choices": [], "usage": {}}
+    wrapped = {"request": request, "response": answer, "headers": headers}
+    files = [
+        wrote("p.md", secret),
+        wrote("a.json", json.dumps(wrapped)),
+        wrote("b.json", body(place, other)),
+    ]
+    for options in ((), ("--json",), ("--sarif",)):
+        for done in (lint(*files, *options), lint("--samples", *files[1:], *options)):
+            assert done.exit_code == 1
+            assert "volatile-clock" in done.stdout
+            assert canary not in done.output
