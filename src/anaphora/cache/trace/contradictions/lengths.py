@@ -120,8 +120,9 @@ def _marks(call: Seen) -> bool:
 
 
 def _marks_end(call: Seen) -> bool:
-    """Whether the end is marked by the client. A breakpoint that the provider places by itself
-    stands at the last message that it takes for one, which need not be the end."""
+    """Whether the end is marked by the client. A breakpoint that the provider places by itself need
+    not stand at the end; and where it has both kinds, OpenAI has billed tokens that nobody sent
+    (1,549 for a short question in pro mode), so that a bill is not the marked prefix's length."""
     marked = call.spots.marked(call.sent)
     if not marked or call.rules.mechanism.value != "explicit":
         return False
