@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
 
 from anaphora import wire
+from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.values import Opaque, ReplyEnd, Usage
 from anaphora.wire.roundtrip import Exchange, Outcome, check
 
@@ -150,6 +152,31 @@ def test_a_refusal_of_both_is_agreement_and_of_ours_alone_is_not() -> None:
 def test_an_error_with_a_good_status_is_what_there_was_to_read() -> None:
     told = {"error": {"code": 400, "message": "no"}}
     assert exchanged("openai_chat", response=told, host="openrouter.ai").good
+
+
+# ── Bytes that nobody should send ────────────────────────────────────────────────────────────────
+
+#: More digits than Python reads.
+ENDLESS = "9" * 5000
+
+
+@pytest.mark.parametrize("name", sorted(wire.names()))
+@pytest.mark.parametrize("field", ["max_tokens", "thinking", "reasoning", "seed", "random_seed"])
+def test_a_number_without_end_is_carried_or_refused(name: str, field: str) -> None:
+    codec = wire.get(name)
+    request = REQUESTS.get(wire.dialect_of(name).wire if name not in wire.WIRES else name)
+    body = json.dumps({**(request or REQUESTS["openai_chat"]), field: "@"})
+    for said in (ENDLESS, f'{{"type":{ENDLESS}}}'):
+        with contextlib.suppress(AnaphoraError):
+            codec.parse(body.replace('"@"', said).encode())
+
+
+def test_what_is_not_base64_names_its_place() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "ü"}
+    content = [{"type": "image", "source": source}]
+    body = {**REQUESTS["anthropic"], "messages": [{"role": "user", "content": content}]}
+    with pytest.raises(InvalidRequest, match=r"content\[0\].source.data: not base64"):
+        wire.get("anthropic").parse(json.dumps(body).encode())
 
 
 # ── What a stream of Anthropic's tells late ──────────────────────────────────────────────────────

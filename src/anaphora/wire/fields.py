@@ -45,7 +45,7 @@ def reads(fail: Failure) -> Callable[[Callable[P, T]], Callable[P, T]]:
         def reading(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return read(*args, **kwargs)
-            except (UnicodeDecodeError, RecursionError) as problem:
+            except UNREADABLE as problem:
                 raise fail(unreadable(problem), "$") from None
 
         return reading

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any
 
 import msgspec
@@ -210,7 +209,7 @@ def _source(raw: bytes | None, outer: Fields) -> Source | None:
         media_type, data = fields.take("media_type", str), fields.take("data", str)
         try:
             found = Bytes(base64.b64decode(data, validate=True), media_type)
-        except binascii.Error as problem:
+        except ValueError as problem:  # of binascii, or for letters that are not ASCII
             raise fields.fail(f"not base64: {problem}", "data") from None
         if media_type == "text/plain":
             return None

@@ -16,7 +16,7 @@ from anaphora.errors import Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Envelope, Plan, Rendered, Request
 from anaphora.values import Message, Reply, Usage
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import Fields, bad_request, reads
 
 from .answers import find_error, read_counts, read_stops, write_counts, write_error
 from .marks import hear_marks, marker_bytes
@@ -56,6 +56,7 @@ class Spoken:
         request: Request = self._codec.assemble(rendered, plan)
         return request
 
+    @reads(bad_request)
     def parse(self, body: bytes, path: str = "") -> Call:
         call = own_call(hear(self._codec.parse(body, path), self.dialect), self.dialect)
         markers = self.dialect.markers
