@@ -211,6 +211,55 @@ def test_a_trace_and_sessions_are_read_too(run: Run, tmp_path: Path) -> None:
     assert "ran out 10 min ago" in done.stdout
 
 
+def test_a_session_of_claude_code(run: Run, tmp_path: Path) -> None:
+    def answer(number: int, parent: str, read: int, written: int, second: int) -> Json:
+        usage = {
+            "input_tokens": 3,
+            "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": written,
+            "output_tokens": 5,
+        }
+        content = [{"type": "text", "text": f"answer {number}"}]
+        message = {"id": f"msg{number}", "role": "assistant", "model": "claude-sonnet-4-5"}
+        return {
+            "type": "assistant",
+            "uuid": f"a{number}",
+            "parentUuid": parent,
+            "timestamp": f"2025-11-01T10:00:{second:02}Z",
+            "message": {**message, "content": content, "usage": usage},
+        }
+
+    def ask(number: int, parent: str | None, second: int) -> Json:
+        return {
+            "type": "user",
+            "uuid": f"u{number}",
+            "parentUuid": parent,
+            "timestamp": f"2025-11-01T10:00:{second:02}Z",
+            "message": {"role": "user", "content": f"question {number}"},
+        }
+
+    lines = [
+        ask(1, None, 0),
+        answer(1, "u1", 0, 5000, 4),
+        ask(2, "a1", 20),
+        answer(2, "u2", 5000, 60, 24),
+    ]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    done = run("explain", "--json", wrote(tmp_path, "session.jsonl", data))
+    assert (done.returncode, done.stderr) == (0, "")
+    turns = json.loads(done.stdout)["turns"]
+    assert [turn["verdict"]["result"] for turn in turns] == ["first", "hit"]
+
+
+def test_the_page_shows_what_is_printed(run: Run) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    files = (docs / "examples" / name for name in ("turn-1.json", "turn-2-next-day.json"))
+    done = run("explain", *map(str, files))
+    said = " ".join(done.stdout.split())
+    shown = (docs / "verdict.md").read_text().split("```text\n")[1].split("```")[0]
+    assert " ".join(shown.split()) in said
+
+
 def test_broken_lines_are_named_and_the_rest_is_explained(run: Run, tmp_path: Path) -> None:
     file = log(
         tmp_path,

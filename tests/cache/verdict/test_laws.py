@@ -1,0 +1,80 @@
+"""What holds whatever is said: growth is never called a break, a break is found at its byte, and
+nothing that anybody can send makes it stumble."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.planted import PLACES, body, spec, split, verdict_of
+
+from anaphora.cache.verdict import preflight
+from anaphora.cache.verdict.blocks import UNREADABLE, block_of, cut
+from anaphora.cache.verdict.comparing import parting
+from anaphora.cache.verdict.patterns import volatile_change
+
+Json = dict[str, Any]
+
+WIRES = ["anthropic", "openai_chat", "openai_responses", "gemini", "deepseek", "minimax"]
+
+#: Texts that JSON, and so a request, can hold.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
+TURNS = st.lists(TEXTS, max_size=4)
+
+
+@given(st.sampled_from(WIRES), TURNS)
+def test_growth_is_never_called_a_break(name: str, turns: list[str]) -> None:
+    place = PLACES[name]
+    before = spec()
+    after: Json = copy.deepcopy(before)
+    for at, text in enumerate(turns):
+        after["messages"].append(("user" if at % 2 else "assistant", [text]))
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    assert parting(one, two, len(one)) is None
+    assert preflight(one, two) == ()
+    found = verdict_of(place, one, two, read=one.tokens_in(one.size))
+    assert (found.result, found.broke, found.lost) == ("hit", False, 0)
+
+
+@given(st.sampled_from(WIRES), st.integers(0, 4), TEXTS)
+def test_an_edit_is_found_at_its_byte(name: str, at: int, text: str) -> None:
+    place = PLACES[name]
+    after = spec()
+    role, parts = after["messages"][at]
+    if parts[0] == text:
+        return
+    after["messages"][at] = (role, [text, *parts[1:]])
+    one, two = split(place, body(place, spec())), split(place, body(place, after))
+    found = verdict_of(place, one, two)
+    assert found.change is not None
+    offset = found.change.offset
+    assert one.data()[:offset] == two.data()[:offset]
+    assert one.data()[offset : offset + 1] != two.data()[offset : offset + 1]
+    assert found.change.section == "messages"
+    assert found.cause in ("changed", "marker_on_volatile")
+    assert found.lost <= two.tokens_in(two.size)
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_every_chunk_of_every_wire_is_json_again(name: str) -> None:
+    place = PLACES[name]
+    for chunk in split(place, body(place, spec())):
+        block = block_of(chunk)
+        assert block.value is not UNREADABLE
+        assert block.whole is not UNREADABLE
+
+
+@given(st.binary())
+def test_whatever_the_bytes_a_chunk_can_be_cut(data: bytes) -> None:
+    block = cut(data)
+    assert isinstance(block.raw, bytes)
+    block.value, block.whole  # noqa: B018  (they raise nothing)
+
+
+@given(st.text(), st.text())
+def test_a_volatile_change_is_one_both_ways(one: str, two: str) -> None:
+    assert (volatile_change(one, two) is None) == (volatile_change(two, one) is None)
+    assert volatile_change(one, one) is None
