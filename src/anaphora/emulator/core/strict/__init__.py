@@ -1,0 +1,122 @@
+"""What a provider answers with an error before it answers at all.
+
+Every check is a function of the request that gives the provider's error or None. Only what a source
+says is refused is refused: the provider notes, the official SDKs' types and docstrings, or the
+service's own error as people quote it (named beside the check). Providers that merely speak a wire
+are held to what the catalog knows of their models, and to nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+import msgspec
+
+from anaphora import errors, tokens, wire
+from anaphora.catalog import CacheRules, Feature, Profile
+from anaphora.emulator.core.asked import Asked
+from anaphora.errors import Upstream
+from anaphora.prompt import Call, Params
+from anaphora.rendered import Rendered
+
+from .case import Case, first, rejected, window
+from .known.anthropic import SAMPLING
+
+__all__ = ["check"]
+
+
+def check(
+    asked: Asked,
+    wire_name: str,
+    provider: str,
+    call: Call | None,
+    rendered: Rendered | None,
+    rules: CacheRules,
+    profile: Profile,
+    prompt_tokens: int | None = None,
+) -> Upstream | None:
+    """The error that this request is answered with; None when it is in order.
+
+    `call` and `rendered` are the request as `parse` and `split` read it, where they could; without
+    them only its own bytes are looked at. `prompt_tokens` is what it is billed as; without it the
+    prompt overflows only when the lowest estimate does.
+    """
+    try:
+        body = msgspec.json.decode(asked.body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        body = None
+    if not isinstance(body, dict):
+        return _unreadable(wire_name)
+    if prompt_tokens is None:
+        size = 0 if rendered is None else rendered.size
+        prompt_tokens = tokens.estimate(size, profile).low
+    case = Case(asked=asked, body=body, rules=rules, profile=profile, tokens=prompt_tokens)
+    if provider == wire.PROVIDERS[wire_name]:
+        checks = import_module(f"{__name__}.{wire_name}").CHECKS
+        return first(checks, case)
+    return _of_any_host(case, call)
+
+
+def _of_any_host(case: Case, call: Call | None) -> Upstream | None:
+    """What the catalog says of a model, whoever serves it."""
+    limit = window(case.profile)
+    if limit is not None and case.tokens > limit:
+        message = f"the prompt is {case.tokens} tokens long; the model takes {limit}"
+        return errors.ContextOverflow(message, status=400)
+    if call is None or not case.profile.refusals.verified:
+        return None
+    for feature, asks in _FEATURES.items():
+        param = asks(call.params)
+        if param is not None and case.profile.refuses(feature):
+            return rejected(f"{param} is not supported with this model", param=param)
+    return None
+
+
+def _sampling(params: Params) -> str | None:
+    return next((name for name in SAMPLING if getattr(params, name) is not None), None)
+
+
+def _altered_sampling(params: Params) -> str | None:
+    altered = (name for name in SAMPLING[:2] if getattr(params, name) not in (None, 1))
+    return next(altered, None)
+
+
+def _stop(params: Params) -> str | None:
+    return "stop" if params.stop else None
+
+
+def _forced_tools(params: Params) -> str | None:
+    choice = params.tool_choice
+    return "tool_choice" if choice is not None and choice.mode in ("required", "tool") else None
+
+
+def _disabled_thinking(params: Params) -> str | None:
+    return "thinking" if params.reasoning and params.reasoning.mode == "disabled" else None
+
+
+def _budgeted_thinking(params: Params) -> str | None:
+    return "thinking" if params.reasoning and params.reasoning.budget_tokens else None
+
+
+#: What asks for a feature that some models refuse: the parameter's name, or None.
+_FEATURES: dict[Feature, Callable[[Params], str | None]] = {
+    "sampling": _sampling,
+    "altered_sampling": _altered_sampling,
+    "stop": _stop,
+    "forced_tools": _forced_tools,
+    "disabled_thinking": _disabled_thinking,
+    "budgeted_thinking": _budgeted_thinking,
+}
+
+
+#: What each calls a body that it cannot read.
+_UNREADABLE: dict[str, tuple[str, str | None]] = {
+    "anthropic": ("The request body is not valid JSON", "invalid_request_error"),
+    "gemini": ("Invalid JSON payload received.", "INVALID_ARGUMENT"),
+}
+
+
+def _unreadable(wire_name: str) -> Upstream:
+    message, code = _UNREADABLE.get(wire_name, ("The request body is not valid JSON", None))
+    return rejected(message, code=code)

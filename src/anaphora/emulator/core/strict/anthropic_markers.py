@@ -1,0 +1,141 @@
+"""Where Anthropic takes a marker, how many, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from anaphora.errors import Upstream
+from anaphora.values import TTL_SECONDS, Ttl
+
+from .case import Case, Object, objects
+from .paths import refused_at
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Something that could carry a marker, in the order it is hashed."""
+
+    path: str
+    block: Object
+    nested: bool = False
+    """Inside a tool result or a document: no place for the automatic one."""
+
+    @property
+    def marker(self) -> Any:
+        return self.block.get("cache_control")
+
+    @property
+    def is_empty_text(self) -> bool:
+        return self.block.get("type") == "text" and not self.block.get("text")
+
+    @property
+    def takes_one(self) -> bool:
+        thinking = self.block.get("type") in ("thinking", "redacted_thinking")
+        return not (self.nested or thinking or self.is_empty_text)
+
+
+def places(case: Case) -> Iterator[Place]:
+    """Tools, system, messages."""
+    for at, tool in objects(case.body.get("tools")):
+        yield Place(f"tools.{at}", tool)
+    yield from _blocks(case.body.get("system"), "system")
+    for at, message in objects(case.body.get("messages")):
+        yield from _blocks(message.get("content"), f"messages.{at}.content")
+
+
+def _blocks(content: Any, path: str, nested: bool = False) -> Iterator[Place]:
+    for at, block in objects(content):
+        here = f"{path}.{at}"
+        # What is inside is hashed before the block ends.
+        yield from _blocks(block.get("content"), f"{here}.content", nested=True)
+        source = block.get("source")
+        if isinstance(source, dict):
+            yield from _blocks(source.get("content"), f"{here}.source.content", nested=True)
+        yield Place(here, block, nested)
+
+
+def marked(case: Case) -> list[Place]:
+    return [place for place in places(case) if place.marker is not None]
+
+
+def form(case: Case) -> Upstream | None:
+    """Source: CacheControlEphemeralParam; empty text: askalf/dario#1066. Thinking has no such
+    field at all, which the check of fields says."""
+    top = case.body.get("cache_control")
+    found = [(place.path, place.marker) for place in marked(case)]
+    if top is not None:
+        found.append(("", top))
+    for path, marker in found:
+        field = f"{path}.cache_control" if path else "cache_control"
+        if not isinstance(marker, dict):
+            return refused_at(field, "Input should be an object")
+        if marker.get("type") != "ephemeral":
+            return refused_at(f"{field}.type", "Input should be 'ephemeral'")
+        if marker.get("ttl") not in (None, *case.rules.ttls.value):
+            return refused_at(f"{field}.ttl", "Input should be '5m' or '1h'")
+    for place in marked(case):
+        if place.is_empty_text:
+            reason = "cache_control cannot be set for empty text blocks"
+            return refused_at(f"{place.path}.text", reason)
+    return None
+
+
+def count(case: Case) -> Upstream | None:
+    """anthropics/claude-code#8901, with the number found."""
+    return _too_many(case, len(marked(case)))
+
+
+def _too_many(case: Case, found: int) -> Upstream | None:
+    most = case.rules.slots.value
+    if found <= most:
+        return None
+    reason = f"A maximum of {most} blocks with cache_control may be provided. Found {found}."
+    return refused_at("", reason)
+
+
+def order(case: Case) -> Upstream | None:
+    """A longer lifetime may not follow a shorter one: cnighswonger/claude-code-cache-fix#44."""
+    if not case.rules.longer_ttl_first.value:
+        return None
+    sequence = [(place.path, _ttl(case, place.marker)) for place in marked(case)]
+    top = case.body.get("cache_control")
+    if top is not None:
+        sequence.append(("", _ttl(case, top)))  # it stands behind all others
+    shortest: Ttl | None = None
+    for path, ttl in sequence:
+        if shortest is not None and TTL_SECONDS[ttl] > TTL_SECONDS[shortest]:
+            field = f"{path}.cache_control.ttl" if path else "cache_control.ttl"
+            reason = (
+                f"a ttl='{ttl}' cache_control block must not come after a ttl='{shortest}' "
+                "cache_control block. Note that blocks are processed in the following order: "
+                "`tools`, `system`, `messages`."
+            )
+            return refused_at(field, reason)
+        shortest = ttl
+    return None
+
+
+def automatic(case: Case) -> Upstream | None:
+    """`cache_control` of the whole request takes a slot of its own, unless the block that it
+    lands on is marked for as long already (PROVIDERS.md, caching)."""
+    top = case.body.get("cache_control")
+    clashes = case.rules.automatic_refused
+    if top is None or clashes is None:
+        return None
+    last = next((place for place in reversed(list(places(case))) if place.takes_one), None)
+    if last is None:
+        return None
+    if last.marker is None:
+        slots_full = "slots_full" in clashes.value
+        return _too_many(case, len(marked(case)) + 1) if slots_full else None
+    if "other_ttl" in clashes.value and _ttl(case, last.marker) != _ttl(case, top):
+        return refused_at("cache_control", f"{last.path} is marked with another ttl")
+    return None
+
+
+def _ttl(case: Case, marker: Object) -> Ttl:
+    default = case.rules.default_ttl
+    stated: Ttl | None = marker.get("ttl")
+    return stated or (default.value if default is not None else "5m")

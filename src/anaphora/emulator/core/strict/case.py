@@ -1,0 +1,73 @@
+"""What a check looks at: the request as it came, and what is known of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora import errors
+from anaphora.catalog import CacheRules, Profile
+from anaphora.emulator.core.asked import Asked
+from anaphora.errors import Upstream
+
+Object: TypeAlias = dict[str, Any]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. Checks read `body`, whose values may be of any form."""
+
+    asked: Asked
+    body: Object
+    rules: CacheRules
+    profile: Profile
+    tokens: int
+    """How many tokens the prompt is."""
+
+    @property
+    def model(self) -> str:
+        named = self.body.get("model")
+        return named if isinstance(named, str) else self.profile.id
+
+
+Check: TypeAlias = Callable[[Case], Upstream | None]
+"""The provider's error for one thing that it refuses; None where this is in order."""
+
+
+def first(checks: tuple[Check, ...], case: Case) -> Upstream | None:
+    """The first error there is: a provider tells one."""
+    return next((error for check in checks if (error := check(case)) is not None), None)
+
+
+def rejected(message: str, *, param: str | None = None, code: str | None = None) -> Upstream:
+    return errors.RequestRejected(message, status=400, code=code, param=param)
+
+
+def objects(value: Any) -> Iterator[tuple[int, Object]]:
+    """The objects of a list with their places; nothing where it is no list."""
+    if isinstance(value, list):
+        for at, item in enumerate(value):
+            if isinstance(item, dict):
+                yield at, item
+
+
+def inside(body: Mapping[str, Any], *keys: str) -> Any:
+    """What stands at the end of these keys; None where there is nothing."""
+    value: Any = body
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def unknown(found: Mapping[str, Any], *known: frozenset[str]) -> str | None:
+    """The first field that is in none of the lists."""
+    if len(known) == 1 and found.keys() <= known[0]:
+        return None
+    return next((key for key in found if not any(key in names for names in known)), None)
+
+
+def window(profile: Profile) -> int | None:
+    """The most tokens that any source says may go in; None where nobody says."""
+    limit = profile.context_tokens
+    return None if limit is None or not limit.verified else max(limit.published)

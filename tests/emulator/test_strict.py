@@ -1,0 +1,736 @@
+"""What the providers refuse, with their status, code and parameter; and nothing else.
+
+Each row is a request that its provider answers with an error, and the one thing that is wrong with
+it. The same requests without that one thing are in order, and so is every recorded one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from anaphora import catalog, errors, wire
+from anaphora.catalog import Feature, Figure
+from anaphora.emulator.core import strict
+from anaphora.emulator.core.asked import Asked
+from anaphora.errors import AnaphoraError, Upstream
+from anaphora.prompt import Call
+from anaphora.rendered import Rendered
+
+MODELS = {
+    "anthropic": "claude-opus-4-8",
+    "openai_chat": "gpt-4o",
+    "openai_responses": "gpt-4o",
+    "gemini": "gemini-2.5-flash",
+    "ollama": "llama3.2",
+}
+PATHS = {
+    "anthropic": "/v1/messages",
+    "openai_chat": "/v1/chat/completions",
+    "openai_responses": "/v1/responses",
+    "gemini": "/v1beta/models/gemini-2.5-flash:generateContent",
+    "ollama": "/api/chat",
+}
+
+
+def check(
+    name: str,
+    body: Any,
+    *,
+    model: str | None = None,
+    headers: dict[str, str] | None = None,
+    path: str | None = None,
+    provider: str | None = None,
+    tokens: int | None = None,
+) -> Upstream | None:
+    """The answer to a request, as the engine asks for it: with what could be read of it."""
+    provider = provider or wire.PROVIDERS[name]
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    if model is None:
+        model = body.get("model") if isinstance(body, dict) else None
+    model = model if isinstance(model, str) else MODELS[name]
+    path = path or PATHS[name]
+    sent = {"anthropic-version": "2023-06-01"} if headers is None else headers
+    asked = Asked(method="POST", path=path, headers=sent, body=data)
+    call: Call | None = None
+    rendered: Rendered | None = None
+    try:
+        call, rendered = wire.get(name).parse(data, path), wire.get(name).split(data, (), path)
+    except AnaphoraError:
+        pass
+    rules, profile = catalog.rules(provider, model, name), catalog.profile(provider, model)
+    return strict.check(asked, name, provider, call, rendered, rules, profile, tokens)
+
+
+DAY = datetime.date(2026, 11, 14)
+USER = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+MARK = {"type": "ephemeral"}
+HOUR = {"type": "ephemeral", "ttl": "1h"}
+
+
+def text(said: str = "Hello", **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": said, **more}
+
+
+def claude(*messages: Any, **more: Any) -> dict[str, Any]:
+    body = {"model": "claude-opus-4-8", "max_tokens": 100, "messages": [*messages] or [USER]}
+    return {**body, **more}
+
+
+def without(body: dict[str, Any], field: str) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if key != field}
+
+
+def says(role: str, *blocks: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": list(blocks), **more}
+
+
+CALLED = says("assistant", {"type": "tool_use", "id": "t1", "name": "f", "input": {}})
+ANSWERED = says("user", {"type": "tool_result", "tool_use_id": "t1", "content": "ok"})
+SYSTEM = says("system", text())
+FIVE = claude(says("user", *(text(cache_control=MARK) for _ in range(5))))
+FOUR = claude(says("user", *(text(cache_control=MARK) for _ in range(4)), text()))
+
+ANTHROPIC: list[Any] = [
+    ("five markers", FIVE, 400, None),
+    ("automatic with four taken", {**FOUR, "cache_control": MARK}, 400, None),
+    (
+        "automatic with another ttl on the last block",
+        claude(says("user", text(cache_control=HOUR)), cache_control=MARK),
+        400,
+        "cache_control",
+    ),
+    (
+        "an hour after five minutes",
+        claude(says("user", text(cache_control=MARK), text(cache_control=HOUR))),
+        400,
+        "messages.0.content.1.cache_control.ttl",
+    ),
+    (
+        "an hour in system after five minutes on a tool",
+        claude(
+            tools=[{"name": "f", "input_schema": {"type": "object"}, "cache_control": MARK}],
+            system=[text(cache_control=HOUR)],
+        ),
+        400,
+        "system.0.cache_control.ttl",
+    ),
+    (
+        "a marker inside a tool result counts",
+        claude(
+            USER,
+            CALLED,
+            says(
+                "user",
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": [text(cache_control=MARK)] * 5,
+                },
+            ),
+        ),
+        400,
+        None,
+    ),
+    (
+        "a marker on thinking",
+        claude(
+            USER,
+            says("assistant", {"type": "thinking", "thinking": "", "cache_control": MARK}),
+            USER,
+        ),
+        400,
+        "messages.1.content.0.thinking.cache_control",
+    ),
+    (
+        "a marker on an empty text",
+        claude(says("user", text("", cache_control=MARK))),
+        400,
+        "messages.0.content.0.text",
+    ),
+    (
+        "a ttl that there is not",
+        claude(says("user", text(cache_control={"type": "ephemeral", "ttl": "2h"}))),
+        400,
+        "messages.0.content.0.cache_control.ttl",
+    ),
+    ("a call without an answer", claude(USER, CALLED, USER), 400, "messages.1"),
+    ("a call at the end", claude(USER, CALLED), 400, "messages.1"),
+    ("an answer without a call", claude(ANSWERED), 400, "messages.0.content.0"),
+    ("the assistant first", claude(says("assistant", text()), USER), 400, "messages"),
+    ("an unknown role", claude(says("tool", text())), 400, "messages.0.role"),
+    ("system first", claude(SYSTEM, USER), 400, "messages.0"),
+    ("system before the user", claude(USER, SYSTEM, USER), 400, "messages.1"),
+    (
+        "system behind the assistant",
+        claude(USER, says("assistant", text()), SYSTEM),
+        400,
+        "messages.2",
+    ),
+    (
+        "system where no model takes it",
+        {**claude(USER, SYSTEM), "model": "claude-sonnet-4-5"},
+        400,
+        None,
+    ),
+    ("no max_tokens", without(claude(), "max_tokens"), 400, "max_tokens"),
+    ("no model", without(claude(), "model"), 400, "model"),
+    ("no messages", {**claude(), "messages": []}, 400, "messages"),
+    ("too many tokens asked for", claude(max_tokens=128_001), 400, "max_tokens"),
+    ("fewer than none", claude(max_tokens=-1), 400, "max_tokens"),
+    ("an unknown field", claude(frequency_penalty=1), 400, "frequency_penalty"),
+    ("a beta field without its header", claude(context_management={}), 400, "context_management"),
+    ("an unknown field of a message", claude({**USER, "name": "me"}), 400, "messages.0.name"),
+    (
+        "an unknown field of a block",
+        claude(says("user", text(id="1"))),
+        400,
+        "messages.0.content.0.text.id",
+    ),
+    ("an unknown block", claude(says("user", {"type": "video"})), 400, "messages.0.content.0"),
+    (
+        "an unknown field of a tool",
+        claude(tools=[{"name": "f", "input_schema": {}, "parameters": {}}]),
+        400,
+        "tools.0.custom.parameters",
+    ),
+    (
+        "a small budget",
+        claude(thinking={"type": "enabled", "budget_tokens": 10}),
+        400,
+        "thinking.enabled.budget_tokens",
+    ),
+    (
+        "a budget above the limit",
+        claude(thinking={"type": "enabled", "budget_tokens": 2000}),
+        400,
+        None,
+    ),
+    (
+        "forced tools where the model refuses them",
+        {**claude(tool_choice={"type": "any"}), "model": "claude-opus-5-5"},
+        400,
+        "tool_choice",
+    ),
+    (
+        "thinking disabled where the model refuses it",
+        {**claude(thinking={"type": "disabled"}), "model": "claude-opus-5-5"},
+        400,
+        "thinking",
+    ),
+    (
+        "a thinking budget where the model refuses it",
+        {
+            **claude(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000),
+            "model": "claude-opus-5-5",
+        },
+        400,
+        "thinking",
+    ),
+    ("a stream that only warms", claude(max_tokens=0, stream=True), 400, "stream"),
+    (
+        "thinking that only warms",
+        claude(max_tokens=0, thinking={"type": "enabled", "budget_tokens": 1024}),
+        400,
+        "thinking",
+    ),
+    (
+        "a format that only warms",
+        claude(max_tokens=0, output_config={"format": {"type": "json_schema", "schema": {}}}),
+        400,
+        "output_config.format",
+    ),
+    (
+        "a forced tool that only warms",
+        claude(max_tokens=0, tool_choice={"type": "tool", "name": "f"}),
+        400,
+        "tool_choice",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "body, status, param", [pytest.param(*row[1:], id=row[0]) for row in ANTHROPIC]
+)
+def test_anthropic_refuses(body: Any, status: int, param: str | None) -> None:
+    error = check("anthropic", body)
+    assert error is not None
+    assert (error.status, error.code, error.param) == (status, "invalid_request_error", param)
+    told_status, _, told = wire.get("anthropic").write_error(error)
+    assert told_status == status
+    assert json.loads(told)["error"]["type"] == "invalid_request_error"
+
+
+def test_five_markers_are_told_with_their_number() -> None:
+    assert str(check("anthropic", FIVE)).endswith("may be provided. Found 5.")
+
+
+ANTHROPIC_TAKES: list[Any] = [
+    ("plain", claude()),
+    ("four markers", FOUR),
+    (
+        "automatic on a block that is marked as long",
+        claude(says("user", *(text(cache_control=MARK) for _ in range(4))), cache_control=MARK),
+    ),
+    (
+        "an hour before five minutes",
+        claude(says("user", text(cache_control=HOUR), text(cache_control=MARK))),
+    ),
+    ("calls and answers", claude(USER, CALLED, ANSWERED)),
+    ("answers in two messages", claude(USER, CALLED, ANSWERED, USER)),
+    ("system behind the user", claude(USER, SYSTEM, says("assistant", text()), USER)),
+    ("system at the end", claude(USER, SYSTEM)),
+    ("only warming", claude(max_tokens=0)),
+    ("sampling on the old version", claude(temperature=0.2, top_k=3)),
+    (
+        "a schema that speaks of cache_control",
+        claude(tools=[{"name": "f", "input_schema": {"properties": {"cache_control": {}}}}]),
+    ),
+]
+
+
+@pytest.mark.parametrize("body", [pytest.param(row[1], id=row[0]) for row in ANTHROPIC_TAKES])
+def test_anthropic_takes(body: Any) -> None:
+    assert check("anthropic", body) is None
+
+
+def test_a_beta_field_is_taken_with_its_header() -> None:
+    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "context-management-2025-06-27"}
+    assert check("anthropic", claude(context_management={}), headers=headers) is None
+    continued = claude(ANSWERED, thread={"type": "continue", "previous_message_id": "msg_1"})
+    assert check("anthropic", continued, headers=headers) is None
+
+
+def test_the_version_is_demanded_and_decides() -> None:
+    error = check("anthropic", claude(), headers={})
+    assert error is not None
+    assert str(error) == "anthropic-version: header is required"
+    new = {"anthropic-version": "2026-10-21"}
+    cited = claude(says("user", text(citations=[{"type": "char_location"}])))
+    document = {
+        "type": "document",
+        "source": {"type": "text", "data": "a", "media_type": "text/plain"},
+    }
+    for body, param in [
+        (claude(temperature=0.2), "temperature"),
+        (cited, "messages.0.content.0.citations"),
+        (claude(USER, says("assistant", document), USER), "messages.1.content.0"),
+    ]:
+        assert check("anthropic", body) is None
+        refused = check("anthropic", body, headers=new)
+        assert refused is not None
+        assert refused.param == param
+
+
+def test_a_body_may_be_32_mb() -> None:
+    error = check("anthropic", claude(says("user", text("x" * 32 * 1024 * 1024))))
+    assert isinstance(error, errors.TooLarge)
+    assert (error.status, error.code) == (413, "request_too_large")
+
+
+def test_counting_tokens_needs_no_limit() -> None:
+    body = without(claude(), "max_tokens")
+    assert check("anthropic", body, path="/v1/messages/count_tokens") is None
+
+
+# ── OpenAI ───────────────────────────────────────────────────────────────────────────────────────
+
+HI = {"role": "user", "content": "Hello"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CHAT_CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+CHAT_ANSWER = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
+
+
+def chat(*messages: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "gpt-4o", "messages": [*messages] or [HI], **more}
+
+
+CHAT: list[Any] = [
+    ("no model", without(chat(), "model"), None, None),
+    ("no messages", without(chat(), "messages"), "missing_required_parameter", "messages"),
+    ("empty messages", {**chat(), "messages": []}, "empty_array", "messages"),
+    ("an unknown field", chat(top_k=3), "unknown_parameter", "top_k"),
+    (
+        "an unknown field of a message",
+        chat({**HI, "id": "1"}),
+        "unknown_parameter",
+        "messages[0].id",
+    ),
+    (
+        "a marker of Anthropic's",
+        chat(says("user", text(cache_control=MARK))),
+        "unknown_parameter",
+        "messages[0].content[0].cache_control",
+    ),
+    (
+        "an unknown role",
+        chat({"role": "model", "content": "a"}),
+        "invalid_value",
+        "messages[0].role",
+    ),
+    ("a call without an answer", chat(HI, CHAT_CALL, HI), None, "messages.[2].role"),
+    ("a call at the end", chat(HI, CHAT_CALL), None, "messages.[2].role"),
+    ("an answer without a call", chat(HI, CHAT_ANSWER), None, "messages.[1].role"),
+    (
+        "an answer without an id",
+        chat(HI, CHAT_CALL, without(CHAT_ANSWER, "tool_call_id")),
+        None,
+        "messages.[2].tool_call_id",
+    ),
+    ("too many answers", chat(n=129), "integer_above_max_value", "n"),
+    ("no answer", chat(n=0), "integer_below_min_value", "n"),
+    (
+        "a schema without a name",
+        chat(response_format={"type": "json_schema", "json_schema": {"schema": {}}}),
+        "missing_required_parameter",
+        "response_format.json_schema.name",
+    ),
+    (
+        "a format without a schema",
+        chat(response_format={"type": "json_schema"}),
+        "missing_required_parameter",
+        "response_format.json_schema",
+    ),
+    (
+        "max_tokens where it reasons",
+        chat(model="gpt-5-mini", max_tokens=9),
+        "unsupported_parameter",
+        "max_tokens",
+    ),
+    (
+        "temperature where it reasons",
+        chat(model="gpt-5-mini", temperature=0.2),
+        "unsupported_value",
+        "temperature",
+    ),
+    ("stop where it is refused", chat(model="o3", stop=["x"]), "unsupported_parameter", "stop"),
+    (
+        "sound where it is refused",
+        chat(
+            {
+                "role": "user",
+                "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "mp3"}}],
+            },
+            model="gpt-5-mini",
+        ),
+        "invalid_value",
+        "messages[0]",
+    ),
+    (
+        "stream options without a stream",
+        chat(stream_options={"include_usage": True}),
+        None,
+        "stream_options",
+    ),
+    ("a choice without tools", chat(tool_choice="auto"), None, "tool_choice"),
+    (
+        "an unknown tool chosen",
+        chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "g"}}),
+        None,
+        "tool_choice",
+    ),
+]
+
+CALL_ITEM = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+OUTPUT_ITEM = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": []}
+
+
+def responses(*items: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "gpt-4o", "input": [*items] or [HI], **more}
+
+
+RESPONSES: list[Any] = [
+    ("no model", without(responses(), "model"), None, None),
+    ("an unknown field", responses(n=1), "unknown_parameter", "n"),
+    ("a field of Chat", responses(response_format={}), "unsupported_parameter", "response_format"),
+    (
+        "an unknown field of an item",
+        responses({**HI, "name": "me"}),
+        "unknown_parameter",
+        "input[0].name",
+    ),
+    ("a call without an output", responses(HI, CALL_ITEM), None, "input"),
+    ("an output without a call", responses(HI, OUTPUT_ITEM), None, "input"),
+    (
+        "reasoning without what came behind it",
+        responses(HI, THOUGHT, {"role": "assistant", "content": "42"}, HI),
+        None,
+        "input",
+    ),
+    ("compaction before the end", responses({"type": "compaction_trigger"}, HI), None, "input"),
+    (
+        "continued and not stored",
+        responses(previous_response_id="resp_1", store=False),
+        "previous_response_not_found",
+        "previous_response_id",
+    ),
+    (
+        "continued twice over",
+        responses(previous_response_id="resp_1", conversation="conv_1"),
+        "mutually_exclusive_parameters",
+        "previous_response_id",
+    ),
+    (
+        "a schema without a name",
+        responses(text={"format": {"type": "json_schema", "schema": {}}}),
+        "missing_required_parameter",
+        "text.format.name",
+    ),
+    (
+        "temperature where it reasons",
+        responses(model="gpt-5-mini", temperature=0.2),
+        "unsupported_value",
+        "temperature",
+    ),
+    (
+        "an unknown tool chosen",
+        responses(
+            tools=[{"type": "function", "name": "f"}], tool_choice={"type": "function", "name": "g"}
+        ),
+        None,
+        "tool_choice",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "name, body, code, param",
+    [
+        pytest.param(name, *row[1:], id=f"{name}: {row[0]}")
+        for name, rows in (("openai_chat", CHAT), ("openai_responses", RESPONSES))
+        for row in rows
+    ],
+)
+def test_openai_refuses(name: str, body: Any, code: str | None, param: str | None) -> None:
+    error = check(name, body)
+    assert error is not None
+    assert (error.status, error.code, error.param) == (400, code, param)
+    status, _, told = wire.get(name).write_error(error)
+    said = json.loads(told)["error"]
+    assert (status, said["type"], said["param"], said["code"]) == (
+        400,
+        "invalid_request_error",
+        param,
+        code,
+    )
+
+
+@pytest.mark.parametrize(
+    "name, body",
+    [
+        ("openai_chat", chat()),
+        ("openai_chat", chat(HI, CHAT_CALL, CHAT_ANSWER, HI)),
+        (
+            "openai_chat",
+            chat(HI, {"role": "assistant", "content": "a", "refusal": None, "annotations": []}, HI),
+        ),
+        ("openai_chat", chat(max_tokens=9, temperature=0.2, n=128, stop=["x"])),
+        ("openai_chat", chat(model="gpt-5-mini", temperature=1, max_completion_tokens=9)),
+        ("openai_chat", chat(stream=True, stream_options={"include_usage": True})),
+        ("openai_responses", responses()),
+        ("openai_responses", {"model": "gpt-4o", "input": "Hello"}),
+        ("openai_responses", responses(HI, THOUGHT, CALL_ITEM, OUTPUT_ITEM)),
+        ("openai_responses", responses(OUTPUT_ITEM, previous_response_id="resp_1")),
+        ("openai_responses", responses({"id": "fc_1"}, OUTPUT_ITEM)),
+    ],
+)
+def test_openai_takes(name: str, body: Any) -> None:
+    assert check(name, body) is None
+
+
+# ── Gemini ───────────────────────────────────────────────────────────────────────────────────────
+
+ASKS = {"role": "user", "parts": [{"text": "Hello"}]}
+GEMINI_CALL = {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]}
+GEMINI_ANSWER = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}]}
+
+
+def gemini(*contents: Any, **more: Any) -> dict[str, Any]:
+    return {"contents": [*contents] or [ASKS], **more}
+
+
+CACHED = {"cachedContent": "cachedContents/1"}
+GEMINI: list[Any] = [
+    ("no contents", {"contents": []}, None),
+    ("an unknown name", gemini(foo=1), None),
+    (
+        "an unknown name in a part",
+        gemini({"role": "user", "parts": [{"txt": ""}]}),
+        "contents[0].parts[0]",
+    ),
+    ("an unknown name in a content", gemini({**ASKS, "id": "1"}), "contents[0]"),
+    ("an unknown setting", gemini(generationConfig={"maxTokens": 9}), "generation_config"),
+    ("an unknown role", gemini({**ASKS, "role": "system"}), None),
+    ("cached with system text", gemini(**CACHED, systemInstruction=ASKS), None),
+    ("cached with tools", gemini(**CACHED, tools=[{"functionDeclarations": []}]), None),
+    (
+        "cached with a tool config",
+        gemini(**CACHED, tool_config={"functionCallingConfig": {}}),
+        None,
+    ),
+    ("a call first", gemini(GEMINI_CALL, GEMINI_ANSWER), None),
+    (
+        "an answer behind no call",
+        gemini(ASKS, {"role": "model", "parts": [{"text": "a"}]}, GEMINI_ANSWER),
+        None,
+    ),
+    ("an answer first", gemini(GEMINI_ANSWER), None),
+    ("more calls than answers", gemini(ASKS, GEMINI_CALL, GEMINI_CALL, GEMINI_ANSWER), None),
+]
+
+
+@pytest.mark.parametrize("body, param", [pytest.param(*row[1:], id=row[0]) for row in GEMINI])
+def test_gemini_refuses(body: Any, param: str | None) -> None:
+    error = check("gemini", body)
+    assert error is not None
+    assert (error.status, error.code, error.param) == (400, "INVALID_ARGUMENT", param)
+    status, _, told = wire.get("gemini").write_error(error)
+    assert (status, json.loads(told)["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        gemini(),
+        gemini({"parts": [{"text": "Hello"}]}),
+        gemini(**CACHED),
+        gemini(GEMINI_ANSWER, **CACHED),
+        gemini(ASKS, GEMINI_CALL, GEMINI_ANSWER),
+        gemini({"role": "user", "parts": [{"inline_data": {"mime_type": "a/b", "data": ""}}]}),
+    ],
+)
+def test_gemini_takes(body: Any) -> None:
+    assert check("gemini", body) is None
+
+
+def test_vertex_wants_a_role() -> None:
+    path = (
+        "/v1/projects/p/locations/global/publishers/google/models/gemini-2.5-flash:generateContent"
+    )
+    assert check("gemini", gemini({"parts": [{"text": "Hello"}]}), path=path) is not None
+
+
+# ── Ollama ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def ollama(*messages: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "llama3.2", "messages": [*messages] or [HI], **more}
+
+
+@pytest.mark.parametrize(
+    "image, byte",
+    [("data:image/png;base64,aGk=", 4), ("aGk", 0), ("aGkhaG", 4), ("aGk=aa", 4), ("a=", 1)],
+)
+def test_ollama_says_where_base64_ends(image: str, byte: int) -> None:
+    error = check("ollama", ollama({**HI, "images": [image]}))
+    assert error is not None
+    assert str(error) == f"illegal base64 data at input byte {byte}"
+    assert (error.status, error.param) == (400, "messages[0].images[0]")
+
+
+@pytest.mark.parametrize(
+    "body, param",
+    [
+        (without(ollama(), "model"), "model"),
+        (ollama({"role": "user", "content": [text()]}), "messages[0].content"),
+        (
+            ollama(
+                HI,
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
+                },
+            ),
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+    ],
+)
+def test_ollama_refuses(body: Any, param: str) -> None:
+    error = check("ollama", body)
+    assert error is not None
+    assert (error.status, error.param) == (400, param)
+
+
+def test_ollama_takes_what_it_does_not_know() -> None:
+    assert check("ollama", ollama({**HI, "images": ["aGk=\n"], "mood": "good"}, whatever=1)) is None
+
+
+# ── All of them ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "name, body, code, param",
+    [
+        ("anthropic", claude(), "invalid_request_error", None),
+        ("openai_chat", chat(), "context_length_exceeded", "messages"),
+        ("openai_responses", responses(), "context_length_exceeded", "input"),
+        ("gemini", gemini(), "INVALID_ARGUMENT", None),
+    ],
+)
+def test_the_window(name: str, body: Any, code: str, param: str | None) -> None:
+    """What the model takes is taken to the token, and one token more is refused."""
+    profile = catalog.profile(wire.PROVIDERS[name], MODELS[name])
+    assert profile.context_tokens is not None
+    limit = max(profile.context_tokens.published)
+    assert check(name, body, tokens=limit) is None
+    error = check(name, body, tokens=limit + 1)
+    assert isinstance(error, errors.ContextOverflow)
+    assert (error.status, error.code, error.param) == (400, code, param)
+    assert wire.get(name).write_error(error)[0] == 400
+
+
+def test_without_a_count_the_lowest_estimate_decides() -> None:
+    """gpt-4 takes 8,192 tokens."""
+    assert (
+        check("openai_chat", chat({"role": "user", "content": "x" * 8000}, model="gpt-4")) is None
+    )
+    error = check("openai_chat", chat({"role": "user", "content": "x" * 200_000}, model="gpt-4"))
+    assert isinstance(error, errors.ContextOverflow)
+
+
+@pytest.mark.parametrize("name", list(wire.WIRES))
+@pytest.mark.parametrize("body", [b"{", b"", b"[]", b'"a"', b"\xff"])
+def test_what_is_no_object_is_refused(name: str, body: bytes) -> None:
+    error = check(name, body)
+    assert isinstance(error, errors.RequestRejected)
+    assert wire.get(name).write_error(error)[0] == 400
+
+
+def test_other_hosts_are_held_to_the_catalog_only() -> None:
+    """What OpenAI calls unknown may well be known elsewhere."""
+    body = chat(model="deepseek-v4-flash", top_k=3, whatever=1)
+    assert check("openai_chat", body, provider="deepseek") is None
+    error = check("openai_chat", body, provider="deepseek", tokens=10**9)
+    assert isinstance(error, errors.ContextOverflow)
+
+
+@pytest.mark.parametrize(
+    "feature, asking",
+    [
+        ("sampling", {"top_p": 1}),
+        ("altered_sampling", {"temperature": 0.5}),
+        ("stop", {"stop": ["x"]}),
+        ("forced_tools", {"tools": [TOOL], "tool_choice": "required"}),
+    ],
+)
+def test_other_hosts_refuse_what_the_catalog_says(feature: Feature, asking: dict[str, Any]) -> None:
+    figure = Figure[tuple[Feature, ...]](value=(feature,), source="a test", date=DAY)
+    profile = msgspec.structs.replace(
+        catalog.profile("deepseek", "deepseek-v4-flash"), refusals=figure
+    )
+    rules = catalog.rules("deepseek", "deepseek-v4-flash", "openai_chat")
+    body = json.dumps(chat(**asking)).encode()
+    asked = Asked(method="POST", path="/chat/completions", body=body)
+    call = wire.get("deepseek").parse(body)
+    error = strict.check(asked, "openai_chat", "deepseek", call, None, rules, profile)
+    assert isinstance(error, errors.RequestRejected)
+    assert error.param == list(asking)[-1]
