@@ -93,6 +93,46 @@ def test_what_clients_ask_for_now_and_then(name: str, fields: dict[str, Any]) ->
     assert outcome.good, outcome
 
 
+def test_a_blank_system_prompt_is_none() -> None:
+    messages = [{"role": "system", "content": ""}, *REQUESTS["openai_chat"]["messages"]]
+    outcome = exchanged("openai_chat", request={**REQUESTS["openai_chat"], "messages": messages})
+    assert outcome.good, outcome
+
+
+@pytest.mark.parametrize(
+    "host, fields",
+    [
+        ("api.groq.com", {"frequency_penalty": 0.5, "metadata": {"a": "b"}, "store": False}),
+        ("api.mistral.ai", {"user": "u", "service_tier": "auto"}),
+        ("api.cerebras.ai", {"verbosity": "low"}),
+    ],
+)
+def test_what_a_host_has_no_field_for_goes_back_to_it_as_it_came(
+    host: str, fields: dict[str, Any]
+) -> None:
+    request = {**REQUESTS["openai_chat"], **fields, "presence_penalty": None}
+    outcome = exchanged("openai_chat", request=request, host=host)
+    assert outcome.good, outcome
+    assert not [notice for notice in outcome.notices if notice.code == "param_left_out"]
+
+
+@pytest.mark.parametrize(
+    "host, fields",
+    [
+        ("openrouter.ai", {"reasoning_effort": "low"}),
+        ("openrouter.ai", {"reasoning_effort": "low", "reasoning": {"exclude": True}}),
+        ("api.mistral.ai", {"seed": 4}),
+        ("api.z.ai", {"user": "u"}),
+    ],
+)
+def test_a_parameter_in_openais_word_is_said_in_the_hosts(
+    host: str, fields: dict[str, Any]
+) -> None:
+    outcome = exchanged("openai_chat", request={**REQUESTS["openai_chat"], **fields}, host=host)
+    assert outcome.good, outcome
+    assert "a parameter in OpenAI's word is in the host's" in outcome.overlooked
+
+
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 ANSWERED: list[tuple[str, dict[str, Any]]] = [
     ("openai_chat", choice({}, usage=None)),

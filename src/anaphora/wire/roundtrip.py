@@ -13,7 +13,7 @@ from anaphora.errors import AnaphoraError, InvalidRequest, Parse, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Notice, ReplyEnd, ReplyFail
 
-from .meaning import Normalisation, difference, normalise
+from .meaning import Body, Normalisation, difference, normalise
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +101,7 @@ def _request(exchange: Exchange) -> tuple[str, dict[str, int], tuple[Notice, ...
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
     again = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
     before = msgspec.json.decode(exchange.request)
+    rules = (_hosts_words(exchange), *rules)
     overlooked = normalise(before, rules)
     normalise(again, rules)
     return difference(before, again) or "", overlooked, rendered.notices
@@ -148,6 +149,35 @@ def _stream(codec: wire.Wire, body: bytes) -> str:
         return "stop reason"
     same = (one.usage.input, one.usage.output) == (two.usage.input, two.usage.output)
     return "" if same else "usage"
+
+
+#: Parameters whose field on the Chat wire has another name than they have in a call.
+_ON_CHAT = {"reasoning.effort": "reasoning_effort"}
+
+
+def _hosts_words(exchange: Exchange) -> Normalisation:
+    """What a client says to a Chat host in OpenAI's word is said again in the host's own."""
+    row = catalog.dialects().at_host(exchange.host, exchange.wire, exchange.path)
+
+    def move(body: Body) -> int:
+        moved = 0
+        if row is None or exchange.wire != "openai_chat":
+            return moved
+        for param in row.fields:
+            place, name = row.place(param), _ON_CHAT.get(param, param)
+            if place is None or not place.at or name == place.at or body.get(name) is None:
+                continue
+            *outer, last = place.at.split(".")
+            inside = body
+            for level in outer:
+                inside = inside.setdefault(level, {})
+            if last not in inside:
+                value = body.pop(name)
+                inside[last] = place.values.get(value, value) if isinstance(value, str) else value
+                moved += 1
+        return moved
+
+    return Normalisation("a parameter in OpenAI's word is in the host's", move)
 
 
 def _rules(name: str, which: str) -> tuple[Normalisation, ...]:

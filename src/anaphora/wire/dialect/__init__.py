@@ -19,6 +19,7 @@ from anaphora.values import Message, Reply, Usage
 from anaphora.wire.fields import Fields, bad_request, reads
 
 from .answers import find_error, read_counts, read_stops, write_counts, write_error
+from .aside import set_aside, take_along
 from .marks import hear_marks, marker_bytes
 from .reasoning import own_call, own_message
 from .streams import SpokenReader, SpokenWriter
@@ -58,7 +59,9 @@ class Spoken:
 
     @reads(bad_request)
     def parse(self, body: bytes, path: str = "") -> Call:
-        call = own_call(hear(self._codec.parse(body, path), self.dialect), self.dialect)
+        body, aside = set_aside(body, self.dialect)
+        call = take_along(self._codec.parse(body, path), self.dialect, aside)
+        call = own_call(hear(call, self.dialect), self.dialect)
         markers = self.dialect.markers
         return hear_marks(call, self.dialect.wire, markers) if markers else call
 

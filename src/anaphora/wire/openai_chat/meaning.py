@@ -45,6 +45,19 @@ def _system_role(body: Body) -> int:
     return len(developers)
 
 
+def _blank_system(body: Body) -> int:
+    """In the system message that leads them, which is refused with nothing in it."""
+    messages = _messages(body)
+    if not messages or messages[0].get("role") != "system":
+        return 0
+    parts = messages[0].get("content") or []
+    said = [part for part in parts if part.get("type") != "text" or part["text"].strip()]
+    messages[0]["content"] = said
+    if not said:
+        del messages[0]
+    return len(parts) - len(said)
+
+
 def _token_limit(body: Body) -> int:
     if "max_tokens" not in body:
         return 0
@@ -111,6 +124,7 @@ def _defaults(body: Body) -> int:
     dropped += drop_when(body, "prompt_cache_options", {})
     for message in _messages(body):
         dropped += sum(drop_when(message, name, []) for name in ("content", "tool_calls"))
+        dropped += drop_when(message, "reasoning_content", "")
     for tool in body.get("tools") or []:
         dropped += drop_when(tool.get("function") or {}, "description", "")
     return dropped
@@ -121,6 +135,7 @@ REQUEST = (
     Normalisation("text content is a list with one text part", _text_as_parts),
     Normalisation("a refusal beside the content is a part of it", _refusal_in_content),
     Normalisation("the model's profile says system or developer", _system_role),
+    Normalisation("blank texts of the system prompt are left out", _blank_system),
     Normalisation("the model's profile names the token limit", _token_limit),
     Normalisation("a stop text is a list with one", _stop_as_list),
     Normalisation("tool choice any is required", _any_is_required),
