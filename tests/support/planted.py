@@ -210,7 +210,7 @@ def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) ->
     total = before.tokens_in(before.size)
     grown_to = after.tokens_in(after.size)
     kept = total // rules.granule_tokens.value * rules.granule_tokens.value
-    wrote = rules.mechanism.value == "explicit" and rules.slots.value > 0
+    wrote = rules.slots.value > 0 and bool(before.marks)
     first = Usage(uncached=0, read=0, written={"5m": kept}, output=1)
     if not wrote:
         first = Usage(uncached=total, read=0, output=1)
