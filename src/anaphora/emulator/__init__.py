@@ -9,3 +9,21 @@ come with the extra `anaphora[emulator]`.
 """
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .core.options import Options
+    from .server.run import Emulator
+
+__all__ = ["running"]
+
+
+def running(
+    options: Options | None = None, *, host: str = "127.0.0.1", port: int = 0
+) -> AbstractContextManager[Emulator]:
+    """An emulator for as long as the block lasts, at a port that is free unless one is named."""
+    from .server.run import running as run
+
+    return run(options, host=host, port=port)

@@ -1,0 +1,190 @@
+"""An answer to a prompt, from the reply's making to the provider's words for it."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.cache.verdict import Sent
+from anaphora.canonical import dumps
+from anaphora.values import Message, Reply, Text, Thinking, ToolCall, Usage
+
+from . import diagnosis, echo
+from .asked import Answer, Asked
+from .billing import Bill, Billing
+from .ids import Ids
+from .journal import Called, Entry, Journal
+from .options import Latency, Options
+from .prompts import Prompt, Prompts, members
+from .replies import Said, invent, tokens_of
+from .routes import Route
+from .saying import as_array, say_stream, say_whole
+
+#: Hosts that count every stream, whether or not it is asked for.
+_ALWAYS_COUNTED = ("mistral", "xai", "zai", "moonshot", "google")
+
+
+class Generator:
+    def __init__(
+        self, options: Options, billing: Billing, prompts: Prompts, ids: Ids, journal: Journal
+    ) -> None:
+        self._options = options
+        self._billing = billing
+        self._prompts = prompts
+        self._ids = ids
+        self._journal = journal
+
+    def answer(
+        self, asked: Asked, route: Route, workspace: str, prompt: Prompt, entry: Entry
+    ) -> Answer:
+        said = self._said(route, prompt)
+        stream = _streams(asked, route, prompt)
+        latency = _paced(self._options.latency, said)
+        bill = self._bill(asked, route, workspace, prompt, said, stream, latency)
+        output, reasoning = tokens_of(said, prompt.facts.profile)
+        usage = bill.usage(route.wire, output, _counted(route.wire, said, reasoning))
+        reply = Reply(
+            id=self._ids.reply(route.wire),
+            model=prompt.rendered.model,
+            message=Message(role="assistant", parts=said.parts),
+            stop=said.stop,
+            stop_sequence=said.stop_sequence,
+            usage=usage,
+        )
+        sent = Sent(
+            rendered=prompt.rendered, plan=prompt.plan, at=asked.at, usage=usage, route=workspace
+        )
+        extras = self._extras(asked, route, workspace, prompt, reply, sent)
+        reply = msgspec.structs.replace(reply, extras=extras)
+        entry.stream, entry.output, entry.reply_id = stream, output, reply.id
+        entry.called = Called(sent=sent, outcome=bill.outcome, facts=prompt.facts)
+        if route.wire == "openai_responses" and prompt.call.params.store is not False:
+            response = route.codec.write_reply(reply)
+            self._prompts.responses.keep(workspace, reply.id, prompt.items, response)
+        return self._spoken(asked, route, reply, stream, latency)
+
+    def _said(self, route: Route, prompt: Prompt) -> Said:
+        # Nothing but the prompt and its parameters: streamed or not, it is the same answer.
+        asked = blake3(prompt.rendered.data())
+        for name, value in prompt.rendered.envelope.knobs:
+            asked.update(name.encode() + b"\0" + value)
+        seed = b"%d" % self._options.seed
+        return invent(prompt.call, route.wire, prompt.facts.profile, seed, asked.digest())
+
+    def _bill(
+        self,
+        asked: Asked,
+        route: Route,
+        workspace: str,
+        prompt: Prompt,
+        said: Said,
+        stream: bool,
+        latency: Latency,
+    ) -> Bill:
+        began = asked.at + latency.first
+        pieces = sum(_length(part) // 12 for part in said.parts) if stream else 0
+        return self._billing.bill(
+            route,
+            prompt.rendered,
+            prompt.plan,
+            at=asked.at,
+            began=began,
+            ended=began + pieces * latency.pace,
+            scope=workspace,
+        )
+
+    def _extras(
+        self,
+        asked: Asked,
+        route: Route,
+        workspace: str,
+        prompt: Prompt,
+        reply: Reply,
+        sent: Sent,
+    ) -> dict[str, str] | None:
+        """What an answer says besides its message and its counts."""
+        said: dict[str, Any] = {}
+        cache = prompt.call.ir.cache
+        earlier = None
+        if cache.compare_with is not None:
+            earlier = self._journal.sent(workspace, cache.compare_with.id)
+        if route.wire == "anthropic":
+            if cache.diagnose:
+                said["diagnostics"] = diagnosis.anthropic(prompt.call, earlier, sent)
+        elif route.wire == "openai_chat":
+            said["created"] = int(asked.at)
+            if route.provider in ("openai", "azure"):
+                said["service_tier"] = "default"
+        elif route.wire == "openai_responses":
+            said = echo.response_fields(members(asked.body), reply, asked.at)
+            if cache.compare_with is not None:
+                said["prompt_cache_diagnostics"] = diagnosis.openai(earlier, sent)
+        elif route.wire == "ollama":
+            said["created_at"] = _moment(asked.at)
+        return {route.wire: dumps(said).decode()} if said else None
+
+    def _spoken(
+        self, asked: Asked, route: Route, reply: Reply, stream: bool, latency: Latency
+    ) -> Answer:
+        if not stream:
+            return say_whole(route.codec, reply, route.wire, latency)
+        counted = route.wire != "openai_chat" or _counts(asked, route)
+        answer = say_stream(route.codec, reply, route.wire, latency, counted)
+        if route.wire == "gemini" and asked.query.get("alt") != "sse":
+            return as_array(answer)
+        return answer
+
+
+def _streams(asked: Asked, route: Route, prompt: Prompt) -> bool:
+    if route.wire == "gemini":
+        return ":streamGenerateContent" in asked.path
+    return prompt.call.params.stream
+
+
+def _counts(asked: Asked, route: Route) -> bool:
+    """Whether a stream of Chat's ends with its counts."""
+    if route.provider in _ALWAYS_COUNTED:
+        return True
+    options = msgspec.json.decode(members(asked.body).get("stream_options", msgspec.Raw(b"null")))
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _paced(latency: Latency, said: Said) -> Latency:
+    return latency if said.pace is None else Latency(latency.first, said.pace)
+
+
+def _counted(wire: str, said: Said, reasoning: int) -> int | None:
+    """The count of reasoning, where the provider tells one."""
+    if wire in ("openai_chat", "openai_responses"):
+        return reasoning
+    thinks = any(isinstance(part, Thinking) for part in said.parts)
+    told = wire in ("anthropic", "gemini") and (thinks or reasoning)
+    return reasoning if told else None
+
+
+def _length(part: Any) -> int:
+    if isinstance(part, ToolCall):
+        return len(part.arguments)
+    return len(part.text) if isinstance(part, Text | Thinking) else 0
+
+
+def loaded(route: Route, model: str, at: float) -> bytes:
+    """Ollama's answer to a request without messages: the model is loaded."""
+    extras = {"created_at": _moment(at)}
+    reply = Reply(
+        id="",
+        model=model,
+        message=Message(role="assistant", parts=()),
+        stop="other",
+        stop_raw="load",
+        usage=Usage(),
+        extras={route.wire: dumps(extras).decode()},
+    )
+    return route.codec.write_reply(reply)
+
+
+def _moment(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,32 @@
+"""Ids as each provider writes them. They depend on the seed and on which request it is."""
+
+from __future__ import annotations
+
+from .replies.dice import Dice
+
+_REPLIES = {
+    "anthropic": "msg_01",
+    "openai_chat": "chatcmpl-",
+    "openai_responses": "resp_",
+    "gemini": "",
+    "ollama": "",
+}
+
+
+class Ids:
+    def __init__(self, seed: int) -> None:
+        self._seed = b"%d" % seed
+        self._count = 0
+
+    def reply(self, wire: str) -> str:
+        return _REPLIES[wire] + self._next()
+
+    def request(self) -> str:
+        return "req_01" + self._next()
+
+    def cache(self) -> str:
+        return self._next().lower()
+
+    def _next(self) -> str:
+        self._count += 1
+        return Dice(self._seed, b"%d" % self._count).name(22)

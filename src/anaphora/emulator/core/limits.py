@@ -1,0 +1,89 @@
+"""The headers that tell an account what is left of its minute, and who answered."""
+
+from __future__ import annotations
+
+import datetime
+from collections import OrderedDict
+
+import msgspec
+
+_MINUTE = 60.0
+_ACCOUNTS = 1000
+#: A generous tier: what is refused is refused by a fault that somebody asked for.
+REQUESTS, TOKENS, OUTPUT = 4_000, 4_000_000, 800_000
+
+
+class Spent(msgspec.Struct):
+    """What an account used in the minute that began at `since`."""
+
+    since: float
+    requests: int = 0
+    input: int = 0
+    output: int = 0
+
+
+class Limits:
+    def __init__(self) -> None:
+        self._spent: OrderedDict[tuple[str, str], Spent] = OrderedDict()
+
+    def spend(
+        self, place: tuple[str, str], at: float, input_tokens: int = 0, output_tokens: int = 0
+    ) -> Spent:
+        """Counts one request of an account at a provider."""
+        spent = self._spent.get(place)
+        if spent is None or not 0 <= at - spent.since < _MINUTE:
+            spent = self._spent[place] = Spent(at)
+            if len(self._spent) > _ACCOUNTS:
+                self._spent.popitem(last=False)
+        self._spent.move_to_end(place)
+        spent.requests += 1
+        spent.input += input_tokens
+        spent.output += output_tokens
+        return spent
+
+
+def headers(wire: str, request_id: str, spent: Spent | None, at: float) -> dict[str, str]:
+    """As the provider names them; those who say nothing of the kind get none."""
+    if wire == "anthropic":
+        return {"request-id": request_id, **(_anthropic(spent) if spent is not None else {})}
+    if wire in ("openai_chat", "openai_responses"):
+        about = {
+            "x-request-id": request_id,
+            "openai-version": "2020-10-01",
+            "openai-processing-ms": "1",
+            "openai-organization": "emulator",
+        }
+        return {**about, **(_openai(spent, at) if spent is not None else {})}
+    return {}
+
+
+def _anthropic(spent: Spent) -> dict[str, str]:
+    reset = datetime.datetime.fromtimestamp(spent.since + _MINUTE, datetime.UTC)
+    when = reset.strftime("%Y-%m-%dT%H:%M:%SZ")
+    said = {}
+    used = {
+        "requests": (REQUESTS, spent.requests),
+        "input-tokens": (TOKENS, spent.input),
+        "output-tokens": (OUTPUT, spent.output),
+        "tokens": (TOKENS + OUTPUT, spent.input + spent.output),
+    }
+    for name, (limit, done) in used.items():
+        said[f"anthropic-ratelimit-{name}-limit"] = str(limit)
+        said[f"anthropic-ratelimit-{name}-remaining"] = str(max(0, limit - done))
+        said[f"anthropic-ratelimit-{name}-reset"] = when
+    return said
+
+
+def _openai(spent: Spent, at: float) -> dict[str, str]:
+    left = max(0, round((spent.since + _MINUTE - at) * 1000))
+    reset = f"{left}ms" if left < 1000 else f"{left / 1000:g}s"
+    said = {}
+    used = {
+        "requests": (REQUESTS, spent.requests),
+        "tokens": (TOKENS, spent.input + spent.output),
+    }
+    for name, (limit, done) in used.items():
+        said[f"x-ratelimit-limit-{name}"] = str(limit)
+        said[f"x-ratelimit-remaining-{name}"] = str(max(0, limit - done))
+        said[f"x-ratelimit-reset-{name}"] = reset
+    return said

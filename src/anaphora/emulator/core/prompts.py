@@ -1,0 +1,106 @@
+"""The prompt that a request means: its own body, and what the provider holds for it already."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.errors import RequestRejected
+from anaphora.prompt import Call
+from anaphora.rendered import Held, Plan, Rendered
+
+from . import held, stored
+from .asked import Asked
+from .billing import Billing, Facts, asked_plan, count
+from .held import Contents
+from .routes import Route
+from .stored import Responses
+
+#: What counts a prompt of which nobody says which model it is for.
+_ANY_MODEL = b'"gpt-5.6"'
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    body: bytes
+    """With everything that is not sent because the provider has it."""
+    call: Call
+    rendered: Rendered
+    plan: Plan
+    facts: Facts
+    items: tuple[bytes, ...] = ()
+    """Of Responses: the input of the whole chain."""
+
+
+class Prompts:
+    """Reads requests; knows what is held for whom."""
+
+    def __init__(self, billing: Billing) -> None:
+        self._billing = billing
+        self.responses = Responses()
+        self.contents = Contents()
+
+    def read(self, asked: Asked, route: Route, workspace: str) -> Prompt:
+        """The request in full; errors as the provider would tell them."""
+        body, items, content = self._whole(asked, route, workspace)
+        call = route.codec.parse(body, route.path)
+        rendered, facts = self._split(body, asked, route)
+        plan = asked_plan(rendered, facts.rules, call.ir.cache.mode)
+        if content is not None:
+            if content.model != rendered.model:
+                reason = f"the cached content is for {content.model}, not for {rendered.model}"
+                raise RequestRejected(reason, status=400, param="model")
+            plan = Plan(held=Held(content.name, content.chunks, ""))
+        return Prompt(body=body, call=call, rendered=rendered, plan=plan, facts=facts, items=items)
+
+    def count(self, asked: Asked, route: Route, workspace: str) -> int:
+        """The tokens of a prompt that nobody wants answered."""
+        rendered, facts = self._split(self._whole(asked, route, workspace)[0], asked, route)
+        return count(rendered, facts.profile)
+
+    def _split(self, body: bytes, asked: Asked, route: Route) -> tuple[Rendered, Facts]:
+        path = route.path.replace(":countTokens", ":generateContent")
+        rendered = route.codec.split(body, tuple(asked.headers.items()), path)
+        return rendered, self._billing.facts(route, rendered.model)
+
+    def _whole(
+        self, asked: Asked, route: Route, workspace: str
+    ) -> tuple[bytes, tuple[bytes, ...], held.Content | None]:
+        """The body with what is held for it put in; the chain of its input, or the handle."""
+        if route.wire == "openai_responses":
+            return *self._chained(asked.body, workspace), None
+        if route.wire == "gemini":
+            body, content = self._held(asked, route, workspace)
+            return body, (), content
+        return asked.body, (), None
+
+    def _chained(self, body: bytes, workspace: str) -> tuple[bytes, tuple[bytes, ...]]:
+        fields = members(body)
+        own = fields.get("input")
+        items = stored.input_items(None if own is None else bytes(own))
+        previous = msgspec.json.decode(fields.get("previous_response_id", msgspec.Raw(b"null")))
+        if previous is None and "model" in fields:
+            return body, items
+        if previous is not None:
+            items = (*self.responses.chained(workspace, str(previous)), *items)
+        fields.setdefault("model", msgspec.Raw(_ANY_MODEL))
+        return stored.with_input(fields, items), items
+
+    def _held(
+        self, asked: Asked, route: Route, workspace: str
+    ) -> tuple[bytes, held.Content | None]:
+        fields = members(asked.body)
+        inner = fields.get("generateContentRequest")
+        if route.operation == "count" and inner is not None:
+            fields = members(bytes(inner))
+        named = fields.get("cachedContent", fields.get("cached_content"))
+        if named is None:
+            return (asked.body if inner is None else bytes(inner)), None
+        content = self.contents.get(workspace, str(msgspec.json.decode(named)), asked.at)
+        return held.merged(content.fields, fields), content
+
+
+def members(body: bytes) -> dict[str, msgspec.Raw]:
+    """The outermost fields of a body."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise RequestRejected(f"the body is no JSON object: {problem}", status=400) from None

@@ -1,0 +1,269 @@
+"""A value that fits a JSON schema.
+
+What is made is checked by a validator before it is used, so that the maker may be simple: a schema
+that it cannot satisfy is an error, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from .dice import Dice
+from .words import sentences, word
+
+#: Below this, only what is required is said, and the simplest of several forms.
+_DEEP = 4
+#: A schema that goes on inside itself for so long never ends.
+_DEEPEST = 40
+_TRIES = 12
+
+_FORMATS = {
+    "date-time": "2026-11-14T09:30:00Z",
+    "date": "2026-11-14",
+    "time": "09:30:00Z",
+    "duration": "PT5M",
+    "email": "someone@example.com",
+    "idn-email": "someone@example.com",
+    "hostname": "example.com",
+    "uri": "https://example.com/a",
+    "uri-reference": "/a",
+    "iri": "https://example.com/a",
+    "uuid": "3f2a6c1e-8d4b-4a7f-9c52-0b1d2e3f4a5b",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "json-pointer": "/a",
+    "regex": "a+",
+}
+#: What patterns ask for most often. One of them fits, or the pattern cannot be served.
+_LIKELY = (
+    "a abc ABC A a1 A1 1 12 123 1234 12345 123456 1.5 0.1.0 1.2.3 v1.2.3 a-b a_b a.b a/b /a "
+    "2026-11-14 2026-11 09:30 09:30:00 en en-US de_DE USD #a1b2c3 a1b2c3 0a1b2c3d +15550100 "
+    "555-0100 someone@example.com example.com https://example.com 192.0.2.1 ABC-123 A-1 id_1 "
+    "3f2a6c1e-8d4b-4a7f-9c52-0b1d2e3f4a5b 90210 AB12 abcdefgh abcdefghijkl ABCDEFGH 0 x=1"
+).split()
+
+
+class Unfit(Exception):
+    """No value for this schema could be made here."""
+
+
+class _Maker:
+    def __init__(self, root: Any, dice: Dice) -> None:
+        self._root = root
+        self._dice = dice
+
+    def value(self, schema: Any, depth: int = 0) -> Any:
+        if depth > _DEEPEST:
+            raise Unfit("it never ends")
+        if schema is True or schema == {}:
+            return word(self._dice)
+        if not isinstance(schema, dict):
+            raise Unfit("nothing fits it")
+        if "$ref" in schema:
+            rest = {name: said for name, said in schema.items() if name != "$ref"}
+            return self.value(_merged([self._found(schema["$ref"]), rest]), depth + 1)
+        if "const" in schema:
+            return schema["const"]
+        if schema.get("enum"):
+            return self._dice.one_of(schema["enum"])
+        if schema.get("allOf"):
+            rest = {name: said for name, said in schema.items() if name != "allOf"}
+            parts = [self._resolved(part) for part in schema["allOf"]]
+            return self.value(_merged([rest, *parts]), depth + 1)
+        for name in ("anyOf", "oneOf"):
+            if schema.get(name):
+                rest = {key: said for key, said in schema.items() if key != name}
+                return self._any([_merged([rest, part]) for part in schema[name]], depth)
+        return self._typed(schema, depth)
+
+    def _any(self, options: list[Any], depth: int) -> Any:
+        first = 0 if depth >= _DEEP else self._dice.below(len(options))
+        order = [*options[first:], *options[:first]]
+        if depth >= _DEEP:
+            order.sort(key=lambda option: len(msgspec.json.encode(option)))
+        for option in order:
+            try:
+                return self.value(option, depth + 1)
+            except Unfit:
+                continue
+        raise Unfit("none of its forms can be made")
+
+    def _typed(self, schema: dict[str, Any], depth: int) -> Any:
+        kind = schema.get("type") or _guessed(schema)
+        if isinstance(kind, list):
+            kinds = [one for one in kind if one != "null"]
+            kind = self._dice.one_of(kinds) if kinds else "null"
+        made = {
+            "object": self._object,
+            "array": self._array,
+            "string": self._string,
+            "integer": self._integer,
+            "number": self._number,
+        }.get(kind)
+        if made is not None:
+            return made(schema, depth)
+        if kind == "boolean":
+            return bool(self._dice.below(2))
+        if kind == "null":
+            return None
+        raise Unfit(f"no such type: {kind!r}")
+
+    def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        properties = schema.get("properties") or {}
+        required = list(schema.get("required") or ())
+        wanted = required if depth >= _DEEP else [*properties, *required]
+        # In the schema's own order, as providers say it.
+        order = [*(n for n in properties if n in wanted), *(n for n in required)]
+        made = {}
+        for name in dict.fromkeys(order):
+            try:
+                made[name] = self.value(properties.get(name, True), depth + 1)
+            except Unfit:
+                if name in required:
+                    raise
+        more = schema.get("additionalProperties", True)
+        for index in range(schema.get("minProperties", 0) - len(made)):
+            made[f"key{index}"] = self.value(more, depth + 1)
+        return made
+
+    def _array(self, schema: dict[str, Any], depth: int) -> list[Any]:
+        leading = schema.get("prefixItems") or []
+        least = max(schema.get("minItems", 0), len(leading))
+        usual = 0 if depth >= _DEEP else self._dice.between(1, 2)
+        count = min(max(least, usual), schema.get("maxItems", 1_000))
+        made = [self.value(item, depth + 1) for item in leading[:count]]
+        items = schema.get("items", True)
+        tries = 0
+        while len(made) < count:
+            one = self.value(items, depth + 1)
+            tries += 1
+            if not schema.get("uniqueItems") or one not in made:
+                made.append(one)
+            elif tries > 100:
+                break
+        return made
+
+    def _string(self, schema: dict[str, Any], depth: int) -> str:
+        least, most = schema.get("minLength", 0), schema.get("maxLength")
+        if "pattern" in schema:
+            return self._matching(schema["pattern"], least, most)
+        if schema.get("format") in _FORMATS:
+            return _FORMATS[schema["format"]]
+        text = word(self._dice) if depth else sentences(self._dice)
+        while len(text) < least:
+            text += " " + word(self._dice)
+        return text if most is None else text[:most]
+
+    def _matching(self, pattern: str, least: int, most: int | None) -> str:
+        try:
+            known = re.compile(pattern)
+        except re.error:
+            raise Unfit("a pattern that is not understood") from None
+        for text in _LIKELY:
+            for repeated in (text, text * 8, text * 40):
+                long = repeated[:most] if most is not None else repeated
+                if len(long) >= least and known.search(long):
+                    return long
+        raise Unfit("nothing that is likely fits the pattern")
+
+    def _integer(self, schema: dict[str, Any], depth: int) -> int:  # noqa: ARG002
+        low, high = _bounds(schema, 1)
+        step = schema.get("multipleOf", 1)
+        if step != int(step) or step <= 0:
+            step = 1
+        first = -(-low // step) * step
+        count = max(0, int((high - first) // step))
+        return int(first + step * self._dice.below(count + 1))
+
+    def _number(self, schema: dict[str, Any], depth: int) -> float:
+        if "multipleOf" in schema:
+            step = float(schema["multipleOf"])
+            steps = {name: said / step for name, said in schema.items() if name in _BOUNDS}
+            return step * self._integer(steps, depth)
+        low, high = _bounds(schema, 1e-6)
+        return float(round(low + (high - low) * self._dice.below(9) / 8, 6))
+
+    def _resolved(self, schema: Any) -> Any:
+        if isinstance(schema, dict) and "$ref" in schema:
+            rest = {name: said for name, said in schema.items() if name != "$ref"}
+            return _merged([self._resolved(self._found(schema["$ref"])), rest])
+        return schema
+
+    def _found(self, reference: str) -> Any:
+        if not reference.startswith("#"):
+            raise Unfit("it refers to another document")
+        found = self._root
+        for step in reference[1:].split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or name not in found:
+                raise Unfit(f"{reference} leads nowhere")
+            found = found[name]
+        return found
+
+
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+def _bounds(schema: dict[str, Any], step: float) -> tuple[Any, Any]:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if "exclusiveMinimum" in schema:
+        low = max(schema["exclusiveMinimum"] + step, low if low is not None else -1e300)
+    if "exclusiveMaximum" in schema:
+        high = min(schema["exclusiveMaximum"] - step, high if high is not None else 1e300)
+    if low is None:
+        low = 1 if high is None or high >= 1 else high - 9
+    if high is None:
+        high = low + 9
+    if low > high:
+        raise Unfit("no number is between its bounds")
+    return low, high
+
+
+def _guessed(schema: dict[str, Any]) -> str:
+    if "properties" in schema or "required" in schema:
+        return "object"
+    if "items" in schema or "prefixItems" in schema:
+        return "array"
+    return "number" if any(name in schema for name in _BOUNDS) else "string"
+
+
+def _merged(schemas: list[Any]) -> Any:
+    """What several schemas ask together; of two words on one thing the later holds."""
+    if any(schema is False for schema in schemas):
+        return False
+    merged: dict[str, Any] = {}
+    for schema in schemas:
+        for name, said in schema.items() if isinstance(schema, dict) else ():
+            if name == "properties" and name in merged:
+                merged[name] = {**merged[name], **said}
+            elif name == "required" and name in merged:
+                merged[name] = list(dict.fromkeys([*merged[name], *said]))
+            elif name in ("anyOf", "oneOf", "allOf") and name in merged:
+                merged["allOf"] = [*merged.get("allOf", ()), {name: said}]
+            else:
+                merged[name] = said
+    return merged
+
+
+@functools.lru_cache(maxsize=512)
+def _known(schema: str) -> tuple[Any, Any]:
+    try:
+        decoded = msgspec.json.decode(schema)
+        return decoded, jsonschema_rs.validator_for(decoded)
+    except (msgspec.DecodeError, ValueError, jsonschema_rs.ReferencingError) as problem:
+        raise Unfit(f"not a schema: {problem}") from None
+
+
+def conforming(schema: str, *seeds: bytes) -> str:
+    """The JSON text of a value that fits the schema; `Unfit` when none was found."""
+    decoded, validator = _known(schema)
+    for attempt in range(_TRIES):
+        made = _Maker(decoded, Dice(*seeds, b"%d" % attempt)).value(decoded)
+        if validator.is_valid(made):
+            return msgspec.json.encode(made).decode()
+    raise Unfit("no value that was tried fits")

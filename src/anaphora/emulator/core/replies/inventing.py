@@ -1,0 +1,103 @@
+"""An answer to any request: a tool call where tools are offered, JSON where a schema asks for it,
+otherwise a few sentences. The same request and seed give the same answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from anaphora.catalog import Profile
+from anaphora.errors import RequestRejected
+from anaphora.prompt import Call
+from anaphora.values import Message, Part, Text, Tool, ToolCall, ToolResult
+
+from .conforming import Unfit, conforming
+from .dice import Dice
+from .said import Said, limited
+from .thinking import thinking
+from .words import sentences
+
+#: How each provider's ids of calls begin.
+_IDS = {"anthropic": "toolu_", "openai_chat": "call_", "openai_responses": "call_"}
+
+
+def invent(call: Call, wire: str, profile: Profile, *seeds: bytes) -> Said:
+    dice = Dice(*seeds)
+    if call.ir.cache.prewarm or call.params.max_tokens == 0:
+        return Said(stop="length" if wire == "anthropic" else "end")
+    thought, hidden = thinking(call, wire, profile, dice)
+    parts: list[Part] = [] if thought is None else [thought]
+    calls = _calls(call, wire, dice, seeds)
+    if calls:
+        said = Said(parts=(*parts, *calls), stop="tool_calls", hidden=hidden)
+    else:
+        said = Said(parts=(*parts, Text(_text(call, dice, seeds))), hidden=hidden)
+    return limited(said, call.params.max_tokens, call.params.stop, profile)
+
+
+def last_message(call: Call) -> Message | None:
+    messages = call.ir.body_chat()
+    return messages[-1] if len(messages) else None
+
+
+def wants_json(call: Call) -> bool:
+    """Whether JSON is asked for without saying of what form."""
+    for text in (call.extras or {}).values():
+        said = msgspec.json.decode(text)
+        forms: list[Any] = [said.get("response_format"), (said.get("text") or {}).get("format")]
+        config = said.get("generationConfig") or {}
+        if any(isinstance(form, dict) and form.get("type") == "json_object" for form in forms):
+            return True
+        if said.get("format") == "json" or config.get("responseMimeType") == "application/json":
+            return True
+    return False
+
+
+def _text(call: Call, dice: Dice, seeds: tuple[bytes, ...]) -> str:
+    output = call.params.output
+    if output is not None:
+        try:
+            return conforming(output.schema, *seeds)
+        except Unfit as problem:
+            reason = f"no answer of that form can be made: {problem}"
+            raise RequestRejected(reason, status=400) from None
+    if wants_json(call):
+        return msgspec.json.encode({"answer": sentences(dice, 4, 10)}).decode()
+    return sentences(dice)
+
+
+def _calls(call: Call, wire: str, dice: Dice, seeds: tuple[bytes, ...]) -> list[ToolCall]:
+    """The tools that are called: the one that must be, those that the user names, or one."""
+    tools = [tool for tool in call.tools if isinstance(tool, Tool)]
+    choice = call.params.tool_choice
+    mode = choice.mode if choice is not None else "auto"
+    if not tools or mode == "none":
+        return []
+    if mode == "tool":
+        wanted = [tool for tool in tools if choice is not None and tool.name == choice.name]
+    else:
+        last = last_message(call)
+        answered = last is None or any(isinstance(part, ToolResult) for part in last.parts)
+        if mode == "auto" and (answered or call.params.output is not None):
+            return []
+        wanted = _wanted(tools, last, dice)
+        if choice is not None and choice.parallel is False:
+            wanted = wanted[:1]
+    made = []
+    for tool in wanted:
+        try:
+            arguments = conforming(tool.schema, *seeds, tool.name.encode())
+        except Unfit as problem:
+            if mode == "auto":
+                continue
+            reason = f"no arguments that fit the schema of {tool.name} can be made: {problem}"
+            raise RequestRejected(reason, status=400, param="tools") from None
+        made.append(ToolCall(_IDS.get(wire, "") + dice.name(), tool.name, arguments))
+    return made
+
+
+def _wanted(tools: list[Tool], last: Message | None, dice: Dice) -> list[Tool]:
+    said = last.text if last is not None else ""
+    named = [tool for tool in tools if tool.name in said]
+    return named or [dice.one_of(tools)]
