@@ -90,3 +90,10 @@ def test_a_write_out_of_reach_is_named() -> None:
     after = grown(before)
     after["messages"][-1] = ("user", [f"result {at}" for at in range(30)])
     assert [notice.code for notice in looked_at(before, after, rules=True)] == ["lookback_exceeded"]
+
+
+def test_thinking_without_a_signature_is_bound_to_nothing() -> None:
+    before = thoughtful({"type": "thinking", "thinking": "The cat is grey."})
+    after = grown(before)
+    after["messages"][0] = ("user", ["What was in the file?"])
+    assert [notice.code for notice in looked_at(before, after)] == ["prefix_breaks"]
