@@ -1,0 +1,71 @@
+"""Errors in place of an answer, in the words of the answer's wire."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from anaphora import errors, wire
+from anaphora.emulator.core.asked import Answer, whole
+from anaphora.errors import Upstream
+
+Form: TypeAlias = Literal["own", "seconds", "milliseconds", "date", "none"]
+"""How the wait is told: as the provider does it, which is in the body with Google (`RetryInfo`)
+and in `retry-after` with the others; or in a header of that form; or not at all."""
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+
+
+def rate_limited(answer: Answer, form: Form, seconds: float, at: float) -> Answer:
+    wait = seconds if form == "own" else None
+    message = "This request would exceed the rate limit."
+    failed_ = _said(answer, errors.RateLimited(message, status=429, retry_after=wait))
+    told = {
+        "seconds": {"retry-after": f"{seconds:g}"},
+        "milliseconds": {"retry-after-ms": f"{seconds * 1000:g}"},
+        "date": {"retry-after": http_date(at + seconds)},
+    }
+    return _with_headers(failed_, told.get(form, {}))
+
+
+def spend_cap(answer: Answer) -> Answer:
+    """Retrying does not help, and nothing says when it would."""
+    message = "The spend limit is reached."
+    if answer.wire == "anthropic":
+        # A rate limit but for its code: PROVIDERS.md, section 1.
+        code = "enforced_spend_limit_reached"
+        return _said(answer, errors.RateLimited(message, status=429, code=code))
+    return _said(answer, errors.QuotaExhausted(message))
+
+
+def failed(answer: Answer, status: int) -> Answer:
+    """The provider's own trouble."""
+    if status == 500:
+        return _said(answer, Upstream("Internal server error", status=500))
+    return _said(answer, errors.Overloaded("Overloaded", status=status))
+
+
+def good_status(answer: Answer) -> Answer:
+    """An error that calls itself a success."""
+    return msgspec.structs.replace(failed(answer, 503), status=200)
+
+
+def http_date(at: float) -> str:
+    """In English whatever the machine speaks, and rounded up: earlier would be too early."""
+    moment = datetime.datetime.fromtimestamp(-(-at // 1), datetime.UTC)
+    day, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
+    return f"{day}, {moment:%d} {month} {moment:%Y %H:%M:%S} GMT"
+
+
+def _said(answer: Answer, error: Upstream) -> Answer:
+    """The error, with what the headers of the answer say besides its content."""
+    status, headers, body = wire.get(answer.wire or "openai_chat").write_error(error)
+    kept = {name: value for name, value in answer.headers.items() if name != "cache-control"}
+    return whole(body, status=status, headers={**kept, **headers}, wire=answer.wire)
+
+
+def _with_headers(answer: Answer, headers: dict[str, str]) -> Answer:
+    return msgspec.structs.replace(answer, headers={**answer.headers, **headers})

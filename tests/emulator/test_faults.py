@@ -1,0 +1,414 @@
+"""Faults: what each makes of an answer on every wire, and which requests are hit."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora import errors, wire
+from anaphora.emulator.core.asked import JSON, NDJSON, SSE, Answer, Asked, Chunk
+from anaphora.emulator.core.faults import HEADER, KINDS, Fault, Faults
+from anaphora.errors import InvalidRequest, Upstream
+from anaphora.values import (
+    Message,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    ReplyStart,
+    Text,
+    Usage,
+)
+
+WIRES = list(wire.WIRES)
+NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
+SAID = "One two three four."
+REPLY = Reply(
+    id="r1",
+    model="m",
+    message=Message.assistant(Text(SAID)),
+    stop="end",
+    usage=Usage(uncached=5, read=0, output=4),
+)
+#: The two forms of an answer, as the engine gives them.
+every_wire = pytest.mark.parametrize("name", WIRES)
+
+
+def whole(name: str) -> Answer:
+    body = wire.get(name).write_reply(REPLY)
+    return Answer(headers={"content-type": JSON}, chunks=(Chunk(0.0, body),), wire=name)
+
+
+def stream(name: str) -> Answer:
+    writer = wire.get(name).writer()
+    events: list[Any] = [ReplyStart("r1", "m"), PartStart(0, "text")]
+    events += [PartDelta(0, f"{word} ") for word in SAID.split()]
+    events += [PartEnd(0, Text(SAID)), ReplyEnd(REPLY)]
+    end = b"\n" if name == "ollama" else b"\n\n"
+    data = b"".join(writer.write(event) for event in events)
+    chunks = tuple(Chunk(0.0, piece + end) for piece in data.split(end) if piece)
+    kind = NDJSON if name == "ollama" else SSE
+    return Answer(headers={"content-type": kind}, chunks=chunks, stream=True, wire=name)
+
+
+def array() -> Answer:
+    """Gemini's stream when nobody asks for events."""
+    objects = [chunk.data.removeprefix(b"data: ").strip() for chunk in stream("gemini").chunks]
+    chunks = [Chunk(0.0, (b",\n" if at else b"[") + data) for at, data in enumerate(objects)]
+    chunks.append(Chunk(0.0, b"]"))
+    return Answer(headers={"content-type": JSON}, chunks=tuple(chunks), stream=True, wire="gemini")
+
+
+def fault(name: str, **more: Any) -> Fault:
+    told = {"seconds": KINDS[name].seconds or 0.0, "at": NOW.timestamp(), **more}
+    return Fault(name=name, **told)
+
+
+def error_in(answer: Answer) -> Upstream:
+    read = wire.get(answer.wire).read_error
+    return read(answer.status, answer.headers, answer.body, NOW)
+
+
+def read(answer: Answer) -> list[Any]:
+    reader = wire.get(answer.wire).reader()
+    return [event for chunk in answer.chunks for event in reader.feed(chunk.data)] + reader.close()
+
+
+def text_of(answer: Answer) -> str:
+    events = read(answer)
+    assert isinstance(events[-1], ReplyEnd)
+    return events[-1].reply.text
+
+
+# ── Errors ───────────────────────────────────────────────────────────────────────────────────────
+
+ERRORS: list[tuple[str, int, type[Upstream], float | None]] = [
+    ("rate-limit", 429, errors.RateLimited, 1.0),
+    ("rate-limit-seconds", 429, errors.RateLimited, 1.0),
+    ("rate-limit-ms", 429, errors.RateLimited, 1.0),
+    ("rate-limit-date", 429, errors.RateLimited, 1.0),
+    ("rate-limit-bare", 429, errors.RateLimited, None),
+    ("500", 500, errors.Overloaded, None),
+    ("503", 503, errors.Overloaded, None),
+    ("529", 529, errors.Overloaded, None),
+]
+
+
+@every_wire
+@pytest.mark.parametrize("kind, status, error, wait", ERRORS)
+@pytest.mark.parametrize("made", [whole, stream])
+def test_an_error_in_the_words_of_the_wire(
+    name: str,
+    kind: str,
+    status: int,
+    error: type[Upstream],
+    wait: float | None,
+    made: Callable[[str], Answer],
+) -> None:
+    answer = fault(kind).apply(made(name))
+    assert (answer.status, answer.stream) == (status, False)
+    assert answer.headers["content-type"].startswith("application/json")
+    told = error_in(answer)
+    assert (type(told), told.retry_after) == (error, wait)
+
+
+@every_wire
+def test_a_spend_cap_is_no_rate_limit(name: str) -> None:
+    answer = fault("spend-cap").apply(whole(name))
+    told = error_in(answer)
+    assert (type(told), told.retry_after, told.retryable) == (errors.QuotaExhausted, None, False)
+    assert answer.status == (402 if name == "ollama" else 429)
+
+
+@pytest.mark.parametrize(
+    "kind, header, value",
+    [
+        ("rate-limit-seconds", "retry-after", "1.5"),
+        ("rate-limit-ms", "retry-after-ms", "1500"),
+        ("rate-limit-date", "retry-after", "Sun, 15 Nov 2026 12:00:02 GMT"),
+    ],
+)
+def test_the_forms_of_a_wait(kind: str, header: str, value: str) -> None:
+    answer = fault(kind, seconds=1.5).apply(whole("anthropic"))
+    assert answer.headers[header] == value
+    waits = [name for name in answer.headers if name.startswith("retry-after")]
+    assert waits == [header]
+
+
+def test_google_tells_the_wait_in_the_body() -> None:
+    answer = fault("rate-limit", seconds=45.8379).apply(whole("gemini"))
+    assert "retry-after" not in answer.headers
+    details = json.loads(answer.body)["error"]["details"]
+    assert [detail.get("retryDelay") for detail in details] == ["45.8379s"]
+
+
+@given(st.floats(1, 4e9))
+def test_dates_are_http_dates_and_never_too_early(at: float) -> None:
+    answer = fault("rate-limit-date", seconds=0.0, at=at).apply(whole("anthropic"))
+    moment = parsedate_to_datetime(answer.headers["retry-after"])
+    assert 0 <= moment.timestamp() - at < 1
+
+
+@every_wire
+def test_an_error_with_a_good_status(name: str) -> None:
+    answer = fault("ok-error").apply(stream(name))
+    assert answer.status == 200
+    assert "error" in json.loads(answer.body)
+
+
+# ── The connection ───────────────────────────────────────────────────────────────────────────────
+
+
+@every_wire
+@pytest.mark.parametrize("made", [whole, stream])
+def test_slowness_changes_no_byte(name: str, made: Callable[[str], Answer]) -> None:
+    answer = made(name)
+    late = fault("slow-first-byte", seconds=3).apply(answer)
+    assert late.body == answer.body
+    assert [chunk.delay for chunk in late.chunks] == [3, *[0] * (len(answer.chunks) - 1)]
+    dripped = fault("slow-drip", seconds=0.5).apply(answer)
+    assert dripped.body == answer.body
+    assert len(dripped.chunks) > 1
+    assert {chunk.delay for chunk in dripped.chunks} == {0.5}
+
+
+@every_wire
+@pytest.mark.parametrize("made", [whole, stream])
+@pytest.mark.parametrize("after", [None, 0, 1, 1000])
+def test_a_cut_always_takes_something_away(
+    name: str, made: Callable[[str], Answer], after: int | None
+) -> None:
+    answer = fault("cut", after=after).apply(made(name))
+    assert answer.body == made(name).body
+    assert answer.cut_after is not None
+    assert answer.cut_after < len(answer.chunks)
+    if answer.stream:
+        reader = wire.get(name).reader()
+        for chunk in answer.chunks[: answer.cut_after]:
+            reader.feed(chunk.data)
+        if after != 1000:
+            assert isinstance(reader.close()[-1], ReplyFail)
+
+
+@every_wire
+def test_resets_and_timeouts(name: str) -> None:
+    answer = stream(name)
+    assert fault("timeout").apply(answer).hang
+    dropped = fault("reset").apply(answer)
+    assert (dropped.reset, dropped.cut_after) == (True, None)
+    dropped = fault("reset", after=1).apply(answer)
+    assert (dropped.reset, dropped.cut_after) == (True, 1)
+
+
+# ── The content ──────────────────────────────────────────────────────────────────────────────────
+
+
+@every_wire
+def test_an_error_in_the_middle_of_a_stream(name: str) -> None:
+    answer = fault("stream-error").apply(stream(name))
+    assert answer.status == 200
+    last = read(answer)[-1]
+    assert isinstance(last, ReplyFail)
+    assert (last.error, last.message) == ("Overloaded", "Overloaded")
+    assert last.partial is not None
+    # What is no stream has no middle.
+    assert fault("stream-error").apply(whole(name)).status == 500
+
+
+@every_wire
+@pytest.mark.parametrize("kind", ["broken-json", "broken-utf8"])
+def test_what_cannot_be_read(name: str, kind: str) -> None:
+    single = fault(kind).apply(whole(name))
+    with pytest.raises(ValueError, match=r"."):
+        json.loads(single.body.decode())
+    with pytest.raises(errors.Parse):
+        wire.get(name).read_reply(single.body)
+    broken = fault(kind).apply(stream(name))
+    changed = [
+        at
+        for at, (a, b) in enumerate(zip(broken.chunks, stream(name).chunks, strict=True))
+        if a != b
+    ]
+    assert len(changed) == 1
+    assert isinstance(read(broken)[-1], ReplyFail)
+
+
+@every_wire
+def test_a_wrong_content_type(name: str) -> None:
+    answer = fault("wrong-content-type").apply(whole(name))
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.body == whole(name).body
+
+
+@every_wire
+def test_unknown_events_and_fields_do_no_harm(name: str) -> None:
+    answer = fault("unknown-events").apply(stream(name))
+    assert len(answer.chunks) == len(stream(name).chunks) + 1
+    assert b"mulator" in answer.body
+    assert text_of(answer).split() == SAID.split()
+    single = fault("unknown-events").apply(whole(name))
+    assert "emulator_unknown" in json.loads(single.body)
+    assert wire.get(name).read_reply(single.body).text == SAID
+
+
+@every_wire
+def test_an_event_that_comes_twice(name: str) -> None:
+    before = stream(name).chunks
+    answer = fault("duplicate-events", after=2).apply(stream(name))
+    assert answer.chunks == (*before[:3], before[2], *before[3:])
+    assert fault("duplicate-events").apply(whole(name)) == whole(name)
+
+
+@pytest.mark.parametrize("kind", ["duplicate-events", "unknown-events", "stream-error"])
+@pytest.mark.parametrize("after", [None, 0, 1])
+def test_an_array_stays_an_array(kind: str, after: int | None) -> None:
+    before, now = json.loads(array().body), json.loads(fault(kind, after=after).apply(array()).body)
+    assert isinstance(now, list)
+    assert now != before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@every_wire
+def test_every_fault_does_something(kind: str, name: str) -> None:
+    assert fault(kind).apply(stream(name)) != stream(name)
+
+
+# ── Which requests ───────────────────────────────────────────────────────────────────────────────
+
+
+def asked(path: str = "/v1/messages", header: str | None = None) -> Asked:
+    headers = {} if header is None else {HEADER: header}
+    return Asked(method="POST", path=path, headers=headers, at=7.0)
+
+
+def hit(text: str, count: int, seed: int = 0, path: str = "/v1/messages") -> list[int]:
+    chooser = Faults.decode(text, "faults.yaml").begin(seed)
+    found = [chooser.next(asked(path), "anthropic") for _ in range(count)]
+    return [at for at, fault in enumerate(found, 1) if fault is not None]
+
+
+@pytest.mark.parametrize(
+    "which, expected",
+    [
+        ("nth: 2", [2]),
+        ("nth: [1, 4]", [1, 4]),
+        ("every: 3", [3, 6]),
+        ("rate: 1", [1, 2, 3, 4, 5, 6]),
+        ("rate: 0", []),
+        ("path: /v1/*", [1, 2, 3, 4, 5, 6]),
+        ("path: /api/*", []),
+        ("provider: anthropic", [1, 2, 3, 4, 5, 6]),
+        ("provider: openai", []),
+    ],
+)
+def test_rules(which: str, expected: list[int]) -> None:
+    assert hit(f"faults:\n- fault: 500\n  {which}\n", 6) == expected
+
+
+def test_requests_are_counted_by_rule() -> None:
+    text = "faults:\n- {fault: 500, nth: 1, path: /a}\n- {fault: 503, nth: 1}\n"
+    chooser = Faults.decode(text, "f").begin()
+    found = [chooser.next(asked(path)) for path in ("/b", "/a", "/a")]
+    assert [fault.name if fault else None for fault in found] == ["503", "500", None]
+
+
+@given(st.integers(0, 1000), st.floats(0.05, 0.95))
+def test_a_rate_is_kept_and_the_same_for_a_seed(seed: int, rate: float) -> None:
+    text = f"faults:\n- {{fault: 500, rate: {rate:.3f}}}\n"
+    first = hit(text, 1000, seed)
+    assert first == hit(text, 1000, seed)
+    assert abs(len(first) / 1000 - rate) < 0.1
+
+
+def test_seeds_differ() -> None:
+    text = "faults:\n- {fault: 500, rate: 0.5}\n"
+    assert hit(text, 100, seed=1) != hit(text, 100, seed=2)
+
+
+@pytest.mark.parametrize(
+    "header, expected",
+    [
+        ("503", Fault(name="503", at=7.0)),
+        ("rate-limit", Fault(name="rate-limit", seconds=1, at=7.0)),
+        ("rate-limit; seconds=2.5", Fault(name="rate-limit", seconds=2.5, at=7.0)),
+        ("cut; after=3", Fault(name="cut", after=3, at=7.0)),
+    ],
+)
+def test_a_request_asks_for_its_fault(header: str, expected: Fault) -> None:
+    assert Faults().begin().next(asked(header=header)) == expected
+    # Whatever the rules say.
+    always = Faults.decode("faults: [{fault: 500}]", "f").begin()
+    assert always.next(asked(header=header)) == expected
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "nonsense",
+        "500; seconds=1",
+        "cut; after=x",
+        "cut; after=-1",
+        "slow-drip; seconds=inf",
+        "cut; 3",
+    ],
+)
+def test_a_header_that_means_nothing_is_an_error(header: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Faults().begin().next(asked(header=header))
+    assert caught.value.path == HEADER
+
+
+def test_an_empty_file_has_no_faults() -> None:
+    assert Faults.decode("# nothing yet\n", "f") == Faults()
+
+
+@pytest.mark.parametrize(
+    "text, line, reason",
+    [
+        ("faults:\n- fault: nonsense\n", 2, "'nonsense' is none of"),
+        ("faults:\n- nth: 1\n", 2, "fault is missing"),
+        ("faults:\n- fault: 500\n  often: 1\n", 3, "unknown field 'often'"),
+        ("faults:\n- fault: 500\n  nth: 1\n  rate: 0.5\n", 4, "exclude each other"),
+        ("faults:\n- fault: 500\n  rate: 2\n", 3, "2 is not from 0 to 1"),
+        ("faults:\n- fault: 500\n  nth: 0\n", 3, "0 is not from 1"),
+        ("faults:\n- fault: 500\n  nth: 1.5\n", 3, "1.5 is no whole number"),
+        ("faults:\n- fault: 500\n  nth: []\n", 3, "names no request"),
+        ("faults:\n- fault: 500\n  seconds: 1\n", 3, "500 has no seconds"),
+        ("faults:\n- fault: cut\n  after: soon\n", 3, "expected a number"),
+        ("faults:\n- fault: slow-drip\n  seconds: 3h\n", 3, "'3h' is no time"),
+        ("faults:\n- fault: 500\n  path: 3\n", 3, "expected a text"),
+        ("faults:\n- fault: 500\n  path: a\n  path: b\n", 4, "path is given twice"),
+        ("faults: 3\n", 1, "expected a list, found a number"),
+        ("- 1\n", 1, "expected a mapping, found a list"),
+        ("faults:\n- [\n", 3, "not YAML"),
+        ("a: b: c\n", 1, "not YAML"),
+        ("faults: []\n---\nfaults: []\n", 2, "not YAML"),
+    ],
+)
+def test_a_file_is_checked_with_its_lines(text: str, line: int, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^faults\.yaml:{line}: .*") as caught:
+        Faults.decode(text, "faults.yaml")
+    assert reason in caught.value.reason
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_decoder(text: str) -> None:
+    """Whatever it is: rules, or our own error."""
+    with suppress(InvalidRequest):
+        assert isinstance(Faults.decode(text, "f"), Faults)
+
+
+def test_times_have_units() -> None:
+    text = "faults:\n- {fault: slow-drip, seconds: 20ms}\n- {fault: slow-drip, seconds: 1.5s}\n"
+    assert [rule.fault.seconds for rule in Faults.decode(text, "f").rules] == [0.02, 1.5]
