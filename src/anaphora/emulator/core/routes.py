@@ -122,7 +122,7 @@ def _at(provider: str, method: str, path: str, headers: Mapping[str, str]) -> Ro
         if not path.startswith(root + "/"):
             continue
         found = _operation(row, method, path[len(root) :])
-        # Two of the five list their models at one path.
+        # Three of the five list their models at one path.
         other = found is not None and found[0] in ("models", "model") and not provider
         if found is None or (other and not _is_asked(row, headers)):
             continue
@@ -139,8 +139,10 @@ def _at(provider: str, method: str, path: str, headers: Mapping[str, str]) -> Ro
 
 
 def _is_asked(row: Dialect, headers: Mapping[str, str]) -> bool:
-    is_anthropic = "anthropic-version" in headers
-    return row.wire != "anthropic" if not is_anthropic else row.wire == "anthropic"
+    """Whose models are meant, by the headers that only its own client sends."""
+    if "x-goog-api-key" in headers:
+        return False
+    return (row.wire == "anthropic") == ("anthropic-version" in headers)
 
 
 def _operation(row: Dialect, method: str, rest: str) -> tuple[Operation, str] | None:

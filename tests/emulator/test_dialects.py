@@ -1,0 +1,124 @@
+"""Every provider of the catalog under its own name, in its own words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from mistralai.client import Mistral
+
+from anaphora import catalog, wire
+from anaphora.catalog import Dialect
+from anaphora.emulator.core.asked import Asked
+from anaphora.emulator.core.engine import Engine
+from anaphora.emulator.core.options import Options
+from anaphora.emulator.core.routes import find
+from anaphora.emulator.server.run import Emulator
+from anaphora.values import ReplyEnd
+
+LONG = "A beginning that stays the same. " * 600
+ROWS = {row.name: row for row in catalog.dialects().rows}
+TAILS = {
+    "anthropic": "/v1/messages",
+    "openai_chat": "/v1/chat/completions",
+    "openai_responses": "/v1/responses",
+    "ollama": "/api/chat",
+    "gemini": "/v1beta/models/{model}:{method}",
+}
+KEYED = {
+    "authorization": "Bearer k",
+    "x-goog-api-key": "k",
+    "anthropic-version": "2023-06-01",
+}
+
+
+def path_of(row: Dialect, stream: bool = False) -> str:
+    base = row.base_url.partition("//")[2].partition("/")[2]
+    path = ("/" + base if base else "") + (row.path or TAILS[row.wire])
+    method = "streamGenerateContent" if stream else "generateContent"
+    path = path.replace("{model}", "a-model").replace("{method}", method)
+    return f"/{row.provider}" + path.replace("{project}", "p").replace("{location}", "l")
+
+
+def body_of(row: Dialect, stream: bool = False) -> dict[str, Any]:
+    if row.wire == "gemini":
+        return {"contents": [{"role": "user", "parts": [{"text": LONG}]}]}
+    if row.wire == "openai_responses":
+        return {"model": "a-model", "input": LONG, "stream": stream}
+    limit = {"max_tokens": 400} if row.wire == "anthropic" else {}
+    said = [{"role": "user", "content": LONG}]
+    return {"model": "a-model", "messages": said, "stream": stream, **limit}
+
+
+def ask(engine: Engine, path: str, body: dict[str, Any], at: float = 0.0, **query: str) -> Any:
+    return engine.answer(
+        Asked(
+            method="POST",
+            path=path,
+            query=query,
+            headers=KEYED,
+            body=json.dumps(body).encode(),
+            at=at,
+        )
+    )
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_dialect_answers_in_its_own_words(name: str) -> None:
+    row, engine = ROWS[name], Engine()
+    codec = wire.speak(row)
+    answers = [ask(engine, path_of(row), body_of(row), at) for at in (0.0, 60.0)]
+    assert [answer.status for answer in answers] == [200, 200]
+    first, second = (codec.read_reply(answer.body) for answer in answers)
+    assert first.text
+    assert first.usage.input == second.usage.input
+    streamed = ask(engine, path_of(row, True), body_of(row, True), 120.0, alt="sse")
+    assert streamed.stream
+    reader = codec.reader()
+    last = [*reader.feed(streamed.body), *reader.close()][-1]
+    assert isinstance(last, ReplyEnd)
+    assert last.reply.text == first.text
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_dialect_has_a_path_of_its_own(name: str) -> None:
+    row = ROWS[name]
+    route = find("POST", path_of(row), KEYED)
+    assert route is not None
+    assert (route.provider, route.wire) == (row.provider, row.wire)
+
+
+def test_only_those_that_were_asked_for_answer() -> None:
+    engine = Engine(Options(providers=("deepseek",)))
+    asked = {
+        name: ask(engine, path_of(ROWS[name]), body_of(ROWS[name])).status
+        for name in ("deepseek/openai_chat", "openai/openai_chat")
+    }
+    assert asked == {"deepseek/openai_chat": 200, "openai/openai_chat": 404}
+
+
+def test_deepseek_counts_hits_and_misses(emu: Emulator) -> None:
+    with openai.OpenAI(base_url=f"{emu.url}/deepseek", api_key="k", max_retries=0) as client:
+        said: Any = [{"role": "user", "content": LONG}]
+        for _ in range(2):
+            answer = client.chat.completions.create(model="deepseek-v4-flash", messages=said)
+    assert answer.usage is not None
+    told = answer.usage.model_dump()
+    assert told["prompt_cache_hit_tokens"] % 128 == 0
+    assert told["prompt_cache_hit_tokens"] > 0
+    assert (
+        told["prompt_cache_hit_tokens"] + told["prompt_cache_miss_tokens"] == told["prompt_tokens"]
+    )
+
+
+def test_mistral_is_read_by_its_own_client(emu: Emulator) -> None:
+    with Mistral(api_key="k", server_url=f"{emu.url}/mistral") as client:
+        said: Any = [{"role": "user", "content": "Hello"}]
+        single = client.chat.complete(model="mistral-large-latest", messages=said)
+        chunks = list(client.chat.stream(model="mistral-large-latest", messages=said))
+    pieces = [chunk.data.choices[0].delta.content for chunk in chunks if chunk.data.choices]
+    streamed = "".join(str(piece or "") for piece in pieces)
+    assert streamed == single.choices[0].message.content
+    assert chunks[-1].data.usage == single.usage

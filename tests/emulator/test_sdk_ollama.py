@@ -1,0 +1,93 @@
+"""The official `ollama` client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import ollama
+import pytest
+
+from anaphora.emulator.server.run import Emulator
+
+MODEL = "qwen3:0.6b"
+SAID: Any = [{"role": "user", "content": "Hello"}]
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
+    "required": ["city", "days"],
+}
+TOOL: Any = {"type": "function", "function": {"name": "forecast", "parameters": SCHEMA}}
+
+
+@pytest.fixture
+def client(emu: Emulator) -> Iterator[ollama.Client]:
+    with ollama.Client(host=emu.url) as client:
+        yield client
+
+
+def test_an_answer(client: ollama.Client) -> None:
+    answer = client.chat(model=MODEL, messages=SAID)
+    assert answer.message.content
+    assert answer.done_reason == "stop"
+    assert answer.prompt_eval_count
+    assert answer.eval_count
+
+
+def test_a_stream_says_what_a_single_answer_does(client: ollama.Client) -> None:
+    single = client.chat(model=MODEL, messages=SAID)
+    chunks = list(client.chat(model=MODEL, messages=SAID, stream=True))
+    assert "".join(chunk.message.content or "" for chunk in chunks) == single.message.content
+    assert chunks[-1].done
+    assert chunks[-1].eval_count == single.eval_count
+
+
+def test_a_tool_is_called_with_arguments_that_fit(client: ollama.Client) -> None:
+    answer = client.chat(model=MODEL, messages=SAID, tools=[TOOL])
+    calls: Any = answer.message.tool_calls
+    (call,) = calls
+    assert call.function.name == "forecast"
+    assert jsonschema_rs.is_valid(SCHEMA, dict(call.function.arguments))
+    result: Any = {"role": "tool", "content": "Sunny", "tool_name": "forecast"}
+    then = client.chat(model=MODEL, messages=[*SAID, answer.message, result], tools=[TOOL])
+    assert then.message.content
+
+
+@pytest.mark.parametrize("form", ["json", SCHEMA])
+def test_an_answer_in_json(client: ollama.Client, form: Any) -> None:
+    answer = client.chat(model=MODEL, messages=SAID, format=form)
+    said = json.loads(answer.message.content or "")
+    assert form == "json" or jsonschema_rs.is_valid(form, said)
+
+
+def test_thinking(client: ollama.Client) -> None:
+    assert client.chat(model=MODEL, messages=SAID, think=True).message.thinking
+    assert not client.chat(model=MODEL, messages=SAID, think=False).message.thinking
+
+
+def test_models_are_listed_and_loaded(client: ollama.Client) -> None:
+    assert MODEL in [model.model for model in client.list().models]
+    assert client.chat(model=MODEL, messages=[]).done_reason == "load"
+
+
+def test_errors_are_the_class_of_the_client(client: ollama.Client) -> None:
+    wrong: Any = {"type": "object", "properties": {"a": False}, "required": ["a"]}
+    with pytest.raises(ollama.ResponseError) as caught:
+        client.chat(model=MODEL, messages=SAID, format=wrong)
+    assert caught.value.status_code == 400
+
+
+def test_many_at_once(emu: Emulator) -> None:
+    async def all_of_them() -> list[Any]:
+        async with ollama.AsyncClient(host=emu.url) as client:
+
+            async def one(number: int) -> Any:
+                said = [{"role": "user", "content": f"Question {number}"}]
+                return (await client.chat(model=MODEL, messages=said)).message.content
+
+            return list(await asyncio.gather(*(one(number) for number in range(16))))
+
+    assert len(set(asyncio.run(all_of_them()))) == 16

@@ -1,0 +1,324 @@
+"""The official `openai` client: Chat Completions, Responses, stored ones, counting, models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import openai
+import pydantic
+import pytest
+
+from anaphora.emulator.server.run import Emulator
+
+MODEL = "gpt-5.6"
+OLDER = "gpt-4o"
+LONG = "A beginning that stays the same. " * 400
+SAID: Any = [{"role": "system", "content": LONG}, {"role": "user", "content": "Hello"}]
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "when": {"type": "string", "format": "date"},
+        "days": {"type": ["integer", "null"], "minimum": 1},
+        "kinds": {"type": "array", "items": {"enum": ["rain", "sun"]}, "minItems": 2},
+    },
+    "required": ["city", "when", "days", "kinds"],
+    "additionalProperties": False,
+}
+CHAT_TOOL: Any = {
+    "type": "function",
+    "function": {"name": "forecast", "parameters": SCHEMA, "strict": True},
+}
+TOOL: Any = {"type": "function", "name": "forecast", "parameters": SCHEMA, "strict": True}
+
+
+class City(pydantic.BaseModel):
+    name: str
+    people: int
+
+
+@pytest.fixture
+def client(emu: Emulator) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="one", max_retries=0) as client:
+        yield client
+
+
+# ── Chat Completions ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_chat(emu: Emulator, client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=SAID)
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.created > 1_700_000_000
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.choices[0].message.content
+
+
+def test_a_chat_streams_what_it_says(client: openai.OpenAI) -> None:
+    single = client.chat.completions.create(model=MODEL, messages=SAID)
+    stream = client.chat.completions.create(
+        model=MODEL, messages=SAID, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said == single.choices[0].message.content
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert single.usage is not None
+    assert usage.completion_tokens == single.usage.completion_tokens
+    assert len({chunk.created for chunk in chunks}) == 1
+
+
+def test_counts_of_a_stream_are_told_to_those_who_ask(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(model=MODEL, messages=SAID, stream=True)
+    assert all(chunk.usage is None for chunk in stream)
+
+
+def test_newer_models_write_and_read_to_the_token(client: openai.OpenAI) -> None:
+    def usage() -> Any:
+        return client.chat.completions.create(model=MODEL, messages=SAID).usage
+
+    first, second = usage(), usage()
+    wrote = first.prompt_tokens_details.cache_write_tokens
+    assert wrote > 1024
+    assert second.prompt_tokens_details.cached_tokens == wrote
+    assert second.prompt_tokens_details.cache_write_tokens == 0
+
+
+def test_older_models_read_in_granules_and_write_for_nothing(client: openai.OpenAI) -> None:
+    def usage() -> Any:
+        return client.chat.completions.create(model=OLDER, messages=SAID).usage
+
+    assert usage().prompt_tokens_details.cached_tokens == 0
+    again = usage()
+    assert again.prompt_tokens_details.cached_tokens % 128 == 0
+    assert 1024 <= again.prompt_tokens_details.cached_tokens <= again.prompt_tokens
+
+
+def test_a_chat_calls_a_tool_with_arguments_that_fit(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=SAID, tools=[CHAT_TOOL])
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    calls: Any = choice.message.tool_calls
+    (call,) = calls
+    assert call.type == "function"
+    assert jsonschema_rs.is_valid(SCHEMA, json.loads(call.function.arguments))
+    result: Any = {"role": "tool", "tool_call_id": call.id, "content": "Sunny"}
+    history = [*SAID, choice.message, result]
+    then = client.chat.completions.create(model=MODEL, messages=history, tools=[CHAT_TOOL])
+    assert then.choices[0].finish_reason == "stop"
+
+
+def test_a_chat_streams_a_tool_call(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model=MODEL, messages=SAID, tools=[CHAT_TOOL]) as stream:
+        answer = stream.get_final_completion()
+    calls: Any = answer.choices[0].message.tool_calls
+    (call,) = calls
+    assert jsonschema_rs.is_valid(SCHEMA, json.loads(call.function.arguments))
+
+
+def test_a_chat_in_the_form_that_was_asked_for(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(model=MODEL, messages=SAID, response_format=City)
+    assert isinstance(answer.choices[0].message.parsed, City)
+
+
+def test_a_chat_in_any_json(client: openai.OpenAI) -> None:
+    said: Any = [{"role": "user", "content": "Say it as JSON"}]
+    answer = client.chat.completions.create(
+        model=MODEL, messages=said, response_format={"type": "json_object"}
+    )
+    assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
+
+
+def test_the_tool_that_must_be_called_is_called(client: openai.OpenAI) -> None:
+    other: Any = {"type": "function", "function": {"name": "other", "parameters": {}}}
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=SAID,
+        tools=[other, CHAT_TOOL],
+        tool_choice={"type": "function", "function": {"name": "forecast"}},
+    )
+    calls: Any = answer.choices[0].message.tool_calls
+    (call,) = calls
+    assert call.type == "function"
+    assert call.function.name == "forecast"
+
+
+# ── Responses ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_response(client: openai.OpenAI) -> None:
+    answer = client.responses.create(model=MODEL, input="Hello", metadata={"a": "b"})
+    assert answer.status == "completed"
+    assert answer.output_text
+    assert answer.metadata == {"a": "b"}
+    assert answer.created_at > 1_700_000_000
+
+
+def test_a_response_streams_what_it_says(client: openai.OpenAI) -> None:
+    single = client.responses.create(model=MODEL, input="Hello")
+    with client.responses.stream(model=MODEL, input="Hello") as stream:
+        kinds = [event.type for event in stream]
+        streamed = stream.get_final_response()
+    assert kinds[0] == "response.created"
+    assert kinds[-1] == "response.completed"
+    assert streamed.output_text == single.output_text
+    assert streamed.usage is not None
+    assert single.usage is not None
+    assert streamed.usage.output_tokens == single.usage.output_tokens
+
+
+def test_a_response_goes_on_from_a_stored_one(client: openai.OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input=LONG)
+    second = client.responses.create(model=MODEL, input="More", previous_response_id=first.id)
+    assert first.usage is not None
+    assert second.usage is not None
+    wrote = first.usage.input_tokens_details.cache_write_tokens
+    assert second.usage.input_tokens > first.usage.input_tokens
+    assert second.usage.input_tokens_details.cached_tokens == wrote > 0
+    items = list(client.responses.input_items.list(second.id))
+    assert len(items) == 2 + len(first.output)
+
+
+def test_a_stored_response_is_fetched_and_deleted(emu: Emulator, client: openai.OpenAI) -> None:
+    made = client.responses.create(model=MODEL, input="Hello")
+    assert client.responses.retrieve(made.id).output_text == made.output_text
+    with (
+        openai.OpenAI(base_url=f"{emu.url}/v1", api_key="two", max_retries=0) as other,
+        pytest.raises(openai.NotFoundError),
+    ):
+        other.responses.retrieve(made.id)
+    client.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model=MODEL, input="More", previous_response_id=made.id)
+    assert caught.value.code == "previous_response_not_found"
+
+
+def test_what_is_not_stored_is_not_there(client: openai.OpenAI) -> None:
+    made = client.responses.create(model=MODEL, input="Hello", store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
+
+
+def test_a_response_calls_a_tool_and_goes_on(client: openai.OpenAI) -> None:
+    asked = client.responses.create(model=MODEL, input="Weather?", tools=[TOOL])
+    call = asked.output[-1]
+    assert call.type == "function_call"
+    assert jsonschema_rs.is_valid(SCHEMA, json.loads(call.arguments))
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny"}
+    answer = client.responses.create(
+        model=MODEL, input=[result], previous_response_id=asked.id, tools=[TOOL]
+    )
+    assert answer.output_text
+
+
+def test_a_response_in_the_form_that_was_asked_for(client: openai.OpenAI) -> None:
+    answer = client.responses.parse(model=MODEL, input="A city", text_format=City)
+    assert isinstance(answer.output_parsed, City)
+
+
+def test_a_response_reasons(client: openai.OpenAI) -> None:
+    answer = client.responses.create(
+        model=MODEL, input="Think", reasoning={"effort": "high", "summary": "auto"}
+    )
+    thought = answer.output[0]
+    assert thought.type == "reasoning"
+    assert thought.summary[0].text
+    assert answer.usage is not None
+    assert answer.usage.output_tokens_details.reasoning_tokens > 0
+
+
+def test_a_response_ends_where_its_tokens_do(client: openai.OpenAI) -> None:
+    answer = client.responses.create(model=OLDER, input="Hello", max_output_tokens=16)
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+
+
+def test_counted_tokens_are_the_billed_ones(client: openai.OpenAI) -> None:
+    counted = client.responses.input_tokens.count(model=MODEL, input=LONG, tools=[TOOL])
+    answer = client.responses.create(model=MODEL, input=LONG, tools=[TOOL])
+    assert answer.usage is not None
+    assert counted.input_tokens == answer.usage.input_tokens
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({}, None),
+        ({"instructions": "Other. " + LONG}, "input_changed"),
+        ({"tools": [TOOL]}, "tools_changed"),
+        ({"prompt_cache_key": "other"}, "prompt_cache_key_changed"),
+    ],
+)
+def test_a_miss_is_diagnosed_truly(
+    client: openai.OpenAI, change: dict[str, Any], reason: str | None
+) -> None:
+    ask: Any = {"model": MODEL, "instructions": LONG, "input": "Hello"}
+    first = client.responses.create(**ask)
+    compared: Any = {"prompt_cache_options": {"comparison_response_id": first.id}}
+    again = client.responses.create(**{**ask, **change}, **compared)
+    told = again.prompt_cache_diagnostics
+    assert told is not None
+    if reason is None:
+        assert told.type == "cache_hit"
+    else:
+        assert told.type == "cache_miss"
+        assert told.reason == reason
+
+
+# ── Both ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    assert MODEL in [model.id for model in client.models.list()]
+    assert client.models.retrieve(MODEL).id == MODEL
+
+
+def test_rate_limits_and_ids_are_in_the_headers(client: openai.OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=SAID)
+    assert raw.headers["x-request-id"].startswith("req_")
+    limit = int(raw.headers["x-ratelimit-limit-tokens"])
+    assert int(raw.headers["x-ratelimit-remaining-tokens"]) < limit
+
+
+@pytest.mark.parametrize(
+    "path, error",
+    [("/v1", openai.AuthenticationError), ("/v1/nowhere", openai.NotFoundError)],
+)
+def test_errors_are_the_classes_of_the_client(
+    emu: Emulator, path: str, error: type[Exception]
+) -> None:
+    headers = {"Authorization": openai.omit} if path == "/v1" else None
+    with (
+        openai.OpenAI(base_url=emu.url + path, api_key="k", max_retries=0) as client,
+        pytest.raises(error),
+    ):
+        client.chat.completions.create(model=MODEL, messages=SAID, extra_headers=headers)
+
+
+def test_a_request_that_cannot_be_read_names_its_field(client: openai.OpenAI) -> None:
+    wrong: Any = [{"role": "user", "content": [{"type": "text"}]}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model=MODEL, messages=wrong)
+    assert "messages" in str(caught.value)
+
+
+def test_many_at_once(emu: Emulator) -> None:
+    async def all_of_them() -> list[str]:
+        url = f"{emu.url}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as client:
+
+            async def one(number: int) -> str:
+                async with client.responses.stream(model=MODEL, input=f"Q{number}") as stream:
+                    return (await stream.get_final_response()).output_text
+
+            return await asyncio.gather(*(one(number) for number in range(16)))
+
+    assert len(set(asyncio.run(all_of_them()))) == 16
