@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anaphora.rendered import Rendered, digest
+from anaphora.rendered import Rendered
 
 _EXCERPT = 32
 
@@ -63,7 +63,7 @@ class WireFingerprint:
             return True
         if mine.offset(earlier.chunks) != earlier.size:
             return False
-        return _digest(mine, earlier.chunks) == earlier.digest
+        return mine.digest(earlier.chunks) == earlier.digest
 
     def common_prefix(self, earlier: WireFingerprint) -> int:
         """How many leading bytes the two prompts share."""
@@ -110,18 +110,7 @@ class WireFingerprint:
 def fingerprint(rendered: Rendered) -> WireFingerprint:
     """The certificate of a rendered call."""
     chunks = rendered.cacheable
-    return WireFingerprint(_digest(rendered, chunks), rendered.offset(chunks), chunks, rendered)
-
-
-def _digest(rendered: Rendered, chunks: int) -> bytes:
-    stretches = []
-    for run in rendered.runs:
-        count = min(chunks, run.count)
-        if not count:
-            break
-        stretches.append((run.lead, run.log, count))
-        chunks -= count
-    return digest(tuple(stretches))
+    return WireFingerprint(rendered.digest(chunks), rendered.offset(chunks), chunks, rendered)
 
 
 def _shared_chunks(mine: Rendered, theirs: Rendered) -> int:

@@ -17,6 +17,7 @@ import msgspec
 from anaphora.values import Notice, Section, SegmentRole, Ttl
 
 from .envelope import Envelope
+from .hashing import digest
 from .log import ChunkLog, Kind
 from .plan import Mark
 
@@ -245,6 +246,17 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
                 pieces += [run.lead, run.log.slice(0, run.log.start(take))]
             left -= take
         return b"".join(pieces)
+
+    def digest(self, chunks: int) -> bytes:
+        """BLAKE3 over the first chunks. What an earlier turn hashed is not hashed again."""
+        stretches = []
+        for run in self.runs:
+            count = min(chunks, run.count)
+            if not count:
+                break
+            stretches.append((run.lead, run.log, count))
+            chunks -= count
+        return digest(tuple(stretches))
 
     def cacheable_data(self) -> bytes:
         """The bytes that the next turn must begin with."""

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from blake3 import blake3
 
-from .hashing import digest
-
 if TYPE_CHECKING:
     from .chunks import Rendered
     from .plan import Held
@@ -27,7 +25,7 @@ class Misfit(msgspec.Struct, frozen=True):
 def held_digest(rendered: Rendered, chunks: int) -> str:
     """What a handle over the first chunks stands for: the settings that it froze, and the bytes.
     Two halves, so that one can tell which of them changed."""
-    return f"{_settings(rendered)}-{_bytes(rendered, chunks)}"
+    return f"{_settings(rendered)}-{rendered.digest(chunks).hex()}"
 
 
 def misfit(rendered: Rendered, held: Held) -> Misfit | None:
@@ -41,7 +39,7 @@ def misfit(rendered: Rendered, held: Held) -> Misfit | None:
             "held_settings_changed",
             "the handle was made with another model or tool choice, which it froze",
         )
-    if data != _bytes(rendered, held.chunks):
+    if data != rendered.digest(held.chunks).hex():
         return Misfit("held_prefix_changed", "the prompt no longer begins with what is held")
     return None
 
@@ -63,14 +61,3 @@ def unholdable(rendered: Rendered, chunks: int) -> Misfit | None:
 
 def _settings(rendered: Rendered) -> str:
     return blake3(rendered.frozen_with or b"").hexdigest(length=16)
-
-
-def _bytes(rendered: Rendered, chunks: int) -> str:
-    stretches = []
-    for run in rendered.runs:
-        count = min(chunks, run.count)
-        if not count:
-            break
-        stretches.append((run.lead, run.log, count))
-        chunks -= count
-    return digest(tuple(stretches)).hex()

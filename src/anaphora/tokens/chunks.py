@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Rendered, digest
+from anaphora.rendered import Rendered
 
 from .calibration import BILLS, Bill, Calibration, Growth, Prefix
 from .count import NOTHING, Count
@@ -231,22 +231,11 @@ class _Knot(msgspec.Struct, frozen=True):
 
 
 def _prefix(rendered: Rendered, chunks: int) -> Prefix:
-    return Prefix(chunks, rendered.offset(chunks), _digest(rendered, chunks))
+    return Prefix(chunks, rendered.offset(chunks), rendered.digest(chunks))
 
 
 def _begins_with(rendered: Rendered, prefix: Prefix) -> bool:
     """Size first: where it differs, nothing is hashed."""
     if prefix.chunks > len(rendered) or rendered.offset(prefix.chunks) != prefix.size:
         return False
-    return _digest(rendered, prefix.chunks) == prefix.digest
-
-
-def _digest(rendered: Rendered, chunks: int) -> bytes:
-    stretches = []
-    for run in rendered.runs:
-        count = min(chunks, run.count)
-        if not count:
-            break
-        stretches.append((run.lead, run.log, count))
-        chunks -= count
-    return digest(tuple(stretches))
+    return rendered.digest(prefix.chunks) == prefix.digest
