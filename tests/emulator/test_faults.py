@@ -309,6 +309,7 @@ def hit(text: str, count: int, seed: int = 0, path: str = "/v1/messages") -> lis
         ("path: /api/*", []),
         ("provider: anthropic", [1, 2, 3, 4, 5, 6]),
         ("provider: openai", []),
+        ("provider: '*ro*'", [1, 2, 3, 4, 5, 6]),
     ],
 )
 def test_rules(which: str, expected: list[int]) -> None:
@@ -383,11 +384,12 @@ def test_an_empty_file_has_no_faults() -> None:
         ("faults:\n- fault: 500\n  rate: 2\n", 3, "2 is not from 0 to 1"),
         ("faults:\n- fault: 500\n  nth: 0\n", 3, "0 is not from 1"),
         ("faults:\n- fault: 500\n  nth: 1.5\n", 3, "1.5 is no whole number"),
-        ("faults:\n- fault: 500\n  nth: []\n", 3, "names no request"),
+        ("faults:\n- fault: 500\n  nth: []\n", 3, "names none"),
         ("faults:\n- fault: 500\n  seconds: 1\n", 3, "500 has no seconds"),
         ("faults:\n- fault: cut\n  after: soon\n", 3, "expected a number"),
         ("faults:\n- fault: slow-drip\n  seconds: 3h\n", 3, "'3h' is no time"),
         ("faults:\n- fault: 500\n  path: 3\n", 3, "expected a text"),
+        ("faults:\n- fault: 500\n  provider: antropic\n", 3, "none of the providers"),
         ("faults:\n- fault: 500\n  path: a\n  path: b\n", 4, "path is given twice"),
         ("faults: 3\n", 1, "expected a list, found a number"),
         ("- 1\n", 1, "expected a mapping, found a list"),

@@ -119,6 +119,15 @@ class Marked:
             self.wrong(f"{value:g} is no whole number")
         return int(value)
 
+    def numbers(self) -> tuple[int, ...]:
+        """Whole numbers from 1: one, or a list of some."""
+        if not self.is_list:
+            return (self.whole(1),)
+        found = tuple(each.whole(1) for each in self.items())
+        if not found:
+            self.wrong("names none; leave it out")
+        return found
+
     def seconds(self) -> float:
         """A number of seconds, or a time with its unit: 20ms, 1.5s."""
         if self.kind == "a number":

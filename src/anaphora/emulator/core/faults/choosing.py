@@ -9,6 +9,7 @@ from blake3 import blake3
 
 from anaphora.emulator.core.asked import Asked
 from anaphora.emulator.core.marked import Marked
+from anaphora.emulator.core.patterns import provider_pattern
 from anaphora.errors import InvalidRequest
 
 from .fault import KINDS, Fault
@@ -143,18 +144,8 @@ def _rule(row: Marked) -> Rule:
             found["after"].whole(0) if "after" in found else None,
         ),
         path=found["path"].text() if "path" in found else "*",
-        provider=found["provider"].text() if "provider" in found else "*",
-        nth=_numbers(found["nth"]) if "nth" in found else (),
+        provider=provider_pattern(found["provider"]) if "provider" in found else "*",
+        nth=found["nth"].numbers() if "nth" in found else (),
         every=found["every"].whole(1) if "every" in found else None,
         rate=found["rate"].number(0, 1) if "rate" in found else None,
     )
-
-
-def _numbers(value: Marked) -> tuple[int, ...]:
-    """One number, or a list of some."""
-    if not value.is_list:
-        return (value.whole(1),)
-    numbers = tuple(each.whole(1) for each in value.items())
-    if not numbers:
-        value.wrong("names no request; leave it out")
-    return numbers

@@ -1,0 +1,316 @@
+"""Reply scripts: what matches, what is said, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora import catalog, wire
+from anaphora.emulator.core.replies.heard import Heard
+from anaphora.emulator.core.replies.said import Said
+from anaphora.emulator.core.replies.script import Script
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, Params, PromptIR
+from anaphora.values import Message, Refusal, Reply, Text, Thinking, Tool, ToolCall, Usage
+
+LOOKUP = Tool(name="lookup", description="", schema='{"type":"object"}')
+ASKED = Message.user("Where is my refund for order 17?")
+CALLED = Message.assistant(ToolCall("c1", "lookup", '{"order":17}'))
+ANSWERED = Message.tool("c1", "sent on Monday")
+MODELS = {
+    "anthropic": "claude-opus-4-8",
+    "openai_chat": "gpt-4o",
+    "openai_responses": "gpt-5",
+    "gemini": "gemini-2.5-flash",
+    "ollama": "llama3.2",
+}
+every_wire = pytest.mark.parametrize("name", list(wire.WIRES))
+
+
+def heard(
+    *messages: Message, name: str = "anthropic", system: str = "", params: Params | None = None
+) -> Heard:
+    ir = PromptIR.chat(messages, system=system)
+    model = MODELS[name]
+    provider = wire.PROVIDERS[name]
+    return Heard(
+        call=Call(ir=ir, model=model, tools=(LOOKUP,), params=params or Params()),
+        wire=name,
+        provider=provider,
+        profile=catalog.profile(provider, model),
+        path="/v1/messages",
+        seeds=(b"1",),
+    )
+
+
+def play(text: str, *requests: Heard) -> list[Said | None]:
+    player = Script.decode(text, "script.yaml").begin()
+    return [player.next(request) for request in requests]
+
+
+def said(text: str, request: Heard) -> Said:
+    [found] = play(text, request)
+    assert found is not None
+    return found
+
+
+# ── Matching ─────────────────────────────────────────────────────────────────────────────────────
+
+MATCHES = [
+    ("{}", True),
+    ("provider: anthropic", True),
+    ("provider: openai", False),
+    ("wire: anthropic", True),
+    ("wire: openai_*", False),
+    ("model: claude-*", True),
+    ("model: claude", False),
+    ("path: /v1/*", True),
+    ("path: /v2/*", False),
+    ("text: refund", True),
+    ("text: Refund", False),
+    ("regex: order \\d+", True),
+    ("regex: ^order", False),
+    ("system: brief", True),
+    ("system: verbose", False),
+    ("tool: lookup", True),
+    ("tool: search", False),
+    ("result: Monday", False),
+    ("result_of: lookup", False),
+    ("{text: refund, model: gpt-*}", False),
+]
+
+
+@pytest.mark.parametrize("match, expected", MATCHES)
+def test_what_matches(match: str, expected: bool) -> None:
+    match = match if match.startswith("{") else f"{{{match}}}"
+    text = f"replies:\n- match: {match}\n  reply: {{text: ok}}\n"
+    [found] = play(text, heard(ASKED, system="Be brief."))
+    assert (found is not None) is expected
+
+
+@pytest.mark.parametrize(
+    "match, expected",
+    [
+        ("result: Monday", True),
+        ("result: Tuesday", False),
+        ("result_of: lookup", True),
+        ("result_of: x", False),
+        ("text: refund", False),
+    ],
+)
+def test_results_come_last(match: str, expected: bool) -> None:
+    """What the user said before the call was answered already."""
+    text = f"replies:\n- match: {{{match}}}\n  reply: {{text: ok}}\n"
+    [found] = play(text, heard(ASKED, CALLED, ANSWERED))
+    assert (found is not None) is expected
+
+
+def test_system_messages_are_system_text() -> None:
+    text = "replies:\n- match: {system: brief}\n  reply: {text: ok}\n"
+    [found] = play(text, heard(Message.system("Be brief."), ASKED))
+    assert found is not None
+
+
+def test_the_first_rule_that_matches_answers() -> None:
+    text = """
+replies:
+- match: {text: refund, nth: [1, 3]}
+  reply: {text: first or third}
+- match: {text: refund}
+  reply: {text: any other}
+"""
+    other = heard(Message.user("Hello"))
+    found = play(text, heard(ASKED), other, heard(ASKED), heard(ASKED), heard(ASKED))
+    assert [each and each.parts[0] for each in found] == [
+        Text("first or third"),
+        None,
+        Text("any other"),
+        Text("first or third"),
+        Text("any other"),
+    ]
+
+
+# ── Saying ───────────────────────────────────────────────────────────────────────────────────────
+
+EVERYTHING = """
+replies:
+- reply:
+    thinking: Let me see.
+    text: Looking it up.
+    tool_calls:
+    - {name: lookup, arguments: {order: 17, tags: [a, null, 1.5]}}
+    - {name: lookup, id: my_id}
+    pace: 20ms
+"""
+
+
+@every_wire
+def test_everything_is_said_in_the_words_of_the_wire(name: str) -> None:
+    answer = said(EVERYTHING, heard(ASKED, name=name))
+    assert (answer.stop, answer.pace) == ("tool_calls", 0.02)
+    reply = Reply(
+        id="r1",
+        model="m",
+        message=Message(role="assistant", parts=answer.parts),
+        stop=answer.stop,
+        usage=Usage(uncached=1, output=1),
+    )
+    codec = wire.get(name)
+    back = codec.read_reply(codec.write_reply(reply))
+    assert (back.text, back.stop) == ("Looking it up.", "tool_calls")
+    first, second = back.tool_calls
+    assert json.loads(first.arguments) == {"order": 17, "tags": ["a", None, 1.5]}
+    assert (second.id, second.arguments) == ("my_id", "{}")
+    thoughts = [part.text for part in back.message.parts if isinstance(part, Thinking)]
+    if name == "openai_chat":
+        # Not shown there, but billed.
+        assert (thoughts, answer.hidden > 0) == ([], True)
+    else:
+        assert (thoughts, answer.hidden) == (["Let me see."], 0)
+
+
+@every_wire
+def test_the_same_request_gets_the_same_ids(name: str) -> None:
+    assert said(EVERYTHING, heard(ASKED, name=name)) == said(EVERYTHING, heard(ASKED, name=name))
+
+
+@pytest.mark.parametrize(
+    "name, stop",
+    [
+        ("anthropic", "refusal"),
+        ("gemini", "refusal"),
+        ("openai_chat", "end"),
+        ("openai_responses", "end"),
+    ],
+)
+def test_a_refusal(name: str, stop: str) -> None:
+    answer = said("replies: [{reply: {refusal: No.}}]", heard(ASKED, name=name))
+    assert (answer.parts, answer.stop) == ((Refusal("No."),), stop)
+
+
+@pytest.mark.parametrize(
+    "written, params, expected",
+    [
+        ("text: Hello there", Params(), ("Hello there", "end", None)),
+        ("text: Hello there", Params(stop=("the",)), ("Hello ", "stop_sequence", "the")),
+        (
+            "{text: Hello there, stop: length}",
+            Params(stop=("the",)),
+            ("Hello there", "length", None),
+        ),
+        ("{text: Hello, stop: pause}", Params(), ("Hello", "pause", None)),
+        ("{text: Hello, stop_sequence: x}", Params(), ("Hello", "stop_sequence", "x")),
+    ],
+)
+def test_why_it_stops(written: str, params: Params, expected: tuple[str, str, str | None]) -> None:
+    """The request's own limits hold, unless the script says why it stops."""
+    written = written if written.startswith("{") else f"{{{written}}}"
+    answer = said(f"replies: [{{reply: {written}}}]", heard(ASKED, params=params))
+    assert isinstance(answer.parts[0], Text)
+    assert (answer.parts[0].text, answer.stop, answer.stop_sequence) == expected
+
+
+def test_the_limit_on_tokens_holds() -> None:
+    text = f"replies: [{{reply: {{text: {'word ' * 200}}}}}]"
+    answer = said(text, heard(ASKED, params=Params(max_tokens=5)))
+    assert answer.stop == "length"
+    assert isinstance(answer.parts[0], Text)
+    assert 0 < len(answer.parts[0].text) < 50
+
+
+# ── Checked when loaded ──────────────────────────────────────────────────────────────────────────
+
+
+def test_an_empty_file_says_nothing() -> None:
+    assert Script.decode("", "s") == Script()
+
+
+@pytest.mark.parametrize(
+    "text, line, reason",
+    [
+        ("replies:\n- match: {}\n", 2, "reply is missing"),
+        ("replies:\n- reply: {}\n", 2, "says nothing"),
+        ("replies:\n- reply: {pace: 1}\n", 2, "says nothing"),
+        ("replies:\n- reply: Hello\n", 2, "expected a mapping, found a text"),
+        ("replies:\n- reply:\n    txt: Hello\n", 3, "unknown field 'txt'"),
+        ("replies:\n- reply:\n    text: 17\n", 3, "expected a text, found a number"),
+        ("replies:\n- reply:\n    text: no\n", 3, "expected a text, found true or false"),
+        ("replies:\n- reply:\n    text: a\n    stop: tired\n", 4, "'tired' is none of end"),
+        ("replies:\n- reply:\n    text: a\n    stop: end\n    stop_sequence: b\n", 5, "goes with"),
+        ("replies:\n- reply:\n    text: a\n    pace: fast\n", 4, "'fast' is no time"),
+        ("replies:\n- reply:\n    tool_calls:\n    - arguments: {}\n", 4, "name is missing"),
+        (
+            "replies:\n- reply:\n    tool_calls:\n    - {name: f, arguments: [1]}\n",
+            4,
+            "arguments are a mapping",
+        ),
+        (
+            "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments:\n        a: 2026-01-01\n",
+            6,
+            "a date is nothing that JSON has",
+        ),
+        (
+            "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments:\n        a: .nan\n",
+            6,
+            "nothing that JSON has",
+        ),
+        (
+            "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments: {a: 1, a: 2}\n",
+            5,
+            "a is given twice",
+        ),
+        (
+            "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments: &a {b: *a}\n",
+            5,
+            "holds itself",
+        ),
+        ("replies:\n- match:\n    regex: '('\n  reply: {text: a}\n", 3, "no regular expression"),
+        ("replies:\n- match:\n    wire: opneai\n  reply: {text: a}\n", 3, "none of the wires"),
+        (
+            "replies:\n- match:\n    provider: opneai\n  reply: {text: a}\n",
+            3,
+            "none of the providers",
+        ),
+        ("replies:\n- match:\n    nth: first\n  reply: {text: a}\n", 3, "expected a number"),
+        ("answers: []\n", 1, "unknown field 'answers'"),
+        ("{}\n", 1, "replies is missing"),
+        ("replies:\n- reply: {text: 'a}\n", 3, "not YAML"),
+    ],
+)
+def test_a_script_is_checked_with_its_lines(text: str, line: int, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^script\.yaml:{line}: .*") as caught:
+        Script.decode(text, "script.yaml")
+    assert reason in caught.value.reason
+
+
+_YAML: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["replies", "match", "reply", "text", "nth"]), inner)
+    ),
+    max_leaves=10,
+)
+
+
+@given(_YAML)
+def test_no_value_breaks_the_decoder(value: Any) -> None:
+    """JSON is YAML. Whatever it is: a script, or our own error."""
+    with suppress(InvalidRequest):
+        assert isinstance(Script.decode(json.dumps({"replies": value}), "s"), Script)
+
+
+def test_the_documented_script_is_one() -> None:
+    from anaphora.emulator.core.replies import script
+
+    assert script.__doc__ is not None
+    example = script.__doc__[script.__doc__.index("    replies:") :]
+    example = example[: example.index("A rule without")]
+    rules = Script.decode(example, "doc").rules
+    assert [rule.match.nth for rule in rules] == [(), (), (2,)]
+    assert rules[0].reply.tool_calls[0].arguments == '{"order":17}'
