@@ -26,9 +26,9 @@ from anaphora.values import (
 )
 from anaphora.wire.fields import Failure, Fields
 
-from .naming import FORM, WIRE, camel, elements, named, nested
+from .naming import WIRE, camel, elements, named, nested
 from .parts import CONTENT_FIELDS, extras_of
-from .results import read_answer, same_answer
+from .results import read_response
 
 #: Fields that stand beside what a part is.
 _BESIDE = frozenset(
@@ -111,12 +111,9 @@ def _result(fields: Fields) -> Part | None:
     parts = [_medium(raw, f"{said.path}.parts[{at}]", said.failure) for at, raw in enumerate(media)]
     said.drop_nulls()
     extras = extras_of(said, "functionResponse", fields)
-    if response is None or response == b"null":
-        text, error = "", False
-    else:
-        text, error = read_answer(response)
-        if not same_answer(response, text, error):
-            extras = {**(extras or {}), FORM: '{"response":' + response.decode() + "}"}
+    text, error, form = read_response("null" if response is None else response.decode())
+    if form is not None:
+        extras = {**(extras or {}), **form}
     content: str | tuple[ResultPart, ...] = text
     if parts:
         # An empty object beside them says nothing of its own.

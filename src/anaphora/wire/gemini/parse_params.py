@@ -9,7 +9,7 @@ import msgspec
 
 from anaphora.prompt import OutputSchema, Params, Reasoning, ToolChoice
 from anaphora.values import Extras
-from anaphora.wire.fields import Fields
+from anaphora.wire.fields import UNREADABLE, Fields
 
 from .naming import FORM, WIRE, nested
 from .params import PLAIN, TIERS, labels_of
@@ -18,6 +18,43 @@ from .thinking import Thinks, is_level, read_thinking
 
 _KINDS: dict[str, Any] = {"top_k": int, "n": int, "seed": int}
 _MODES = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
+
+
+class _Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A generation config of plain values."""
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    candidate_count: int | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    stop_sequences: tuple[str, ...] | None = None
+
+
+_plain = msgspec.json.Decoder(_Plain | None).decode
+
+
+def plain_params(config: msgspec.Raw, stream: bool) -> Params | None:
+    """The parameters when there are no others than those of a plain config."""
+    try:
+        said = _plain(config) or _Plain()
+    except UNREADABLE:
+        return None
+    return Params(
+        max_tokens=said.max_output_tokens,
+        temperature=said.temperature,
+        top_p=said.top_p,
+        top_k=said.top_k,
+        n=said.candidate_count,
+        seed=said.seed,
+        presence_penalty=said.presence_penalty,
+        frequency_penalty=said.frequency_penalty,
+        stop=said.stop_sequences or (),
+        stream=stream,
+    )
 
 
 def read_params(fields: Fields, stream: bool) -> tuple[Params, Extras | None]:

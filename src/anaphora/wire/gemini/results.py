@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from anaphora.canonical import is_object, string
 from anaphora.errors import InvalidRequest
@@ -22,6 +23,18 @@ from .parts import Notices, around, has_made_id, said_as
 FindCall = Callable[[str], ToolCall | None]
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+#: What a member that is called `output` or `error` begins with; the last one begins an escape.
+MAY_BE_NAMED = "oe\\"
+
+
+class _Usual(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """What tools mostly answer with: one of the two."""
+
+    output: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+
+
+_usual = msgspec.json.Decoder(_Usual).decode
 
 
 def tool_result(part: ToolResult, notices: Notices, find: FindCall) -> bytes:
@@ -74,6 +87,39 @@ def read_answer(raw: bytes) -> tuple[str, bool]:
             is_text = inner[:1] == b'"'
             return msgspec.json.decode(inner, type=str) if is_text else inner.decode(), True
     return raw.decode(), False
+
+
+#: What an answer is: its text, whether the tool failed, and the form it came in where we would not
+#: put it that way.
+Answer = tuple[str, bool, Extras | None]
+
+
+def read_response(came: str) -> Answer:
+    """The value of `response`, whatever it is."""
+    if came[0] == "{" and came[1] == '"' and came[2] not in MAY_BE_NAMED:
+        return came, False, None  # an object that the tool gave as it is
+    return read_named(came)
+
+
+def read_named(came: str) -> Answer:
+    """The same where it may be an object with one of the two names."""
+    try:
+        said = _usual(came)
+    except UNREADABLE:
+        return ("", False, None) if came == "null" else _read_any(came)
+    output, error = said.output, said.error
+    if output is UNSET and error is not UNSET:
+        return error, True, None
+    if output is UNSET or error is not UNSET or output[:1] == "{":
+        return _read_any(came)
+    return output, False, None
+
+
+def _read_any(came: str) -> Answer:
+    raw = came.encode()
+    text, error = read_answer(raw)
+    form = None if same_answer(raw, text, error) else {FORM: '{"response":' + came + "}"}
+    return text, error, form
 
 
 def same_answer(raw: bytes, text: str, error: bool) -> bool:
