@@ -298,3 +298,25 @@ def test_a_request_needs_something_said(messages: list[Message]) -> None:
 def test_images_and_results_keep_their_place() -> None:
     parts = (Image(Url("i")), Text("what is it?"))
     assert messages_of(render([Message.user(*parts)])) == [("user", ["image", "what is it?"])]
+
+
+def test_a_system_message_does_not_end_the_history_where_dynamic_context_follows() -> None:
+    """Anthropic takes a system message before an answer or at the end, not before a user turn."""
+    ir = PromptIR(
+        segments=(
+            Segment.of(SegmentRole.CONVERSATION, Message.user("hello"), Message.system("be kind")),
+            Segment.of(SegmentRole.DYNAMIC_CONTEXT, Message.user("a summary")),
+        ),
+        dynamic_position="tail",
+    )
+    call = Call(ir=ir, model="claude-opus-5-5", params=Params(max_tokens=9))
+    rendered = anthropic.render(call, catalog.profile("anthropic", call.model))
+    body = anthropic.assemble(rendered, Plan()).body.join()
+    assert b'"role":"system"' not in body
+    again = anthropic.parse(body)
+    assert (
+        anthropic.assemble(
+            anthropic.render(again, catalog.profile("anthropic", call.model)), Plan()
+        ).body.join()
+        == body
+    )

@@ -247,7 +247,14 @@ def _unmoved(
 
 
 def _role_after(segments: tuple[Segment, ...], index: int) -> str | None:
-    """Who speaks after a segment. After the conversation it is the answer to come."""
-    if segments[index].role is SegmentRole.CONVERSATION or index + 1 == len(segments):
+    """Who speaks after a segment. After the conversation it is the answer to come, or the dynamic
+    context that was moved behind it; the volatile tail takes care of itself."""
+    if index + 1 == len(segments):
         return None
-    return segments[index + 1].messages[0].role
+    following = segments[index + 1]
+    if (
+        segments[index].role is SegmentRole.CONVERSATION
+        and following.role is not SegmentRole.DYNAMIC_CONTEXT
+    ):
+        return None
+    return following.messages[0].role
