@@ -19,6 +19,7 @@ from . import held, listing, stored, strict
 from .accounts import Accounts
 from .asked import Answer, Asked, whole
 from .billing import Billing, count_upto
+from .faults import KINDS
 from .generating import Generator, loaded
 from .ids import Ids
 from .journal import Entry, Journal
@@ -26,6 +27,13 @@ from .limits import Limits, Spent, headers
 from .options import Options
 from .prompts import Prompt, Prompts, members
 from .routes import Route, find
+
+#: Faults that come before the prompt is looked at: nothing is cached, and nothing billed.
+_TURNED_AWAY = frozenset(
+    name
+    for name in KINDS
+    if name.startswith("rate-limit") or name in ("spend-cap", "500", "503", "529")
+)
 
 
 class Engine:
@@ -39,7 +47,7 @@ class Engine:
         """Forgets everything but the options: caches, stored answers, the journal, the clock."""
         self.offset = 0.0
         self.journal = Journal(self.options.remembered)
-        self._count = 0
+        self._faults = self.options.faults.begin(self.options.seed)
         self._accounts = Accounts(self.options.keys)
         self._ids = Ids(self.options.seed)
         self._limits = Limits()
@@ -51,7 +59,6 @@ class Engine:
 
     def answer(self, asked: Asked) -> Answer:
         asked = msgspec.structs.replace(asked, at=asked.at + self.offset)
-        self._count += 1
         entry = self.journal.open(asked.at, asked.method, asked.path)
         entry.request_id = self._ids.request()
         route = find(asked.method, asked.path, asked.headers)
@@ -64,16 +71,24 @@ class Engine:
 
     def _at(self, asked: Asked, route: Route, entry: Entry) -> Answer:
         entry.provider, entry.wire, entry.operation = route.provider, route.wire, route.operation
-        spent = None
+        spent, fault = None, None
         try:
             workspace = self._accounts.of(asked, route).workspace
             entry.workspace = workspace
-            answer = self._operate(asked, route, workspace, entry)
+            fault = self._faults.next(asked, route.provider)
+            if fault is not None and fault.name in _TURNED_AWAY:
+                answer = whole(b"", wire=route.wire)
+            else:
+                answer = self._operate(asked, route, workspace, entry)
             spent = self._spend(asked, route, entry)
         except (Upstream, InvalidRequest) as problem:
             answer = self._refused(problem, route, entry)
         about = headers(route.wire, entry.request_id, spent, asked.at)
-        return msgspec.structs.replace(answer, headers={**answer.headers, **about})
+        answer = msgspec.structs.replace(answer, headers={**answer.headers, **about})
+        if fault is None:
+            return answer
+        entry.fault = fault.name
+        return fault.apply(answer)
 
     def _operate(self, asked: Asked, route: Route, workspace: str, entry: Entry) -> Answer:
         operation = route.operation

@@ -8,6 +8,8 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 
+from .faults import Faults
+
 _LATENCY = re.compile(r"(\d+(?:\.\d+)?)(ms|s)\Z")
 
 
@@ -36,5 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Those that answer; none named: all."""
     keys: frozenset[str] | None = None
     """The keys that are good; None: any is."""
+    faults: Faults = Faults()
+    """What goes wrong, and when; a request's own header may ask for more."""
     remembered: int = 1000
     """How many calls the journal keeps."""
