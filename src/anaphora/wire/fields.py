@@ -149,6 +149,18 @@ class Fields:
         raw = self._fields.pop(name, None)
         return None if raw is None else bytes(raw)
 
+    def look(self, name: str) -> bytes | None:
+        """A field as it came, without crossing it off; None when it is missing."""
+        raw = self._fields.get(name)
+        return None if raw is None else bytes(raw)
+
+    def before(self, name: str) -> bytes:
+        """What stands before a field's value in `rest`."""
+        members = list(self._fields.items())
+        ahead = members[: [key for key, _ in members].index(name)]
+        said = b"".join(string(key) + b":" + bytes(raw) + b"," for key, raw in ahead)
+        return said + string(name) + b":"
+
     def put(self, name: str, raw: bytes) -> None:
         """What is left of a field that was taken, for the rest."""
         self._fields[name] = msgspec.Raw(raw)

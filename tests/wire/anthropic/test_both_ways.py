@@ -384,3 +384,17 @@ def test_whatever_comes_in_only_our_errors_come_out(data: bytes) -> None:
         reader = anthropic.reader()
         events = reader.feed(name + b"data: " + data + b"\n\n") + reader.close()
         assert isinstance(events[-1], ReplyEnd | ReplyFail)
+
+
+def test_a_marker_inside_a_tool_result_leaves_its_fields_where_they_stood() -> None:
+    block = '{"type":"text","text":"a"%s}'
+    result = '{"type":"tool_result","tool_use_id":"t","content":[%s],"is_error":true}'
+    request = '{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[%s]}]}'
+    marker = ',"cache_control":{"type":"ephemeral"}'
+    one, other = (
+        anthropic.split((request % (result % (block % said))).encode()) for said in ("", marker)
+    )
+    assert one.data() == other.data()
+    (mark,) = other.marks
+    assert mark.splice is not None
+    assert other.chunk(mark.chunk).data[mark.splice :].startswith(b'}],"is_error":true}')

@@ -166,10 +166,8 @@ def _content(raw: bytes, path: str) -> list[_Cut]:
 
 def _result(data: bytes, path: str) -> tuple[bytes, list[tuple[int, Ttl]]]:
     """A tool result whose inner blocks carry no markers any more, and where those stood."""
-    if b"cache_control" not in data:
-        return data, []
     fields = Fields(data, path, bad_request)
-    content = fields.raw("content")
+    content = fields.look("content")
     if content is None or content[:1] != b"[":
         return data, []
     blocks, marks = [], []
@@ -178,10 +176,10 @@ def _result(data: bytes, path: str) -> tuple[bytes, list[tuple[int, Ttl]]]:
         blocks.append(bare)
         if ttl is not None:
             marks.append((index, ttl))
-    rest = fields.rest()
-    opening = b"{" + rest + b',"content":['
+    opening = b"{" + fields.before("content") + b"["
     ends = [len(opening + b",".join(blocks[: index + 1])) - 1 for index, _ in marks]
-    whole = opening + b",".join(blocks) + b"]}"
+    fields.put("content", b"[" + b",".join(blocks) + b"]")
+    whole = b"{" + fields.rest() + b"}"
     return whole, [(end, ttl) for end, (_, ttl) in zip(ends, marks, strict=True)]
 
 
