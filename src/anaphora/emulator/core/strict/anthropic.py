@@ -14,6 +14,8 @@ from .paths import refused_at
 
 #: PROVIDERS.md, section 1: a body of at most 32 MB; the larger reading of it.
 LIMIT_BYTES = 32 * 1024 * 1024
+_NONE = frozenset[str]()
+_SAMPLING = frozenset(known.SAMPLING)
 _EXTRA = "Extra inputs are not permitted"
 
 
@@ -44,26 +46,29 @@ def required(case: Case) -> Upstream | None:
 def unknown_fields(case: Case) -> Upstream | None:
     beta = _has_betas(case)
     top = (known.TOP, known.BETA_TOP) if beta else (known.TOP,)
-    if (field := unknown(case.body, *top, frozenset(known.SAMPLING))) is not None:
+    if (field := unknown(case.body, *top, _SAMPLING)) is not None:
         return refused_at(field, _EXTRA)
     for at, tool in objects(case.body.get("tools")):
         if tool.get("type") in (None, "custom") and (field := unknown(tool, known.CUSTOM_TOOL)):
             return refused_at(f"tools.{at}.custom.{field}", _EXTRA)
     for at, block in objects(case.body.get("system")):
-        if field := unknown(block, known.BLOCKS["text"] | {"type"}):
+        if field := unknown(block, known.BLOCKS["text"]):
             return refused_at(f"system.{at}.{field}", _EXTRA)
     message_fields = known.MESSAGE | known.BETA_MESSAGE if beta else known.MESSAGE
     for at, message in objects(case.body.get("messages")):
         if (field := unknown(message, message_fields)) is not None:
             return refused_at(f"messages.{at}.{field}", _EXTRA)
         for place, block in objects(message.get("content")):
-            if (error := _block_fields(block, f"messages.{at}.content.{place}")) is not None:
+            if (error := _block_fields(block, at, place)) is not None:
                 return error
     return None
 
 
-def _block_fields(block: Object, path: str) -> Upstream | None:
+def _block_fields(block: Object, message: int, place: int) -> Upstream | None:
     kind = block.get("type")
+    if isinstance(kind, str) and block.keys() <= known.BLOCKS.get(kind, _NONE):
+        return None
+    path = f"messages.{message}.content.{place}"
     if not isinstance(kind, str):
         return refused_at(f"{path}.type", "Field required")
     fields = known.BLOCKS.get(kind)
@@ -72,11 +77,8 @@ def _block_fields(block: Object, path: str) -> Upstream | None:
             return None
         reason = f"Input tag '{kind}' found using 'type' does not match any of the expected tags"
         return refused_at(path, reason)
-    field = unknown(block, fields, _TYPE)
+    field = unknown(block, fields)
     return None if field is None else refused_at(f"{path}.{kind}.{field}", _EXTRA)
-
-
-_TYPE = frozenset({"type"})
 
 
 def roles(case: Case) -> Upstream | None:
@@ -92,7 +94,7 @@ def roles(case: Case) -> Upstream | None:
         return None  # what came before is with the provider
     if said[0] == "assistant":
         return refused_at("messages", 'first message must use the "user" role')
-    for at, role in enumerate(said):
+    for at, role in enumerate(said) if "system" in said else ():
         before = next((other for other in reversed(said[:at]) if other != "system"), None)
         after = next((other for other in said[at + 1 :] if other != "system"), "assistant")
         if role == "system" and (before, after) != ("user", "assistant"):
@@ -114,6 +116,8 @@ def tool_pairs(case: Case) -> Upstream | None:
     Consecutive messages of one role are one turn [A]. anthropics/claude-code#2697, #5989;
     decocms/studio#1803.
     """
+    if b"tool_use" not in case.asked.body:
+        return None  # a result has `tool_use_id`
     called: dict[str, int] = {}
     for number, (_, blocks) in enumerate(_turns(case)):
         answers = [each for each in blocks if _is(each[2], "tool_result")]
@@ -266,10 +270,7 @@ CHECKS = (
     limits,
     roles,
     tool_pairs,
-    markers.form,
-    markers.count,
-    markers.order,
-    markers.automatic,
+    markers.check,
     prewarm,
     features,
     overflow,

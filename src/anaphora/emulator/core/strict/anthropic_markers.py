@@ -56,15 +56,24 @@ def _blocks(content: Any, path: str, nested: bool = False) -> Iterator[Place]:
         yield Place(here, block, nested)
 
 
-def marked(case: Case) -> list[Place]:
-    return [place for place in places(case) if place.marker is not None]
+def check(case: Case) -> Upstream | None:
+    if b'"cache_control"' not in case.asked.body:
+        return None  # which is so nearly always, and places are many
+    every = list(places(case))
+    marked = [place for place in every if place.marker is not None]
+    return (
+        form(case, marked)
+        or _too_many(case, len(marked))
+        or order(case, marked)
+        or automatic(case, every, len(marked))
+    )
 
 
-def form(case: Case) -> Upstream | None:
+def form(case: Case, marked: list[Place]) -> Upstream | None:
     """Source: CacheControlEphemeralParam; empty text: askalf/dario#1066. Thinking has no such
     field at all, which the check of fields says."""
     top = case.body.get("cache_control")
-    found = [(place.path, place.marker) for place in marked(case)]
+    found = [(place.path, place.marker) for place in marked]
     if top is not None:
         found.append(("", top))
     for path, marker in found:
@@ -75,19 +84,15 @@ def form(case: Case) -> Upstream | None:
             return refused_at(f"{field}.type", "Input should be 'ephemeral'")
         if marker.get("ttl") not in (None, *case.rules.ttls.value):
             return refused_at(f"{field}.ttl", "Input should be '5m' or '1h'")
-    for place in marked(case):
+    for place in marked:
         if place.is_empty_text:
             reason = "cache_control cannot be set for empty text blocks"
             return refused_at(f"{place.path}.text", reason)
     return None
 
 
-def count(case: Case) -> Upstream | None:
-    """anthropics/claude-code#8901, with the number found."""
-    return _too_many(case, len(marked(case)))
-
-
 def _too_many(case: Case, found: int) -> Upstream | None:
+    """anthropics/claude-code#8901, with the number found."""
     most = case.rules.slots.value
     if found <= most:
         return None
@@ -95,11 +100,11 @@ def _too_many(case: Case, found: int) -> Upstream | None:
     return refused_at("", reason)
 
 
-def order(case: Case) -> Upstream | None:
+def order(case: Case, marked: list[Place]) -> Upstream | None:
     """A longer lifetime may not follow a shorter one: cnighswonger/claude-code-cache-fix#44."""
     if not case.rules.longer_ttl_first.value:
         return None
-    sequence = [(place.path, _ttl(case, place.marker)) for place in marked(case)]
+    sequence = [(place.path, _ttl(case, place.marker)) for place in marked]
     top = case.body.get("cache_control")
     if top is not None:
         sequence.append(("", _ttl(case, top)))  # it stands behind all others
@@ -117,19 +122,19 @@ def order(case: Case) -> Upstream | None:
     return None
 
 
-def automatic(case: Case) -> Upstream | None:
+def automatic(case: Case, every: list[Place], count: int) -> Upstream | None:
     """`cache_control` of the whole request takes a slot of its own, unless the block that it
     lands on is marked for as long already (PROVIDERS.md, caching)."""
     top = case.body.get("cache_control")
     clashes = case.rules.automatic_refused
     if top is None or clashes is None:
         return None
-    last = next((place for place in reversed(list(places(case))) if place.takes_one), None)
+    last = next((place for place in reversed(every) if place.takes_one), None)
     if last is None:
         return None
     if last.marker is None:
         slots_full = "slots_full" in clashes.value
-        return _too_many(case, len(marked(case)) + 1) if slots_full else None
+        return _too_many(case, count + 1) if slots_full else None
     if "other_ttl" in clashes.value and _ttl(case, last.marker) != _ttl(case, top):
         return refused_at("cache_control", f"{last.path} is marked with another ttl")
     return None

@@ -10,7 +10,6 @@ from .known import openai as known
 
 #: How many answers may be asked for: thisisartium/continuous-alignment-testing#25.
 MOST_ANSWERS = 128
-_TYPE = frozenset({"type"})
 
 
 def required(case: Case) -> Upstream | None:
@@ -33,7 +32,7 @@ def unknown_fields(case: Case) -> Upstream | None:
             return openai.unknown_parameter(f"messages[{at}].{field}")
         for place, part in objects(message.get("content")):
             fields = known.PARTS.get(str(part.get("type")))
-            if fields is not None and (field := unknown(part, fields, _TYPE)) is not None:
+            if fields is not None and (field := unknown(part, fields)) is not None:
                 return openai.unknown_parameter(f"messages[{at}].content[{place}].{field}")
     return None
 

@@ -11,7 +11,6 @@ from . import openai
 from .case import Case, inside, objects, rejected, unknown, window
 from .known import openai as known
 
-_TYPE = frozenset({"type"})
 #: Fields of Chat Completions that are somewhere else here: mkht/PSOpenAI#44.
 _MOVED = {"response_format": "text.format"}
 
@@ -28,7 +27,7 @@ def unknown_fields(case: Case) -> Upstream | None:
         return openai.unknown_parameter(field_found)
     for at, item in objects(case.body.get("input")):
         fields = known.ITEMS.get(_kind(item))
-        if fields is not None and (name := unknown(item, fields, _TYPE)) is not None:
+        if fields is not None and (name := unknown(item, fields)) is not None:
             return openai.unknown_parameter(f"input[{at}].{name}")
     return None
 

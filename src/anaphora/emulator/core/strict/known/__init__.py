@@ -5,3 +5,8 @@ from __future__ import annotations
 
 def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
+
+
+def typed(table: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    """A table by type; each has the field that says so."""
+    return {kind: fields | {"type"} for kind, fields in table.items()}

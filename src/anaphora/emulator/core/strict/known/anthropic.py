@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from . import words
+from . import typed, words
 
 #: MessageCreateParams.
 TOP = words(
@@ -28,25 +28,27 @@ CUSTOM_TOOL = words(
     "input_examples input_schema name strict type"
 )
 
-#: A block's, by its type, besides `type` itself: ContentBlockParam.
-BLOCKS: dict[str, frozenset[str]] = {
-    "text": words("cache_control citations text"),
-    "image": words("cache_control source transformations"),
-    "document": words("cache_control citations context source title"),
-    "search_result": words("cache_control citations content source title"),
-    "thinking": words("signature thinking"),
-    "redacted_thinking": words("data"),
-    "tool_use": words("cache_control caller id input name toolset_name"),
-    "tool_result": words("cache_control content is_error tool_use_id toolset_name"),
-    "server_tool_use": words("cache_control caller id input name"),
-    "web_search_tool_result": words("cache_control caller content tool_use_id"),
-    "web_fetch_tool_result": words("cache_control caller content tool_use_id"),
-    "code_execution_tool_result": words("cache_control content tool_use_id"),
-    "bash_code_execution_tool_result": words("cache_control content tool_use_id"),
-    "text_editor_code_execution_tool_result": words("cache_control content tool_use_id"),
-    "tool_search_tool_result": words("cache_control content tool_use_id"),
-    "container_upload": words("cache_control file_id"),
-}
+#: A block's, by its type: ContentBlockParam.
+BLOCKS: dict[str, frozenset[str]] = typed(
+    {
+        "text": words("cache_control citations text"),
+        "image": words("cache_control source transformations"),
+        "document": words("cache_control citations context source title"),
+        "search_result": words("cache_control citations content source title"),
+        "thinking": words("signature thinking"),
+        "redacted_thinking": words("data"),
+        "tool_use": words("cache_control caller id input name toolset_name"),
+        "tool_result": words("cache_control content is_error tool_use_id toolset_name"),
+        "server_tool_use": words("cache_control caller id input name"),
+        "web_search_tool_result": words("cache_control caller content tool_use_id"),
+        "web_fetch_tool_result": words("cache_control caller content tool_use_id"),
+        "code_execution_tool_result": words("cache_control content tool_use_id"),
+        "bash_code_execution_tool_result": words("cache_control content tool_use_id"),
+        "text_editor_code_execution_tool_result": words("cache_control content tool_use_id"),
+        "tool_search_tool_result": words("cache_control content tool_use_id"),
+        "container_upload": words("cache_control file_id"),
+    }
+)
 #: Blocks that only BetaContentBlockParam has.
 BETA_BLOCKS = words(
     "advisor_tool_result compaction fallback mcp_tool_listing mcp_tool_result mcp_tool_use "

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from . import words
+from . import typed, words
 
 #: chat.CompletionCreateParams.
 CHAT = words(
@@ -24,15 +24,17 @@ MESSAGES: dict[str, frozenset[str]] = {
     "tool": words("content role tool_call_id"),
     "function": words("content name role"),
 }
-#: A content part's, by its type, besides `type` itself: ChatCompletionContentPartParam, and what
+#: A content part's, by its type: ChatCompletionContentPartParam, and what
 #: an assistant's message may have.
-PARTS: dict[str, frozenset[str]] = {
-    "text": words("prompt_cache_breakpoint text"),
-    "image_url": words("image_url prompt_cache_breakpoint"),
-    "input_audio": words("input_audio prompt_cache_breakpoint"),
-    "file": words("file prompt_cache_breakpoint"),
-    "refusal": words("refusal"),
-}
+PARTS: dict[str, frozenset[str]] = typed(
+    {
+        "text": words("prompt_cache_breakpoint text"),
+        "image_url": words("image_url prompt_cache_breakpoint"),
+        "input_audio": words("input_audio prompt_cache_breakpoint"),
+        "file": words("file prompt_cache_breakpoint"),
+        "refusal": words("refusal"),
+    }
+)
 
 #: responses.ResponseCreateParams.
 RESPONSES = words(
@@ -42,40 +44,42 @@ RESPONSES = words(
     "reasoning safety_identifier service_tier store stream stream_options temperature text "
     "tool_choice tools top_logprobs top_p truncation user"
 )
-#: An input item's, by its type, besides `type` itself: ResponseInputItemParam.
-ITEMS: dict[str, frozenset[str]] = {
-    "message": words("content id phase role status"),
-    "file_search_call": words("id queries results status"),
-    "computer_call": words("action actions call_id id pending_safety_checks status"),
-    "computer_call_output": words("acknowledged_safety_checks call_id id output status"),
-    "web_search_call": words("action id status"),
-    "function_call": words("arguments async call_id caller id name namespace status"),
-    "function_call_output": words("call_id caller id name namespace output status"),
-    "tool_search_call": words("arguments call_id execution id status"),
-    "tool_search_output": words("call_id execution id status tools"),
-    "additional_tools": words("id role tools"),
-    "configuration_update": words("id reasoning text"),
-    "reasoning": words("content encrypted_content id status summary"),
-    "compaction": words("encrypted_content id"),
-    "image_generation_call": words(
-        "action background error id output_format quality result revised_prompt size status "
-        "svg_usage"
-    ),
-    "code_interpreter_call": words("code container_id id outputs status"),
-    "local_shell_call": words("action call_id id status"),
-    "local_shell_call_output": words("id output status"),
-    "shell_call": words("action call_id caller environment id status"),
-    "shell_call_output": words("call_id caller id max_output_length output status"),
-    "apply_patch_call": words("call_id caller id operation status"),
-    "apply_patch_call_output": words("call_id caller id output status"),
-    "mcp_list_tools": words("error id server_label tools"),
-    "mcp_approval_request": words("arguments id name server_label"),
-    "mcp_approval_response": words("approval_request_id approve id reason"),
-    "mcp_call": words("approval_request_id arguments error id name output server_label status"),
-    "custom_tool_call_output": words("call_id caller id output"),
-    "custom_tool_call": words("async call_id caller id input name namespace"),
-    "compaction_trigger": words("id"),
-    "item_reference": words("id"),
-    "program": words("call_id code fingerprint id"),
-    "program_output": words("call_id id result status"),
-}
+#: An input item's, by its type: ResponseInputItemParam.
+ITEMS: dict[str, frozenset[str]] = typed(
+    {
+        "message": words("content id phase role status"),
+        "file_search_call": words("id queries results status"),
+        "computer_call": words("action actions call_id id pending_safety_checks status"),
+        "computer_call_output": words("acknowledged_safety_checks call_id id output status"),
+        "web_search_call": words("action id status"),
+        "function_call": words("arguments async call_id caller id name namespace status"),
+        "function_call_output": words("call_id caller id name namespace output status"),
+        "tool_search_call": words("arguments call_id execution id status"),
+        "tool_search_output": words("call_id execution id status tools"),
+        "additional_tools": words("id role tools"),
+        "configuration_update": words("id reasoning text"),
+        "reasoning": words("content encrypted_content id status summary"),
+        "compaction": words("encrypted_content id"),
+        "image_generation_call": words(
+            "action background error id output_format quality result revised_prompt size status "
+            "svg_usage"
+        ),
+        "code_interpreter_call": words("code container_id id outputs status"),
+        "local_shell_call": words("action call_id id status"),
+        "local_shell_call_output": words("id output status"),
+        "shell_call": words("action call_id caller environment id status"),
+        "shell_call_output": words("call_id caller id max_output_length output status"),
+        "apply_patch_call": words("call_id caller id operation status"),
+        "apply_patch_call_output": words("call_id caller id output status"),
+        "mcp_list_tools": words("error id server_label tools"),
+        "mcp_approval_request": words("arguments id name server_label"),
+        "mcp_approval_response": words("approval_request_id approve id reason"),
+        "mcp_call": words("approval_request_id arguments error id name output server_label status"),
+        "custom_tool_call_output": words("call_id caller id output"),
+        "custom_tool_call": words("async call_id caller id input name namespace"),
+        "compaction_trigger": words("id"),
+        "item_reference": words("id"),
+        "program": words("call_id code fingerprint id"),
+        "program_output": words("call_id id result status"),
+    }
+)
