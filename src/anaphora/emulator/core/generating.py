@@ -20,6 +20,7 @@ from .journal import Called, Entry, Journal
 from .options import Latency, Options
 from .prompts import Prompt, Prompts, members
 from .replies import Said, invent, tokens_of
+from .replies.heard import Heard
 from .routes import Route
 from .saying import as_array, say_stream, say_whole
 
@@ -36,11 +37,12 @@ class Generator:
         self._prompts = prompts
         self._ids = ids
         self._journal = journal
+        self._player = options.script.begin()
 
     def answer(
         self, asked: Asked, route: Route, workspace: str, prompt: Prompt, entry: Entry
     ) -> Answer:
-        said = self._said(route, prompt)
+        said = self._said(asked, route, prompt, entry)
         stream = _streams(asked, route, prompt)
         latency = _paced(self._options.latency, said)
         bill = self._bill(asked, route, workspace, prompt, said, stream, latency)
@@ -66,13 +68,27 @@ class Generator:
             self._prompts.responses.keep(workspace, reply.id, prompt.items, response)
         return self._spoken(asked, route, reply, stream, latency)
 
-    def _said(self, route: Route, prompt: Prompt) -> Said:
+    def _said(self, asked: Asked, route: Route, prompt: Prompt, entry: Entry) -> Said:
         # Nothing but the prompt and its parameters: streamed or not, it is the same answer.
-        asked = blake3(prompt.rendered.data())
+        digest = blake3(prompt.rendered.data())
         for name, value in prompt.rendered.envelope.knobs:
-            asked.update(name.encode() + b"\0" + value)
-        seed = b"%d" % self._options.seed
-        return invent(prompt.call, route.wire, prompt.facts.profile, seed, asked.digest())
+            digest.update(name.encode() + b"\0" + value)
+        seeds = b"%d" % self._options.seed, digest.digest()
+        profile = prompt.facts.profile
+        if self._options.script.rules and not prompt.call.ir.cache.prewarm:
+            heard = Heard(
+                call=prompt.call,
+                wire=route.wire,
+                provider=route.provider,
+                profile=profile,
+                path=asked.path,
+                seeds=seeds,
+            )
+            said = self._player.next(heard)
+            if said is not None:
+                entry.scripted = True
+                return said
+        return invent(prompt.call, route.wire, profile, *seeds)
 
     def _bill(
         self,

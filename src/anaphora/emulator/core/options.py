@@ -9,6 +9,7 @@ import msgspec
 from anaphora.errors import InvalidRequest
 
 from .faults import Faults
+from .replies.script import Script
 
 _LATENCY = re.compile(r"(\d+(?:\.\d+)?)(ms|s)\Z")
 
@@ -38,6 +39,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Those that answer; none named: all."""
     keys: frozenset[str] | None = None
     """The keys that are good; None: any is."""
+    script: Script = Script()
+    """What is answered; what it does not match is answered with something invented."""
     faults: Faults = Faults()
     """What goes wrong, and when; a request's own header may ask for more."""
     remembered: int = 1000

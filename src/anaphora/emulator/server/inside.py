@@ -41,12 +41,16 @@ def inside(engine: Engine) -> Starlette:
         told = engine.journal.told(None if last is None else int(last))
         return _json({"now": time.time() + engine.offset, "requests": told})
 
-    async def reset(request: Request) -> Response:  # noqa: ARG001
+    async def reset(request: Request) -> Response:
+        if _is_foreign(request):
+            return _wrong("only pages of this server may do that", 403)
         engine.reset()
         return _json({"reset": True})
 
     async def clock(request: Request) -> Response:
         if request.method == "POST":
+            if _is_foreign(request):
+                return _wrong("only pages of this server may do that", 403)
             try:
                 moved = msgspec.json.decode(await request.body(), type=Moved)
             except msgspec.DecodeError as problem:
@@ -77,6 +81,12 @@ def _json(value: Any) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
-def _wrong(reason: str) -> Response:
+def _wrong(reason: str, status: int = 400) -> Response:
     body = msgspec.json.encode({"error": reason})
-    return Response(body, status_code=400, media_type="application/json")
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def _is_foreign(request: Request) -> bool:
+    """A browser says which page asks; programs say nothing."""
+    origin = request.headers.get("origin")
+    return origin is not None and origin.partition("//")[2] != request.headers.get("host")
