@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -734,3 +735,40 @@ def test_other_hosts_refuse_what_the_catalog_says(feature: Feature, asking: dict
     error = strict.check(asked, "openai_chat", "deepseek", call, None, rules, profile)
     assert isinstance(error, errors.RequestRejected)
     assert error.param == list(asking)[-1]
+
+
+def mutants(value: Any) -> Iterator[Any]:
+    """The same request with one value of it, anywhere, replaced by something odd."""
+    yield from ({}, [], [[]], "x", 0, -1.5, True, None)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from ({**value, key: mutant} for mutant in mutants(inner))
+    if isinstance(value, list):
+        for at, inner in enumerate(value):
+            yield from ([*value[:at], mutant, *value[at + 1 :]] for mutant in mutants(inner))
+
+
+@pytest.mark.parametrize(
+    "name, bodies",
+    [
+        ("anthropic", [row[1] for row in (*ANTHROPIC, *ANTHROPIC_TAKES)]),
+        ("openai_chat", [row[1] for row in CHAT]),
+        ("openai_responses", [row[1] for row in RESPONSES]),
+        ("gemini", [row[1] for row in GEMINI]),
+        (
+            "ollama",
+            [ollama({**HI, "images": ["aGk="], "tool_calls": [{"function": {"arguments": {}}}]})],
+        ),
+    ],
+)
+def test_a_request_of_any_form_gets_an_answer(name: str, bodies: list[Any]) -> None:
+    """An error of the provider's, or none; never one of ours."""
+    provider, model = wire.PROVIDERS[name], MODELS[name]
+    rules, profile = catalog.rules(provider, model, name), catalog.profile(provider, model)
+    for mutant in (mutant for body in bodies for mutant in mutants(body)):
+        headers = {"anthropic-version": "2026-10-21"}
+        asked = Asked(
+            method="POST", path=PATHS[name], headers=headers, body=json.dumps(mutant).encode()
+        )
+        error = strict.check(asked, name, provider, None, None, rules, profile)
+        assert error is None or wire.get(name).write_error(error)[0] in (400, 413)

@@ -8,7 +8,7 @@ from anaphora import errors
 from anaphora.errors import Upstream
 
 from . import anthropic_markers as markers
-from .case import Case, Object, inside, objects, unknown, window
+from .case import Case, Object, inside, objects, unknown, window, word
 from .known import anthropic as known
 from .paths import refused_at
 
@@ -121,14 +121,14 @@ def tool_pairs(case: Case) -> Upstream | None:
     called: dict[str, int] = {}
     for number, (_, blocks) in enumerate(_turns(case)):
         answers = [each for each in blocks if _is(each[2], "tool_result")]
-        answered = {block.get("tool_use_id") for _, _, block in answers}
+        answered = {word(block.get("tool_use_id")) for _, _, block in answers}
         if missing := [call_id for call_id in called if call_id not in answered]:
             return _unanswered(called, missing)
         continued = number == 0 and "thread" in case.body
         for at, place, block in answers:
-            if not continued and block.get("tool_use_id") not in called:
+            if not continued and word(block.get("tool_use_id")) not in called:
                 return _uncalled(f"messages.{at}.content.{place}", block.get("tool_use_id"))
-        called = {str(block.get("id")): at for at, _, block in blocks if _is(block, "tool_use")}
+        called = {word(block.get("id")): at for at, _, block in blocks if _is(block, "tool_use")}
     return _unanswered(called, list(called)) if called else None
 
 

@@ -52,6 +52,11 @@ def objects(value: Any) -> Iterator[tuple[int, Object]]:
                 yield at, item
 
 
+def word(value: Any) -> str:
+    """A name or an id; what is no text is told as what it is, and compares."""
+    return value if isinstance(value, str) else str(value)
+
+
 def inside(body: Mapping[str, Any], *keys: str) -> Any:
     """What stands at the end of these keys; None where there is nothing."""
     value: Any = body

@@ -7,7 +7,7 @@ from typing import Any
 from anaphora import errors
 from anaphora.errors import Upstream
 
-from .case import Case, inside, objects, rejected
+from .case import Case, inside, objects, rejected, word
 
 
 def missing(param: str) -> Upstream:
@@ -85,16 +85,16 @@ def tool_choice(case: Case) -> Upstream | None:
         )
         return rejected(message, param="tool_choice")
     named = inside(choice, "function", "name") or inside(choice, "name")
-    if inside(choice, "type") != "function" or named is None or named in _names(tools):
+    if inside(choice, "type") != "function" or named is None or word(named) in _names(tools):
         return None
     return rejected(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
 
 
-def _names(tools: Any) -> set[Any]:
+def _names(tools: Any) -> set[str]:
     """What functions are called: on Chat inside `function`, on Responses, and in its namespaces,
     at the tool itself."""
-    found: set[Any] = set()
+    found: set[str] = set()
     for _, tool in objects(tools):
-        found |= {tool.get("name"), inside(tool, "function", "name")}
+        found |= {word(tool.get("name")), word(inside(tool, "function", "name"))}
         found |= _names(tool.get("tools"))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anaphora.errors import Upstream
 
 from . import openai
-from .case import Case, Object, inside, objects, rejected, unknown, window
+from .case import Case, Object, inside, objects, rejected, unknown, window, word
 from .known import openai as known
 
 #: How many answers may be asked for: thisisartium/continuous-alignment-testing#25.
@@ -27,11 +27,11 @@ def unknown_fields(case: Case) -> Upstream | None:
     if (field := unknown(case.body, known.CHAT)) is not None:
         return openai.unknown_parameter(field)
     for at, message in objects(case.body.get("messages")):
-        fields = known.MESSAGES.get(str(message.get("role")))
+        fields = known.MESSAGES.get(word(message.get("role")))
         if fields is not None and (field := unknown(message, fields)) is not None:
             return openai.unknown_parameter(f"messages[{at}].{field}")
         for place, part in objects(message.get("content")):
-            fields = known.PARTS.get(str(part.get("type")))
+            fields = known.PARTS.get(word(part.get("type")))
             if fields is not None and (field := unknown(part, fields)) is not None:
                 return openai.unknown_parameter(f"messages[{at}].content[{place}].{field}")
     return None
@@ -42,7 +42,7 @@ def roles(case: Case) -> Upstream | None:
         role = message.get("role")
         if role is None:
             return openai.missing(f"messages[{at}].role")
-        if role not in known.MESSAGES:
+        if word(role) not in known.MESSAGES:
             *others, last = (f"'{each}'" for each in known.MESSAGES)
             told = f"Supported values are: {', '.join(others)}, and {last}."
             message_text = f"Invalid value: '{role}'. {told}"
@@ -59,9 +59,9 @@ def tool_messages(case: Case) -> Upstream | None:
             call_id = message.get("tool_call_id")
             if not call_id:
                 return _without_id(at)
-            if call_id not in answerable:
+            if word(call_id) not in answerable:
                 return _without_call(at)
-            open_calls = [each for each in open_calls if each != call_id]
+            open_calls = [each for each in open_calls if each != word(call_id)]
             continue
         if open_calls:
             return _unanswered(at, open_calls)
@@ -71,7 +71,7 @@ def tool_messages(case: Case) -> Upstream | None:
 
 
 def _calls(message: Object) -> list[str]:
-    return [str(call.get("id")) for _, call in objects(message.get("tool_calls"))]
+    return [word(call.get("id")) for _, call in objects(message.get("tool_calls"))]
 
 
 def _without_id(at: int) -> Upstream:

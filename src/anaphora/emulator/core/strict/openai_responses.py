@@ -8,7 +8,7 @@ from anaphora import errors
 from anaphora.errors import Upstream
 
 from . import openai
-from .case import Case, inside, objects, rejected, unknown, window
+from .case import Case, inside, objects, rejected, unknown, window, word
 from .known import openai as known
 
 #: Fields of Chat Completions that are somewhere else here: mkht/PSOpenAI#44.
@@ -45,12 +45,12 @@ def tool_pairs(case: Case) -> Upstream | None:
     with the provider. continuedev/continue#10092, bytedance/trae-agent#245."""
     items = [item for _, item in objects(case.body.get("input"))]
     # A tool search, too, may be answered with a function's output.
-    called = {item.get("call_id") for item in items if _kind(item).endswith("_call")}
-    answered = {item.get("call_id") for item in items if not _kind(item).endswith("_call")}
+    called = {word(item.get("call_id")) for item in items if _kind(item).endswith("_call")}
+    answered = {word(item.get("call_id")) for item in items if not _kind(item).endswith("_call")}
     stored = case.body.get("previous_response_id") or case.body.get("conversation")
     held = stored or any(_kind(item) == "item_reference" for item in items)
     for item in items:
-        kind, call_id = _kind(item), item.get("call_id")
+        kind, call_id = _kind(item), word(item.get("call_id"))
         if kind == "function_call_output" and not held and call_id not in called:
             told = f"No tool call found for function call output with call_id {call_id}."
             return rejected(told, param="input")
@@ -62,11 +62,11 @@ def tool_pairs(case: Case) -> Upstream | None:
 def reasoning_followed(case: Case) -> Upstream | None:
     """A recorded 400: a reasoning item belongs to the item the model gave behind it, which has an
     id or is a call; a plain message of the assistant's is not that."""
-    items = list(objects(case.body.get("input")))
-    for at, item in items:
+    items = [item for _, item in objects(case.body.get("input"))]
+    for at, item in enumerate(items):
         if _kind(item) != "reasoning" or not item.get("id"):
             continue
-        behind = items[at + 1][1] if at + 1 < len(items) else None
+        behind = items[at + 1] if at + 1 < len(items) else None
         if behind is None or (_kind(behind) == "message" and not behind.get("id")):
             told = f"Item '{item['id']}' of type 'reasoning' was provided without its required"
             return rejected(f"{told} following item.", param="input")
