@@ -31,7 +31,7 @@ def command(
     seed: int,
     latency: str,
 ) -> None:
-    """Serve every provider on this machine: cached, billed and refused like the real one.
+    """Serve every provider here, cached and billed alike.
 
     Anthropic, OpenAI, Gemini and Ollama answer at their own paths, and everybody under the name of
     the provider: http://127.0.0.1:8787/deepseek stands for https://api.deepseek.com. Any key will
