@@ -121,7 +121,8 @@ class Engine:
         except InvalidRequest as problem:
             raise self._unread(asked, route) or problem from None
         entry.model = prompt.rendered.model
-        self._check(asked, route, prompt)
+        if self.options.strict:
+            self._check(asked, route, prompt)
         return self._generator.answer(asked, route, workspace, prompt, entry)
 
     def _check(self, asked: Asked, route: Route, prompt: Prompt) -> None:

@@ -43,5 +43,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What is answered; what it does not match is answered with something invented."""
     faults: Faults = Faults()
     """What goes wrong, and when; a request's own header may ask for more."""
+    strict: bool = True
+    """Refuse what the provider refuses; otherwise only what cannot be read."""
     remembered: int = 1000
     """How many calls the journal keeps."""
