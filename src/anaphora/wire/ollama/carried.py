@@ -6,6 +6,7 @@ what the message did not say although a part needs it (an id, mostly), so that i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import msgspec
@@ -55,6 +56,19 @@ def carried(rest: bytes, put: Put) -> Extras | None:
     if put != Put():
         extras[PUT] = _encode(put).decode()
     return extras or None
+
+
+def put_as(unsaid: tuple[str, ...], index: int | None) -> Extras | None:
+    """The extras of a part that carries nothing but how it was put."""
+    text = _put_as_text(unsaid, index)
+    return None if text is None else {PUT: text}
+
+
+@functools.lru_cache(64)
+def _put_as_text(unsaid: tuple[str, ...], index: int | None) -> str | None:
+    """Nearly all parts of a conversation are put in the same few ways."""
+    put = Put(unsaid, index)
+    return None if put == Put() else _encode(put).decode()
 
 
 def extra_members(extras: Extras | None) -> bytes:

@@ -2,96 +2,117 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec import Raw
 
 from anaphora.values import Part, Role, Text, Thinking, ToolCall, ToolResult
-from anaphora.wire.fields import UNREADABLE, Fields
+from anaphora.wire.fields import UNREADABLE
 
-from .carried import WIRE
+from .carried import WIRE, put_as
+from .unanswered import Unanswered
 
-_Some: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+#: Missing, which says the same.
+NULL = Raw(b"null")
 
 
-class _Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Unusual(Exception):
+    """To be read field by field."""
+
+
+class _Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     name: str
-    arguments: msgspec.Raw
-
-    def __post_init__(self) -> None:
-        if bytes(self.arguments)[:1] != b"{":
-            raise ValueError("unusual")  # to be read field by field
+    arguments: Raw = NULL
+    index: int | None = None
 
 
-class _Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    id: _Some
+class UsualCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     function: _Function
+    id: str | None = None
+    type: Literal["function"] = "function"
 
 
-class _Message(msgspec.Struct, tag_field="role", frozen=True, forbid_unknown_fields=True):
-    """A message with all its usual fields and no others."""
+class _Message(msgspec.Struct, tag_field="role", frozen=True, forbid_unknown_fields=True, gc=False):
+    """A message with no other fields than its usual ones."""
 
 
-class _System(_Message, tag="system", frozen=True):
-    content: str
+class System(_Message, tag="system", frozen=True, gc=False):
+    content: str | None = None
 
 
-class _User(_Message, tag="user", frozen=True):
-    content: str
+class User(_Message, tag="user", frozen=True, gc=False):
+    content: str | None = None
 
 
-class _Assistant(_Message, tag="assistant", frozen=True):
-    content: str
-    thinking: _Some | None = None
-    tool_calls: list[_Call] | None = None
+class Assistant(_Message, tag="assistant", frozen=True, gc=False):
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: list[UsualCall] | None = None
 
 
-class _Tool(_Message, tag="tool", frozen=True):
-    tool_name: _Some
-    tool_call_id: _Some
-    content: str
+class Tool(_Message, tag="tool", frozen=True, gc=False):
+    content: str | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
 
 
-Usual: TypeAlias = _System | _User | _Assistant | _Tool
+UsualMessage: TypeAlias = System | User | Assistant | Tool
 
-_one = msgspec.json.Decoder(Usual).decode
+_one = msgspec.json.Decoder(UsualMessage).decode
 
 #: Who speaks, and what.
 Read: TypeAlias = tuple[Role, tuple[Part, ...]]
 
 
-def take_usual(fields: Fields) -> list[Read] | None:
-    """All messages of a request, when they are usual ones; else they are left where they are."""
-    usual = fields.known("messages", list[Usual])
-    return None if usual is None else [_read(message) for message in usual]
-
-
-def try_usual(raw: msgspec.Raw) -> Read | None:
-    """One message, when it is a usual one."""
+def try_usual(raw: Raw, index: int, unanswered: Unanswered) -> Read | None:
+    """The message at `index`, when it is a usual one."""
     try:
-        return _read(_one(raw))
-    except UNREADABLE:
+        return _read(_one(raw), index, unanswered)
+    except (*UNREADABLE, Unusual):
         return None
 
 
-def _read(message: Usual) -> Read:
-    if type(message) is _User:
-        return "user", (Text(message.content),)
-    if type(message) is _Tool:
-        result = ToolResult(message.tool_call_id, message.content, name=message.tool_name)
-        return "tool", (result,)
-    if type(message) is _Assistant:
-        return "assistant", _spoken(message)
-    return "system", (Text(message.content),)
+def _read(message: UsualMessage, index: int, unanswered: Unanswered) -> Read:
+    if type(message) is User:
+        return "user", (Text(message.content or ""),)
+    if type(message) is Assistant:
+        return "assistant", _spoken(message, index)
+    if type(message) is Tool:
+        return "tool", (_result(message, unanswered),)
+    return "system", (Text(message.content or ""),)
 
 
-def _spoken(message: _Assistant) -> tuple[Part, ...]:
+def _spoken(message: Assistant, index: int) -> tuple[Part, ...]:
     parts: list[Part] = []
-    if message.thinking is not None:
+    if message.thinking:
         parts.append(Thinking(message.thinking, provider=WIRE))
     if message.content or not (parts or message.tool_calls):
-        parts.append(Text(message.content))
-    for call in message.tool_calls or ():
-        function = call.function
-        parts.append(ToolCall(call.id, function.name, str(function.arguments, "utf-8")))
-    return tuple(parts)
+        parts.append(Text(message.content or ""))
+    calls = enumerate(message.tool_calls or ())
+    return (*parts, *(_call(call, f"call_{index}_{at}") for at, call in calls))
+
+
+def _call(call: UsualCall, made_up: str) -> ToolCall:
+    name, index = call.function.name, call.function.index
+    extras = put_as((), index) if call.id else put_as(("id",), index)
+    return ToolCall(call.id or made_up, name, arguments_of(call), extras)
+
+
+def arguments_of(call: UsualCall) -> str:
+    written = str(call.function.arguments, "utf-8")
+    if written[0] == "{":
+        return written
+    if written == "null":
+        return "{}"
+    raise Unusual
+
+
+def _result(message: Tool, unanswered: Unanswered) -> ToolResult:
+    name, call_id = message.tool_name or None, message.tool_call_id
+    unsaid = [field for field in ("tool_call_id", "tool_name") if not getattr(message, field)]
+    if call_id:
+        unanswered.answer(call_id)
+    else:
+        call_id = unanswered.first(name)
+    return ToolResult(call_id, message.content or "", False, name, put_as(tuple(unsaid), None))
