@@ -16,6 +16,7 @@ from anaphora import catalog
 from anaphora.cache import verdict
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.verdict import Sent
+from anaphora.catalog import Price
 from anaphora.errors import AnaphoraError
 
 from .billing import Facts
@@ -105,7 +106,8 @@ class Journal:
             entry.told = _common(entry)
             if entry.called is not None:
                 earlier = _before(entries, at)
-                entry.told |= _cached(entry.called, earlier) | _billed(entry)
+                price = _price(entry)
+                entry.told |= _cached(entry.called, earlier, price) | _billed(entry, price)
         return entry.told
 
     def _shrink(self) -> None:
@@ -177,12 +179,12 @@ def _opening(sent: Sent) -> bytes | None:
     return next((run.log.slice(0, run.log.ends[0]) for run in runs), None)
 
 
-def _cached(called: Called, earlier: Called | None) -> dict[str, Any]:
+def _cached(called: Called, earlier: Called | None, price: Price | None) -> dict[str, Any]:
     sent, outcome = called.sent, called.outcome
     rules, profile = called.facts.rules, called.facts.profile
     before = earlier.sent if earlier is not None else None
     try:
-        found = verdict.judge(before, sent, rules, outcome=outcome, profile=profile)
+        found = verdict.judge(before, sent, rules, outcome=outcome, price=price, profile=profile)
         judged = {"result": found.result, "cause": found.cause, "sentence": str(found)}
     except AnaphoraError as problem:
         judged = {"result": None, "cause": None, "sentence": str(problem)}
@@ -201,14 +203,17 @@ def _cached(called: Called, earlier: Called | None) -> dict[str, Any]:
     }
 
 
-def _billed(entry: Entry) -> dict[str, Any]:
-    """The bill in dollars; null where nobody knows the price."""
-    assert entry.called is not None
+def _price(entry: Entry) -> Price | None:
+    """What its model cost at the time; None where nobody knows, or the extra is not installed."""
     when = datetime.datetime.fromtimestamp(entry.at, datetime.UTC)
     try:
-        price = catalog.price(entry.provider, entry.model, when)
-        usage = entry.called.outcome.usage(entry.output)
-        dollars = None if price is None else price.of(usage)
+        return catalog.price(entry.provider, entry.model, when)
     except (AnaphoraError, ImportError):
-        dollars = None
+        return None
+
+
+def _billed(entry: Entry, price: Price | None) -> dict[str, Any]:
+    assert entry.called is not None
+    usage = entry.called.outcome.usage(entry.output)
+    dollars = None if price is None else price.of(usage)
     return {"output": entry.output, "dollars": None if dollars is None else str(dollars)}
