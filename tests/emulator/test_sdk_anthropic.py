@@ -12,6 +12,7 @@ import jsonschema_rs
 import pydantic
 import pytest
 
+from anaphora import emulator
 from anaphora.emulator.server.run import Emulator
 
 MODEL = "claude-opus-5-5"
@@ -193,6 +194,19 @@ def test_a_picture_in_the_request(client: anthropic.Anthropic) -> None:
     assert client.messages.create(**ask).usage.input_tokens > 0
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjQKJSVFT0YK"},
+        {"type": "text", "media_type": "text/plain", "data": "A few lines."},
+    ],
+)
+def test_a_file_in_the_request(client: anthropic.Anthropic, source: Any) -> None:
+    document: Any = {"type": "document", "source": source, "title": "notes"}
+    ask = {**ASK, "messages": [{"role": "user", "content": [document, MARKED]}]}
+    assert client.messages.create(**ask).usage.cache_creation_input_tokens
+
+
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -245,6 +259,23 @@ def test_errors_are_the_classes_of_the_client(
     with pytest.raises(error) as caught:
         client.messages.create(**{**ASK, **change})
     assert said in str(caught.value)
+
+
+def test_a_prompt_longer_than_the_window_is_refused(client: anthropic.Anthropic) -> None:
+    said: Any = [{"role": "user", "content": "word " * 1_200_000}]
+    with pytest.raises(anthropic.BadRequestError, match="too long"):
+        client.messages.create(**{**ASK, "messages": said})
+
+
+def test_only_known_keys_where_some_are_named() -> None:
+    with emulator.running(emulator.Options(keys=frozenset({"good"}))) as emu:
+        for key, good in (("good", True), ("bad", False)):
+            with anthropic.Anthropic(base_url=emu.url, api_key=key, max_retries=0) as client:
+                if good:
+                    assert client.messages.create(**ASK).content
+                else:
+                    with pytest.raises(anthropic.AuthenticationError):
+                        client.messages.create(**ASK)
 
 
 def test_a_key_is_demanded(emu: Emulator) -> None:

@@ -110,6 +110,17 @@ def test_thoughts_are_shown_to_those_who_ask(client: genai.Client) -> None:
     assert answer.usage_metadata.thoughts_token_count
 
 
+def test_several_answers_to_one_question(client: genai.Client) -> None:
+    config = types.GenerateContentConfig(candidate_count=3)
+    answer = client.models.generate_content(model=MODEL, contents="Hello", config=config)
+    texts = [
+        candidate.content.parts[0].text
+        for candidate in answer.candidates or ()
+        if candidate.content is not None and candidate.content.parts
+    ]
+    assert len(set(texts)) == 3
+
+
 def test_a_picture_in_the_request(client: genai.Client) -> None:
     image = types.Part.from_bytes(data=b"\x89PNG\r\n", mime_type="image/png")
     assert client.models.generate_content(model=MODEL, contents=[image, "What is it?"]).text

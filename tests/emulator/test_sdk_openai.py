@@ -148,6 +148,32 @@ def test_the_tool_that_must_be_called_is_called(client: openai.OpenAI) -> None:
     assert call.function.name == "forecast"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_answers_to_one_question(client: openai.OpenAI, stream: bool) -> None:
+    ask: Any = {"model": OLDER, "messages": SAID, "n": 3}
+    one = client.chat.completions.create(model=OLDER, messages=SAID)
+    if stream:
+        said = dict.fromkeys(range(3), "")
+        for chunk in client.chat.completions.create(**ask, stream=True):
+            for choice in chunk.choices:
+                said[choice.index] += choice.delta.content or ""
+        texts: list[Any] = list(said.values())
+    else:
+        answer = client.chat.completions.create(**ask)
+        texts = [choice.message.content for choice in answer.choices]
+        assert one.usage is not None
+        assert answer.usage.prompt_tokens == one.usage.prompt_tokens
+        assert answer.usage.completion_tokens > one.usage.completion_tokens
+    assert texts[0] == one.choices[0].message.content
+    assert len(set(texts)) == 3
+
+
+def test_a_picture_in_the_request(client: openai.OpenAI) -> None:
+    image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    said: Any = [{"role": "user", "content": [image, {"type": "text", "text": "What is it?"}]}]
+    assert client.chat.completions.create(model=OLDER, messages=said).choices[0].message.content
+
+
 # ── Responses ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -13,13 +13,16 @@ come with the extra `anaphora[emulator]`.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .core.options import Options
     from .server.run import Emulator
 
-__all__ = ["running"]
+__all__ = ["Emulator", "Options", "running"]
+
+#: What is loaded only when it is asked for: the command line asks before it has the extra.
+_LATE = {"Emulator": ".server.run", "Options": ".core.options"}
 
 
 def running(
@@ -29,3 +32,11 @@ def running(
     from .server.run import running as run
 
     return run(options, host=host, port=port)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATE[name], __name__), name)

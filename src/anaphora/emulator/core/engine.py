@@ -18,7 +18,7 @@ from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from . import held, listing, stored, strict
 from .accounts import Accounts
 from .asked import Answer, Asked, whole
-from .billing import Billing, count_upto
+from .billing import Billing, count, count_upto
 from .faults import KINDS
 from .generating import Generator, loaded
 from .ids import Ids
@@ -135,6 +135,7 @@ class Engine:
             prompt.rendered,
             prompt.facts.rules,
             prompt.facts.profile,
+            _long(prompt),
         )
         if error is not None:
             raise error
@@ -250,6 +251,15 @@ class Engine:
         entry.error = str(error)
         status, about, body = wire.get("openai_chat").write_error(error)
         return whole(body, status=status, headers=about)
+
+
+def _long(prompt: Prompt) -> int | None:
+    """How many tokens the prompt is billed as, where that may be more than the model takes; None
+    where it cannot be: no token is shorter than a byte."""
+    window = prompt.facts.profile.context_tokens
+    if window is None or prompt.rendered.size < window.value:
+        return None
+    return count(prompt.rendered, prompt.facts.profile)
 
 
 def _as_upstream(problem: Upstream | InvalidRequest) -> Upstream:

@@ -12,7 +12,7 @@ from anaphora.cache.verdict import Sent
 from anaphora.canonical import dumps
 from anaphora.values import Message, Reply, Text, Thinking, ToolCall, Usage
 
-from . import diagnosis, echo
+from . import diagnosis, echo, further
 from .asked import Answer, Asked
 from .billing import Bill, Billing
 from .ids import Ids
@@ -42,11 +42,14 @@ class Generator:
     def answer(
         self, asked: Asked, route: Route, workspace: str, prompt: Prompt, entry: Entry
     ) -> Answer:
-        said = self._said(asked, route, prompt, entry)
+        seeds = self._seeds(prompt)
+        said = self._said(asked, route, prompt, entry, seeds)
+        more = further.further(prompt.call, route.wire, prompt.facts.profile, seeds)
         stream = _streams(asked, route, prompt)
         latency = _paced(self._options.latency, said)
         bill = self._bill(asked, route, workspace, prompt, said, stream, latency)
-        output, reasoning = tokens_of(said, prompt.facts.profile)
+        counted = [tokens_of(one, prompt.facts.profile) for one in (said, *more)]
+        output, reasoning = (sum(column) for column in zip(*counted, strict=True))
         usage = bill.usage(route.wire, output, _counted(route.wire, said, reasoning))
         reply = Reply(
             id=self._ids.reply(route.wire),
@@ -59,7 +62,7 @@ class Generator:
         sent = Sent(
             rendered=prompt.rendered, plan=prompt.plan, at=asked.at, usage=usage, route=workspace
         )
-        extras = self._extras(asked, route, workspace, prompt, reply, sent)
+        extras = self._extras(asked, route, workspace, prompt, reply, sent, more)
         reply = msgspec.structs.replace(reply, extras=extras)
         entry.stream, entry.output, entry.reply_id = stream, output, reply.id
         entry.called = Called(sent=sent, outcome=bill.outcome, facts=prompt.facts)
@@ -68,12 +71,16 @@ class Generator:
             self._prompts.responses.keep(workspace, reply.id, prompt.items, response)
         return self._spoken(asked, route, reply, stream, latency)
 
-    def _said(self, asked: Asked, route: Route, prompt: Prompt, entry: Entry) -> Said:
-        # Nothing but the prompt and its parameters: streamed or not, it is the same answer.
+    def _seeds(self, prompt: Prompt) -> tuple[bytes, ...]:
+        """Nothing but the prompt and its parameters: streamed or not, it is the same answer."""
         digest = blake3(prompt.rendered.data())
         for name, value in prompt.rendered.envelope.knobs:
             digest.update(name.encode() + b"\0" + value)
-        seeds = b"%d" % self._options.seed, digest.digest()
+        return b"%d" % self._options.seed, digest.digest()
+
+    def _said(
+        self, asked: Asked, route: Route, prompt: Prompt, entry: Entry, seeds: tuple[bytes, ...]
+    ) -> Said:
         profile = prompt.facts.profile
         if self._options.script.rules and not prompt.call.ir.cache.prewarm:
             heard = Heard(
@@ -120,6 +127,7 @@ class Generator:
         prompt: Prompt,
         reply: Reply,
         sent: Sent,
+        more: list[Said],
     ) -> dict[str, str] | None:
         """What an answer says besides its message and its counts."""
         said: dict[str, Any] = {}
@@ -140,6 +148,8 @@ class Generator:
                 said["prompt_cache_diagnostics"] = diagnosis.openai(earlier, sent)
         elif route.wire == "ollama":
             said["created_at"] = _moment(asked.at)
+        if more:
+            said[further.LISTS[route.wire]] = further.written(route.wire, more)
         return {route.wire: dumps(said).decode()} if said else None
 
     def _spoken(
