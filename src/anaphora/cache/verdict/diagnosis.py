@@ -85,7 +85,9 @@ def agrees(
         return None
     if diagnosis.word == "cache_hit":
         return hit
-    known = _WORDS.get(diagnosis.provider, {}).get(diagnosis.word)
+    words = _WORDS.get(diagnosis.provider, {})
+    # OpenAI's client has these words with `_changed` behind.
+    known = words.get(diagnosis.word) or words.get(diagnosis.word.removesuffix("_changed"))
     if known is None:
         return None
     kinds, sections = known
