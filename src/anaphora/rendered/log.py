@@ -11,7 +11,6 @@ import enum
 import threading
 from array import array
 from bisect import bisect_right
-from itertools import accumulate
 
 from blake3 import blake3
 
@@ -168,14 +167,11 @@ class ChunkLog:
         except BufferError:
             # Somebody still reads a view of it, which pins its size: leave them theirs.
             self.buffer = self.buffer + data
-        ends = list(accumulate(map(len, addition.pieces), initial=addition.size))[1:]
-        self.ends.extend(ends)
-        self.splices.extend(
-            [
-                -1 if splice is None else end + splice
-                for end, splice in zip(ends, addition.splices, strict=True)
-            ]
-        )
+        end, ends, splices = addition.size, self.ends, self.splices
+        for piece, splice in zip(addition.pieces, addition.splices, strict=True):
+            end += len(piece)
+            ends.append(end)
+            splices.append(-1 if splice is None else end + splice)
         self.kinds += addition.kinds
         for index, message_id in enumerate(addition.ids, len(self.ids)):
             self.positions[message_id] = index

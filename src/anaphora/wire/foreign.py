@@ -13,7 +13,7 @@ import msgspec
 
 from anaphora.prompt import Call
 from anaphora.rendered import Addition
-from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, Tool, ToolResult
+from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, ToolResult
 
 from .fields import UNREADABLE
 
@@ -43,13 +43,15 @@ def foreign_extras(extras: Extras | None, wire: str, path: str) -> list[Notice]:
 
 
 def foreign_sections(call: Call, wire: str) -> list[Notice]:
-    """Of tools and system blocks."""
-    told = []
+    """Of tools and system blocks. Asked at every turn, so what brought nothing costs nothing."""
+    told: list[Notice] = []
     for index, tool in enumerate(call.tools):
-        if isinstance(tool, Tool):
-            told += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
+        extras = getattr(tool, "extras", None)
+        if extras is not None:
+            told += foreign_extras(extras, wire, f"tools[{index}].extras")
     for index, block in enumerate(call.ir.system_field_blocks()):
-        told += foreign_extras(block.extras, wire, f"system[{index}].extras")
+        if block.extras is not None:
+            told += foreign_extras(block.extras, wire, f"system[{index}].extras")
     return told
 
 
