@@ -27,8 +27,13 @@ def string(text: str) -> bytes:
 
 def dumps(value: object, *, path: str = "$") -> bytes:
     """Any JSON value, dictionaries in the order they have."""
-    _refuse_unsayable(value, path)
-    return _encode(value)
+    if not _is_plain(value):
+        _refuse_unsayable(value, path)
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        _refuse_unsayable(value, path)
+        raise
 
 
 def check_object(text: str, *, path: str = "$") -> str:
@@ -59,6 +64,19 @@ def loads(text: str | bytes, *, path: str = "$") -> Any:
         raise InvalidJson(f"not JSON: {problem}", path=path) from None
     except RecursionError:
         raise InvalidJson("nested too deeply", path=path) from None
+
+
+def _is_plain(value: object) -> bool:
+    """Whether this is JSON data by its types: what is in order costs no paths. Texts are left to
+    the encoder, which refuses lone surrogates itself."""
+    kind = type(value)
+    if kind is str or kind is int or value is None or kind is bool:
+        return True
+    if isinstance(value, dict):
+        return all(type(key) is str and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _refuse_unsayable(value: object, path: str) -> None:

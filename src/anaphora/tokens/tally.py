@@ -125,8 +125,10 @@ class Tally:
         # The last column is filled last: who reads without the lock goes by its length.
         if chunks > len(self._columns[-1]):
             with self._lock:
+                total = self._total(len(self._columns[-1]))
                 for at in range(len(self._columns[-1]), chunks):
-                    self._append(self._total(at) + method.chunk(log, at))
+                    total += method.chunk(log, at)
+                    self._append(total)
         return self._total(chunks)
 
     def _total(self, chunks: int) -> Part:

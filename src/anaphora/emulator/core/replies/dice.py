@@ -9,6 +9,10 @@ from blake3 import blake3
 
 T = TypeVar("T")
 
+_LETTERS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#: A letter for every byte: an id is no secret, so some may come a little more often.
+_AS_LETTERS = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256))
+
 
 class Dice:
     """A row of numbers, as long as anybody asks."""
@@ -22,12 +26,7 @@ class Dice:
 
     def below(self, limit: int) -> int:
         """A number from 0 up to, not including, `limit`."""
-        if self._at + 8 > len(self._bytes):
-            # A longer output begins with the shorter one.
-            self._bytes = self._state.digest(max(512, 2 * len(self._bytes)))
-        drawn = int.from_bytes(self._bytes[self._at : self._at + 8], "big")
-        self._at += 8
-        return drawn % limit
+        return int.from_bytes(self._draw(8), "big") % limit
 
     def between(self, least: int, most: int) -> int:
         return least + self.below(most - least + 1)
@@ -37,5 +36,13 @@ class Dice:
 
     def name(self, length: int = 24) -> str:
         """Letters and digits, as ids have them."""
-        letters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-        return "".join(letters[self.below(len(letters))] for _ in range(length))
+        return self._draw(length).translate(_AS_LETTERS).decode()
+
+    def _draw(self, count: int) -> bytes:
+        end = self._at + count
+        if end > len(self._bytes):
+            # A longer output begins with the shorter one.
+            self._bytes = self._state.digest(max(512, 2 * end))
+        drawn = self._bytes[self._at : end]
+        self._at = end
+        return drawn
