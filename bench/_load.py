@@ -1,0 +1,80 @@
+"""Load from a process of its own: many connections, one thread, and as little work for each answer
+as tells where it ends. A client that costs more than the server would measure itself.
+
+    python bench/_load.py PORT FILE CONNECTIONS REQUESTS
+
+FILE is a JSON list of raw requests, sent over and over. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import selectors
+import socket
+import sys
+import time
+from collections import Counter
+
+_SIZE = b"content-length:"
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Connection:
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.got = b""
+
+    def is_complete(self) -> bool:
+        """Whether the whole answer is here."""
+        head, blank, body = self.got.partition(b"\r\n\r\n")
+        if not blank:
+            return False
+        lower = head.lower()
+        at = lower.find(_SIZE)
+        if at < 0:
+            return body.endswith(_LAST_CHUNK)
+        return len(body) >= int(lower[at + len(_SIZE) :].split(b"\r\n", 1)[0])
+
+
+def load(port: int, requests: list[bytes], connections: int, total: int) -> dict[str, object]:
+    """Each connection asks, waits for the whole answer, and asks again."""
+    selector = selectors.DefaultSelector()
+    statuses: Counter[str] = Counter()
+    sent = done = received = 0
+    begin, cpu = time.perf_counter(), time.process_time()
+    for connection in [Connection(port) for _ in range(min(connections, total))]:
+        selector.register(connection.socket, selectors.EVENT_READ, connection)
+        connection.socket.sendall(requests[sent % len(requests)])
+        sent += 1
+    while done < total:
+        for key, _ in selector.select():
+            connection = key.data
+            piece = connection.socket.recv(262_144)
+            if not piece:
+                raise SystemExit(f"the server hung up: {connection.got[:200]!r}")
+            connection.got += piece
+            if not connection.is_complete():
+                continue
+            statuses[connection.got[9:12].decode()] += 1
+            received += len(connection.got)
+            connection.got = b""
+            done += 1
+            if sent < total:
+                connection.socket.sendall(requests[sent % len(requests)])
+                sent += 1
+    return {
+        "seconds": time.perf_counter() - begin,
+        "client_cpu": time.process_time() - cpu,
+        "requests": done,
+        "received": received,
+        "statuses": dict(statuses),
+        "client_rss_kb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }
+
+
+if __name__ == "__main__":
+    with open(sys.argv[2]) as file:
+        raw = [text.encode() for text in json.load(file)]
+    print(json.dumps(load(int(sys.argv[1]), raw, int(sys.argv[3]), int(sys.argv[4]))))

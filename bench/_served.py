@@ -1,0 +1,120 @@
+"""What the load is put on, each in a process of its own: the emulator, or a bare Granian handler.
+
+    python bench/_served.py emulator|bare PORT
+
+Both are one Granian server on one event loop, started alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+BODY = b'{"fixed":"' + b"x" * 1000 + b'"}'
+
+
+async def bare(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+    """Reads the whole request, and answers the same to all of them."""
+    pieces = []
+    while True:
+        message = await receive()
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body"):
+            break
+    b"".join(pieces)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": BODY, "more_body": False})
+
+
+def serve_bare(port: int) -> None:
+    from granian.constants import Interfaces
+    from granian.server.embed import Server
+
+    async def run() -> None:
+        server = Server(
+            bare,
+            address="127.0.0.1",
+            port=port,
+            interface=Interfaces.ASGINL,
+            websockets=False,
+            log_enabled=False,
+            backlog=1024,
+        )
+        await server.serve()
+
+    asyncio.run(run())
+
+
+class Child:
+    """A server in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self.process = process
+        self.port = port
+
+    @property
+    def rss_mb(self) -> float:
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * 4096 / 1e6
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU so far."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / 100
+
+    def load(self, requests: list[bytes], connections: int, total: int) -> dict[str, Any]:
+        """So many requests over so many connections, from another process."""
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump([request.decode() for request in requests], file)
+            file.flush()
+            words = [str(self.port), file.name, str(connections), str(total)]
+            before = self.cpu
+            run = subprocess.run(
+                [sys.executable, str(HERE / "_load.py"), *words], capture_output=True, check=True
+            )
+        told: dict[str, Any] = json.loads(run.stdout)
+        return {**told, "server_cpu": self.cpu - before}
+
+
+@contextlib.contextmanager
+def child(kind: str) -> Iterator[Child]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([sys.executable, str(HERE / "_served.py"), kind, str(port)])
+    try:
+        for _ in range(500):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 0.2).close()
+                break
+            time.sleep(0.02)
+        yield Child(process, port)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main() -> None:
+    kind, port = sys.argv[1], int(sys.argv[2])
+    if kind == "bare":
+        serve_bare(port)
+        return
+    from anaphora.emulator.server.run import serve
+
+    serve(port=port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What the emulator costs beside a bare Granian handler, under the same load in one run.
+
+    python bench/emulator.py [--rounds 3] [--requests 1500] [--longer 6000]
+
+64 connections from a process of their own; four wires, streams and single answers mixed: agents'
+requests of about 8 KB. The bare handler reads the same requests and returns a fixed body. Both
+servers are one process with one event loop; rounds alternate, so that whatever else the machine
+does falls on both. `vs_bare` is the median of the ratios of requests a second. What else ran
+on the machine is in the seconds; `by CPU` is the same ratio in seconds of the servers' own CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from typing import Any
+
+from _asked import WIRES, mixed
+from _served import Child, child
+
+CONNECTIONS = 64
+#: The bare handler gets more requests, to run for about as long.
+_MORE = 8
+
+
+def loaded(server: Child, requests: list[bytes], total: int) -> dict[str, Any]:
+    told = server.load(requests, CONNECTIONS, total)
+    if told["statuses"] != {"200": total}:
+        raise SystemExit(f"not everything was answered: {told['statuses']}")
+    return told
+
+
+def line(name: str, told: dict[str, Any]) -> None:
+    count = told["requests"]
+    print(
+        f"{name:12} {count:6} requests {count / told['seconds']:8.0f} a second"
+        f"   server CPU {told['server_cpu'] / count * 1e3:6.3f} ms each"
+        f"   client CPU {told['client_cpu'] / count * 1e3:6.3f} ms"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions; medians are reported")
+    parser.add_argument("--requests", type=int, default=1500, help="of a round, to the emulator")
+    parser.add_argument("--longer", type=int, default=6000, help="requests that memory is held to")
+    chosen = parser.parse_args()
+    requests = mixed(800)
+    ratios, by_cpu = [], []
+    with child("bare") as bare, child("emulator") as emulator:
+        loaded(bare, requests, 500)
+        loaded(emulator, requests, 500)
+        for _ in range(chosen.rounds):
+            fixed = loaded(bare, requests, _MORE * chosen.requests)
+            ours = loaded(emulator, requests, chosen.requests)
+            line("bare", fixed)
+            line("emulator", ours)
+            ratios.append(_MORE * ours["seconds"] / fixed["seconds"])
+            by_cpu.append(_MORE * ours["server_cpu"] / max(fixed["server_cpu"], 0.01))
+        for name in WIRES:
+            line(name, loaded(emulator, mixed(400, (name,)), chosen.requests // 3))
+        # The journal and the caches are full by now as far as they fill.
+        before = emulator.rss_mb
+        line("longer", loaded(emulator, requests, chosen.longer))
+        growth = emulator.rss_mb - before
+    slower = statistics.median(ratios)
+    print(f"the bare handler is {slower:.1f} times as fast, {statistics.median(by_cpu):.1f} by CPU")
+    print(json.dumps({"vs_bare": round(1 / slower, 4), "rss_growth_mb": round(growth, 1)}))
+
+
+if __name__ == "__main__":
+    main()
