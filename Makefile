@@ -25,6 +25,7 @@ demo: setup ## run the demonstration: no network, no keys
 	@$(BIN)/anaphora demo
 
 test: setup ## run the test suite
+	@sh scripts/chromium.sh
 	@echo "test: pytest"
 	@$(BIN)/python -m pytest
 
