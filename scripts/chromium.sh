@@ -16,7 +16,7 @@ then
 fi
 say "installing it with apt-get"
 export DEBIAN_FRONTEND=noninteractive
-apt-get -qq update >/dev/null 2>&1
-apt-get -qq install -y --no-install-recommends chromium >/dev/null 2>&1 ||
+timeout 120 apt-get -qq update >/dev/null 2>&1
+timeout 300 apt-get -qq install -y --no-install-recommends chromium >/dev/null 2>&1 ||
     say "could not be installed; the page's tests are skipped"
 exit 0
