@@ -23,6 +23,8 @@ from .app import App
 
 #: How long to wait for a server that does not come up.
 _PATIENCE = 10.0
+#: How long Granian's threads may take to end.
+_LAST_WORDS = 0.1
 
 
 class Emulator:
@@ -74,10 +76,22 @@ def serve(
     port: int = 8787,
     ready: Callable[[Emulator], None] | None = None,
 ) -> None:
-    """An emulator in the foreground, until it is interrupted."""
-    emulator = Emulator(Engine(options), host, port)
+    """An emulator in the foreground, until it is interrupted. It runs in a thread all the same:
+    Granian's own threads must have ended before the interpreter does."""
     _check_free(host, port)
-    _Serving(emulator).run(ready, signals=True)
+    ended = threading.Event()
+    before = {
+        name: signal.signal(name, lambda *_: ended.set())
+        for name in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with running(options, host=host, port=port) as emulator:
+            if ready is not None:
+                ready(emulator)
+            ended.wait()
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 class _Serving:
@@ -90,8 +104,8 @@ class _Serving:
         self._app: App | None = None
         self._stopping: asyncio.Task[None] | None = None
 
-    def run(self, ready: Callable[[Emulator], None] | None = None, signals: bool = False) -> None:
-        asyncio.run(self._serve(ready, signals))
+    def run(self) -> None:
+        asyncio.run(self._serve())
 
     def stop(self) -> None:
         loop = self._loop
@@ -108,7 +122,7 @@ class _Serving:
         await self._app.close()
         self._server.stop()
 
-    async def _serve(self, ready: Callable[[Emulator], None] | None, signals: bool) -> None:
+    async def _serve(self) -> None:
         emulator = self._emulator
         self._loop = asyncio.get_running_loop()
         self._app = App(emulator.engine)
@@ -121,12 +135,10 @@ class _Serving:
             log_enabled=False,
             backlog=1024,
         )
-        if signals:
-            for name in (signal.SIGINT, signal.SIGTERM):
-                self._loop.add_signal_handler(name, self._stop)
-        if ready is not None:
-            self._loop.call_later(0.05, ready, emulator)
         await self._server.serve()
+        # Its threads still hand over what they have, and need the interpreter for that: one that
+        # is on its way out aborts the process.
+        await asyncio.sleep(_LAST_WORDS)
 
 
 def _free_port(host: str) -> int:
