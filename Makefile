@@ -65,5 +65,5 @@ pins: setup ## rewrite requirements/dev.txt from pyproject.toml and dev.in (PINS
 	@echo "pins: wrote requirements/dev.txt"
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .soak dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -105,8 +105,9 @@ def raw(path: str, headers: dict[str, str], body: dict[str, Any]) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 
 
-def mixed(count: int, names: tuple[str, ...] = tuple(WIRES)) -> list[bytes]:
-    """So many different requests, half of them streams, the wires in turn."""
+def mixed(count: int, names: tuple[str, ...] = tuple(WIRES), first: int = 0) -> list[bytes]:
+    """Different requests from number `first` on, half of them streams, the wires in turn."""
     return [
-        raw(*WIRES[names[at % len(names)]](at, bool(at // len(names) % 2))) for at in range(count)
+        raw(*WIRES[names[at % len(names)]](at, bool(at // len(names) % 2)))
+        for at in range(first, first + count)
     ]

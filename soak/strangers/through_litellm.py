@@ -1,0 +1,22 @@
+"""LiteLLM asks twice, with a marker on the system prompt.  python through_litellm.py URL"""
+
+from __future__ import annotations
+
+import sys
+
+import litellm  # type: ignore[import-not-found]
+
+LONG = "A beginning that stays the same. " * 400
+MARKED = {"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}
+
+for said in ("One?", "Two?"):
+    litellm.completion(
+        model="anthropic/claude-sonnet-4-5",
+        api_base=sys.argv[1],
+        api_key="litellm",
+        max_tokens=64,
+        messages=[
+            {"role": "system", "content": [MARKED]},
+            {"role": "user", "content": said},
+        ],
+    )
