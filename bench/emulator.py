@@ -60,7 +60,7 @@ def main() -> None:
             by_cpu.append(_MORE * ours["server_cpu"] / max(fixed["server_cpu"], 0.01))
         for name in WIRES:
             line(name, loaded(emulator, mixed(400, (name,)), chosen.requests // 3))
-        # The journal and the caches are full by now as far as they fill.
+        # Stored answers and caches still fill here; that memory is flat then is for `make soak`.
         before = emulator.rss_mb
         line("longer", loaded(emulator, requests, chosen.longer))
         growth = emulator.rss_mb - before
