@@ -24,6 +24,13 @@ UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
+
+@functools.cache
+def _members(kind: Any) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """A struct's fields; finding them takes longer than reading a request."""
+    return msgspec.structs.fields(kind)
+
+
 #: Makes the error for a reason and a path: `Parse` for answers, `InvalidRequest` for requests.
 Failure = Callable[[str, str], AnaphoraError]
 
@@ -132,7 +139,7 @@ class Fields:
         inner = Fields(raw, f"{self.path}.{name}", self.failure)
         inner.drop_nulls()
         known: dict[str, Any] = {}
-        for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]
+        for field in _members(kind):  # type: ignore[arg-type]
             value = inner.known(field.encode_name, field.type)
             if value is not None:
                 known[field.name] = value
