@@ -83,16 +83,18 @@ configs = st.none() | st.fixed_dictionaries(
 )
 system = {"parts": [{"text": "Be brief."}]}
 tools = [{"functionDeclarations": [{"name": "read", "parametersJsonSchema": {"type": "object"}}]}]
-requests = st.fixed_dictionaries(
+requests: st.SearchStrategy[Json] = st.fixed_dictionaries(
     {"contents": contents},
     optional={
         "generationConfig": configs,
         "model": st.sampled_from([None, "", "models/x"]),
-        "systemInstruction": st.sampled_from([None, system]),
+        "systemInstruction": st.sampled_from([None, system, {"parts": [{"inlineData": {}}]}]),
         "tools": st.sampled_from([None, [], tools]),
         "toolConfig": st.just({"functionCallingConfig": {"mode": "ANY"}, "retrievalConfig": {}}),
+        "safetySettings": st.sampled_from([None, [], [{"category": "x"}]]),
+        "cachedContent": st.sampled_from([None, "cachedContents/x"]),
     },
-)
+).flatmap(lambda request: st.permutations(list(request.items())).map(dict))
 #: How JSON may be written.
 writings = st.fixed_dictionaries(
     {"ensure_ascii": st.booleans(), "indent": st.sampled_from([None, 1])},

@@ -18,11 +18,11 @@ def with_ids(contents: Iterable[tuple[Role, list[Part]]]) -> list[tuple[Role, tu
     done: list[tuple[Role, tuple[Part, ...]]] = []
     for index, (role, parts) in enumerate(contents):
         for at, part in enumerate(parts):
-            if isinstance(part, ToolCall):
+            if type(part) is ToolCall:
                 if not part.id:
                     parts[at] = call = made(part, f"{index}_{at}")
                     waiting.setdefault(call.name, deque()).append(call.id)
-            elif isinstance(part, ToolResult) and not part.call_id:
+            elif type(part) is ToolResult and not part.call_id:
                 calls = waiting.get(part.name)
                 call_id = calls.popleft() if calls else f"call_{index}_{at}"
                 extras = without_id(part.extras)

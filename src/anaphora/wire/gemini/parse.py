@@ -30,7 +30,7 @@ from .ids import with_ids
 from .incoming import content_fields, read_parts
 from .naming import elements, named
 from .parse_params import plain_params, read_params
-from .plain import read_plain, try_contents
+from .plain import read_plain
 from .tools import read_tools
 from .usual import Read, try_content
 
@@ -105,15 +105,10 @@ def _system(fields: Fields) -> tuple[PromptBlock, ...]:
 
 
 def _messages(fields: Fields) -> list[Message]:
-    """All contents: in one pass when they are usual ones, one by one when they are not."""
-    raw = fields.raw("contents") or b"[]"
-    messages = try_contents(raw)
-    if messages is not None:
-        return messages
-    fields.put("contents", raw)
-    found = elements(fields, "contents")
+    """All contents: each in one pass when it is a usual one, field by field when it is not."""
     read = with_ids(
-        try_content(raw) or _read(raw, f"$.contents[{index}]") for index, raw in enumerate(found)
+        try_content(raw) or _read(raw, f"$.contents[{index}]")
+        for index, raw in enumerate(elements(fields, "contents"))
     )
     names = message_ids(len(read))
     return [

@@ -22,8 +22,7 @@ from .usual import NULL, Unusual, UsualContent, read_usual, signed
 
 
 class PlainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A request with no other fields than these. All of them are taken out wherever they stand,
-    so nothing depends on their order."""
+    """A request with no other fields than these."""
 
     contents: list[UsualContent]
     model: str | None = None
@@ -31,16 +30,27 @@ class PlainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     tools: Raw = NULL
     tool_config: Raw = NULL
     generation_config: Raw = NULL
+    safety_settings: Raw = NULL
+    cached_content: Raw = NULL
 
     @property
     def only_talks(self) -> bool:
-        """Whether there is no system prompt, and nothing about tools."""
-        return self.system_instruction is self.tools is self.tool_config is NULL
+        """Whether there is nothing else but a generation config."""
+        return (
+            self.system_instruction
+            is self.tools
+            is self.tool_config
+            is self.safety_settings
+            is self.cached_content
+            is NULL
+        )
 
     def rest(self) -> Fields:
         """What is not read here, to be read field by field."""
         fields = Fields(b"{}", "$", bad_request)
         for name, raw in (
+            ("safetySettings", self.safety_settings),
+            ("cachedContent", self.cached_content),
             ("systemInstruction", self.system_instruction),
             ("tools", self.tools),
             ("toolConfig", self.tool_config),
@@ -52,22 +62,15 @@ class PlainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 
 _request = msgspec.json.Decoder(PlainRequest).decode
-_contents = msgspec.json.Decoder(list[UsualContent]).decode
 
 
 def read_plain(body: bytes) -> tuple[list[Message], PlainRequest] | None:
     """The messages, and the request for the rest of it; None when something is unusual."""
     try:
         said = _request(body)
+        if said.safety_settings is not NULL is not said.cached_content:
+            return None  # they are carried along in the order they came, which is not known here
         return _messages(said.contents), said
-    except (*UNREADABLE, Unusual):
-        return None
-
-
-def try_contents(raw: bytes) -> list[Message] | None:
-    """All contents as messages, when they are usual ones."""
-    try:
-        return _messages(_contents(raw))
     except (*UNREADABLE, Unusual):
         return None
 
