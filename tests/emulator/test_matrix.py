@@ -7,6 +7,7 @@ an answer in one piece, and to a stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anthropic
@@ -24,7 +25,7 @@ from anaphora.emulator.server.run import Emulator
 SAID: Any = [{"role": "user", "content": "Hello"}]
 MISSING = "the end is missing"
 #: How long a client waits for the next byte.
-PATIENCE = 0.3
+PATIENCE, IMPATIENCE = 30.0, 0.5
 
 #: A client, the fault to ask for, and whether to stream.
 Asking = Callable[[Any, str, bool], Any]
@@ -96,15 +97,15 @@ ASK: dict[str, Asking] = {
 }
 
 
-@pytest.fixture(scope="module")
-def clients(_running: Emulator) -> Iterator[dict[str, Any]]:
-    url = _running.url
-    options = types.HttpOptions(base_url=url, timeout=int(PATIENCE * 1000))
+@contextmanager
+def made(url: str, seconds: float) -> Iterator[dict[str, Any]]:
+    """A client for each wire that waits so long."""
+    options = types.HttpOptions(base_url=url, timeout=int(seconds * 1000))
     with (
-        anthropic.Anthropic(base_url=url, api_key="k", max_retries=0, timeout=PATIENCE) as claude,
-        openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0, timeout=PATIENCE) as gpt,
+        anthropic.Anthropic(base_url=url, api_key="k", max_retries=0, timeout=seconds) as claude,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0, timeout=seconds) as gpt,
         genai.Client(api_key="k", http_options=options) as gemini,
-        ollama.Client(host=url, timeout=PATIENCE) as local,
+        ollama.Client(host=url, timeout=seconds) as local,
     ):
         yield {
             "anthropic": claude,
@@ -113,6 +114,13 @@ def clients(_running: Emulator) -> Iterator[dict[str, Any]]:
             "gemini": gemini,
             "ollama": local,
         }
+
+
+@pytest.fixture(scope="module")
+def clients(_running: Emulator) -> Iterator[dict[bool, dict[str, Any]]]:
+    """Patient ones, and for faults that nobody should wait out, others."""
+    with made(_running.url, PATIENCE) as patient, made(_running.url, IMPATIENCE) as impatient:
+        yield {False: patient, True: impatient}
 
 
 OK = "ok"
@@ -156,7 +164,7 @@ SEEN: dict[str, tuple[tuple[str, str], ...]] = {
         ("ValidationError", "ResponseError"),
     ),
     "timeout": _LATE,
-    "slow-first-byte; seconds=0.5": _LATE,
+    "slow-first-byte; seconds=3": _LATE,
     "slow-drip; seconds=0.005": _FINE,
     "reset": _TORN,
     "cut": _TORN,
@@ -201,10 +209,11 @@ def outcome(ask: Asking, client: Any, fault: str, stream: bool) -> str:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("fault", SEEN)
 def test_what_a_client_sees(
-    emu: Emulator, clients: dict[str, Any], fault: str, wire: str, stream: bool
+    emu: Emulator, clients: dict[bool, dict[str, Any]], fault: str, wire: str, stream: bool
 ) -> None:
     seen = SEEN[fault][WIRES.index(wire)][stream]
-    assert outcome(ASK[wire], clients[wire], fault, stream) == seen
+    client = clients[SEEN[fault] is _LATE][wire]
+    assert outcome(ASK[wire], client, fault, stream) == seen
     assert emu.requests()[0]["fault"] == fault.partition(";")[0]
 
 
@@ -234,6 +243,8 @@ def test_what_was_turned_away_has_cached_nothing(emu: Emulator) -> None:
         assert not client.messages.create(**long).usage.cache_read_input_tokens
 
 
-def test_a_fault_that_nobody_knows_is_told(emu: Emulator, clients: dict[str, Any]) -> None:
+def test_a_fault_that_nobody_knows_is_told(
+    emu: Emulator, clients: dict[bool, dict[str, Any]]
+) -> None:
     with pytest.raises(anthropic.BadRequestError, match=HEADER):
-        ask_anthropic(clients["anthropic"], "flood", False)
+        ask_anthropic(clients[False]["anthropic"], "flood", False)
