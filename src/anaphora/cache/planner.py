@@ -60,7 +60,7 @@ def _candidates(rendered: Rendered, notices: list[Notice]) -> dict[int, Ttl]:
             )
         )
     for chunk, asked in _policy_runs(runs):
-        ttl = nearest_ttl(asked, rendered.markers)
+        ttl = asked if asked in rendered.markers else nearest_ttl(asked, rendered.markers)
         if ttl is None:
             continue
         if chunk not in chunks and ttl != asked:

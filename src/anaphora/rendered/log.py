@@ -167,11 +167,8 @@ class ChunkLog:
         except BufferError:
             # Somebody still reads a view of it, which pins its size: leave them theirs.
             self.buffer = self.buffer + data
-        end, ends, splices = addition.size, self.ends, self.splices
-        for piece, splice in zip(addition.pieces, addition.splices, strict=True):
-            end += len(piece)
-            ends.append(end)
-            splices.append(-1 if splice is None else end + splice)
+        self.ends.extend(addition.ends)
+        self.splices.extend(addition.splices)
         self.kinds += addition.kinds
         for index, message_id in enumerate(addition.ids, len(self.ids)):
             self.positions[message_id] = index
@@ -204,6 +201,7 @@ class Addition:
 
     __slots__ = (
         "contextual",
+        "ends",
         "first_chunk",
         "first_message",
         "ids",
@@ -222,9 +220,10 @@ class Addition:
         self.first_message = 0
         """Where in the log it goes: offsets and positions count from the log's beginning."""
         self.size = 0
-        """Bytes of the log before it."""
+        """Bytes up to its end, the log's before it included."""
         self.pieces: list[bytes] = []
-        self.splices: list[int | None] = []
+        self.ends: list[int] = []
+        self.splices: list[int] = []
         self.kinds: list[Kind] = []
         self.message_ends: list[int] = []
         self.ids: list[str] = []
@@ -237,18 +236,20 @@ class Addition:
         """One chunk, glue and all. `splice` counts back from its end: -1 is inside the closing
         brace, 0 behind it, None where no marker may go."""
         self.pieces.append(data)
-        self.splices.append(splice)
+        self.size += len(data)
+        self.ends.append(self.size)
+        self.splices.append(-1 if splice is None else self.size + splice)
         self.kinds.append(kind)
 
     def open(self, role: str) -> None:
         """The next chunk begins a message on the wire."""
-        self.opens.append(self.first_chunk + len(self.pieces))
+        self.opens.append(self.first_chunk + len(self.ends))
         self.roles.append(role)
 
     def end_message(self, message_id: str) -> None:
         """All chunks of a source message are in."""
         self.ids.append(message_id)
-        self.message_ends.append(self.first_chunk + len(self.pieces))
+        self.message_ends.append(self.first_chunk + len(self.ends))
 
     def notice(self, notice: Notice) -> None:
         """A remark on the source message that is being added."""

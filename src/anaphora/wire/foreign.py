@@ -13,7 +13,17 @@ import msgspec
 
 from anaphora.prompt import Call
 from anaphora.rendered import Addition
-from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, ToolResult
+from anaphora.values import (
+    Extras,
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 
 from .fields import UNREADABLE
 
@@ -61,12 +71,16 @@ def tell_foreign(to: Addition, messages: Sequence[Message], wire: str, where: st
         for part in message.parts:
             # Nearly every part has come along with nothing.
             kind = type(part)
-            if kind is not Opaque and (
-                part.extras is not None  # type: ignore[union-attr]
-                or (kind is ToolResult and type(part.content) is not str)  # type: ignore[union-attr]
-            ):
-                _tell(to, message, to.first_message + index, wire, where)
-                break
+            if kind is Text or kind is ToolCall:
+                if part.extras is None:  # type: ignore[union-attr]
+                    continue
+            elif kind is ToolResult:
+                if part.extras is None and type(part.content) is str:  # type: ignore[union-attr]
+                    continue
+            elif kind is Opaque or part.extras is None:  # type: ignore[union-attr]
+                continue
+            _tell(to, message, to.first_message + index, wire, where)
+            break
 
 
 def _tell(to: Addition, message: Message, position: int, wire: str, where: str) -> None:
