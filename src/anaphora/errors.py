@@ -6,7 +6,10 @@
     │   └── InvalidJson           a value JSON cannot hold, with the path to it
     ├── InvalidCatalog            a row of the rules or models table
     ├── PrefixBroken              certification found a changed prefix before sending
-    ├── Transport                 the connection failed before an answer came
+    ├── InvalidConfig             a line of llm.yaml, or a secret that is not there
+    ├── Transport                 the connection failed before an answer was complete
+    ├── Throttled                 our own limits: the call could not start in time
+    ├── Unavailable               the provider failed too often lately and is left alone
     ├── Timeout                   the caller's budget, in milliseconds, ran out
     ├── Upstream                  the provider answered with an error (status, code, request id)
     │   ├── RateLimited           retry after the stated delay
@@ -30,7 +33,11 @@ Messages never carry keys, prompt text or reply text.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self, TypeAlias
+
+Phase: TypeAlias = Literal["connect", "send", "first_byte", "body", "idle"]
+"""How far a request came: to no connection, into one, to no answer, into one that broke off or
+fell silent."""
 
 
 class AnaphoraError(Exception):
@@ -80,10 +87,40 @@ class PrefixBroken(AnaphoraError):
         self.path = path
 
 
+class InvalidConfig(AnaphoraError):
+    """A configuration that cannot be used. Names the file, the line and the field."""
+
+    def __init__(self, message: str, *, file: str = "", line: int | None = None) -> None:
+        where = file if line is None else f"{file}:{line}"
+        super().__init__(f"{where}: {message}" if where else message)
+        self.file = file
+        self.line = line
+
+
 class Transport(AnaphoraError):
-    """The connection failed before an answer came."""
+    """The connection failed before an answer was complete; `phase` says when."""
 
     retryable = True
+
+    def __init__(self, message: str, *, phase: Phase = "connect") -> None:
+        super().__init__(message)
+        self.phase = phase
+
+
+class Throttled(AnaphoraError):
+    """Our own limits would have made the call wait for `wait` seconds, longer than it may take."""
+
+    def __init__(self, message: str, *, wait: float) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+class Unavailable(AnaphoraError):
+    """The provider failed too often lately; it is tried again in `wait` seconds."""
+
+    def __init__(self, message: str, *, wait: float) -> None:
+        super().__init__(message)
+        self.wait = wait
 
 
 class Timeout(AnaphoraError):

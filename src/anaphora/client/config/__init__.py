@@ -1,0 +1,1 @@
+"""Configuration: `llm.yaml`, decoded strictly, and the secrets it names."""
