@@ -97,6 +97,8 @@ class Counts:
         if above is not None:
             return self._within(chunks, below or _Knot(0, Part(), NOTHING), above)
         whole = self._part(chunks)
+        if not self._known.growths:
+            return self._corrected(whole)
         # The beginning of a prompt is not like what was appended to it: no surer than uncorrected.
         return self._corrected(whole, at_least=self._method.text(whole).error)
 

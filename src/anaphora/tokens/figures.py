@@ -128,6 +128,7 @@ def framing(wire: str, profile: Profile) -> Framing:
     )
 
 
+@functools.cache
 def unseen(when: Literal["prompt", "tools"], wire: str) -> Count:
     """What a prompt, or having tools, costs beyond its bytes."""
     rows = [row for row in figures().unseen if row.when == when and row.wire in (None, wire)]

@@ -37,8 +37,8 @@ class Part(msgspec.Struct, frozen=True):
         return Part(
             self.size + other.size,
             self.blocks + other.blocks,
-            self.counted + other.counted,
-            self.media + other.media,
+            _sum(self.counted, other.counted),
+            _sum(self.media, other.media),
         )
 
     def since(self, earlier: Part) -> Part:
@@ -49,6 +49,13 @@ class Part(msgspec.Struct, frozen=True):
             _grown(earlier.counted, self.counted),
             _grown(earlier.media, self.media),
         )
+
+
+def _sum(one: Count, other: Count) -> Count:
+    """Most parts have nothing to add here."""
+    if other is NOTHING:
+        return one
+    return other if one is NOTHING else one + other
 
 
 def _grown(before: Count, after: Count) -> Count:
@@ -125,23 +132,33 @@ class Tally:
         # The last column is filled last: who reads without the lock goes by its length.
         if chunks > len(self._columns[-1]):
             with self._lock:
-                total = self._total(len(self._columns[-1]))
-                for at in range(len(self._columns[-1]), chunks):
-                    total += method.chunk(log, at)
-                    self._append(total)
+                self._count(chunks, log, method)
         return self._total(chunks)
 
     def _total(self, chunks: int) -> Part:
         if not chunks:
             return Part()
-        size, blocks, tokens, low, high, media, least, most = (c[chunks - 1] for c in self._columns)
-        return Part(size, blocks, Count(tokens, low, high), Count(media, least, most))
+        size, blocks, tokens, low, high, media, least, most = [
+            column[chunks - 1] for column in self._columns
+        ]
+        counted = Count(tokens, low, high) if high else NOTHING
+        return Part(size, blocks, counted, Count(media, least, most) if most else NOTHING)
 
-    def _append(self, total: Part) -> None:
-        text, media = total.counted, total.media
-        row = (text.tokens, text.low, text.high, media.tokens, media.low, media.high)
-        for column, value in zip(self._columns, (total.size, total.blocks, *row), strict=True):
-            column.append(value)
+    def _count(self, chunks: int, log: ChunkLog, method: Method) -> None:
+        """Fills the columns. Most chunks add bytes and nothing else."""
+        done = len(self._columns[-1])
+        row = [column[-1] for column in self._columns] if done else [0] * len(self._columns)
+        for at in range(done, chunks):
+            part = method.chunk(log, at)
+            row[0] += part.size
+            row[1] += part.blocks
+            for first, count in ((2, part.counted), (5, part.media)):
+                if count is not NOTHING:
+                    row[first] += count.tokens
+                    row[first + 1] += count.low
+                    row[first + 2] += count.high
+            for column, value in zip(self._columns, row, strict=True):
+                column.append(value)
 
 
 _tallies: WeakKeyDictionary[ChunkLog, dict[object, Tally]] = WeakKeyDictionary()

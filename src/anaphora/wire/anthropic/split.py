@@ -7,6 +7,9 @@ taken out (they become marks), and white space between the outermost fields of a
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import msgspec
 
 from anaphora.canonical import string
@@ -14,6 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.seen import Cut, SeenSections
 
 from .blocks import MARKABLE_OPAQUE, WIRE
 from .incoming import CacheControl, read_ttl, some_blocks
@@ -43,10 +47,13 @@ def split(
     model = fields.take("model", str)
     marks: list[Mark] = []
     runs: list[Run] = []
-    for section in ("tools", "system"):
-        run = _section(section, fields.raw(section), sum(run.count for run in runs), marks)
-        if run is not None:
-            runs.append(run)
+    for section, cut in _SECTIONS.items():
+        raw = fields.raw(section)
+        found = None if raw is None else _seen.get(section, raw, cut)
+        if found is not None:
+            first = sum(run.count for run in runs)
+            runs.append(found[0])
+            marks += [Mark(first + mark.chunk, mark.ttl) for mark in found[1]]
     runs.append(_messages(fields, sum(run.count for run in runs), marks))
     automatic = fields.maybe("cache_control", CacheControl)
     rest = fields.rest()
@@ -70,11 +77,12 @@ def split(
     )
 
 
-def _section(section: Section, raw: bytes | None, first: int, marks: list[Mark]) -> Run | None:
-    if raw is None or raw == b"null":
+def _section(section: Section, raw: bytes) -> Cut | None:
+    if raw == b"null":
         return None
     out = Addition()
     labels = []
+    marks: list[Mark] = []
     kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
     if raw[:1] == b'"' and section == "system":
         out.chunk(kind, b'{"type":"text","text":' + raw + b"}", -1)
@@ -85,13 +93,21 @@ def _section(section: Section, raw: bytes | None, first: int, marks: list[Mark])
             name = fields.maybe("name", str) if section == "tools" else None
             labels.append(f"tool {name}" if name else f"{section}{index}")
             if ttl is not None:
-                marks.append(Mark(first + index, ttl))
+                marks.append(Mark(index, ttl))
             out.chunk(kind, b"," + data if index else data, -1)
     if not out.pieces:
         return None
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
     lead = b'"%b":[' % section.encode()
-    return Run(section, log, len(log), lead=lead, close=b"],", source=tuple(labels))
+    run = Run(section, log, len(log), lead=lead, close=b"],", source=tuple(labels))
+    return run, tuple(marks)
+
+
+_seen = SeenSections()
+_SECTIONS: dict[Section, Callable[[bytes], Cut | None]] = {
+    "tools": functools.partial(_section, "tools"),
+    "system": functools.partial(_section, "system"),
+}
 
 
 class _Message(msgspec.Struct, frozen=True):

@@ -7,6 +7,8 @@ what was really sent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from anaphora.canonical import string
@@ -14,6 +16,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole
 from anaphora.wire.fields import Fields, bad_request, reads
+from anaphora.wire.seen import Cut, SeenSections
 
 from .address import model_id, path_of, read_path
 from .messages import CLOSE, GLUE
@@ -38,8 +41,8 @@ def split(body: bytes, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     model = model or model_id(fields.maybe("model", str) or "")
     fields.raw("model")
     runs = [
-        *_system(fields),
-        *_tools(elements(fields, "tools")),
+        *_section(fields, "systemInstruction", _system),
+        *_section(fields, "tools", _tools),
         _contents(elements(fields, "contents")),
     ]
     config = fields.raw("toolConfig")
@@ -66,37 +69,43 @@ def split(body: bytes, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     )
 
 
-def _system(fields: Fields) -> list[Run]:
-    raw = fields.raw("systemInstruction")
-    if raw is None or raw == b"null":
-        return []
+_seen = SeenSections()
+
+
+def _section(fields: Fields, name: str, cut: Callable[[bytes], Cut | None]) -> list[Run]:
+    raw = fields.raw(name)
+    found = None if raw is None or raw == b"null" else _seen.get(name, raw, cut)
+    return [] if found is None else [found[0]]
+
+
+def _system(raw: bytes) -> Cut | None:
     content = named(raw, "$.systemInstruction", bad_request)
     parts = elements(content, "parts")
     if not parts:
-        return []
+        return None
     out = Addition()
     for index, part in enumerate(parts):
         out.chunk(Kind.SYSTEM, b"," + bytes(part) if index else bytes(part), None)
     labels = [f"system{index}" for index in range(len(parts))]
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
     place = "systemInstruction.parts"
-    return [
-        Run(
-            "system",
-            log,
-            len(log),
-            lead=SYSTEM,
-            close=SYSTEM_CLOSE,
-            source=tuple(labels),
-            place=place,
-        )
-    ]
+    run = Run(
+        "system",
+        log,
+        len(log),
+        lead=SYSTEM,
+        close=SYSTEM_CLOSE,
+        source=tuple(labels),
+        place=place,
+    )
+    return run, ()
 
 
-def _tools(raws: list[msgspec.Raw]) -> list[Run]:
+def _tools(listed: bytes) -> Cut | None:
     """A chunk for each declaration where an object holds nothing else, and else for each object."""
+    raws = elements(Fields(b'{"tools":' + listed + b"}", "$", bad_request), "tools")
     if not raws:
-        return []
+        return None
     out = Addition()
     labels: list[str] = []
     kinds: list[bool] = []
@@ -117,17 +126,16 @@ def _tools(raws: list[msgspec.Raw]) -> list[Run]:
             kinds.append(alone)
             before = alone
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
-    return [
-        Run(
-            "tools",
-            log,
-            len(log),
-            lead=TOOLS,
-            close=close(before),
-            source=tuple(labels),
-            paths=paths(kinds, tuple(begun)),
-        )
-    ]
+    run = Run(
+        "tools",
+        log,
+        len(log),
+        lead=TOOLS,
+        close=close(before),
+        source=tuple(labels),
+        paths=paths(kinds, tuple(begun)),
+    )
+    return run, ()
 
 
 def _label(raw: msgspec.Raw, function: bool, index: int) -> str:

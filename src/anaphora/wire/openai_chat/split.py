@@ -17,6 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.seen import Cut, SeenSections
 
 from .facts import MARKERS
 from .incoming import Breakpoint, read_ttl
@@ -70,14 +71,14 @@ def split(
     fields = Fields(body, "$", bad_request)
     model = fields.take("model", str)
     marks: list[Mark] = []
-    messages = _elements(fields, "messages")
+    messages: list[msgspec.Raw] = fields.maybe("messages", list[msgspec.Raw]) or []
     runs: list[Run] = []
-    system = _system(messages[0], marks, own) if messages else None
+    system = _system(messages[0], marks, markers) if messages else None
     if system is not None:
         runs.append(system)
-    tools = _tools(_elements(fields, "tools"))
+    tools = _seen.get("tools", fields.raw("tools") or b"null", _tools)
     if tools is not None:
-        runs.append(tools)
+        runs.append(tools[0])
     begun = sum(run.count for run in runs)
     rest_of = messages[1:] if system is not None else messages
     conversation = _messages(rest_of, system, begun, marks, own)
@@ -107,13 +108,23 @@ def split(
     )
 
 
-def _elements(fields: Fields, name: str) -> list[msgspec.Raw]:
-    found: list[msgspec.Raw] | None = fields.maybe(name, list[msgspec.Raw])
-    return found or []
+_seen = SeenSections()
 
 
-def _system(raw: msgspec.Raw, marks: list[Mark], own: _Markers | None) -> Run | None:
+def _system(raw: msgspec.Raw, marks: list[Mark], markers: Mapping[Ttl, bytes] | None) -> Run | None:
     """The first message, when it is a system message that says something."""
+    # Read in another dialect, the same message may be another one.
+    own = "" if markers is None else repr(markers)
+    cut = _seen.get(f"system{own}", bytes(raw), lambda raw: _cut_system(raw, markers))
+    if cut is None:
+        return None
+    marks += cut[1]
+    return cut[0]
+
+
+def _cut_system(raw: bytes, markers: Mapping[Ttl, bytes] | None) -> Cut | None:
+    own = None if markers is None else _read_markers(markers)
+    marks: list[Mark] = []
     fields = Fields(raw, "$.messages[0]", bad_request)
     role = fields.maybe("role", str)
     if role not in ("system", "developer"):
@@ -131,10 +142,12 @@ def _system(raw: msgspec.Raw, marks: list[Mark], own: _Markers | None) -> Run | 
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
     lead = b'"messages":[' + _opening(role, fields)
     place = "messages[0].content"
-    return Run("system", log, len(log), lead=lead, source=tuple(labels), place=place)
+    run = Run("system", log, len(log), lead=lead, source=tuple(labels), place=place)
+    return run, tuple(marks)
 
 
-def _tools(tools: list[msgspec.Raw]) -> Run | None:
+def _tools(listed: bytes) -> Cut | None:
+    tools = _some_tools(listed)
     if not tools:
         return None
     out = Addition()
@@ -147,7 +160,13 @@ def _tools(tools: list[msgspec.Raw]) -> Run | None:
         labels.append(f"tool {name}" if name else f"tools{index}")
         out.chunk(Kind.TOOL, b"," + bytes(raw) if index else bytes(raw), None)
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
-    return Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=tuple(labels))
+    return Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=tuple(labels)), ()
+
+
+def _some_tools(listed: bytes) -> list[msgspec.Raw]:
+    fields = Fields(b'{"tools":' + listed + b"}", "$", bad_request)
+    found: list[msgspec.Raw] | None = fields.maybe("tools", list[msgspec.Raw])
+    return found or []
 
 
 def _messages(

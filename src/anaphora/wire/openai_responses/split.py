@@ -15,6 +15,7 @@ from anaphora.canonical import string
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, Role, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.seen import Cut, SeenSections
 
 from .content import WIRE
 from .incoming import ROLES, Breakpoint, raw_list, read_ttl
@@ -87,14 +88,14 @@ def split(
     leads = instructions is None or instructions == b"null"
     if not leads:
         assert instructions is not None
-        run = _labelled("system", INSTRUCTIONS, [instructions], ["instructions"], b"")
-        runs.append(msgspec.structs.replace(run, place="instructions"))
+        cut = _seen.get("instructions", instructions, _instructions)
+        assert cut is not None
+        runs.append(cut[0])
     elif len(items) > 1 and items[0].state == "system" and _all_text(items[0]):
         runs.append(_system(items.pop(0), marks))
-    listed = raw_list(tools or b"[]", "$.tools", bad_request) if tools != b"null" else []
-    if listed:
-        names = [f"tool {_name(tool, index)}" for index, tool in enumerate(listed)]
-        runs.append(_labelled("tools", TOOLS, [bytes(tool) for tool in listed], names, b"]"))
+    listed = _seen.get("tools", tools, _tools) if tools is not None else None
+    if listed is not None:
+        runs.append(listed[0])
     system = leads and bool(runs) and runs[0].section == "system"
     if items:
         first = sum(run.count for run in runs)
@@ -198,6 +199,22 @@ def _output(rest: bytes, raw: bytes, path: str, ttl: Ttl) -> _Piece:
         last = index + 1 == len(pieces)
         marks += [(None if last else len(data) - 1, ttl) for _, ttl in piece.marks]
     return _Piece(Kind.TOOL_RESULT, data, bool(pieces) and pieces[-1].markable, tuple(marks))
+
+
+_seen = SeenSections()
+
+
+def _instructions(raw: bytes) -> Cut:
+    run = _labelled("system", INSTRUCTIONS, [raw], ["instructions"], b"")
+    return msgspec.structs.replace(run, place="instructions"), ()
+
+
+def _tools(raw: bytes) -> Cut | None:
+    listed = raw_list(raw, "$.tools", bad_request) if raw != b"null" else []
+    if not listed:
+        return None
+    names = [f"tool {_name(tool, index)}" for index, tool in enumerate(listed)]
+    return _labelled("tools", TOOLS, [bytes(tool) for tool in listed], names, b"]"), ()
 
 
 def _labelled(

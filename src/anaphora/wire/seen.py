@@ -1,0 +1,42 @@
+"""Sections that came before: an agent sends the same tools and system prompt at every turn, and so
+do all its conversations.
+
+They are found by their bytes, and live as long as somebody uses them: the memo only points at them
+weakly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, cast
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from anaphora.rendered import ChunkLog, Mark, Run
+
+#: A run, and the marks in it, counted from its first chunk.
+Cut: TypeAlias = tuple[Run, tuple[Mark, ...]]
+
+#: Stands in for the log in what the log itself holds: one that held itself would never be let go.
+_NO_LOG = ChunkLog()
+
+
+class SeenSections:
+    """Sections cut from a request's bytes, one memo for each wire."""
+
+    def __init__(self) -> None:
+        self._logs: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
+
+    def get(self, name: str, raw: bytes, cut: Callable[[bytes], Cut | None]) -> Cut | None:
+        """What `cut` makes of these bytes, which depends on nothing else."""
+        log = self._logs.get((name, raw))
+        if log is not None:
+            bare, held = cast(Cut, log.source)
+            return msgspec.structs.replace(bare, log=log), held
+        found = cut(raw)
+        if found is not None:
+            run, marks = found
+            run.log.source = msgspec.structs.replace(run, log=_NO_LOG), marks
+            self._logs[name, raw] = run.log
+        return found
