@@ -13,7 +13,7 @@ from . import rules as by
 from .changes import change_at
 from .comparing import extent, parting
 from .diagnosis import agrees
-from .money import dollars_lost
+from .money import dollars_lost, dollars_saved
 from .predicting import Prediction, predict, tokens_before
 from .sentences import change_said, sentence
 from .values import VOLATILE, Cause, Change, Diagnosis, Result, Sent, Verdict
@@ -28,21 +28,29 @@ def judge(
     rules: CacheRules,
     *,
     outcome: Outcome | None = None,
+    expected: Prediction | None = None,
     price: Price | None = None,
     profile: Profile | None = None,
     diagnosis: Diagnosis | None = None,
 ) -> Verdict:
     """What became of what the earlier call left in the cache, by the later one's bill; by the
     rules where there is none. `outcome` is the prediction of a simulator that knows more than these
-    two calls, `diagnosis` what the provider says."""
+    two calls, `expected` one that was made already, `diagnosis` what the provider says."""
     billed = later.usage.read if later.usage is not None else None
     later = _heard(later, rules)
     if earlier is None:
-        verdict = Verdict(result="first", billed=billed, diagnosis=diagnosis)
+        verdict = Verdict(
+            result="first",
+            billed=billed,
+            total=later.usage.input if later.usage is not None else None,
+            saved=dollars_saved(later.usage, price),
+            diagnosis=diagnosis,
+        )
         return told(verdict)
     earlier = _heard(earlier, rules)
     change = find_change(earlier, later)
-    expected = predict(earlier, later, rules, outcome)
+    if expected is None:
+        expected = predict(earlier, later, rules, outcome)
     read = expected.read if billed is None else billed
     result = _result(read, expected, rules.granule_tokens.value)
     causes: tuple[Cause, ...] = ()
@@ -62,8 +70,10 @@ def judge(
         left=expected.left,
         predicted=expected.read,
         billed=billed,
+        total=None if later.usage is None else usage.input,
         lost=lost,
         dollars=dollars_lost(usage, lost, price),
+        saved=dollars_saved(later.usage, price),
         diagnosis=diagnosis,
         agrees=None if diagnosis is None else agrees(diagnosis, causes, change, result == "hit"),
     )

@@ -34,6 +34,28 @@ def dollars_lost(usage: Usage | None, lost: int, price: Price | None) -> Decimal
         return total.scaleb(-6)
 
 
+def dollars_saved(usage: Usage | None, price: Price | None) -> Decimal | None:
+    """What the same input would have cost without a cache, less what it did cost; below 0 where
+    more was written than read."""
+    if usage is None or price is None or usage.input is None:
+        return None
+    rates = price.at(usage.input)
+    if rates.input is None:
+        return None
+    total = Decimal(0)
+    if usage.read:
+        if rates.read is None:
+            return None
+        total += usage.read * (rates.input - rates.read)
+    for ttl, tokens in (usage.written or {}).items():
+        paid = _written(rates, ttl)
+        if tokens and paid is None:
+            return None
+        if tokens and paid is not None:
+            total -= tokens * (paid - rates.input)
+    return total.scaleb(-6)
+
+
 def _longest_first(written: tuple[WriteTtl, int]) -> int:
     ttl = written[0]
     return 0 if ttl == "unsplit" else -TTL_SECONDS[ttl]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Rendered
+from anaphora.values import Usage
 
 from .rules import explicit
 from .values import Sent
@@ -41,13 +43,17 @@ def predict(
         began=earlier.began,
         scope=earlier.route,
     )
+    known = outcome is not None
     if outcome is None:
         prompt = RenderedPrompt(later.rendered, later.marks)
         outcome = simulator.predict(prompt, at=max(start, then), scope=later.route)
-        known = False
-    else:
-        known = True
-    usage = earlier.usage
+    expected = foresee(wrote, earlier.usage, outcome, rules)
+    return replace(expected, read=outcome.read) if known else expected
+
+
+def foresee(wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules) -> Prediction:
+    """The same from what a simulator said of the call before and of this one, in the provider's
+    tokens: `usage` is what the call before was billed."""
     estimated = wrote.read + sum(wrote.written.values())
     total = wrote.total
     scale = usage.input / total if usage is not None and usage.input and total else 1.0
@@ -59,7 +65,7 @@ def predict(
         left = usage.read + (usage.written_total or 0)
     else:
         left = estimated
-    read = outcome.read if known else _scaled(outcome.read, estimated, left, scale)
+    read = _scaled(outcome.read, estimated, left, scale)
     return Prediction(left=left, read=read, outcome=outcome, exact=estimated > 0, scale=scale)
 
 

@@ -39,11 +39,13 @@ def change_said(change: Change) -> str:
 
 
 def money_said(dollars: Decimal | None) -> str:
-    if dollars is None:
-        return "dollars unknown"
+    return "dollars unknown" if dollars is None else f"{amount_said(dollars)} lost"
+
+
+def amount_said(dollars: Decimal) -> str:
     if dollars >= 1:
-        return f"${dollars:.2f} lost"
-    return f"${dollars:.4f} lost" if dollars >= Decimal("0.0001") else f"${dollars:.2g} lost"
+        return f"${dollars:.2f}"
+    return f"${dollars:.4f}" if dollars >= Decimal("0.0001") else f"${dollars:.2g}"
 
 
 def sentence(verdict: Verdict) -> str:
@@ -71,6 +73,8 @@ def _outcome(verdict: Verdict) -> str:
             return "First: no call before it"
         case "hit" if not left:
             return f"Hit: {read or 0:,} tokens were read, though the call before left none"
+        case "hit" if verdict.total is not None:
+            return f"Hit: {read or 0:,} of {verdict.total:,} tokens read{_saved(verdict.saved)}"
         case "hit":
             return f"Hit: {read or 0:,} tokens were read, all that the call before left{by_rules}"
         case "partial":
@@ -79,6 +83,10 @@ def _outcome(verdict: Verdict) -> str:
             if not left:
                 return f"Miss: nothing was read, and nothing had been left to read{by_rules}"
             return f"Miss: none of {left:,} tokens were read{by_rules}"
+
+
+def _saved(saved: Decimal | None) -> str:
+    return "" if saved is None or saved <= 0 else f", saved {amount_said(saved)}"
 
 
 def _provider(diagnosis: Diagnosis, agrees: bool | None) -> str:

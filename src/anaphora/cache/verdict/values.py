@@ -137,10 +137,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that should have been read, by the rules,"""
     billed: int | None = None
     """and that were, by the bill."""
+    total: int | None = None
+    """All input tokens, by the bill."""
     lost: int = 0
     """Tokens that were there, or could have been, and were paid for again."""
     dollars: Decimal | None = None
     """What that cost; None is unknown, which is not 0."""
+    saved: Decimal | None = None
+    """What the cache took off this bill, what writing to it cost counted in."""
     diagnosis: Diagnosis | None = None
     agrees: bool | None = None
     """Whether the provider says the same; None where it says nothing."""
