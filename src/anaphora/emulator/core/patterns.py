@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from anaphora import catalog
-
-from .marked import Marked
+from anaphora.marked import Marked
 
 
 def provider_pattern(value: Marked) -> str:

@@ -8,9 +8,9 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.emulator.core.asked import Asked
-from anaphora.emulator.core.marked import Marked
 from anaphora.emulator.core.patterns import provider_pattern
 from anaphora.errors import InvalidRequest
+from anaphora.marked import Marked
 
 from .fault import KINDS, Fault
 

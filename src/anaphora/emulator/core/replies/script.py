@@ -34,8 +34,8 @@ import msgspec
 
 from anaphora import wire as wires
 from anaphora.canonical import dumps
-from anaphora.emulator.core.marked import Marked
 from anaphora.emulator.core.patterns import provider_pattern
+from anaphora.marked import Marked
 from anaphora.values import StopReason
 
 from .heard import Heard
