@@ -2,8 +2,10 @@
 
 whole = Marked.read(text, "script.yaml")    None when the file is empty
 whole.fields(("replies",))                  by hand, field by field
+decode(whole, Config)                       by a struct's types
 """
 
-from .value import Marked
+from .typed import Lines, Path, decode, spoken
+from .value import Failure, Marked, nearest
 
-__all__ = ["Marked"]
+__all__ = ["Failure", "Lines", "Marked", "Path", "decode", "nearest", "spoken"]
