@@ -1,0 +1,147 @@
+"""Nothing that was asked or answered, and no key, leaves with a span, a metric or a log line.
+
+Every text in a record is replaced by a canary but for the app's own names; a field that `Record` gets
+later is replaced, too, without anybody thinking of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry, generate_latest
+from support.records import FULL, LOST
+
+from anaphora.client.observe import Logs, Meters, Metrics, Traces
+from anaphora.client.record import Record
+
+PROMPT = "My name is CANARY and I am ill"
+KEY = "sk-ant-CANARY-0123456789"
+
+#: The app's own names, exported on purpose: ids in the configuration and labels of blocks.
+NAMES = {"provider", "label"}
+#: Ids and names that providers and configurations give. A sentence there is caught, by its blanks;
+#: a single word is not.
+WORDS = {"system", "wire", "host", "model", "answered_by", "response_id", "request_id", "code"}
+
+
+def holds_text(hint: Any) -> bool:
+    """`str`, or a union with it; a Literal is one of our own words."""
+    return hint is str or (
+        isinstance(hint, types.UnionType) and any(holds_text(part) for part in hint.__args__)
+    )
+
+
+def replaced(value: Any, canary: str, keep: set[str]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(replaced(item, canary, keep) for item in value)
+    if not isinstance(value, msgspec.Struct):
+        return value
+    hints = typing.get_type_hints(type(value))
+    changed = {}
+    for name in value.__struct_fields__:
+        old = getattr(value, name)
+        if holds_text(hints[name]) and name not in keep and old is not None:
+            changed[name] = canary
+        else:
+            changed[name] = replaced(old, canary, keep)
+    return msgspec.structs.replace(value, **changed)
+
+
+def spans(record: Record) -> str:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    Traces(provider.get_tracer("test"))(record)
+    (span,) = exporter.get_finished_spans()
+    return str(span.to_json())
+
+
+def meters(record: Record) -> str:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    Meters(provider.get_meter("test"))(record)
+    data = reader.get_metrics_data()
+    provider.shutdown()
+    assert data is not None
+    return data.to_json()
+
+
+def exposition(record: Record) -> str:
+    registry = CollectorRegistry()
+    Metrics(registry)(record)
+    return generate_latest(registry).decode()
+
+
+def logged(record: Record) -> str:
+    class Keeps(logging.Handler):
+        def emit(self, found: logging.LogRecord) -> None:
+            kept.append(f"{found.getMessage()} {vars(found)}")
+
+    kept: list[str] = []
+    logger = logging.Logger("alone")
+    logger.addHandler(Keeps())
+    Logs(logger)(record)
+    (text,) = kept
+    return text
+
+
+EXPORTS: list[Callable[[Record], str]] = [spans, meters, exposition, logged]
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+@pytest.mark.parametrize("record", [FULL, LOST], ids=["answered", "failed"])
+@pytest.mark.parametrize(
+    "canary, keep", [(PROMPT, NAMES), (KEY, NAMES | WORDS)], ids=["prompt", "key"]
+)
+def test_no_text_leaves(
+    export: Callable[[Record], str], record: Record, canary: str, keep: set[str]
+) -> None:
+    planted = replaced(record, canary, keep)
+    assert "CANARY" in repr(planted)
+    assert "CANARY" not in export(planted)
+
+
+@pytest.mark.parametrize("export", [spans, meters, logged])
+def test_no_credential_in_an_address_leaves(export: Callable[[Record], str]) -> None:
+    host = f"user:{KEY}@proxy.local:8443"
+    said = export(msgspec.structs.replace(FULL, host=host))
+    assert "proxy.local" in said
+    assert "CANARY" not in said
+
+
+def test_the_planting_reaches_every_place_where_text_has_been() -> None:
+    """The test above is worth as much as this list is long."""
+    planted = replaced(FULL, PROMPT, NAMES)
+    verdict = planted.verdict
+    assert {
+        planted.attempts[0].reason,
+        planted.notices[0].message,
+        planted.notices[0].path,
+        planted.usage.raw,
+        verdict.sentence,
+        verdict.causes[0].said,
+        verdict.change.before,
+        verdict.change.after,
+        verdict.change.detail,
+        verdict.change.path,
+        verdict.diagnosis.word,
+        planted.response_id,
+        planted.answered_by,
+    } == {PROMPT}
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+def test_what_the_app_named_does_leave(export: Callable[[Record], str]) -> None:
+    """So that the tests above do not pass because nothing leaves at all."""
+    assert "claude-sonnet-4-5" in export(FULL)

@@ -1,0 +1,81 @@
+"""A line for each call: keys and values, one line whatever the names are."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.records import BARE, FULL, LOST
+
+from anaphora.client.observe import Logs
+from anaphora.client.observe.logs import fields, line
+from anaphora.client.record import Record
+
+PAIR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^\s"=]+)(?: |$)')
+
+
+def test_a_whole_call(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="anaphora.calls"):
+        Logs()(FULL)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("anaphora.calls", "INFO")
+    assert record.getMessage() == (
+        "operation=chat provider=main system=anthropic wire=anthropic host=api.anthropic.com:443"
+        " model=claude-sonnet-4-5 answered_by=claude-sonnet-4-5-20250929 outcome=ok status=200"
+        " request_id=req_2 stop=end seconds=4 first=3 queued=0.5 attempts=2 uncached=30 read=700"
+        " written=270 output=50 predicted=700 verdict=partial cause=changed lost=200"
+        " dollars=0.0021 saved=0.0019 notices=marker_dropped"
+    )
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    assert line(fields(BARE)) == (
+        "operation=chat provider=local system=ollama wire=ollama host=localhost model=qwen3:8b"
+        " outcome=ok seconds=0.5 queued=0 attempts=0"
+    )
+
+
+@pytest.mark.parametrize(
+    "record, level, expected",
+    [
+        (FULL, logging.DEBUG, "DEBUG"),
+        (LOST, logging.DEBUG, "WARNING"),
+        (LOST, logging.ERROR, "ERROR"),
+    ],
+)
+def test_a_call_that_failed_is_at_least_a_warning(
+    caplog: pytest.LogCaptureFixture, record: Record, level: int, expected: str
+) -> None:
+    logger = logging.getLogger("an app's own")
+    with caplog.at_level(logging.DEBUG, logger=logger.name):
+        Logs(logger, level)(record)
+    assert [found.levelname for found in caplog.records] == [expected]
+
+
+def test_a_level_that_is_off_writes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="anaphora.calls"):
+        Logs()(FULL)
+    assert caplog.records == []
+
+
+def test_formatters_find_the_fields(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="anaphora.calls"):
+        Logs()(LOST)
+    assert vars(caplog.records[0])["call"] == fields(LOST)
+    assert fields(LOST)["outcome"] == "Overloaded"
+
+
+@given(st.text(min_size=1))
+def test_a_line_is_one_line_and_can_be_taken_apart(name: str) -> None:
+    known = fields(msgspec.structs.replace(FULL, provider=name))
+    said = line(known)
+    assert len(said.splitlines()) == 1
+    assert "".join(match.group() for match in PAIR.finditer(said)) == said
+    found = {key: json.loads(v) if v[0] == '"' else v for key, v in PAIR.findall(said)}
+    assert set(found) == set(known)
+    assert found["provider"] == known["provider"]

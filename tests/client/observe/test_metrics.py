@@ -1,0 +1,179 @@
+"""What Prometheus scrapes adds up to what the records said, in a bounded number of series."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from decimal import Decimal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter
+from support.records import ANSWERED, BARE, FAILED, FULL, LOST
+
+from anaphora.client.observe import Metrics
+from anaphora.client.record import BlockShare, Record
+from anaphora.values import Usage
+
+CALL = {"provider": "main", "model": "claude-sonnet-4-5"}
+
+
+def counted(*records: Record) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    for record in records:
+        metrics(record)
+    return registry
+
+
+def series(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
+    """The values of a metric, by the values of its labels."""
+    return {
+        tuple(sample.labels.values()): sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.name == name
+    }
+
+
+MAIN = ("main", "claude-sonnet-4-5")
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("calls_total", {(*MAIN, "ok"): 2, (*MAIN, "Overloaded"): 1}),
+        ("attempts_total", {("main", "Overloaded"): 3, ("main", "ok"): 2}),
+        (
+            "tokens_total",
+            {
+                (*MAIN, "uncached"): 60,
+                (*MAIN, "read"): 1400,
+                (*MAIN, "written_5m"): 400,
+                (*MAIN, "written_1h"): 140,
+                (*MAIN, "output"): 100,
+            },
+        ),
+        (
+            "block_tokens_total",
+            {
+                (*MAIN, "tool search"): 200,
+                (*MAIN, "guide"): 1000,
+                (*MAIN, "memory"): 400,
+                (*MAIN, "conversation"): 400,
+            },
+        ),
+        ("dollars_total", {MAIN: 0.0042}),
+        ("unpriced_calls_total", {MAIN: 1}),
+        ("saved_dollars_total", {MAIN: 0.0038}),
+        ("unsaved_dollars_total", {}),
+        ("verdicts_total", {("partial", "changed"): 2}),
+        ("lost_tokens_total", {("changed",): 400}),
+        ("lost_dollars_total", {("changed",): 0.0012}),
+        ("call_seconds_count", {MAIN: 3}),
+        ("call_seconds_sum", {MAIN: 9}),
+        ("first_byte_seconds_count", {MAIN: 2}),
+        ("first_byte_seconds_sum", {MAIN: 6}),
+        ("queued_seconds_sum", {MAIN: 1.5}),
+    ],
+)
+def test_two_calls_that_were_answered_and_one_that_was_not(
+    name: str, expected: dict[tuple[str, ...], float]
+) -> None:
+    found = series(counted(FULL, FULL, LOST), f"anaphora_{name}")
+    assert found == pytest.approx(expected)
+
+
+def test_what_nobody_reported_has_no_series() -> None:
+    registry = counted(BARE)
+    assert series(registry, "anaphora_tokens_total") == {}
+    assert series(registry, "anaphora_dollars_total") == {}
+    assert series(registry, "anaphora_unpriced_calls_total") == {("local", "qwen3:8b"): 1}
+
+
+def test_a_write_that_was_not_read_yet_does_not_turn_a_counter_back() -> None:
+    wrote = msgspec.structs.replace(FULL, saved=Decimal("-0.0005"))
+    registry = counted(wrote, FULL)
+    assert series(registry, "anaphora_saved_dollars_total")[MAIN] == pytest.approx(0.0019)
+    assert series(registry, "anaphora_unsaved_dollars_total")[MAIN] == pytest.approx(0.0005)
+
+
+def test_attempts_belong_to_the_provider_they_went_to() -> None:
+    spare = msgspec.structs.replace(ANSWERED, provider="spare")
+    registry = counted(msgspec.structs.replace(FULL, attempts=(FAILED, spare)))
+    found = series(registry, "anaphora_attempts_total")
+    assert found == {("main", "Overloaded"): 1, ("spare", "ok"): 1}
+
+
+def labelled(start: int, stop: int) -> Record:
+    blocks = (BlockShare(label=f"b{n}", section="system", tokens=1) for n in range(start, stop))
+    return msgspec.structs.replace(FULL, blocks=tuple(blocks))
+
+
+def test_labels_are_bounded_within_a_call_and_over_many() -> None:
+    registry = counted(labelled(0, 150), labelled(100, 350), labelled(0, 10))
+    found = series(registry, "anaphora_block_tokens_total")
+    assert len(found) == 201
+    assert sum(found.values()) == 150 + 250 + 10  # nothing is lost, but its name
+    assert found[*MAIN, "b0"] == 2  # what was there first stays told apart
+
+
+def test_models_and_providers_are_bounded() -> None:
+    many = (
+        msgspec.structs.replace(BARE, model=f"m{n}", provider=f"p{n}", attempts=())
+        for n in range(230)
+    )
+    found = series(counted(*many), "anaphora_calls_total")
+    assert (len(found), found["other", "other", "ok"]) == (201, 30)
+
+
+counts = st.none() | st.integers(0, 10**6)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Usage,
+            uncached=counts,
+            read=counts,
+            written=st.none()
+            | st.dictionaries(st.sampled_from(["5m", "1h", "unsplit"]), st.integers(0, 10**6)),
+            output=counts,
+            reasoning=counts,
+        ),
+        max_size=5,
+    )
+)
+def test_tokens_are_a_partition(usages: list[Usage]) -> None:
+    registry = counted(*(msgspec.structs.replace(FULL, usage=usage) for usage in usages))
+    found = series(registry, "anaphora_tokens_total")
+    assert sum(found.values()) == sum((u.input or 0) + (u.output or 0) for u in usages)
+
+
+def test_several_on_one_registry_count_together() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry)(FULL)
+    Metrics(registry)(FULL)
+    assert series(registry, "anaphora_calls_total") == {(*MAIN, "ok"): 2}
+    assert series(counted(FULL), "anaphora_calls_total") == {(*MAIN, "ok"): 1}
+
+
+def test_a_registry_is_let_go_with_its_last_owner() -> None:
+    registry = counted(FULL)
+    gone = weakref.ref(registry)
+    del registry
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_name_that_is_taken_is_an_error_and_leaves_the_registry_as_it_was() -> None:
+    registry = CollectorRegistry()
+    taken = Counter("anaphora_dollars", "the app's own", registry=registry)
+    with pytest.raises(ValueError, match="anaphora_dollars"):
+        Metrics(registry)
+    assert [metric.name for metric in registry.collect()] == ["anaphora_dollars"]
+    registry.unregister(taken)
+    Metrics(registry)(FULL)
+    assert series(registry, "anaphora_calls_total") == {(*MAIN, "ok"): 1}
