@@ -6,7 +6,8 @@
     │   └── InvalidJson           a value JSON cannot hold, with the path to it
     ├── InvalidCatalog            a row of the rules or models table
     ├── PrefixBroken              certification found a changed prefix before sending
-    ├── InvalidConfig             a line of llm.yaml, or a secret that is not there
+    ├── InvalidConfig             a line of llm.yaml
+    │   └── MissingSecret         a key that is not where llm.yaml says
     ├── Transport                 the connection failed before an answer was complete
     ├── Throttled                 our own limits: the call could not start in time
     ├── Unavailable               the provider failed too often lately and is left alone
@@ -33,7 +34,7 @@ Messages never carry keys, prompt text or reply text.
 
 from __future__ import annotations
 
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 Phase: TypeAlias = Literal["connect", "send", "first_byte", "body", "idle"]
 """How far a request came: to no connection, into one, to no answer, into one that broke off or
@@ -44,6 +45,10 @@ class AnaphoraError(Exception):
     """Base of everything raised here; `retryable` says whether sending again may help."""
 
     retryable: bool = False
+    partial: Any = None
+    """What an answer had said when it broke off: a `Reply`, or None."""
+    attempts: tuple[Any, ...] = ()
+    """Every time that the call was sent, each an `Attempt`."""
 
 
 class InvalidRequest(AnaphoraError):
@@ -95,6 +100,10 @@ class InvalidConfig(AnaphoraError):
         super().__init__(f"{where}: {message}" if where else message)
         self.file = file
         self.line = line
+
+
+class MissingSecret(InvalidConfig):
+    """The configuration is fine, but a key is not where it says. Never shows what was found."""
 
 
 class Transport(AnaphoraError):

@@ -11,6 +11,7 @@ how long, and that the next call finds it: within the look-back, and before it e
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Mapping
 from decimal import Decimal
 
@@ -115,6 +116,20 @@ class Planner:
                 self._written = mark.chunk, prompt.key(mark.chunk), expires
                 break
         return outcome
+
+    def foresee(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
+        """What the call would read and write if it were made now; nothing is noted."""
+        prompt = self._said(rendered).marked(plan)
+        return self._memory.simulator.predict(prompt, at=at)
+
+    def fork(self) -> Planner:
+        """For a conversation that goes on from here on its own. A handle stays with the one that
+        had it made."""
+        other = copy.copy(self)
+        other._number = self._memory.begin()
+        other._gaps = copy.deepcopy(self._gaps)
+        other._held = None
+        return other
 
     def _lifetime(self, at: float) -> Ttl | None:
         """The lifetime that pays for the history. Where a provider caches by itself as well, going

@@ -33,6 +33,12 @@ def parting(earlier: Rendered, later: Rendered, chunks: int) -> int | None:
     return None if offset >= size else offset
 
 
+def begins_with(later: Rendered, earlier: Rendered) -> bool:
+    """Whether the later prompt shares in memory all that may be reused of the earlier one. Quick,
+    and no proof of the contrary: bytes may be the same all the same."""
+    return _shared_chunks(later, earlier) >= earlier.cacheable
+
+
 def excerpt(rendered: Rendered, offset: int) -> str:
     """A few characters around a byte, in the chunk that holds it."""
     if offset >= rendered.size:

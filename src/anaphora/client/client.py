@@ -1,0 +1,250 @@
+"""The client: from a configuration to calls and conversations.
+
+async with Client.from_config("llm.yaml") as client:
+    answered = await client.complete(call, "anthropic-default")
+    chat = client.session("anthropic-default", model="claude-sonnet-4-5")
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakSet
+
+import msgspec
+
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
+from anaphora.prompt.tools import ToolRegistry
+from anaphora.values import AnyTool, Conversation, Event, Extras, Message
+
+from .answered import Answered
+from .asking import Asked, Content, messages_of
+from .composing import Composing
+from .config import Resolved, read
+from .config.values import Config, Hop
+from .endpoint import Endpoint, Stop
+from .observe.watchers import Watcher, Watchers
+from .oneshot import OneShot
+from .session import Certify, Session
+from .session.stops import Stops
+from .structured import output_of
+from .transport import Transport
+from .turn import Turn
+
+
+class Client:
+    """All providers of one configuration. Use it as a context, or `close` it."""
+
+    def __init__(
+        self,
+        providers: Mapping[str, Resolved],
+        routes: Mapping[str, Sequence[Hop]] | None = None,
+        *,
+        watchers: Iterable[Watcher] = (),
+        on_wait: Callable[[float], None] | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        """`watchers` get a record of every call; `on_wait` is told, in seconds, when our own limits
+        are about to make one wait; `transport` takes the place of the usual one."""
+        self._resolved = dict(providers)
+        self._routes = dict(routes or {})
+        self._watchers = Watchers(watchers)
+        self._on_wait = on_wait
+        self._given = transport
+        self._transports: dict[tuple[str | None, str | None], Transport] = {}
+        self._endpoints: dict[str, Endpoint] = {}
+        self._sessions: WeakSet[Session] = WeakSet()
+
+    @classmethod
+    def from_config(
+        cls,
+        source: str | Path | Config | Mapping[str, Any],
+        *,
+        environ: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """From the path of `llm.yaml`, or from what it would say. What is wrong with it is told
+        here, secrets that are missing included."""
+        settings = read(source, environ=environ)
+        return cls(settings.providers, settings.routes, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of what providers hold for open conversations, and of all connections."""
+        for session in list(self._sessions):
+            await session.close()
+        for transport in self._transports.values():
+            await transport.close()
+        self._transports.clear()
+        self._endpoints.clear()
+
+    # ── Calls ────────────────────────────────────────────────────────────────────────────────────
+
+    def send(
+        self,
+        call: Call | Content,
+        provider: str,
+        *,
+        model: str | None = None,
+        output: Any = None,
+        timeout: float | None = None,
+    ) -> Turn:
+        """A call on its own: await it for the answer, or go through it for the events.
+
+        `provider` is a provider's or a route's name; `model` goes before the call's own; `output`
+        is the form that the answer must have; `timeout` is for everything, in seconds.
+        """
+        if not isinstance(call, Call):
+            stops, _ = self._stops(provider, model)
+            ir = PromptIR.chat(messages_of(call))
+            call = Call(ir=ir, model=stops[0].model.name)
+        else:
+            stops, _ = self._stops(provider, model or call.model)
+        once = OneShot(
+            call,
+            stops,
+            output=None if output is None else output_of(output),
+            timeout=timeout,
+            on_wait=self._on_wait,
+            watchers=self._watchers,
+        )
+        return Turn(once, Asked(messages=(), timeout=timeout))
+
+    async def complete(
+        self,
+        call: Call | Content,
+        provider: str,
+        *,
+        model: str | None = None,
+        output: Any = None,
+        timeout: float | None = None,
+    ) -> Answered:
+        """The answer to a call on its own."""
+        return await self.send(call, provider, model=model, output=output, timeout=timeout)
+
+    def stream(
+        self,
+        call: Call | Content,
+        provider: str,
+        *,
+        model: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """The events of a call on its own."""
+        return self.send(call, provider, model=model, timeout=timeout).__aiter__()
+
+    def session(
+        self,
+        provider: str,
+        *,
+        model: str | None = None,
+        system: str | Sequence[PromptBlock] = "",
+        tools: ToolRegistry | Iterable[AnyTool] | None = None,
+        messages: Conversation | Iterable[Message] = (),
+        params: Params | None = None,
+        cache: PromptCachePlan | None = None,
+        extras: Extras | None = None,
+        state: str | Callable[[], str] | None = None,
+        certify: Certify = "warn",
+        store: bool | None = None,
+        diagnose: bool = False,
+        timeout: float | None = None,
+        save: Callable[[Message], None] | None = None,
+        **more: Any,
+    ) -> Session:
+        """A conversation. `provider` is a provider's or a route's name.
+
+        `state` is what is true at the moment, said at the end of every call and never kept;
+        `messages` is how a saved conversation goes on, and `save` is given every message that is
+        added to it; `certify` decides what happens before sending when the prefix would break;
+        `store` lets a Responses provider keep the answers, so that only what is new is sent;
+        `diagnose` asks the provider, too, why a prefix was missed. Other keywords are parameters of
+        every call: `max_tokens`, `temperature`, `reasoning`, ….
+        """
+        stops, hops = self._stops(provider, model)
+        composing = Composing(
+            system=system,
+            tools=tools,
+            params=with_params(params or Params(), more),
+            cache=cache,
+            extras=extras,
+            store=store,
+            diagnose=diagnose,
+        )
+        session = Session(
+            Stops(stops, hops),
+            composing,
+            messages=messages if isinstance(messages, Conversation) else Conversation(messages),
+            certify=certify,
+            timeout=timeout,
+            on_wait=self._on_wait,
+            save=save,
+            watchers=self._watchers,
+        )
+        session.state = state
+        self._sessions.add(session)
+        return session
+
+    # ── Providers ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        return tuple(self._resolved)
+
+    def _stops(self, name: str, model: str | None) -> tuple[tuple[Stop, ...], tuple[Hop, ...]]:
+        """Where calls to a provider or route may go."""
+        if name in self._routes:
+            hops = tuple(self._routes[name])
+            return tuple(self._stop(hop.provider, hop.model or model) for hop in hops), hops
+        return (self._stop(name, model),), ()
+
+    def _stop(self, provider: str, model: str | None) -> Stop:
+        endpoint = self._endpoint(provider)
+        return endpoint.stop(endpoint.name_of(model))
+
+    def _endpoint(self, name: str) -> Endpoint:
+        endpoint = self._endpoints.get(name)
+        if endpoint is None:
+            resolved = self._resolved.get(name)
+            if resolved is None:
+                known = ", ".join([*self._resolved, *self._routes]) or "none"
+                raise InvalidRequest(f"no provider {name!r}; there are {known}", path="provider")
+            endpoint = self._endpoints[name] = Endpoint(resolved, self._transport(resolved))
+        return endpoint
+
+    def _transport(self, resolved: Resolved) -> Transport:
+        """One for all providers that are reached the same way."""
+        if self._given is not None:
+            return self._given
+        way = resolved.provider.proxy, resolved.provider.ca
+        transport = self._transports.get(way)
+        if transport is None:
+            from .transport.over_aiohttp import AiohttpTransport
+
+            transport = self._transports[way] = AiohttpTransport(proxy=way[0], ca=way[1])
+        return transport
+
+
+def with_params(params: Params, more: Mapping[str, Any]) -> Params:
+    if not more:
+        return params
+    unknown = sorted(set(more) - set(Params.__struct_fields__))
+    if unknown:
+        raise InvalidRequest(
+            f"no such parameter; there are {', '.join(sorted(Params.__struct_fields__))}",
+            path=unknown[0],
+        )
+    return msgspec.structs.replace(params, **more)

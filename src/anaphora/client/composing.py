@@ -1,0 +1,164 @@
+"""What stays the same from call to call: who the model is, its tools, its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import (
+    Call,
+    Continuation,
+    Earlier,
+    Params,
+    PromptBlock,
+    PromptCachePlan,
+    PromptIR,
+    Segment,
+)
+from anaphora.prompt.tools import ToolRegistry
+from anaphora.values import AnyTool, Conversation, Extras, Message, Reply, SegmentRole
+
+from .asking import Asked
+from .config.values import Provider
+from .structured import Structured, output_of
+
+if TYPE_CHECKING:
+    from .session.place import Place
+
+_PARAMS = frozenset(Params.__struct_fields__) - {"stream"}
+
+
+class Composing:
+    """Makes the call of a turn. Shared by all branches of a conversation."""
+
+    def __init__(
+        self,
+        *,
+        system: str | Sequence[PromptBlock] = "",
+        tools: ToolRegistry | Iterable[AnyTool] | None = None,
+        params: Params | None = None,
+        cache: PromptCachePlan | None = None,
+        extras: Extras | None = None,
+        store: bool | None = None,
+        diagnose: bool = False,
+    ) -> None:
+        self._system_text = system if isinstance(system, str) else ""
+        self._system_blocks = () if isinstance(system, str) else tuple(system)
+        self.registry: ToolRegistry | None = None
+        self._tools: tuple[AnyTool, ...] = ()
+        if isinstance(tools, ToolRegistry):
+            self.registry = tools
+        elif tools is not None:
+            self._tools = tuple(tools)
+        self._params = params or Params()
+        self._cache = cache or PromptCachePlan()
+        self._extras = extras
+        self._diagnose = diagnose
+        self._store = store
+        self._structured: dict[Any, Structured[Any]] = {}
+        self.prefix_key = _key(system, self.tools())
+
+    def tools(self) -> tuple[AnyTool, ...]:
+        return self.registry.tools() if self.registry is not None else self._tools
+
+    def call(
+        self,
+        place: Place,
+        conversation: Conversation,
+        asked: Asked,
+        *,
+        state: str | None,
+        stream: bool,
+        whole: bool,
+    ) -> Call:
+        """The call of one turn at one place; with `whole`, one that leans on nothing stored."""
+        said = asked.messages
+        history = conversation.append(*said) if said else conversation
+        segments = [Segment(SegmentRole.CONVERSATION, history)]
+        if state:
+            segments.append(Segment.of(SegmentRole.VOLATILE_TAIL, Message.user(state)))
+        ir = PromptIR(
+            system_text=self._system_text,
+            system_blocks=self._system_blocks,
+            segments=tuple(segments),
+            cache=self._cache_plan(place, asked),
+            continuation=None if whole else self._continuation(place),
+        )
+        changes: dict[str, Any] = {}
+        if stream:
+            changes["stream"] = True
+        if self._store is not None and place.endpoint.home == "openai_responses":
+            changes["store"] = self._store
+        if asked.output is not None:
+            changes["output"] = self._form(asked.output).output
+        if asked.changes:
+            changes.update(_known(asked.changes))
+        endpoint, name = place.endpoint, place.model.name
+        call = Call(ir=ir, model=name, tools=self.tools(), params=self._params, extras=self._extras)
+        return fitted(call, endpoint.config, endpoint.home, name, changes)
+
+    def read(self, asked: Asked, reply: Reply) -> Any:
+        """The answer in the form that was asked for."""
+        form = self._form(asked.output)
+        named = any(call.name == form.output.name for call in reply.tool_calls)
+        return None if reply.tool_calls and not named else form.of(reply)
+
+    def _form(self, output: Any) -> Structured[Any]:
+        """What an output is made of, made once: a type is known by itself, a schema by its text."""
+        if isinstance(output, Structured):
+            return output
+        key = output if isinstance(output, type) else id(output)
+        known = self._structured.get(key)
+        if known is None:
+            known = self._structured[key] = output_of(output)
+        return known
+
+    def _cache_plan(self, place: Place, asked: Asked) -> PromptCachePlan:
+        plan = self._cache
+        if asked.prewarm:
+            plan = msgspec.structs.replace(plan, prewarm=True)
+        if self._diagnose and place.reply is not None:
+            earlier = Earlier(place.endpoint.system, place.reply.id)
+            plan = msgspec.structs.replace(plan, diagnose=True, compare_with=earlier)
+        elif self._diagnose:
+            plan = msgspec.structs.replace(plan, diagnose=True)
+        return plan
+
+    def _continuation(self, place: Place) -> Continuation | None:
+        if not self._store or place.reply is None or place.endpoint.home != "openai_responses":
+            return None
+        return Continuation(place.reply.id, place.committed)
+
+
+def fitted(call: Call, config: Provider, wire: str, model: str, changes: dict[str, Any]) -> Call:
+    """The call as it is made at one provider: with its defaults where the app said nothing."""
+    params = call.params
+    if wire == "anthropic" and params.max_tokens is None:
+        changes.setdefault("max_tokens", config.max_tokens)
+    if config.temperature is not None and params.temperature is None:
+        changes.setdefault("temperature", config.temperature)
+    if changes:
+        params = msgspec.structs.replace(params, **changes)
+    if params is call.params and model == call.model:
+        return call
+    return msgspec.structs.replace(call, params=params, model=model)
+
+
+def _known(changes: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(changes) - _PARAMS)
+    if unknown:
+        raise InvalidRequest(
+            f"no such parameter; there are {', '.join(sorted(_PARAMS))}", path=unknown[0]
+        )
+    return changes
+
+
+def _key(system: str | Sequence[PromptBlock], tools: tuple[AnyTool, ...]) -> bytes:
+    """What conversations that begin alike have in common."""
+    text = system if isinstance(system, str) else "\0".join(block.text for block in system)
+    names = "\0".join(tool.name for tool in tools)
+    return blake3(f"{text}\0\0{names}".encode(errors="replace")).digest(16)

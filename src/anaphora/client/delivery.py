@@ -1,0 +1,318 @@
+"""One call on its way: over attempts, waits and hops, until it is answered or given up.
+
+The policy (`retry.attempts`) decides what comes next and never sleeps; here is where things happen.
+Nothing is sent again once an event of an answer has reached the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.errors import AnaphoraError, NotFound, Timeout, Transport, Unavailable, Upstream
+from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
+
+from .endpoint import Stop, request_id
+from .failing import raised
+from .record import Attempt
+from .retry import Failed, Try, Wait, attempts
+from .transport import Answer, Outgoing
+
+#: Events that say nothing yet: they wait for the first that does, so that a stream which breaks
+#: before it said anything can be tried again.
+_SILENT = (ReplyStart, UsageUpdate)
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A call as it is sent to one stop."""
+
+    outgoing: Outgoing
+    tokens: int
+    """About how long the prompt is."""
+    continues: bool = False
+    """It leans on a response that the provider stored."""
+    kept: Any = None
+    """What the caller wants to find again."""
+
+
+class Delivered(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What came back."""
+
+    stop: int
+    prepared: Prepared
+    reply: Reply
+    raw_hash: str
+    at: float
+    """When the request that was answered was sent, in seconds since the epoch,"""
+    first: float
+    """and when its answer began."""
+    request_id: str | None
+
+
+#: Makes the request for a stop; with true, one that leans on no stored response.
+Prepare = Callable[[int, bool], Awaitable[Prepared]]
+
+
+class Delivery:
+    """One call. `single` or `stream` may be used once."""
+
+    def __init__(
+        self,
+        stops: Sequence[Stop],
+        prepare: Prepare,
+        *,
+        timeout: float,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> None:
+        self._stops = stops
+        self._prepare = prepare
+        self._timeout = timeout
+        self._on_wait = on_wait
+        self._prepared: dict[int, Prepared] = {}
+        self._gone: set[int] = set()
+        """Stops where the stored response that the call leant on is gone."""
+        self._deadline = 0.0
+        self._heard = False
+        self.at = 0
+        self._begun = self._sent_at = 0.0
+        self._queued = 0.0
+        self._answer: Answer | None = None
+        self.tries: list[Attempt] = []
+        self.delivered: Delivered | None = None
+
+    async def single(self) -> Delivered:
+        """The whole answer."""
+        policy = self._begin()
+        scope = asyncio.timeout_at(self._deadline)
+        try:
+            async with scope:
+                step = next(policy)
+                while True:
+                    if isinstance(step, Wait):
+                        await asyncio.sleep(step.seconds)
+                        step = next(policy)
+                        continue
+                    try:
+                        return await self._single(step.hop)
+                    except AnaphoraError as error:
+                        step = self._after(error, step.hop, policy)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise self._late() from None
+
+    async def stream(self) -> AsyncGenerator[Event, None]:
+        """Events as they come; `delivered` is there when they have ended."""
+        policy = self._begin()
+        step = next(policy)
+        while True:
+            if isinstance(step, Wait):
+                await self._in_time(asyncio.sleep(step.seconds))
+                step = next(policy)
+                continue
+            try:
+                async with aclosing(self._streamed(step.hop)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except AnaphoraError as error:
+                if isinstance(error, Timeout):
+                    raise
+                step = self._after(error, step.hop, policy)
+
+    # ── One attempt ──────────────────────────────────────────────────────────────────────────────
+
+    async def _single(self, at: int) -> Delivered:
+        stop = self._stops[at]
+        prepared = await self._ready(at)
+        async with stop.model.gate.passing(prepared.tokens, self._deadline, self._waits) as passing:
+            answer = await self._send(stop, prepared)
+            try:
+                first = time.time()
+                passing.heard(answer.headers, first)
+                data = await answer.read()
+            finally:
+                await answer.close()
+            if answer.status >= 300:
+                raise self._refused(stop, answer, data)
+            reply = stop.endpoint.wire.read_reply(data)
+            passing.settle(reply.usage)
+        return self._arrived(at, prepared, reply, blake3(data).hexdigest(), first, answer)
+
+    async def _streamed(self, at: int) -> AsyncGenerator[Event, None]:
+        stop = self._stops[at]
+        prepared = await self._in_time(self._ready(at))
+        gate = stop.model.gate
+        async with gate.passing(prepared.tokens, self._deadline, self._waits) as passing:
+            answer = await self._in_time(self._send(stop, prepared))
+            try:
+                first = time.time()
+                passing.heard(answer.headers, first)
+                if answer.status >= 300:
+                    raise self._refused(stop, answer, await self._in_time(answer.read()))
+                reader, digest = stop.endpoint.wire.reader(), blake3()
+                waiting: list[Event] = []
+                pieces = answer.__aiter__()
+                while True:
+                    try:
+                        data = await self._in_time(anext(pieces, None))
+                    except Transport as problem:
+                        # What was said before it broke off is not lost.
+                        problem.partial = _partial(reader.close())
+                        raise
+                    if data is not None:
+                        digest.update(data)
+                    for event in reader.close() if data is None else reader.feed(data):
+                        if isinstance(event, ReplyFail):
+                            error = raised(event)
+                            error.partial = event.partial
+                            raise error
+                        if isinstance(event, ReplyEnd):
+                            passing.settle(event.reply.usage)
+                            self._arrived(
+                                at, prepared, event.reply, digest.hexdigest(), first, answer
+                            )
+                        if not self._heard:
+                            if isinstance(event, _SILENT):
+                                waiting.append(event)
+                                continue
+                            self._heard = True
+                            for silent in waiting:
+                                yield silent
+                        yield event
+                    if data is None:
+                        return
+            finally:
+                await answer.close()
+
+    async def _ready(self, at: int) -> Prepared:
+        self.at = at
+        wait = self._stops[at].endpoint.breaker.allows(self._now())
+        if wait:
+            name = self._stops[at].endpoint.id
+            raise Unavailable(
+                f"{name} failed too often lately and is tried again in {wait:.0f} s", wait=wait
+            )
+        prepared = self._prepared.get(at)
+        if prepared is None:
+            prepared = self._prepared[at] = await self._prepare(at, at in self._gone)
+        return prepared
+
+    async def _send(self, stop: Stop, prepared: Prepared) -> Answer:
+        self._sent_at, self._begun = time.time(), self._now()
+        self._answer = None
+        self._answer = await stop.endpoint.transport.send(prepared.outgoing)
+        return self._answer
+
+    def _refused(self, stop: Stop, answer: Answer, data: bytes) -> Upstream:
+        now = datetime.datetime.now(datetime.UTC)
+        return stop.endpoint.wire.read_error(answer.status, answer.headers, data, now)
+
+    # ── What happened ────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
+        self._deadline = self._now() + self._timeout
+        retries = [stop.endpoint.config.retry for stop in self._stops]
+        return attempts(retries, deadline=self._deadline, draw=random.random)
+
+    def _arrived(
+        self, at: int, prepared: Prepared, reply: Reply, raw: str, first: float, answer: Answer
+    ) -> Delivered:
+        now = self._now()
+        self._stops[at].endpoint.breaker.succeeded(now)
+        named = request_id(answer.headers)
+        self._note(at, now, None, named)
+        self.delivered = Delivered(
+            stop=at,
+            prepared=prepared,
+            reply=reply,
+            raw_hash=raw,
+            at=self._sent_at,
+            first=first,
+            request_id=named,
+        )
+        return self.delivered
+
+    def _after(
+        self,
+        error: AnaphoraError,
+        at: int,
+        policy: Generator[Try | Wait, Failed | None, AnaphoraError],
+    ) -> Try | Wait:
+        """What comes next; raises when nothing does."""
+        now = self._now()
+        self._stops[at].endpoint.breaker.failed(error, now)
+        self._note(at, now, error)
+        prepared = self._prepared.get(at)
+        if prepared is not None and prepared.continues and isinstance(error, NotFound):
+            # The stored response is gone: everything is said again, once.
+            del self._prepared[at]
+            self._gone.add(at)
+            return Try(at)
+        try:
+            step = policy.send(Failed(error, now, self._heard))
+        except StopIteration as end:
+            final: AnaphoraError = end.value
+            raise final from (None if final is error else error)
+        if isinstance(step, Wait):
+            self.tries[-1] = msgspec.structs.replace(self.tries[-1], wait=step.seconds)
+        return step
+
+    def _note(
+        self, at: int, now: float, error: AnaphoraError | None, named: str | None = None
+    ) -> None:
+        stop, answer = self._stops[at], self._answer
+        begun = self._begun or now
+        self.tries.append(
+            Attempt(
+                provider=stop.endpoint.id,
+                model=stop.model.name,
+                at=self._sent_at or time.time(),
+                seconds=now - begun,
+                queued=self._queued,
+                status=answer.status if answer is not None else None,
+                request_id=named or getattr(error, "request_id", None),
+                error=None if error is None else type(error).__name__,
+                reason="" if error is None else str(error),
+            )
+        )
+        self._queued = self._begun = self._sent_at = 0.0
+        self._answer = None
+
+    def _waits(self, seconds: float) -> None:
+        self._queued = seconds
+        if self._on_wait is not None:
+            self._on_wait(seconds)
+
+    async def _in_time(self, coming: Awaitable[Any]) -> Any:
+        """What comes, before the call's budget ends. Only waiting for the provider is measured:
+        what the caller does between two events is not interrupted."""
+        scope = asyncio.timeout_at(self._deadline)
+        try:
+            async with scope:
+                return await coming
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise self._late() from None
+
+    def _late(self) -> Timeout:
+        error = Timeout(round(self._timeout * 1000))
+        self._note(self.at, self._now(), error)
+        return error
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _partial(events: list[Event]) -> Reply | None:
+    return next((event.partial for event in events if isinstance(event, ReplyFail)), None)

@@ -1,0 +1,137 @@
+"""A provider of the configuration, ready to be called: its wire, address, key and patience."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from anaphora import catalog, wire
+from anaphora.cache.planning import AppMemory
+from anaphora.catalog import CacheRules, Price, Profile
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Request
+
+from .breaker import Breaker
+from .config.resolving import Resolved
+from .limits import Gate
+from .transport import Outgoing, Transport
+
+#: Headers in which providers name a request.
+_REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
+
+
+class Model(msgspec.Struct, frozen=True, eq=False):
+    """One model at one endpoint: what is known of it, and what all conversations there share."""
+
+    name: str
+    profile: Profile
+    rules: CacheRules
+    memory: AppMemory
+    gate: Gate
+
+
+class Stop(msgspec.Struct, frozen=True, eq=False):
+    """A place that a call may go to."""
+
+    endpoint: Endpoint
+    model: Model
+
+
+class Endpoint:
+    """Shared by all calls of a client."""
+
+    def __init__(self, resolved: Resolved, transport: Transport) -> None:
+        self.id = resolved.id
+        self.config = resolved.provider
+        self.wire_name = resolved.wire
+        self.wire = wire.get(resolved.wire)
+        self.home = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
+        """The wire itself, in whosever dialect."""
+        self.system = wire.provider_of(resolved.wire)
+        self.transport = transport
+        self.breaker = Breaker(self.config.breaker)
+        self.base_url = resolved.base_url
+        self.host = urlsplit(self.base_url).netloc
+        self._headers = resolved.headers()
+        self._gate = Gate.of(self.config.limits)
+        self._models: dict[str, Model] = {}
+        self._stops: dict[str, Stop] = {}
+        self._prices: dict[tuple[str, str], tuple[datetime.date, Price | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.id} at {self.base_url}>"
+
+    def name_of(self, model: str | None) -> str:
+        """The model to ask for, once it is known to be allowed."""
+        name = model or self.config.model
+        if name is None:
+            raise InvalidRequest(
+                f"say which model of {self.id} (or give it one as `model` in llm.yaml)",
+                path="model",
+            )
+        known = self.config.known_models
+        if known and name not in known:
+            raise InvalidRequest(
+                f"{name!r} is not among the known_models of {self.id}: {', '.join(known)}",
+                path="model",
+            )
+        return name
+
+    def model(self, name: str) -> Model:
+        found = self._models.get(name)
+        if found is None:
+            rules = catalog.rules(self.system, name, self.home)
+            found = self._models[name] = Model(
+                name,
+                catalog.profile(self.system, name),
+                rules,
+                AppMemory(rules),
+                self._gate.of_model(name, rules),
+            )
+        return found
+
+    def stop(self, name: str) -> Stop:
+        """The model here, as a place that calls may go to: the same one every time."""
+        found = self._stops.get(name)
+        if found is None:
+            found = self._stops[name] = Stop(self, self.model(name))
+        return found
+
+    def price(self, model: str, at: float, tier: str = "") -> Price | None:
+        """What the model costs on that day; None where nobody states it, or the extra
+        `anaphora[money]` is not installed."""
+        day = datetime.date.fromtimestamp(at)
+        known = self._prices.get((model, tier))
+        if known is None or known[0] != day:
+            when = datetime.datetime.fromtimestamp(at, datetime.UTC)
+            found = catalog.price(
+                self.system,
+                model,
+                when,
+                rules=self.model(model).rules,
+                wire=self.home,
+                service_tier=tier,
+            )
+            known = self._prices[model, tier] = day, found
+        return known[1]
+
+    def outgoing(self, request: Request) -> Outgoing:
+        """The request with everything that leaves this machine."""
+        return Outgoing(
+            method=request.method,
+            url=self.base_url + request.path,
+            headers={**self._headers, **dict(request.headers)},
+            body=request.body.join(),
+            timeouts=self.config.timeouts,
+            largest=self.config.largest_answer,
+        )
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    for name in _REQUEST_IDS:
+        if name in headers:
+            return headers[name]
+    return None

@@ -1,0 +1,94 @@
+"""From a delivery to the record of a call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from anaphora.prompt import Call
+from anaphora.rendered import Rendered
+from anaphora.values import Notice
+
+from .delivery import Delivered
+from .record import BlockShare, Record
+from .writing import Account
+
+if TYPE_CHECKING:
+    from .calling import Underway
+
+
+def answered_record(
+    underway: Underway,
+    delivered: Delivered,
+    call: Call,
+    account: Account,
+    *,
+    notices: tuple[Notice, ...],
+    blocks: tuple[BlockShare, ...],
+) -> Record:
+    stop, reply, began = underway.stops[delivered.stop], delivered.reply, underway.began
+    return Record(
+        operation=underway.operation,
+        provider=stop.endpoint.id,
+        system=stop.endpoint.system,
+        wire=stop.endpoint.wire_name,
+        host=stop.endpoint.host,
+        model=stop.model.name,
+        answered_by=reply.model,
+        response_id=reply.id,
+        request_id=delivered.request_id,
+        streamed=call.params.stream,
+        at=began,
+        first=delivered.first - began,
+        seconds=time.time() - began,
+        attempts=tuple(underway.delivery.tries),
+        max_tokens=call.params.max_tokens,
+        temperature=call.params.temperature,
+        stop=reply.stop,
+        usage=reply.usage,
+        predicted=account.predicted,
+        verdict=account.verdict,
+        dollars=account.dollars,
+        saved=account.saved,
+        blocks=blocks,
+        notices=notices,
+    )
+
+
+def failed_record(underway: Underway, error: BaseException) -> Record:
+    delivery, began = underway.delivery, underway.began
+    stop = underway.stops[delivery.at]
+    return Record(
+        operation=underway.operation,
+        provider=stop.endpoint.id,
+        system=stop.endpoint.system,
+        wire=stop.endpoint.wire_name,
+        host=stop.endpoint.host,
+        model=stop.model.name,
+        streamed=underway.stream,
+        at=began,
+        seconds=time.time() - began,
+        attempts=tuple(delivery.tries),
+        error=type(error).__name__,
+    )
+
+
+def shares(rendered: Rendered) -> tuple[BlockShare, ...]:
+    """How the prompt's tokens are spread: every tool and system block by its label, the messages
+    by their segment."""
+    return tuple(_shares(rendered))
+
+
+def _shares(rendered: Rendered) -> Iterable[BlockShare]:
+    for run in rendered.runs:
+        if run.section == "messages":
+            label = run.role.value if run.role is not None else "messages"
+            tokens = rendered.tokens_in(run.size)
+            yield BlockShare(label=label, section=run.section, tokens=tokens)
+            continue
+        for chunk in range(run.count):
+            size = run.offset(chunk + 1) - run.offset(chunk)
+            yield BlockShare(
+                label=run.label(chunk), section=run.section, tokens=rendered.tokens_in(size)
+            )

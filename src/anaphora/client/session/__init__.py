@@ -1,0 +1,267 @@
+"""A conversation with a provider: every turn is rendered from where the last one ended, planned,
+certified, sent, and held against its bill.
+
+    chat = client.session("anthropic-default", model="claude-sonnet-4-5", tools=registry)
+    answered = await chat.send("Book me a flight to Rome")
+    print(chat.last.verdict)
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from anaphora.client.answered import Answered
+from anaphora.client.asking import Asked, Content, messages_of
+from anaphora.client.calling import Calling, Underway
+from anaphora.client.composing import Composing
+from anaphora.client.delivery import Delivered, Prepared
+from anaphora.client.endpoint import Stop
+from anaphora.client.observe.watchers import Watchers
+from anaphora.client.recording import answered_record, shares
+from anaphora.client.turn import Turn
+from anaphora.client.writing import Account
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call
+from anaphora.values import Conversation, Message
+
+from .certify import Certify, PrefixWarning, certify
+from .holding import Handles
+from .place import Place
+from .preview import Preview, foreseen
+from .stops import Stops
+
+if TYPE_CHECKING:
+    from .running import Running
+
+__all__ = ["Certify", "Content", "PrefixWarning", "Preview", "Session", "Turn"]
+
+
+class Session(Calling):
+    """One conversation. Turns follow each other; `fork` gives branches that go on side by side."""
+
+    def __init__(
+        self,
+        stops: Stops,
+        composing: Composing,
+        *,
+        messages: Conversation,
+        certify: Certify = "warn",
+        timeout: float | None = None,
+        on_wait: Callable[[float], None] | None = None,
+        save: Callable[[Message], None] | None = None,
+        watchers: Watchers | None = None,
+    ) -> None:
+        super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers or Watchers())
+        self._stops = stops
+        self._composing = composing
+        self._certify: Certify = certify
+        self._save = save
+        self._places: dict[Stop, Place] = {}
+        self._handles: dict[Stop, Handles] = {}
+        self._busy = False
+        self.conversation = messages
+        self.last: Answered | None = None
+        """The newest answer."""
+        self.dollars: Decimal | None = Decimal(0)
+        """What this conversation has cost so far; None once a price was unknown."""
+        self.state: str | Callable[[], str] | None = None
+        """What is true at this very moment: said at the end of every call, and never kept."""
+
+    # ── For the app ──────────────────────────────────────────────────────────────────────────────
+
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: Any = None,
+        timeout: float | None = None,
+        **params: Any,
+    ) -> Turn:
+        """A turn. Await it for the whole answer, or go through it for the events.
+
+        `output` is the form that the answer must have (a struct, dataclass, pydantic model or JSON
+        schema); other keywords are parameters of this call alone: `max_tokens`, `tool_choice`, ….
+        The conversation goes on only when the answer is complete; a call that fails leaves it as it
+        was.
+        """
+        asked = Asked(messages=messages_of(content), changes=params, output=output, timeout=timeout)
+        return Turn(self, asked)
+
+    def run(self, content: Content | None = None, **bounds: Any) -> Running:
+        """Turns and tools until the model is done: see `running.Running`."""
+        from .running import Running
+
+        return Running(self, messages_of(content), **bounds)
+
+    def preview(self, content: Content | None = None, **params: Any) -> Preview:
+        """What the next call would read, write and cost; nothing is sent."""
+        asked = Asked(messages=messages_of(content), changes=params)
+        stop = self._stops.order(self._composing.prefix_key, time.monotonic())[0]
+        place, at = self._place(stop), time.time()
+        written = place.write(self._call(place, asked, stream=False), at)
+        expected = place.foresee(written)
+        usage = foreseen(expected)
+        price = place.price(at, written.call.params.service_tier)
+        plain = msgspec.structs.replace(usage, uncached=usage.input, read=0, written={})
+        request = place.endpoint.wire.assemble(
+            written.rendered, msgspec.structs.replace(written.plan, preludes=())
+        )
+        broken = certify(place, written, "tell")
+        return Preview(
+            provider=place.endpoint.id,
+            model=place.model.name,
+            size=len(request.body),
+            usage=usage,
+            dollars=None if price is None else price.of(usage),
+            uncached_dollars=None if price is None else price.of(plain),
+            markers=tuple(
+                f"{written.rendered.chunk(mark.chunk).path} {mark.ttl}"
+                for mark in written.plan.marks
+            ),
+            wait=place.model.gate.wait(usage.input or 0),
+            notices=(*written.rendered.notices, *written.plan.notices, *broken),
+        )
+
+    async def prewarm(self) -> Answered:
+        """Writes the beginning of the conversation to the provider's cache, and asks for no
+        answer: for calls that are to start together, or a user who is about to speak."""
+        stop = self._stops.order(self._composing.prefix_key, time.monotonic())[0]
+        if stop.endpoint.home not in ("anthropic", "openai_responses"):
+            raise InvalidRequest(
+                f"{stop.endpoint.id} speaks {stop.endpoint.home}, which has no call that only"
+                " writes the cache",
+                path="prewarm",
+            )
+        messages = () if len(self.conversation) else (Message.user("."),)
+        return await self.answer(Asked(messages=messages, prewarm=True))
+
+    def append(self, *messages: Message) -> None:
+        """Goes on without a call: what somebody else has said."""
+        self.conversation = self.conversation.append(*messages)
+        if self._save is not None:
+            for message in messages:
+                self._save(message)
+
+    def fork(self) -> Session:
+        """Another conversation with the same past: both read what is cached of it."""
+        other = copy.copy(self)
+        other._places = {stop: place.fork() for stop, place in self._places.items()}
+        other._handles = {}
+        other._busy = False
+        other._save = None
+        other._stops = self._stops.fork()
+        return other
+
+    async def close(self) -> None:
+        """Lets go of what the provider holds for this conversation."""
+        for handles in self._handles.values():
+            await handles.release(time.time())
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self.conversation[:]
+
+    @property
+    def provider(self) -> str:
+        """Where the conversation is at home."""
+        return self._stops.current.endpoint.id
+
+    @property
+    def model(self) -> str:
+        return self._stops.current.model.name
+
+    @property
+    def tools(self) -> Any:
+        return self._composing.registry
+
+    # ── A turn ───────────────────────────────────────────────────────────────────────────────────
+
+    def _stops_of(self, asked: Asked) -> Sequence[Stop]:  # noqa: ARG002
+        if self._busy:
+            raise InvalidRequest(
+                "this conversation has a turn under way; `fork()` gives a branch for another",
+                path="session",
+            )
+        stops = self._stops.order(self._composing.prefix_key, time.monotonic())
+        self._busy = True
+        return stops
+
+    def _end(self) -> None:
+        self._busy = False
+
+    async def _prepare(self, underway: Underway, at: int, whole: bool) -> Prepared:
+        stop = underway.stops[at]
+        place = self._place(stop)
+        call = self._call(place, underway.asked, stream=underway.stream, whole=whole)
+        written = place.write(call, time.time())
+        notices = certify(place, written, self._certify)
+        if written.plan.preludes:
+            handles = self._handles.setdefault(stop, Handles(place))
+            written, more = await handles.carry_out(written)
+            notices += more
+        underway.written[at] = written, notices
+        request = place.endpoint.wire.assemble(written.rendered, written.plan)
+        return Prepared(
+            outgoing=place.endpoint.outgoing(request),
+            tokens=place.tokens(written),
+            continues=call.ir.continuation is not None,
+        )
+
+    def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
+        """Everything is noted, and the conversation goes on."""
+        asked, reply = underway.asked, delivered.reply
+        stop = underway.stops[delivered.stop]
+        place = self._place(stop)
+        written, notices = underway.written[delivered.stop]
+        moved = self._stops.settle(stop, place, self._places)
+        account = place.account(written, reply, at=delivered.at, first=delivered.first)
+        told = (written.rendered.notices, written.plan.notices, notices, moved, reply.notices)
+        record = answered_record(
+            underway,
+            delivered,
+            written.call,
+            account,
+            notices=tuple(itertools.chain.from_iterable(told)),
+            blocks=shares(written.rendered) if self._watchers else (),
+        )
+        if not asked.prewarm:
+            self._go_on(place, asked.messages, reply.message)
+        self._pay(account)
+        if self._watchers:
+            self._watchers(record)
+        # The answer is kept before it is read: one in another form than was asked for is no less
+        # an answer, and was paid for.
+        self.last = Answered(reply=reply, record=record, raw_hash=delivered.raw_hash)
+        if asked.output is not None:
+            parsed = self._composing.read(asked, reply)
+            self.last = msgspec.structs.replace(self.last, parsed=parsed)
+        return self.last
+
+    def _go_on(self, place: Place, said: tuple[Message, ...], answer: Message) -> None:
+        self.append(*said, answer)
+        place.committed = self.conversation[-1].id
+
+    def _pay(self, account: Account) -> None:
+        if self.dollars is not None and account.dollars is not None:
+            self.dollars += account.dollars
+        else:
+            self.dollars = None
+
+    def _place(self, stop: Stop) -> Place:
+        place = self._places.get(stop)
+        if place is None:
+            place = self._places[stop] = Place(stop)
+        return place
+
+    def _call(self, place: Place, asked: Asked, *, stream: bool, whole: bool = False) -> Call:
+        state = self.state() if callable(self.state) else self.state
+        return self._composing.call(
+            place, self.conversation, asked, state=state, stream=stream, whole=whole
+        )

@@ -1,0 +1,50 @@
+"""Whether a call still begins with what was sent before: asked before it is sent."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal, TypeAlias
+
+from anaphora.cache.verdict import Sent, find_change, preflight
+from anaphora.cache.verdict.comparing import begins_with
+from anaphora.client.writing import Written
+from anaphora.errors import PrefixBroken
+from anaphora.values import Notice
+
+from .place import Place
+
+Certify: TypeAlias = Literal["warn", "raise", "off"]
+"""What happens before sending when the prefix would break: a warning and a notice, an error
+instead of the call, or nothing."""
+
+#: What preflight calls a loss; the rest it says is about requests that may be refused.
+_LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "images_changed"))
+
+
+class PrefixWarning(UserWarning):
+    """The beginning of a prompt changed, and will be paid for again."""
+
+
+def certify(place: Place, written: Written, how: Certify | Literal["tell"]) -> tuple[Notice, ...]:
+    """Notices for what will be lost; raises or warns, as was asked for, or only tells."""
+    past = place.past
+    if past is None or how == "off":
+        return ()
+    earlier, later = past.sent.rendered, written.rendered
+    if begins_with(later, earlier) and later.envelope.knobs == earlier.envelope.knobs:
+        return ()  # the usual case, and the only one that has to be cheap
+    plans = (past.sent.plan, written.plan)
+    notices = preflight(earlier, later, place.model.rules, plans=plans)
+    broken = next((notice for notice in notices if notice.code in _LOSSES), None)
+    if broken is None or how == "tell":
+        return notices
+    if how == "raise":
+        change = find_change(past.sent, Sent(rendered=later, plan=written.plan))
+        raise PrefixBroken(
+            f"the prompt no longer begins with what was sent before: {broken.message}",
+            offset=change.offset if change is not None else 0,
+            label=change.label if change is not None else broken.code,
+            path=change.path if change is not None else broken.path,
+        )
+    warnings.warn(f"the prefix breaks: {broken}", PrefixWarning, stacklevel=2)
+    return notices

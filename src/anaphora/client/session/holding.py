@@ -1,0 +1,100 @@
+"""Handles: beginnings that a provider holds (Gemini's `cachedContents`), made, extended and let go
+as the plan says.
+
+A handle that cannot be made, or is gone, is never a reason for a call to fail: it goes out whole.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from anaphora.cache import held as holding
+from anaphora.client.transport import Transport
+from anaphora.client.writing import Written
+from anaphora.errors import AnaphoraError
+from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Prelude, Rendered
+from anaphora.values import Notice
+
+from .place import Place
+
+
+class Handles:
+    """The handles of one conversation at one place. At most one is alive."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._alive: dict[str, int] = {}
+        """Each handle, and how many tokens it holds."""
+
+    def __bool__(self) -> bool:
+        return bool(self._alive)
+
+    async def carry_out(self, written: Written) -> tuple[Written, tuple[Notice, ...]]:
+        """Does what the plan wants done first; the call with a plan that has the handles."""
+        notices = [await self._one(wanted, written) for wanted in written.plan.preludes]
+        again = self._place.planner(written.at).plan(written.rendered, at=written.at)
+        rewritten = Written(call=written.call, rendered=written.rendered, plan=again, at=written.at)
+        return rewritten, tuple(notice for notice in notices if notice is not None)
+
+    async def release(self, at: float) -> None:
+        """Lets go of everything: what is held is paid for by the hour."""
+        for handle in list(self._alive):
+            await self._send(DeleteHeld(handle), None)
+            self._gone(handle, at)
+
+    async def _one(self, wanted: Prelude, written: Written) -> Notice | None:
+        try:
+            said = await self._send(wanted, written.rendered)
+        except AnaphoraError as problem:
+            handle = getattr(wanted, "handle", None)
+            if handle is not None:
+                self._gone(handle, written.at)
+            kind = type(problem).__name__
+            return Notice("handle_failed", f"nothing is held for this call: {kind}", "plan.held")
+        simulator = self._place.model.memory.simulator
+        match wanted:
+            case CreateHeld(chunks, seconds):
+                until = _seconds(said.expires, written.at + seconds)
+                handle = Held(said.handle, chunks, holding.digest(written.rendered, chunks))
+                rendered = written.rendered
+                tokens = said.tokens or rendered.tokens_in(rendered.offset(chunks))
+                simulator.hold(said.handle, tokens, at=written.at, seconds=until - written.at)
+                self._alive[said.handle] = tokens
+                self._place.planner(written.at).hold(handle, until)
+            case ExtendHeld(name, seconds):
+                held = written.plan.held
+                assert held is not None
+                simulator.extend(name, at=written.at, seconds=seconds)
+                until = _seconds(said.expires, written.at + seconds)
+                self._place.planner(written.at).hold(held, until)
+            case DeleteHeld(name):
+                self._gone(name, written.at)
+        return None
+
+    def _gone(self, handle: str, at: float) -> None:
+        if self._alive.pop(handle, None) is not None:
+            self._place.model.memory.simulator.release(handle, at=at)
+
+    async def _send(self, wanted: Prelude, rendered: Rendered | None) -> Any:
+        endpoint = self._place.endpoint
+        wire: Any = endpoint.wire
+        transport: Transport = endpoint.transport
+        answer = await transport.send(endpoint.outgoing(wire.prelude(rendered, wanted)))
+        try:
+            data = await answer.read()
+        finally:
+            await answer.close()
+        if answer.status >= 300:
+            raise endpoint.wire.read_error(answer.status, answer.headers, data)
+        return None if isinstance(wanted, DeleteHeld) else wire.read_held(data)
+
+
+def _seconds(expires: str | None, otherwise: float) -> float:
+    """An RFC 3339 time in seconds since the epoch."""
+    if expires is None:
+        return otherwise
+    try:
+        return datetime.datetime.fromisoformat(expires).timestamp()
+    except ValueError:
+        return otherwise

@@ -1,0 +1,115 @@
+"""A conversation at one provider: what was rendered and left there, and what that costs.
+
+    prepared = place.prepare(call, at)          rendered, planned, predicted; nothing sent yet
+    verdict = place.account(prepared, ...)      once it was answered
+
+Where a conversation moves to another provider it gets another place, and is rendered anew there.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import msgspec
+
+from anaphora.cache.planning import Planner
+from anaphora.cache.simulator import Outcome
+from anaphora.cache.verdict import Sent, diagnosis_of, judge
+from anaphora.cache.verdict.predicting import Prediction, foresee
+from anaphora.catalog import Price
+from anaphora.client.endpoint import Stop
+from anaphora.client.writing import Account, Written
+from anaphora.prompt import Call
+from anaphora.rendered import Rendered
+from anaphora.values import Reply
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The call before: what was sent and billed, and what a simulator makes of it."""
+
+    sent: Sent
+    outcome: Outcome
+
+
+class Place:
+    """One conversation at one stop."""
+
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+        self.endpoint = stop.endpoint
+        self.model = stop.model
+        self.rendered: Rendered | None = None
+        """The last that was rendered: the next turn goes on from it."""
+        self.past: Past | None = None
+        self.reply: Reply | None = None
+        """The last answer,"""
+        self.committed: str | None = None
+        """and the id that the conversation has for it."""
+        self._planner: Planner | None = None
+
+    def planner(self, at: float) -> Planner:
+        if self._planner is None:
+            price = self.price(at) if self.model.rules.storage_price is not None else None
+            self._planner = Planner(self.model.memory, None if price is None else price.input)
+        return self._planner
+
+    def price(self, at: float, tier: str | None = None) -> Price | None:
+        return self.endpoint.price(self.model.name, at, tier or "")
+
+    def write(self, call: Call, at: float) -> Written:
+        """The call as this provider would be told it; nothing is sent, and nothing noted."""
+        rendered = self.endpoint.wire.render(call, self.model.profile, self.rendered)
+        plan = self.planner(at).plan(rendered, at=at)
+        return Written(call=call, rendered=rendered, plan=plan, at=at)
+
+    def foresee(self, written: Written) -> Prediction:
+        """What it would read and write, in the provider's tokens."""
+        outcome = self.planner(written.at).foresee(written.rendered, written.plan, at=written.at)
+        return self._expected(outcome)
+
+    def tokens(self, written: Written) -> int:
+        """About how long the prompt is."""
+        rendered = written.rendered
+        estimate = rendered.tokens_in(rendered.size)
+        past = self.past
+        if past is None or past.sent.usage is None or not past.sent.usage.input:
+            return estimate
+        return round(estimate * past.sent.usage.input / max(1, past.outcome.total))
+
+    def account(self, written: Written, reply: Reply, *, at: float, first: float) -> Account:
+        """Holds the bill against what was to be expected, and remembers both."""
+        planner = self.planner(at)
+        outcome = planner.sent(written.rendered, written.plan, at=at, began=first)
+        expected = self._expected(outcome)
+        price = self.price(at, written.call.params.service_tier)
+        sent = Sent(
+            rendered=written.rendered, plan=written.plan, at=at, began=first, usage=reply.usage
+        )
+        verdict = judge(
+            self.past.sent if self.past is not None else None,
+            sent,
+            self.model.rules,
+            expected=expected,
+            price=price,
+            profile=self.model.profile,
+            diagnosis=diagnosis_of(reply) if written.call.ir.cache.diagnose else None,
+        )
+        self.rendered = written.rendered
+        self.past = Past(sent=sent, outcome=outcome)
+        self.reply = reply
+        dollars = None if price is None else price.of(reply.usage, marked=bool(written.plan.marks))
+        return Account(
+            verdict=verdict, predicted=expected.read, dollars=dollars, saved=verdict.saved
+        )
+
+    def fork(self) -> Place:
+        """The same past, another future."""
+        other = copy.copy(self)
+        other._planner = None if self._planner is None else self._planner.fork()
+        return other
+
+    def _expected(self, outcome: Outcome) -> Prediction:
+        past = self.past
+        if past is None:
+            return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True, scale=1.0)
+        return foresee(past.outcome, past.sent.usage, outcome, self.model.rules)

@@ -1,0 +1,221 @@
+"""The tool loop: turns and tools until the model is done, within bounds.
+
+    run = await chat.run("Book me a flight to Rome", max_turns=20, max_dollars=0.50)
+    run.stopped, run.text, run.turns
+
+    async for event in chat.run("…"): ...        events of every turn, and each tool's result
+
+Every message is in the conversation, and saved where the app asked for it, before the next step is
+taken: after a crash `chat.run()` on the saved messages goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import aclosing
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from anaphora.client.answered import Answered
+from anaphora.client.dispatch import dispatch_all
+from anaphora.errors import InvalidRequest
+from anaphora.values import Event, Message, ReplyEnd, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from . import Session
+
+Stopped: TypeAlias = Literal["done", "turns", "seconds", "dollars", "length", "refusal", "paused"]
+"""Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""
+
+_ENDS: dict[str, Stopped] = {
+    "length": "length",
+    "context_overflow": "length",
+    "refusal": "refusal",
+}
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What a run came to."""
+
+    stopped: Stopped
+    answers: tuple[Answered, ...]
+    dollars: Decimal | None
+    seconds: float
+
+    @property
+    def last(self) -> Answered | None:
+        return self.answers[-1] if self.answers else None
+
+    @property
+    def text(self) -> str:
+        return self.answers[-1].text if self.answers else ""
+
+    @property
+    def parsed(self) -> Any:
+        return self.answers[-1].parsed if self.answers else None
+
+    @property
+    def turns(self) -> int:
+        return len(self.answers)
+
+
+class Running:
+    """A run that is made when it is awaited or gone through, once."""
+
+    def __init__(
+        self,
+        session: Session,
+        messages: tuple[Message, ...] = (),
+        *,
+        max_turns: int = 50,
+        max_seconds: float | None = None,
+        max_dollars: Decimal | float | str | None = None,
+        parallel: bool = True,
+        tool_timeout: float | None = None,
+        output: Any = None,
+        **params: Any,
+    ) -> None:
+        """`max_turns` are calls of the model. A turn is not begun when a bound is reached; what it
+        costs is known afterwards, so the last one may go beyond `max_dollars`. `parallel` lets the
+        tools of one turn run side by side; `tool_timeout` is for each, in seconds."""
+        if max_turns < 1:
+            raise InvalidRequest("at least one turn", path="max_turns")
+        self._session = session
+        self._messages = messages
+        self._turns = max_turns
+        self._seconds = max_seconds
+        self._dollars = None if max_dollars is None else Decimal(str(max_dollars))
+        self._parallel = parallel
+        self._tool_timeout = tool_timeout
+        self._params = {**params, "output": output}
+        self._answers: list[Answered] = []
+        self.ran: Ran | None = None
+        """What it came to, once it has ended."""
+
+    def __await__(self) -> Generator[Any, None, Ran]:
+        return self._whole().__await__()
+
+    def __aiter__(self) -> AsyncIterator[Event | ToolResult]:
+        return self._steps(stream=True)
+
+    async def _whole(self) -> Ran:
+        async with aclosing(self._steps(stream=False)) as steps:
+            async for _ in steps:
+                pass
+        assert self.ran is not None
+        return self.ran
+
+    async def _steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
+        session, begun = self._session, time.monotonic()
+        if self._messages:
+            self._check_answered(session.conversation)
+            session.append(*self._messages)
+        while True:
+            for result in await self._answer_calls():
+                yield result
+            stopped = self._bound(begun)
+            if stopped is not None:
+                break
+            turn = session.send(None, timeout=self._left(begun), **self._params)
+            if stream:
+                async with turn as events:
+                    async for event in events:
+                        yield event
+                answered = turn.answered
+                assert answered is not None
+            else:
+                answered = await turn
+                yield ReplyEnd(answered.reply)
+            self._answers.append(answered)
+            reply = answered.reply
+            if reply.stop == "pause" or reply.tool_calls:
+                if reply.tool_calls and reply.stop in _ENDS:
+                    # Cut off in the middle of a call: what there is of it is nothing to act on.
+                    stopped = _ENDS[reply.stop]
+                    break
+                continue
+            stopped = _ENDS.get(reply.stop, "done")
+            break
+        self.ran = Ran(
+            stopped=stopped,
+            answers=tuple(self._answers),
+            dollars=_sum(self._answers),
+            seconds=time.monotonic() - begun,
+        )
+
+    async def _answer_calls(self) -> tuple[ToolResult, ...]:
+        """Runs the tools that the last answer asked for and nobody has answered yet."""
+        session = self._session
+        calls = unanswered(session.messages)
+        if not calls:
+            return ()
+        registry = session.tools
+        if registry is None:
+            raise InvalidRequest(
+                f"the model calls {calls[0].name!r}, and the session has no ToolRegistry to run"
+                " it; answer it with `send`, or give the session a registry",
+                path="tools",
+            )
+        choice = self._params.get("tool_choice")
+        parallel = self._parallel and (choice is None or choice.parallel is not False)
+        results = await dispatch_all(registry, calls, timeout=self._tool_timeout, parallel=parallel)
+        session.append(Message(role="tool", parts=results))
+        return results
+
+    def _bound(self, begun: float) -> Stopped | None:
+        """The bound that keeps the next turn from being made."""
+        if len(self._answers) >= self._turns:
+            return "turns"
+        if self._seconds is not None and time.monotonic() - begun >= self._seconds:
+            return "seconds"
+        if self._dollars is None:
+            return None
+        spent = _sum(self._answers)
+        if spent is None:
+            raise InvalidRequest(
+                "nobody knows what this model costs, so dollars cannot bound it; use max_turns",
+                path="max_dollars",
+            )
+        return "dollars" if spent >= self._dollars else None
+
+    def _left(self, begun: float) -> float | None:
+        """What is left of the time: a turn does not go beyond it."""
+        if self._seconds is None:
+            return None
+        return max(0.001, self._seconds - (time.monotonic() - begun))
+
+    @staticmethod
+    def _check_answered(conversation: Any) -> None:
+        calls = unanswered(conversation[:])
+        if calls:
+            raise InvalidRequest(
+                f"{calls[0].name!r} ({calls[0].id}) was called and not answered yet; go on with"
+                " `run()` before something new is said",
+                path="content",
+            )
+
+
+def unanswered(messages: tuple[Message, ...]) -> tuple[ToolCall, ...]:
+    """The calls at the end of a conversation that no result answers."""
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if message.role == "tool":
+            answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
+        elif message.role == "assistant":
+            calls = (part for part in message.parts if isinstance(part, ToolCall))
+            return tuple(call for call in calls if call.id not in answered)
+        else:
+            return ()
+    return ()
+
+
+def _sum(answers: list[Answered]) -> Decimal | None:
+    total = Decimal(0)
+    for answered in answers:
+        if answered.dollars is None:
+            return None
+        total += answered.dollars
+    return total

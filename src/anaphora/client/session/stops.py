@@ -1,0 +1,68 @@
+"""Where a conversation goes: it stays where its prefix is cached, unless it has to move."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+
+from anaphora.client.config.values import Hop
+from anaphora.client.endpoint import Stop
+from anaphora.client.routing import order, price_of_moving
+from anaphora.values import Notice
+
+from .place import Place
+
+
+class Stops:
+    """The stops of one conversation, and the one that it is at."""
+
+    def __init__(self, stops: Sequence[Stop], hops: Sequence[Hop] = ()) -> None:
+        self._stops = tuple(stops)
+        self._hops = tuple(hops)
+        self._at: int | None = None
+        self._ordered = self._stops
+
+    @property
+    def current(self) -> Stop:
+        return self._stops[self._at or 0] if self._at is not None else self._ordered[0]
+
+    def order(self, key: bytes, now: float) -> tuple[Stop, ...]:
+        """Where the next call may go, the best first."""
+        if len(self._stops) == 1:
+            return self._stops
+        available = [not stop.endpoint.breaker.allows(now) for stop in self._stops]
+        found = order(self._hops, key, self._at, available)
+        self._ordered = tuple(self._stops[at] for at in found)
+        return self._ordered
+
+    def settle(self, stop: Stop, place: Place, places: Mapping[Stop, Place]) -> tuple[Notice, ...]:
+        """The call was answered there; says what it cost to move, when it did."""
+        before, self._at = self._at, self._stops.index(stop)
+        if before is None or before == self._at:
+            return ()
+        left = places[self._stops[before]]
+        return moved(left, place)
+
+    def fork(self) -> Stops:
+        return copy.copy(self)
+
+
+def moved(left: Place, place: Place) -> tuple[Notice, ...]:
+    """What a conversation pays again because it went elsewhere."""
+    past = left.past
+    if past is None or past.sent.usage is None:
+        return ()
+    usage = past.sent.usage
+    tokens = (usage.read or 0) + (usage.written_total or 0)
+    at = past.sent.at or 0.0
+    price: Decimal | None = price_of_moving(tokens, left.price(at), place.price(at))
+    cost = "dollars unknown" if price is None else f"${price:.4f}"
+    return (
+        Notice(
+            "moved",
+            f"the conversation moved from {left.endpoint.id} to {place.endpoint.id} and pays"
+            f" {tokens:,} tokens of prefix again: {cost}",
+            tokens=tokens,
+        ),
+    )

@@ -1,0 +1,57 @@
+"""One turn: await it for the answer, or go through its events as they come.
+
+answered = await chat.send("…")
+async for event in chat.send("…"): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from anaphora.values import Event
+
+from .answered import Answered
+from .asking import Asked
+
+if TYPE_CHECKING:
+    from .calling import Calling
+
+
+class Turn:
+    """A turn that is made when it is awaited or gone through, once."""
+
+    def __init__(self, calling: Calling, asked: Asked) -> None:
+        self._calling = calling
+        self._asked = asked
+        self._events: AsyncGenerator[Event, None] | None = None
+        self.answered: Answered | None = None
+        """The answer, once there is one."""
+
+    def __await__(self) -> Generator[Any, None, Answered]:
+        return self._whole().__await__()
+
+    def __aiter__(self) -> AsyncGenerator[Event, None]:
+        return self._streamed()
+
+    async def __aenter__(self) -> AsyncGenerator[Event, None]:
+        """Events, with the promise that the connection is closed when the block is left."""
+        self._events = self._streamed()
+        return self._events
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._events is not None:
+            await self._events.aclose()
+
+    async def _whole(self) -> Answered:
+        self.answered = await self._calling.answer(self._asked)
+        return self.answered
+
+    def _streamed(self) -> AsyncGenerator[Event, None]:
+        return self._calling.stream(self._asked, self)

@@ -1,0 +1,28 @@
+"""A call as one provider is told it: rendered and planned, not sent."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import msgspec
+
+from anaphora.cache.verdict import Verdict
+from anaphora.prompt import Call
+from anaphora.rendered import Plan, Rendered
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    call: Call
+    rendered: Rendered
+    plan: Plan
+    at: float
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What became of a call."""
+
+    verdict: Verdict | None = None
+    predicted: int | None = None
+    """Tokens to be read, by the rules and what was billed before."""
+    dollars: Decimal | None = None
+    saved: Decimal | None = None
