@@ -156,10 +156,10 @@ class PromptIR(
 
     def system_fields_agree(self) -> bool:
         """Whether text and blocks say the same, where both are given."""
-        text, blocks, at = self.system_text, self.system_field_blocks(), 0
+        text, at = self.system_text, 0
         if not text or not self.system_blocks:
             return True
-        for block in blocks:
+        for block in self.system_field_blocks():
             if not text.startswith(block.text, at):
                 return False
             at += len(block.text) + len("\n\n")
@@ -172,9 +172,16 @@ class PromptIR(
             order = (SegmentRole.VOLATILE_TAIL, *order[:-1])
         runs = []
         for role in order:
-            found = [s for s in self.segments if s.role is role and len(s.messages)]
-            if found:
-                runs.append(found[0] if len(found) == 1 else Segment(role, self.run(role)))
+            found = None
+            for segment in self.segments:
+                if segment.role is not role or not len(segment.messages):
+                    continue
+                if found is not None:
+                    found = Segment(role, self.run(role))
+                    break
+                found = segment
+            if found is not None:
+                runs.append(found)
         return tuple(runs)
 
     def body_chat(self) -> list[Message]:

@@ -92,7 +92,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     def find(self, message_id: str) -> range | None:
         """The chunks of a source message, when it is one of this run's. They end behind `count`
         when the message was taken out of the run for this one turn."""
-        position = self.log.positions.get(message_id)
+        position = self.log.position_of(message_id)
         if position is None or position >= len(self.source):
             return None
         return self.log.chunks_of(position)

@@ -11,6 +11,7 @@ import enum
 import threading
 from array import array
 from bisect import bisect_right
+from itertools import count
 
 from blake3 import blake3
 
@@ -41,6 +42,8 @@ class ChunkLog:
         "_lock",
         "__weakref__",
         "_hashing",
+        "_placed",
+        "_positions",
         "buffer",
         "contextual",
         "ends",
@@ -51,20 +54,23 @@ class ChunkLog:
         "notices",
         "opens",
         "policies",
-        "positions",
         "roles",
         "source",
         "splices",
     )
 
-    def __init__(self) -> None:
-        self.buffer = bytearray()
-        self.ends = array("Q")
+    def __init__(self, first: Addition | None = None) -> None:
+        """A log that begins with an addition: what is in there is the log's from now on."""
+        if first is None:
+            first = Addition()
+        ends, splices = first.places(0)
+        self.buffer = bytearray().join(first.pieces)  # a long prompt is copied once, not twice
+        self.ends = array("Q", ends)
         """Byte offset at which each chunk ends."""
-        self.splices = array("q")
+        self.splices = array("q", splices)
         """Byte offset at which a marker goes into each chunk; -1 where none may."""
-        self.kinds: list[Kind] = []
-        self.message_ends = array("Q")
+        self.kinds = first.kinds
+        self.message_ends = array("Q", first.message_ends)
         """For each source message, how many chunks there are up to its end."""
         self.labels: tuple[str, ...] = ()
         """Of tools and system blocks: what each is called,"""
@@ -72,20 +78,22 @@ class ChunkLog:
         """the runs that ask the same of the cache (last chunk, TTL),"""
         self.source: object = None
         """and what they were rendered from."""
-        self.ids: list[str] = []
+        self.ids = first.ids
         """The id of each source message."""
-        self.positions: dict[str, int] = {}
-        """Message id -> index of the source message (the last one of that id)."""
-        self.opens = array("Q")
+        self.opens = array("Q", first.opens)
         """The chunks that begin a message on the wire (sources of one role are merged)."""
-        self.roles: list[str] = []
+        self.roles = first.roles
         """The wire role of each of them."""
-        self.notices: list[tuple[int, Notice]] = []
+        self.notices = first.notices
         """What could not be said, with the index of the source message."""
-        self.contextual = False
+        self.contextual = first.contextual
         """Some message would be said otherwise between other neighbours."""
         self._lock = threading.Lock()
         self._hashing: RunningHash | None = None
+        self._positions: dict[str, int] = {}
+        """Message id -> index of the source message (the last one of that id),"""
+        self._placed = 0
+        """for the first so many messages: few turns ask, so it is made when one does."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -97,8 +105,7 @@ class ChunkLog:
     @classmethod
     def of(cls, addition: Addition, labels: list[str], policies: list[CachePolicy]) -> ChunkLog:
         """A log of tools or system blocks: complete from the start."""
-        log = cls()
-        log._extend(addition)
+        log = cls(addition)
         log.labels = tuple(labels)
         log.policies = tuple(
             (at, policy.ttl)
@@ -110,7 +117,6 @@ class ChunkLog:
     def continued(self, at: int, messages: int) -> Addition:
         """An empty addition that goes behind the first `at` chunks (`messages` messages)."""
         addition = Addition()
-        addition.size = self.start(at)
         addition.first_chunk = at
         addition.first_message = messages
         return addition
@@ -140,6 +146,14 @@ class ChunkLog:
         """The source message a chunk came from."""
         return bisect_right(self.message_ends, chunk)
 
+    def position_of(self, message_id: str) -> int | None:
+        """The index of the source message of that id, the last one where there are several."""
+        with self._lock:
+            if self._placed < len(self.ids):
+                self._positions.update(zip(self.ids[self._placed :], count(self._placed)))
+                self._placed = len(self.ids)
+            return self._positions.get(message_id)
+
     def wire_message_of(self, chunk: int) -> int:
         """Which message on the wire, counted within this log, a chunk stands in."""
         return bisect_right(self.opens, chunk) - 1
@@ -162,19 +176,18 @@ class ChunkLog:
 
     def _extend(self, addition: Addition) -> None:
         data = b"".join(addition.pieces)
+        ends, splices = addition.places(len(self.buffer))
         try:
             self.buffer += data
         except BufferError:
             # Somebody still reads a view of it, which pins its size: leave them theirs.
             self.buffer = self.buffer + data
-        self.ends.extend(addition.ends)
-        self.splices.extend(addition.splices)
+        self.ends.fromlist(ends)
+        self.splices.fromlist(splices)
         self.kinds += addition.kinds
-        for index, message_id in enumerate(addition.ids, len(self.ids)):
-            self.positions[message_id] = index
         self.ids += addition.ids
-        self.message_ends.extend(addition.message_ends)
-        self.opens.extend(addition.opens)
+        self.message_ends.fromlist(addition.message_ends)
+        self.opens.fromlist(addition.opens)
         self.roles += addition.roles
         self.contextual |= addition.contextual
         self.notices += addition.notices
@@ -187,7 +200,6 @@ class ChunkLog:
         copy.kinds = self.kinds[:chunks]
         copy.message_ends = self.message_ends[:messages]
         copy.ids = self.ids[:messages]
-        copy.positions = {message_id: at for at, message_id in enumerate(copy.ids)}
         opened = bisect_right(self.opens, chunks - 1) if chunks else 0
         copy.opens = self.opens[:opened]
         copy.roles = self.roles[:opened]
@@ -201,7 +213,6 @@ class Addition:
 
     __slots__ = (
         "contextual",
-        "ends",
         "first_chunk",
         "first_message",
         "ids",
@@ -211,19 +222,16 @@ class Addition:
         "opens",
         "pieces",
         "roles",
-        "size",
         "splices",
     )
 
     def __init__(self) -> None:
         self.first_chunk = 0
         self.first_message = 0
-        """Where in the log it goes: offsets and positions count from the log's beginning."""
-        self.size = 0
-        """Bytes up to its end, the log's before it included."""
+        """Where in the log it goes: positions count from the log's beginning."""
         self.pieces: list[bytes] = []
-        self.ends: list[int] = []
-        self.splices: list[int] = []
+        self.splices: list[int | None] = []
+        """Counted back from the end of each."""
         self.kinds: list[Kind] = []
         self.message_ends: list[int] = []
         self.ids: list[str] = []
@@ -236,20 +244,28 @@ class Addition:
         """One chunk, glue and all. `splice` counts back from its end: -1 is inside the closing
         brace, 0 behind it, None where no marker may go."""
         self.pieces.append(data)
-        self.size += len(data)
-        self.ends.append(self.size)
-        self.splices.append(-1 if splice is None else self.size + splice)
+        self.splices.append(splice)
         self.kinds.append(kind)
+
+    def places(self, start: int) -> tuple[list[int], list[int]]:
+        """Where each chunk ends, and where its marker goes, when the first begins at `start`."""
+        ends: list[int] = []
+        splices: list[int] = []
+        for data, splice in zip(self.pieces, self.splices, strict=True):
+            start += len(data)
+            ends.append(start)
+            splices.append(-1 if splice is None else start + splice)
+        return ends, splices
 
     def open(self, role: str) -> None:
         """The next chunk begins a message on the wire."""
-        self.opens.append(self.first_chunk + len(self.ends))
+        self.opens.append(self.first_chunk + len(self.pieces))
         self.roles.append(role)
 
     def end_message(self, message_id: str) -> None:
         """All chunks of a source message are in."""
         self.ids.append(message_id)
-        self.message_ends.append(self.first_chunk + len(self.ends))
+        self.message_ends.append(self.first_chunk + len(self.pieces))
 
     def notice(self, notice: Notice) -> None:
         """A remark on the source message that is being added."""

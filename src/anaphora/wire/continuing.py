@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from anaphora.rendered import Addition, ChunkLog, Rendered, Run
 from anaphora.values import Conversation, Message, Section, SegmentRole
 
-from .foreign import tell_foreign
+# Looked up once: a member of an enum is found slowly, and every turn asks.
+_TAIL = SegmentRole.VOLATILE_TAIL
+_DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
+_HISTORY = SegmentRole.CONVERSATION
 
 #: Renders messages into an addition, given the wire role that stands before them in the log.
 AddMessages = Callable[[Addition, Sequence[Message], str | None], None]
@@ -33,13 +36,14 @@ def cacheable(
     chunks = 0
     history = False
     for run in runs:
-        if run.volatile or run is until or (run.section == "messages" and not messages):
+        role = run.role
+        if role is _TAIL or run is until or (run.section == "messages" and not messages):
             break
-        if history and run.role is SegmentRole.DYNAMIC_CONTEXT:
+        if history and role is _DYNAMIC:
             break  # behind the conversation it moves with every turn
-        history = history or run.role is SegmentRole.CONVERSATION
-        if run.role is SegmentRole.DYNAMIC_CONTEXT and previous is not None:
-            last = last_run(previous, "messages", run.role)
+        history = history or role is _HISTORY
+        if role is _DYNAMIC and previous is not None:
+            last = last_run(previous, "messages", role)
             same = run.source.common_prefix(last.source) if last is not None else 0
             if same < len(run.source):
                 return chunks + (run.log.message_ends[same - 1] if same else 0)
@@ -59,22 +63,23 @@ def continue_log(
     last: Run | None,
     shared: int,
     add: AddMessages,
-    wire: str,
-    where: str,
 ) -> tuple[ChunkLog, int]:
     """A log that holds these messages, and how many of its chunks they take.
 
     The first `shared` messages say what the last turn's said: their chunks are kept as they are,
-    and only the rest is rendered. What another wire than `wire` left in it is told.
+    and only the rest is rendered.
     """
-    log = last.log if last is not None and shared else ChunkLog()
-    at = log.message_ends[shared - 1] if shared else 0
+    if last is None or not shared:
+        first = Addition()
+        add(first, messages[:], None)
+        log = ChunkLog(first)
+        return log, len(log)
+    log = last.log
+    at = log.message_ends[shared - 1]
     if shared < len(messages):
         role = log.roles[log.wire_message_of(at - 1)] if at else None
         addition = log.continued(at, shared)
-        new = messages[shared:]
-        add(addition, new, role)
-        tell_foreign(addition, new, wire, where)
+        add(addition, messages[shared:], role)
         log = log.append(addition)
         at = log.message_ends[len(messages) - 1]
     return log, at

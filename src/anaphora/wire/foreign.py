@@ -7,23 +7,11 @@ provider's, and empty ones say nothing; the rest is told.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from anaphora.prompt import Call
 from anaphora.rendered import Addition
-from anaphora.values import (
-    Extras,
-    Message,
-    Notice,
-    Opaque,
-    Part,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-)
+from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, Tool, ToolResult
 
 from .fields import UNREADABLE
 
@@ -56,37 +44,29 @@ def foreign_sections(call: Call, wire: str) -> list[Notice]:
     """Of tools and system blocks. Asked at every turn, so what brought nothing costs nothing."""
     told: list[Notice] = []
     for index, tool in enumerate(call.tools):
-        extras = getattr(tool, "extras", None)
-        if extras is not None:
-            told += foreign_extras(extras, wire, f"tools[{index}].extras")
-    for index, block in enumerate(call.ir.system_field_blocks()):
-        if block.extras is not None:
-            told += foreign_extras(block.extras, wire, f"system[{index}].extras")
+        if isinstance(tool, Tool) and tool.extras is not None:
+            told += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
+    for given in call.ir.system_blocks:
+        if given.extras is not None:
+            for index, block in enumerate(call.ir.system_field_blocks()):
+                told += foreign_extras(block.extras, wire, f"system[{index}].extras")
+            break
     return told
 
 
-def tell_foreign(to: Addition, messages: Sequence[Message], wire: str, where: str) -> None:
-    """Notices for the parts of messages that were just added."""
-    for index, message in enumerate(messages):
-        for part in message.parts:
-            # Nearly every part has come along with nothing.
-            kind = type(part)
-            if kind is Text or kind is ToolCall:
-                if part.extras is None:  # type: ignore[union-attr]
-                    continue
-            elif kind is ToolResult:
-                if part.extras is None and type(part.content) is str:  # type: ignore[union-attr]
-                    continue
-            elif kind is Opaque or part.extras is None:  # type: ignore[union-attr]
-                continue
-            _tell(to, message, to.first_message + index, wire, where)
-            break
+def brings(part: Part) -> bool:
+    """Whether anything has come along with a part; with nearly every one nothing has."""
+    if isinstance(part, ToolResult):
+        return part.extras is not None or not isinstance(part.content, str)
+    return not isinstance(part, Opaque) and part.extras is not None
 
 
-def _tell(to: Addition, message: Message, position: int, wire: str, where: str) -> None:
+def tell_foreign(to: Addition, message: Message, wire: str, place: str) -> None:
+    """Notices for the parts of the message that is being added."""
     for at, part in enumerate(message.parts):
-        path = f"{where}[{position}].parts[{at}]"
-        to.notices += [(position, notice) for notice in _part(part, wire, path)]
+        if brings(part):
+            for notice in _part(part, wire, f"{place}.parts[{at}]"):
+                to.notice(notice)
 
 
 def _part(part: Part, wire: str, path: str) -> list[Notice]:

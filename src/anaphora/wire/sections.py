@@ -7,9 +7,12 @@ from typing import TypeVar
 
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, Kind
-from anaphora.values import AnyTool, Notice, ProviderTool, Section
+from anaphora.values import AnyTool, Notice, ProviderTool, Section, Tool
 
 T = TypeVar("T")
+
+#: Tools that belong to no provider.
+_NOBODYS = frozenset({Tool})
 
 
 def own_tools(
@@ -17,6 +20,8 @@ def own_tools(
 ) -> tuple[tuple[AnyTool, ...], list[Notice]]:
     """The tools without those that another provider brings along, and a notice for each of these.
     The same tuple where there are none: its bytes are found by identity."""
+    if _NOBODYS.issuperset(map(type, tools)):
+        return tools, []  # asked at every turn, and nearly always so
     notices = [
         Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
         for index, tool in enumerate(tools)

@@ -36,7 +36,9 @@ WIRE = "anthropic"
 
 Notices = list[Notice]
 
-_TEXT = b'{"type":"text","text":'
+#: How a text block begins, and where in a block its marker goes, counted back from its end.
+TEXT = b'{"type":"text","text":'
+BEFORE_BRACE = -1
 
 
 def text(part: Text, notices: Notices) -> bytes | None:
@@ -44,7 +46,7 @@ def text(part: Text, notices: Notices) -> bytes | None:
         notices.append(Notice("blank_text", "a blank text block is refused, so it is left out"))
         return None
     if part.extras is None:
-        return _TEXT + string(part.text) + b"}"
+        return TEXT + string(part.text) + b"}"
     return text_block(part.text, part.extras)
 
 
@@ -104,19 +106,15 @@ def tool_call(part: ToolCall, notices: Notices) -> bytes:
 
 
 def tool_result(part: ToolResult, notices: Notices) -> bytes:
-    content = part.content
-    if isinstance(content, str) and not content.isspace():
-        blocks = _TEXT + string(content) + b"}" if content else b""
-    elif isinstance(content, str):
-        blocks = text(Text(content), notices) or b""
-    else:
-        blocks = b",".join(_result_blocks(content, notices))
-    return (
-        _result_opening(part)
-        + blocks
-        + (b'],"is_error":true' if part.error else b"]")
-        + closing(part.extras)
-    )
+    content, opening = part.content, _result_opening(part)
+    end = (b'],"is_error":true' if part.error else b"]") + closing(part.extras)
+    if not isinstance(content, str):
+        return opening + b",".join(_result_blocks(content, notices)) + end
+    if not content:
+        return opening + end
+    if content.isspace():
+        return opening + (text(Text(content), notices) or b"") + end
+    return opening + TEXT + string(content) + (b"}" + end)
 
 
 def thinking(part: Thinking, notices: Notices) -> bytes | None:
@@ -166,13 +164,13 @@ def opaque(part: Opaque, notices: Notices) -> bytes | None:
 
 
 def text_block(said: str, extras: Extras | None = None) -> bytes:
-    return _TEXT + string(said) + closing(extras)
+    return TEXT + string(said) + closing(extras)
 
 
 def spoken_text(part: Text, notices: Notices) -> bytes | None:
     """Text that the model said: white space is part of it, and what follows may be bound to it."""
     if part.extras is None and part.text:
-        return _TEXT + string(part.text) + b"}"
+        return TEXT + string(part.text) + b"}"
     return text_block(part.text, part.extras) if part.text else text(part, notices)
 
 
@@ -184,7 +182,7 @@ def block_for(
     found = (_SPOKEN if spoken else _BLOCKS).get(type(part))
     if found is None:
         if isinstance(part, Opaque):
-            return Kind.OTHER, _BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, opaque
+            return Kind.OTHER, BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, opaque
         raise InvalidRequest(
             f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
         )
@@ -266,8 +264,6 @@ def _source(source: Source, notices: Notices) -> bytes | None:
     return b'{"type":"file","file_id":' + string(source.id) + b"}"
 
 
-_BEFORE_BRACE = -1
-
 #: Blocks we carry along without reading that may carry a marker: the rules table has the same.
 MARKABLE_OPAQUE = frozenset(
     {
@@ -291,13 +287,13 @@ MARKABLE_OPAQUE = frozenset(
 )
 
 _BLOCKS: dict[type, tuple[Kind, int | None, Callable[[Any, Notices], bytes | None]]] = {
-    Text: (Kind.TEXT, _BEFORE_BRACE, text),
-    Image: (Kind.IMAGE, _BEFORE_BRACE, image),
-    Document: (Kind.DOCUMENT, _BEFORE_BRACE, document),
+    Text: (Kind.TEXT, BEFORE_BRACE, text),
+    Image: (Kind.IMAGE, BEFORE_BRACE, image),
+    Document: (Kind.DOCUMENT, BEFORE_BRACE, document),
     Audio: (Kind.AUDIO, None, audio),
-    ToolCall: (Kind.TOOL_CALL, _BEFORE_BRACE, tool_call),
-    ToolResult: (Kind.TOOL_RESULT, _BEFORE_BRACE, tool_result),
+    ToolCall: (Kind.TOOL_CALL, BEFORE_BRACE, tool_call),
+    ToolResult: (Kind.TOOL_RESULT, BEFORE_BRACE, tool_result),
     Thinking: (Kind.THINKING, None, thinking),
-    Refusal: (Kind.TEXT, _BEFORE_BRACE, refusal),
+    Refusal: (Kind.TEXT, BEFORE_BRACE, refusal),
 }
-_SPOKEN = {**_BLOCKS, Text: (Kind.TEXT, _BEFORE_BRACE, spoken_text)}
+_SPOKEN = {**_BLOCKS, Text: (Kind.TEXT, BEFORE_BRACE, spoken_text)}

@@ -44,6 +44,11 @@ NEAREST: dict[Ttl, Ttl] = {"5m": "5m", "30m": "1h", "1h": "1h", "12h": "1h", "24
 
 NO_MARKERS = "this provider takes no markers"
 
+# Looked up once: a member of an enum is found slowly, and every turn asks.
+_TAIL = SegmentRole.VOLATILE_TAIL
+_DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
+_HISTORY = SegmentRole.CONVERSATION
+
 _shared = SharedLogs()
 
 T = TypeVar("T")
@@ -158,15 +163,16 @@ def _messages(
     runs: list[Run] = []
     notices: list[Notice] = []
     for index, segment in enumerate(segments):
-        if segment.role is SegmentRole.VOLATILE_TAIL:
+        if segment.role is _TAIL:
             segment, runs, notice = place_tail(segment, runs, call.params, profile)
             notices += [notice] if notice else []
         before, after = runs[-1].last_role if runs else None, _role_after(segments, index)
         last = last_run(previous, "messages", segment.role)
         log, count = _segment_log(segment, profile, last, before, after)
-        notices += [notice for at, notice in log.notices if at < len(segment.messages)]
+        if log.notices:
+            notices += [notice for at, notice in log.notices if at < len(segment.messages)]
         if count:
-            lead, message, block = _joint(runs[-1] if runs else None, log.roles[0])
+            lead, message, block = _joint(runs[-1] if runs else None, before, log.roles[0])
             run = Run(
                 "messages",
                 log,
@@ -186,12 +192,12 @@ def _messages(
     return runs, notices
 
 
-def _joint(last: Run | None, role: str) -> tuple[bytes, int, int]:
+def _joint(last: Run | None, before: str | None, role: str) -> tuple[bytes, int, int]:
     """The glue between two runs, and where the second begins: message on the wire, block in it."""
     if last is None:
         return b'"messages":[' + OPEN[role], 0, 0
     message, block = last.position(last.count - 1)
-    if last.last_role == role:
+    if before == role:
         return b",", message, block + 1
     return NEXT[role], message + 1, 0
 
@@ -210,7 +216,7 @@ def _segment_log(
         shared = messages.common_prefix(last.source, ids=True)
         if last.log.contextual:
             shared = _unmoved(messages, shared, last, before, after)
-    return continue_log(messages, last, shared, add, WIRE, segment.role.value)
+    return continue_log(messages, last, shared, add)
 
 
 def _settled(runs: list[Run]) -> int:
@@ -218,7 +224,7 @@ def _settled(runs: list[Run]) -> int:
     it, what follows may still change its role."""
     first = 0
     for run in runs:
-        if run.role is SegmentRole.CONVERSATION and run.log.contextual:
+        if run.role is _HISTORY and run.log.contextual:
             start = _undecided(run.source, len(run.source))
             decided = run.log.message_ends[start - 1] if start else 0
             if start < len(run.source) and decided < run.count:
@@ -252,9 +258,6 @@ def _role_after(segments: tuple[Segment, ...], index: int) -> str | None:
     if index + 1 == len(segments):
         return None
     following = segments[index + 1]
-    if (
-        segments[index].role is SegmentRole.CONVERSATION
-        and following.role is not SegmentRole.DYNAMIC_CONTEXT
-    ):
+    if segments[index].role is _HISTORY and following.role is not _DYNAMIC:
         return None
     return following.messages[0].role

@@ -24,12 +24,15 @@ from anaphora.values import (
     ToolResult,
 )
 
+#: Looked up once: a member of an enum is found slowly, and every turn asks.
+_HISTORY = SegmentRole.CONVERSATION
+
 
 def place_tail(
     tail: Segment, runs: list[Run], params: Params, profile: Profile
 ) -> tuple[Segment, list[Run], Notice | None]:
     """The tail as it is to be rendered behind these runs, and the runs that stay before it."""
-    if not runs or runs[-1].role is not SegmentRole.CONVERSATION:
+    if not runs or runs[-1].role is not _HISTORY:
         return tail, runs, None
     if runs[-1].last_role == "system":
         # A user message may not follow a system message inside the history.
@@ -43,9 +46,10 @@ def place_tail(
 
 def _would_strip_thinking(last: Run, params: Params, profile: Profile) -> bool:
     reasoning = params.reasoning
-    thinks = reasoning is not None and reasoning.mode not in (None, "disabled")
+    if reasoning is None or reasoning.mode in (None, "disabled"):
+        return False
     in_loop = last.log.kinds[last.count - 1] is Kind.TOOL_RESULT
-    return thinks and in_loop and profile.strips_thinking.value
+    return in_loop and profile.strips_thinking.value
 
 
 def _as_system(tail: Segment) -> Segment:

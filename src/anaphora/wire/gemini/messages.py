@@ -14,7 +14,9 @@ import msgspec
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, Kind
 from anaphora.values import Message, Notice, Part, ToolCall, ToolResult
+from anaphora.wire.foreign import tell_foreign
 
+from .naming import WIRE
 from .parts import Notices, content_fields, is_fields, said_as
 from .results import FindCall, tool_result
 
@@ -63,6 +65,7 @@ def add_messages(
                 last_role = _LOG_ROLES.get(message.role, "user")
                 to.open(last_role)
             to.chunk(kind, data, None)
+        tell_foreign(to, message, WIRE, place)
         to.end_message(message.id)
 
 

@@ -134,7 +134,7 @@ def _messages(call: Call, previous: Rendered | None) -> tuple[list[Run], list[No
         ) -> None:
             add_messages(to, new, last_role, where, history)
 
-        log, count = continue_log(messages, last, shared, add, WIRE, where)
+        log, count = continue_log(messages, last, shared, add)
         notices += [notice for at, notice in log.notices if at < len(messages)]
         if count:
             runs.append(

@@ -15,9 +15,10 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, Kind
 from anaphora.values import Conversation, Message, Notice, Text, ToolCall, ToolResult
+from anaphora.wire.foreign import tell_foreign
 
 from .assistant import assistant_message
-from .carried import Notices, extra_members, how_put, is_fields, message_fields
+from .carried import WIRE, Notices, extra_members, how_put, is_fields, message_fields
 from .parts import apart, together
 
 #: The calls that may be answered, by id.
@@ -56,6 +57,7 @@ def add_messages(
             to.open(piece.role)
             to.chunk(piece.kind, piece.data if last_role is None else b"," + piece.data, None)
             last_role = piece.role
+        tell_foreign(to, message, WIRE, place)
         to.end_message(message.id)
         if message.role == "assistant":
             calls = calls_of(message)

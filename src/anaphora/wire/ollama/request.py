@@ -193,7 +193,7 @@ def _segment_log(segment: Segment, last: Run | None) -> tuple[ChunkLog, int]:
         add_messages(to, new, last_role, where, messages)
 
     shared = messages.common_prefix(last.source, ids=True) if last is not None else 0
-    return continue_log(messages, last, shared, add, WIRE, where)
+    return continue_log(messages, last, shared, add)
 
 
 def _stripped(ir: PromptIR, profile: Profile) -> list[Notice]:

@@ -16,10 +16,11 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, Kind
 from anaphora.values import Message, Notice, Part, ToolCall, ToolResult
+from anaphora.wire.foreign import tell_foreign
 
 from .assistant import assistant_message
 from .facts import Facts
-from .parts import Notices, extra_members, is_fields, message_fields, said_in, text_part
+from .parts import WIRE, Notices, extra_members, is_fields, message_fields, said_in, text_part
 
 BEFORE_BRACE = -1
 
@@ -70,6 +71,7 @@ def add_messages(
                 last_role = piece.role
             splice = BEFORE_BRACE if piece.markable and facts.breakpoints else None
             to.chunk(piece.kind, data, splice)
+        tell_foreign(to, message, WIRE, place)
         to.end_message(message.id)
 
 

@@ -179,7 +179,7 @@ def _messages(
         ) -> None:
             add_messages(to, new, last_role, where, facts)
 
-        log, count = continue_log(segment.messages, last, shared, add, WIRE, segment.role.value)
+        log, count = continue_log(segment.messages, last, shared, add)
         notices += [notice for at, notice in log.notices if at < len(segment.messages)]
         if not count:
             continue

@@ -30,6 +30,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request
+from anaphora.wire.foreign import tell_foreign
 
 from .content import INPUT, ITEM, OUTPUT, WIRE, Notices, closing, is_content, markable, members
 from .content import opaque as carried
@@ -272,6 +273,7 @@ def add_messages(
             to.chunk(spoken.kind, data, -1 if spoken.markable and traits.explicit else None)
         if not message.parts:
             to.notice(Notice("empty_message", "a message without parts is left out", place))
+        tell_foreign(to, message, WIRE, place)
         to.end_message(message.id)
 
 

@@ -284,7 +284,7 @@ def _segment_log(segment: Segment, model: Traits, last: Run | None) -> tuple[Chu
         add_messages(to, new, state, segment.role.value, model)
 
     shared = segment.messages.common_prefix(last.source, ids=True) if last is not None else 0
-    return continue_log(segment.messages, last, shared, add, WIRE, segment.role.value)
+    return continue_log(segment.messages, last, shared, add)
 
 
 def _check_not_empty(call: Call, said: object) -> None:
