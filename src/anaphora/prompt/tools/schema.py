@@ -7,6 +7,7 @@ sit in a schema (`enum`, `const`, `default`, `examples`, anything unknown) are d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from anaphora import canonical
@@ -56,7 +57,7 @@ def tool_schema(
     become none (so `{}` is a tool without arguments), and a `$ref` at the root, which providers
     refuse, is replaced by what it refers to. Any other type raises `InvalidTool`.
     """
-    root = _inline_root(_read(schema, path, InvalidTool))
+    root = inline_root(_read(schema, path, InvalidTool))
     kind = root.setdefault("type", "object")
     if kind != "object":
         raise InvalidTool(
@@ -67,6 +68,27 @@ def tool_schema(
     if not isinstance(root.setdefault("properties", {}), dict):
         raise InvalidTool("must map names to schemas", path=f"{path}.properties")
     return _write(root, sort_properties, path)
+
+
+def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every schema that is an object, the outer ones first; values that are data are left alone.
+
+    What is changed in one of them before the next is asked for is seen.
+    """
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for keyword, value in schema.items():
+        if keyword in _HOLD_NAMES and isinstance(value, dict):
+            inner = list(value.values())
+        elif keyword in _HOLD_A_LIST and isinstance(value, list):
+            inner = value
+        elif keyword in _HOLD_A_SCHEMA:
+            inner = [value]
+        else:
+            continue
+        for each in inner:
+            yield from subschemas(each)
 
 
 def _read(schema: object, path: str, problem: type[InvalidRequest]) -> dict[str, Any]:
@@ -115,7 +137,7 @@ def _in_property_order(required: Any, properties: Any) -> Any:
     return known + sorted(names.difference(known))
 
 
-def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
+def inline_root(schema: dict[str, Any]) -> dict[str, Any]:
     """A recursive model's schema is `{"$ref": "#/$defs/Node", "$defs": …}`: puts Node itself there.
 
     The definition stays for as long as something else refers to it.
