@@ -1,8 +1,8 @@
 """LiteLLM and pydantic-ai with their caching on, as clients of the emulator: the second call reads
 what the first one wrote, by the emulator's journal.
 
-They live in an environment of their own, .soak/strangers, made here with pip; where there is no
-package registry the tests are skipped.
+They live in an environment of their own (strangers/environment.py); where there is no package
+registry the tests are skipped.
 """
 
 from __future__ import annotations
@@ -18,24 +18,17 @@ import pytest
 from anaphora import emulator
 
 HERE = Path(__file__).parent / "strangers"
-VENV = HERE.parent.parent / ".soak" / "strangers"
-PINS = HERE / "requirements.txt"
 
 
 @pytest.fixture(scope="module")
 def python() -> str:
     """The interpreter of an environment with the pinned clients in it."""
-    stamp, interpreter = VENV / "stamp", VENV / "bin" / "python"
-    if not stamp.exists() or stamp.read_text() != PINS.read_text():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
-        pip = [str(interpreter), "-m", "pip", "install", "-q", "--no-input", "-r", str(PINS)]
-        run = subprocess.run(pip, capture_output=True, text=True, check=False)
-        if run.returncode:
-            pytest.skip(
-                f"the clients cannot be installed (is there a registry?): {run.stderr[-300:]}"
-            )
-        stamp.write_text(PINS.read_text())
-    return str(interpreter)
+    made = subprocess.run(
+        [sys.executable, str(HERE / "environment.py")], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(made.stderr.strip())
+    return made.stdout.strip()
 
 
 def calls(python: str, *words: str) -> list[dict[str, Any]]:
