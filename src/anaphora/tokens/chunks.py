@@ -23,7 +23,7 @@ from anaphora.rendered import Rendered
 from .calibration import BILLS, Bill, Calibration, Growth, Prefix
 from .count import NOTHING, Count
 from .figures import framing
-from .tally import Method, Part, tally
+from .tally import Method, Part, tally, together
 from .tokenizers import Tokenizer
 
 #: Less than this is mostly framing and rounding, and says little of the text.
@@ -101,6 +101,12 @@ class Counts:
             return self._corrected(whole)
         # The beginning of a prompt is not like what was appended to it: no surer than uncorrected.
         return self._corrected(whole, at_least=self._method.text(whole).error)
+
+    def tokens(self, chunks: int) -> int:
+        """How many the first `chunks` chunks are, for those who do not ask how sure that is."""
+        if self.calibration.bills or self.calibration.growths:
+            return self.upto(chunks).tokens
+        return self._method.tokens(self._part(chunks))
 
     def billed(self, total: int | None) -> Calibration:
         """What is known once this prompt was billed `total` input tokens (`usage.input`)."""
@@ -180,16 +186,17 @@ class Counts:
     def _part(self, chunks: int) -> Part:
         """The first chunks as they are counted without any bill."""
         method, left = self._method, chunks
-        part = method.opening(self.rendered) if chunks else Part()
+        parts = [method.opening(self.rendered)] if chunks else []
         for run in self.rendered.runs:
             take = min(left, run.count)
             if not take:
                 break
-            part += method.glue(run.lead) + tally(run.log, method).upto(take, run.log, method)
+            counted = tally(run.log, method).upto(take, run.log, method)
+            parts += (method.glue(run.lead), counted)
             if run.section == "tools":
-                part += method.having_tools(self.rendered)
+                parts.append(method.having_tools(self.rendered))
             left -= take
-        return part
+        return together(parts)
 
     @functools.cached_property
     def _ratio(self) -> float:

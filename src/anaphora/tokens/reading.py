@@ -28,7 +28,8 @@ _TEXTS = frozenset(
     [b"", *b'"text" "content" "arguments" "name" "output" "input" "instructions" "refusal"'.split()]
 )
 _MEDIA = frozenset((Kind.IMAGE, Kind.AUDIO, Kind.DOCUMENT))
-_TEXT_ONLY = frozenset((Kind.TEXT, Kind.SYSTEM, Kind.TOOL_CALL, Kind.THINKING, Kind.OTHER))
+#: A tuple: kinds are found in it by identity.
+TEXT_ONLY = (Kind.TEXT, Kind.TOOL_CALL, Kind.THINKING, Kind.SYSTEM, Kind.OTHER)
 _SCHEMAS = (b'"input_schema"', b'"parameters"', b'"parametersJsonSchema"', b'"function"')
 
 #: What every wire writes beside bytes that stand in a body.
@@ -40,7 +41,7 @@ _CARRIED = re.compile(rb"[A-Za-z0-9+/=_-]{%d,}+" % _LONG)
 def shown(kind: Kind, size: int, data: Callable[[], bytes], profile: Profile) -> tuple[int, Count]:
     """How many bytes of a chunk are to be estimated as text, and the count of what is not text.
     Only where something else may stand in between are the bytes looked at."""
-    if kind in _TEXT_ONLY:
+    if kind in TEXT_ONLY:
         return size, NOTHING
     if kind in _MEDIA or (kind is Kind.TOOL and not _is_function(data())):
         return 0, _media(size, profile)

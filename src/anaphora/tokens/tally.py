@@ -5,6 +5,7 @@ A log only grows, so its totals only grow with it. They are let go with the log.
 
 from __future__ import annotations
 
+import math
 import threading
 from array import array
 from weakref import WeakKeyDictionary
@@ -17,8 +18,11 @@ from anaphora.rendered import ChunkLog, Rendered
 from .count import NOTHING, Count
 from .estimate import estimate
 from .figures import Framing, figures, unseen
-from .reading import answer_schema, read, shown
+from .reading import TEXT_ONLY, answer_schema, read, shown
 from .tokenizers import Tokenizer
+
+#: How many figures a total has.
+_ROW = 8
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -49,6 +53,15 @@ class Part(msgspec.Struct, frozen=True):
             _grown(earlier.counted, self.counted),
             _grown(earlier.media, self.media),
         )
+
+
+def together(parts: list[Part]) -> Part:
+    """All of them, added up in one go."""
+    counted = media = NOTHING
+    for part in parts:
+        counted, media = _sum(counted, part.counted), _sum(media, part.media)
+    size, blocks = sum([part.size for part in parts]), sum([part.blocks for part in parts])
+    return Part(size, blocks, counted, media)
 
 
 def _sum(one: Count, other: Count) -> Count:
@@ -110,6 +123,11 @@ class Method:
             return Part(counted=unseen("tools", rendered.wire))
         return Part(counted=self.framing.about(self.framing.tools))
 
+    def tokens(self, part: Part) -> int:
+        """All of a part, without its bounds."""
+        text = math.ceil(part.size / self.profile.bytes_per_token.value)
+        return text + part.counted.tokens + part.media.tokens
+
     def text(self, part: Part) -> Count:
         """All of a part that is text, in tokens."""
         text = estimate(part.size, self.profile)
@@ -121,16 +139,17 @@ class Method:
 class Tally:
     """The totals at every chunk end of one log, counted by one method."""
 
-    __slots__ = ("_columns", "_lock")
+    __slots__ = ("_lock", "_rows")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._columns = tuple(array("Q") for _ in range(8))
+        self._rows = array("Q")
+        """For each chunk size, blocks, and the three figures of each count."""
 
     def upto(self, chunks: int, log: ChunkLog, method: Method) -> Part:
         """The total of the first chunks of the log."""
-        # The last column is filled last: who reads without the lock goes by its length.
-        if chunks > len(self._columns[-1]):
+        # Rows are only added, each at once: who reads without the lock goes by their number.
+        if chunks * _ROW > len(self._rows):
             with self._lock:
                 self._count(chunks, log, method)
         return self._total(chunks)
@@ -138,27 +157,33 @@ class Tally:
     def _total(self, chunks: int) -> Part:
         if not chunks:
             return Part()
-        size, blocks, tokens, low, high, media, least, most = [
-            column[chunks - 1] for column in self._columns
-        ]
+        row = self._rows[(chunks - 1) * _ROW : chunks * _ROW]
+        size, blocks, tokens, low, high, media, least, most = row
         counted = Count(tokens, low, high) if high else NOTHING
         return Part(size, blocks, counted, Count(media, least, most) if most else NOTHING)
 
     def _count(self, chunks: int, log: ChunkLog, method: Method) -> None:
-        """Fills the columns. Most chunks add bytes and nothing else."""
-        done = len(self._columns[-1])
-        row = [column[-1] for column in self._columns] if done else [0] * len(self._columns)
-        for at in range(done, chunks):
-            part = method.chunk(log, at)
-            row[0] += part.size
-            row[1] += part.blocks
-            for first, count in ((2, part.counted), (5, part.media)):
-                if count is not NOTHING:
-                    row[first] += count.tokens
-                    row[first + 1] += count.low
-                    row[first + 2] += count.high
-            for column, value in zip(self._columns, row, strict=True):
-                column.append(value)
+        """Adds the rows that are missing. Most chunks add bytes and nothing else."""
+        done = len(self._rows) // _ROW
+        row = self._rows[-_ROW:].tolist() or [0] * _ROW
+        kinds, start, by_bytes = log.kinds, log.start(done), method.tokenizer is None
+        for at, end in enumerate(log.ends[done:chunks], done):
+            if by_bytes and kinds[at] in TEXT_ONLY:
+                row[0] += end - start
+                row[1] += 1
+            else:
+                _add(row, method.chunk(log, at))
+            self._rows.extend(row)
+            start = end
+
+
+def _add(row: list[int], part: Part) -> None:
+    row[0] += part.size
+    row[1] += part.blocks
+    for first, count in ((2, part.counted), (5, part.media)):
+        row[first] += count.tokens
+        row[first + 1] += count.low
+        row[first + 2] += count.high
 
 
 _tallies: WeakKeyDictionary[ChunkLog, dict[object, Tally]] = WeakKeyDictionary()
@@ -167,5 +192,9 @@ _lock = threading.Lock()
 
 def tally(log: ChunkLog, method: Method) -> Tally:
     """The log's totals by a method, as far as anybody has counted."""
+    found = _tallies.get(log)
+    known = None if found is None else found.get(method.key)
+    if known is not None:
+        return known
     with _lock:
         return _tallies.setdefault(log, {}).setdefault(method.key, Tally())

@@ -24,6 +24,8 @@ class _Event(
 class ReplyStart(_Event, tag="reply-start", frozen=True):
     id: str
     model: str
+    created: float | None = None
+    """When it was begun, in seconds since 1970, where whoever answers knows it."""
 
 
 class PartStart(_Event, tag="part-start", frozen=True):

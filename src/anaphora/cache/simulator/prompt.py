@@ -128,7 +128,7 @@ class RenderedPrompt(Prompt):
                 return run, position - first, keys
         raise IndexError(position)
 
-    def key(self, position: int) -> Key:
+    def key(self, position: int) -> bytes:
         _, at, keys = self._at(position)
         return keys[at]
 
@@ -206,10 +206,14 @@ def _chain(run: Run, before: bytes) -> list[bytes]:
         known = (base, [])
         _chains[run.log] = known
     keys = known[1]
-    log = run.log
-    for at in range(len(keys), run.count):
-        last = keys[at - 1] if at else base
-        keys.append(blake3(last + log.slice(log.start(at), log.ends[at])).digest(16))
+    done, log = len(keys), run.log
+    if done < run.count:
+        last, start = keys[-1] if keys else base, log.start(done)
+        new, begin = log.slice(start, log.ends[run.count - 1]), start
+        for end in log.ends[done : run.count]:
+            last = blake3(last + new[begin - start : end - start]).digest(16)
+            keys.append(last)
+            begin = end
     return keys
 
 

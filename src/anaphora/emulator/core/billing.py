@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import overload
@@ -13,7 +14,7 @@ from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Mark, Plan, Rendered
-from anaphora.tokens import Counts, count_chunks, estimate
+from anaphora.tokens import Counts, count_chunks
 from anaphora.values import Usage
 
 from .routes import Route
@@ -33,8 +34,6 @@ class Bill(msgspec.Struct, frozen=True, eq=False):
     """One call's input."""
 
     facts: Facts
-    rendered: Rendered
-    plan: Plan
     outcome: Outcome
 
     def usage(self, wire: str, output: int, reasoning: int | None) -> Usage:
@@ -72,8 +71,8 @@ class Billing:
     def bill(
         self,
         route: Route,
-        rendered: Rendered,
-        plan: Plan,
+        prompt: RenderedPrompt,
+        facts: Facts,
         *,
         at: float,
         began: float,
@@ -81,12 +80,10 @@ class Billing:
         scope: str,
     ) -> Bill:
         """What the call reads and writes, and leaves for the next."""
-        facts = self.facts(route, rendered.model)
-        prompt = RenderedPrompt(rendered, plan, _Ends(count_chunks(rendered, facts.profile)))
         outcome = self.simulator(route, facts).call(
             prompt, at=at, began=began, ended=ended, scope=_scope(scope, facts.rules)
         )
-        return Bill(facts, rendered, plan, outcome)
+        return Bill(facts, outcome)
 
     def simulator(self, route: Route, facts: Facts) -> Simulator:
         place = route.provider, facts.profile.id, route.wire
@@ -99,18 +96,23 @@ class Billing:
         return found
 
 
+def simulated(rendered: Rendered, plan: Plan, profile: Profile) -> RenderedPrompt:
+    """A prompt as the simulator reads it."""
+    return RenderedPrompt(rendered, plan, _Ends(count_chunks(rendered, profile)))
+
+
 def count(rendered: Rendered, profile: Profile) -> int:
     """The tokens of a whole prompt."""
-    return count_chunks(rendered, profile).total.tokens if len(rendered) else 0
+    return count_upto(rendered, len(rendered), profile)
 
 
 def count_upto(rendered: Rendered, chunks: int, profile: Profile) -> int:
     """The tokens of its first chunks."""
-    return count_chunks(rendered, profile).upto(chunks).tokens
+    return count_chunks(rendered, profile).tokens(chunks)
 
 
 def count_text(text: str, profile: Profile) -> int:
-    return estimate(len(text.encode()), profile).tokens
+    return math.ceil(len(text.encode()) / profile.bytes_per_token.value)
 
 
 def asked_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:
@@ -158,5 +160,5 @@ class _Ends(Sequence[int]):
             raise InvalidRequest("counts are asked for one by one", path="index")
         known = self._known.get(index)
         if known is None:
-            known = self._known[index] = self._counts[index].tokens
+            known = self._known[index] = self._counts.tokens(index + 1)
         return known

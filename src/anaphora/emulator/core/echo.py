@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from anaphora.canonical import dumps
 from anaphora.values import Reply
 
 #: Repeated as they came, or as they are when nobody says them.
@@ -31,7 +32,12 @@ _REPEATED: dict[str, Any] = {
 _ASKED = ("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier")
 
 
+_USUAL = {name: msgspec.Raw(dumps(usual)) for name, usual in _REPEATED.items()}
+_NULL = msgspec.Raw(b"null")
+
+
 def response_fields(body: Mapping[str, msgspec.Raw], reply: Reply, at: float) -> dict[str, Any]:
+    """Each field as it came, its JSON untouched."""
     cut = reply.stop == "length"
     said: dict[str, Any] = {
         "object": "response",
@@ -40,16 +46,11 @@ def response_fields(body: Mapping[str, msgspec.Raw], reply: Reply, at: float) ->
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
     }
-    for name, usual in _REPEATED.items():
-        asked = msgspec.json.decode(body[name]) if name in body else None
-        said[name] = usual if asked is None else asked
-    for name in _ASKED:
-        if name in body:
-            said[name] = msgspec.json.decode(body[name])
-    if isinstance(said.get("prompt_cache_options"), dict):
-        said["prompt_cache_options"] = {
-            "mode": "implicit",
-            "ttl": "30m",
-            **said["prompt_cache_options"],
-        }
+    for name, usual in _USUAL.items():
+        asked = body.get(name, _NULL)
+        said[name] = usual if asked == _NULL else asked
+    said |= {name: body[name] for name in _ASKED if name in body}
+    options = msgspec.json.decode(body.get("prompt_cache_options", _NULL))
+    if isinstance(options, dict):
+        said["prompt_cache_options"] = {"mode": "implicit", "ttl": "30m", **options}
     return said

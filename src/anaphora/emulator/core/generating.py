@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 import msgspec
-from blake3 import blake3
 
+from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import Sent
 from anaphora.canonical import dumps
 from anaphora.values import Message, Reply, Text, Thinking, ToolCall, Usage
+from anaphora.wire.ollama.stream_writer import moment_of
 
 from . import diagnosis, echo, further
 from .asked import Answer, Asked
-from .billing import Bill, Billing
+from .billing import Billing, simulated
 from .ids import Ids
 from .journal import Called, Entry, Journal
 from .options import Latency, Options
@@ -42,12 +42,22 @@ class Generator:
     def answer(
         self, asked: Asked, route: Route, workspace: str, prompt: Prompt, entry: Entry
     ) -> Answer:
-        seeds = self._seeds(prompt)
+        played = simulated(prompt.rendered, prompt.plan, prompt.facts.profile)
+        seeds = self._seeds(prompt, played)
         said = self._said(asked, route, prompt, entry, seeds)
         more = further.further(prompt.call, route.wire, prompt.facts.profile, seeds)
         stream = _streams(asked, route, prompt)
         latency = _paced(self._options.latency, said)
-        bill = self._bill(asked, route, workspace, prompt, said, stream, latency)
+        began = asked.at + latency.first
+        bill = self._billing.bill(
+            route,
+            played,
+            prompt.facts,
+            at=asked.at,
+            began=began,
+            ended=began + _pieces(said, stream) * latency.pace,
+            scope=workspace,
+        )
         counted = [tokens_of(one, prompt.facts.profile) for one in (said, *more)]
         output, reasoning = (sum(column) for column in zip(*counted, strict=True))
         usage = bill.usage(route.wire, output, _counted(route.wire, said, reasoning))
@@ -67,16 +77,14 @@ class Generator:
         entry.stream, entry.output, entry.reply_id = stream, output, reply.id
         entry.called = Called(sent=sent, outcome=bill.outcome, facts=prompt.facts)
         if route.wire == "openai_responses" and prompt.call.params.store is not False:
-            response = route.codec.write_reply(reply)
-            self._prompts.responses.keep(workspace, reply.id, prompt.items, response)
+            self._prompts.responses.keep(workspace, prompt.items, reply, route.codec)
         return self._spoken(asked, route, reply, stream, latency)
 
-    def _seeds(self, prompt: Prompt) -> tuple[bytes, ...]:
+    def _seeds(self, prompt: Prompt, played: RenderedPrompt) -> tuple[bytes, ...]:
         """Nothing but the prompt and its parameters: streamed or not, it is the same answer."""
-        digest = blake3(prompt.rendered.data())
-        for name, value in prompt.rendered.envelope.knobs:
-            digest.update(name.encode() + b"\0" + value)
-        return b"%d" % self._options.seed, digest.digest()
+        whole = played.key(len(played) - 1) if len(played) else b""
+        knobs = [name.encode() + b"\0" + value for name, value in prompt.rendered.envelope.knobs]
+        return b"%d" % self._options.seed, whole, *knobs
 
     def _said(
         self, asked: Asked, route: Route, prompt: Prompt, entry: Entry, seeds: tuple[bytes, ...]
@@ -96,28 +104,6 @@ class Generator:
                 entry.scripted = True
                 return said
         return invent(prompt.call, route.wire, profile, *seeds)
-
-    def _bill(
-        self,
-        asked: Asked,
-        route: Route,
-        workspace: str,
-        prompt: Prompt,
-        said: Said,
-        stream: bool,
-        latency: Latency,
-    ) -> Bill:
-        began = asked.at + latency.first
-        pieces = sum(_length(part) // 12 for part in said.parts) if stream else 0
-        return self._billing.bill(
-            route,
-            prompt.rendered,
-            prompt.plan,
-            at=asked.at,
-            began=began,
-            ended=began + pieces * latency.pace,
-            scope=workspace,
-        )
 
     def _extras(
         self,
@@ -147,10 +133,10 @@ class Generator:
             if cache.compare_with is not None:
                 said["prompt_cache_diagnostics"] = diagnosis.openai(earlier, sent)
         elif route.wire == "ollama":
-            said["created_at"] = _moment(asked.at)
+            said["created_at"] = moment_of(asked.at)
         if more:
             said[further.LISTS[route.wire]] = further.written(route.wire, more)
-        return {route.wire: dumps(said).decode()} if said else None
+        return {route.wire: msgspec.json.encode(said).decode()} if said else None
 
     def _spoken(
         self, asked: Asked, route: Route, reply: Reply, stream: bool, latency: Latency
@@ -158,7 +144,7 @@ class Generator:
         if not stream:
             return say_whole(route.codec, reply, route.wire, latency)
         counted = route.wire != "openai_chat" or _counts(asked, route)
-        answer = say_stream(route.codec, reply, route.wire, latency, counted)
+        answer = say_stream(route.codec, reply, route.wire, latency, asked.at, counted)
         if route.wire == "gemini" and asked.query.get("alt") != "sse":
             return as_array(answer)
         return answer
@@ -191,6 +177,11 @@ def _counted(wire: str, said: Said, reasoning: int) -> int | None:
     return reasoning if told else None
 
 
+def _pieces(said: Said, stream: bool) -> int:
+    """About how many pieces an answer comes in."""
+    return sum(_length(part) // 12 for part in said.parts) if stream else 0
+
+
 def _length(part: Any) -> int:
     if isinstance(part, ToolCall):
         return len(part.arguments)
@@ -199,7 +190,7 @@ def _length(part: Any) -> int:
 
 def loaded(route: Route, model: str, at: float) -> bytes:
     """Ollama's answer to a request without messages: the model is loaded."""
-    extras = {"created_at": _moment(at)}
+    extras = {"created_at": moment_of(at)}
     reply = Reply(
         id="",
         model=model,
@@ -210,7 +201,3 @@ def loaded(route: Route, model: str, at: float) -> bytes:
         extras={route.wire: dumps(extras).decode()},
     )
     return route.codec.write_reply(reply)
-
-
-def _moment(at: float) -> str:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -40,19 +40,22 @@ def say_whole(codec: wire.Wire, reply: Reply, spoken: str, latency: Latency) -> 
 
 
 def say_stream(
-    codec: wire.Wire, reply: Reply, spoken: str, latency: Latency, counted: bool = True
+    codec: wire.Wire,
+    reply: Reply,
+    spoken: str,
+    latency: Latency,
+    at: float,
+    counted: bool = True,
 ) -> Answer:
     """One chunk for each event that says something. Without `counted` no counts are told."""
     if not counted:
         reply = msgspec.structs.replace(reply, usage=Usage())
     writer = codec.writer()
-    written = (writer.write(event) for event in events(reply))
+    written = [writer.write(event) for event in events(reply, at)]
     said = [data for data in written if data]
     if spoken == "anthropic":
         said[0] = _diagnosed(said[0], reply)
         said.insert(1, sse.encode("ping", b'{"type":"ping"}'))
-    else:
-        said = _dated(said, reply, spoken)
     told = [event for data in said for event in _events(data, spoken)]
     chunks = tuple(
         Chunk(latency.pace if index else latency.first, data) for index, data in enumerate(told)
@@ -73,9 +76,9 @@ def as_array(answer: Answer) -> Answer:
     return msgspec.structs.replace(answer, chunks=tuple(chunks), headers=headers)
 
 
-def events(reply: Reply) -> Iterator[Event]:
-    """A whole answer as the events of a stream that takes its time."""
-    yield ReplyStart(reply.id, reply.model)
+def events(reply: Reply, at: float | None = None) -> Iterator[Event]:
+    """A whole answer as the events of a stream that takes its time, begun at `at`."""
+    yield ReplyStart(reply.id, reply.model, at)
     if reply.usage != Usage():
         # What the input costs is known from the start; of the output, that it has begun.
         yield UsageUpdate(msgspec.structs.replace(reply.usage, output=1, reasoning=None))
@@ -106,24 +109,6 @@ def _field(part: Text | Thinking | Refusal) -> str | None:
         return None
     field = msgspec.json.decode(part.extras["openai_chat"]).get("field")
     return field if isinstance(field, str) else None
-
-
-#: What the writers say of an answer's date before they know it.
-_UNDATED = {
-    "openai_chat": ("created", b'"created":0,'),
-    "openai_responses": ("created_at", b'"created_at":0,'),
-    "ollama": ("created_at", b'"created_at":"1970-01-01T00:00:00Z",'),
-}
-
-
-def _dated(said: list[bytes], reply: Reply, spoken: str) -> list[bytes]:
-    """With the answer's date wherever one stands; the writers know it at the end only."""
-    if spoken not in _UNDATED:
-        return said
-    name, undated = _UNDATED[spoken]
-    date = msgspec.json.decode((reply.extras or {}).get(spoken, "{}")).get(name, 0)
-    told = b'"%b":%b,' % (name.encode(), dumps(date))
-    return [data.replace(undated, told) for data in said]
 
 
 def _diagnosed(first: bytes, reply: Reply) -> bytes:

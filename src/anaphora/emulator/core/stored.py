@@ -8,23 +8,38 @@ import msgspec
 
 from anaphora.canonical import dumps
 from anaphora.errors import NotFound, RequestRejected
+from anaphora.values import Reply
+from anaphora.wire import Wire
 
 #: What is kept over all workspaces; the oldest goes first.
 _MOST, _BYTES = 10_000, 64 * 1024 * 1024
+#: What an answer takes besides its input and what it repeats of the request.
+_STORED = 2_000
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """One answer with everything that led to it."""
+    """One answer with everything that led to it. Most are never asked for: they are written when
+    they are."""
 
     items: tuple[bytes, ...]
     """The input of the whole chain,"""
-    output: tuple[bytes, ...]
+    reply: Reply
     """and what was answered."""
-    response: bytes
+    codec: Wire
+
+    @property
+    def response(self) -> bytes:
+        return self.codec.write_reply(self.reply)
+
+    @property
+    def output(self) -> tuple[bytes, ...]:
+        return tuple(map(bytes, msgspec.json.decode(self.response, type=_Output).output))
 
     @property
     def size(self) -> int:
-        return len(self.response) + sum(map(len, self.items))
+        """About as many bytes as it holds."""
+        extras = self.reply.extras or {}
+        return _STORED + sum(map(len, self.items)) + sum(map(len, extras.values()))
 
 
 class _Output(msgspec.Struct, frozen=True):
@@ -41,10 +56,9 @@ class Responses:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, workspace: str, name: str, items: tuple[bytes, ...], response: bytes) -> None:
-        output = msgspec.json.decode(response, type=_Output).output
-        stored = Stored(items, tuple(map(bytes, output)), response)
-        self._kept[workspace, name] = stored
+    def keep(self, workspace: str, items: tuple[bytes, ...], reply: Reply, codec: Wire) -> None:
+        stored = Stored(items, reply, codec)
+        self._kept[workspace, reply.id] = stored
         self._size += stored.size
         while len(self._kept) > _MOST or self._size > _BYTES:
             _, gone = self._kept.popitem(last=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 from anaphora.canonical import string
 from anaphora.values import (
     Event,
@@ -39,7 +41,7 @@ class StreamWriter:
     """
 
     def __init__(self) -> None:
-        self._model = ""
+        self._model, self._date = "", EPOCH
         self._usage = Usage()
         self._fields: dict[int, str] = {}
         """The message's field that each open part is told in."""
@@ -48,6 +50,8 @@ class StreamWriter:
     def write(self, event: Event) -> bytes:
         if isinstance(event, ReplyStart):
             self._model = event.model
+            if event.created is not None:
+                self._date = string(moment_of(event.created))
         elif isinstance(event, PartStart):
             if event.kind in _FIELDS:
                 self._fields[event.index] = _FIELDS[event.kind]
@@ -95,11 +99,17 @@ class StreamWriter:
             b'{"model":'
             + string(self._model)
             + b',"created_at":'
-            + (moment or EPOCH)
+            + (moment or self._date)
             + b',"message":{"role":"assistant",'
             + said
             + b'},"done":false}'
         )
+
+
+def moment_of(seconds: float) -> str:
+    """A time as Ollama writes one."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _said(field: str, text: str) -> bytes:

@@ -46,7 +46,8 @@ class StreamWriter:
     """
 
     def __init__(self) -> None:
-        self._start = ReplyStart("", "")
+        self._head, self._date, self._model = b"", b"0", b""
+        """What every chunk begins with, up to its choices."""
         self._usage = Usage()
         self._fields: dict[int, str] = {}
         """The delta's field that each open part is told in,"""
@@ -56,7 +57,9 @@ class StreamWriter:
 
     def write(self, event: Event) -> bytes:
         if isinstance(event, ReplyStart):
-            self._start = event
+            self._head = b'{"id":%b,"object":"chat.completion.chunk","created":' % string(event.id)
+            self._date = b"%d" % (event.created or 0)
+            self._model = b',"model":%b,"choices":[' % string(event.model)
             return self._delta(b'"role":"assistant","content":""')
         if isinstance(event, PartStart):
             return self._begin(event)
@@ -157,7 +160,7 @@ class StreamWriter:
         beside = came.nested("choice")
         members = beside.rest() if beside is not None else b""
         written = b"".join(self._other(raw) for raw in more_choices(came))
-        created = came.raw("created") or b"0"
+        created = came.raw("created") or self._date
         last = _choice(0, b"", string(write_stop(reply)), members)
         written += self._chunk(last, came.rest(), created)
         usage = reply.usage if reply.usage != Usage() else self._usage
@@ -185,21 +188,9 @@ class StreamWriter:
     def _delta(self, members: bytes) -> bytes:
         return self._chunk(_choice(0, members, b"null"))
 
-    def _chunk(self, choices: bytes, more: bytes = b"", created: bytes = b"0") -> bytes:
-        return encode(
-            "",
-            b'{"id":'
-            + string(self._start.id)
-            + b',"object":"chat.completion.chunk","created":'
-            + created
-            + b',"model":'
-            + string(self._start.model)
-            + b',"choices":['
-            + choices
-            + b"]"
-            + (b"," + more if more else b"")
-            + b"}",
-        )
+    def _chunk(self, choices: bytes, more: bytes = b"", created: bytes = b"") -> bytes:
+        head = self._head + (created or self._date) + self._model
+        return encode("", head + choices + (b"]," + more if more else b"]") + b"}")
 
 
 def _choice(index: int, delta: bytes, stop: bytes, beside: bytes = b"") -> bytes:

@@ -115,9 +115,9 @@ def frame(reply: Reply) -> bytes:
     return skeleton(status) + b',"incomplete_details":' + details
 
 
-def skeleton(status: str) -> bytes:
+def skeleton(status: str, created: int = 0) -> bytes:
     return (
-        b'"object":"response","created_at":0,"status":'
+        b'"object":"response","created_at":%d,"status":' % created
         + string(status)
         + b',"error":null,"instructions":null,"metadata":{},"parallel_tool_calls":true'
         b',"temperature":null,"tool_choice":"auto","tools":[],"top_p":null'

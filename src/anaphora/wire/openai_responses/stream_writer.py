@@ -122,7 +122,7 @@ class StreamWriter:
         response = b'{"id":%b,"model":%b,"output":[],"incomplete_details":null,%b}' % (
             string(event.id),
             string(event.model),
-            skeleton("in_progress"),
+            skeleton("in_progress", int(event.created or 0)),
         )
         return self._event("response.created", ("response", response)) + self._event(
             "response.in_progress", ("response", response)
