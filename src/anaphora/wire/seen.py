@@ -15,11 +15,23 @@ import msgspec
 
 from anaphora.rendered import ChunkLog, Mark, Run
 
+from .fields import Fields, bad_request
+
+#: How many lists of tools each wire remembers as it read them.
+TOOLS = 64
+
 #: A run, and the marks in it, counted from its first chunk.
 Cut: TypeAlias = tuple[Run, tuple[Mark, ...]]
 
 #: Stands in for the log in what the log itself holds: one that held itself would never be let go.
 _NO_LOG = ChunkLog()
+
+
+def elements_of(name: str, raw: bytes) -> list[msgspec.Raw]:
+    """The elements of a list that stood under this name in a request; none where it was null."""
+    fields = Fields(b'{"%b":%b}' % (name.encode(), raw), "$", bad_request)
+    found: list[msgspec.Raw] | None = fields.maybe(name, list[msgspec.Raw])
+    return found or []
 
 
 class SeenSections:

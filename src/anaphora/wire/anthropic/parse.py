@@ -11,6 +11,7 @@ markers become marks of the caller, unknown fields travel along as extras. Norma
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -32,6 +33,7 @@ from anaphora.prompt import (
 from anaphora.prompt.cache_plan import Mark
 from anaphora.values import AnyTool, Conversation, Message, Part, ProviderTool, Tool, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.seen import TOOLS, elements_of
 
 from .blocks import WIRE
 from .incoming import (
@@ -105,7 +107,7 @@ class _UsualRequest(_Options, frozen=True, forbid_unknown_fields=True, kw_only=T
     model: str
     messages: list[_UsualMessage]
     system: msgspec.Raw = msgspec.Raw(b"null")
-    tools: list[msgspec.Raw] | None = None
+    tools: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,8 +133,8 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
         usual = _usual_request(body)
     except UNREADABLE:
         return _parse_fields(Fields(body, "$", bad_request))
-    marks: list[Mark] = []
-    tools = _tools(usual.tools or [], marks)
+    tools, marked = _tools(bytes(usual.tools))
+    marks = [*marked]
     blocks = _system(bytes(usual.system), marks)
     messages = [
         Message(
@@ -154,8 +156,8 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 def _parse_fields(fields: Fields) -> Call:
     """The same, field by field, for requests that hold something unusual."""
     model = fields.take("model", str)
-    marks: list[Mark] = []
-    tools = _tools(fields.maybe("tools", list[msgspec.Raw]) or [], marks)
+    tools, marked = _tools(fields.raw("tools") or b"null")
+    marks = [*marked]
     blocks = _system(fields.raw("system") or b"null", marks)
     conversation = _conversation(fields, marks)
     cache = _cache_plan(fields, tuple(marks))
@@ -238,9 +240,12 @@ def _system(raw: bytes, marks: list[Mark]) -> tuple[PromptBlock, ...]:
     return tuple(blocks)
 
 
-def _tools(found: list[msgspec.Raw], marks: list[Mark]) -> tuple[AnyTool, ...]:
+@functools.lru_cache(maxsize=TOOLS)
+def _tools(listed: bytes) -> tuple[tuple[AnyTool, ...], tuple[Mark, ...]]:
+    """The tools, and the marks on them; the same list comes with every turn."""
     tools: list[AnyTool] = []
-    for index, raw in enumerate(found):
+    marks: list[Mark] = []
+    for index, raw in enumerate(elements_of("tools", listed)):
         inner = Fields(raw, f"$.tools[{index}]", bad_request)
         marker = inner.maybe("cache_control", CacheControl)
         if "input_schema" in inner:
@@ -250,7 +255,7 @@ def _tools(found: list[msgspec.Raw], marks: list[Mark]) -> tuple[AnyTool, ...]:
         tools.append(tool)
         if marker is not None:
             marks.append(ToolMark(tool.name, _ttl(marker, inner)))
-    return tuple(tools)
+    return tuple(tools), tuple(marks)
 
 
 def _function(fields: Fields) -> Tool:

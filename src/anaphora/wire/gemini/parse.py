@@ -18,12 +18,15 @@ only:
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
 from anaphora.values import AnyTool, Conversation, Extras, Message, Role, SegmentRole, Text
 from anaphora.wire.fields import Fields, bad_request, reads
 from anaphora.wire.numbering import message_ids
+from anaphora.wire.seen import TOOLS
 
 from .address import model_id, read_path
 from .ids import with_ids
@@ -61,7 +64,7 @@ def _parse_fields(
     fields: Fields, model: str, stream: bool, messages: list[Message] | None = None
 ) -> Call:
     """The same, field by field, for requests that hold more than a conversation."""
-    tools = read_tools(elements(fields, "tools"))
+    tools = _tools(fields.raw("tools") or b"null")
     blocks = _system(fields)
     if messages is None:
         messages = _messages(fields)
@@ -80,6 +83,12 @@ def _call(
     conversation = Segment(SegmentRole.CONVERSATION, Conversation(messages))
     ir = PromptIR(system_blocks=blocks, segments=(conversation,))
     return Call(ir=ir, model=model, tools=tools, params=params, extras=extras)
+
+
+@functools.lru_cache(maxsize=TOOLS)
+def _tools(listed: bytes) -> tuple[AnyTool, ...]:
+    """The same list comes with every turn."""
+    return read_tools(elements(Fields(b'{"tools":%b}' % listed, "$", bad_request), "tools"))
 
 
 def _system(fields: Fields) -> tuple[PromptBlock, ...]:

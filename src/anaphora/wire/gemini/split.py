@@ -15,7 +15,7 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole
-from anaphora.wire.fields import Fields, bad_request, reads
+from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections
 
 from .address import model_id, path_of, read_path
@@ -149,17 +149,17 @@ def _label(raw: msgspec.Raw, function: bool, index: int) -> str:
 def _contents(raws: list[msgspec.Raw]) -> Run:
     out = Addition()
     for index, raw in enumerate(raws):
-        path = f"$.contents[{index}]"
-        fields = named(raw, path, bad_request)
-        role = fields.maybe("role", str)
-        for at, part in enumerate(elements(fields, "parts")):
+        role, opening, parts = _content(raw, index)
+        for at, part in enumerate(parts):
             data = bytes(part)
             if at == 0:
-                data = (GLUE if out.pieces else b"") + _opening(role, fields) + data
-                out.open(role or "user")
+                data = (GLUE if out.pieces else b"") + opening + data
+                out.open(role)
             else:
                 data = b"," + data
-            out.chunk(_kind(part, f"{path}.parts[{at}]"), data, None)
+            text = _is_text(part)
+            kind = Kind.TEXT if text else _kind(part, f"$.contents[{index}].parts[{at}]")
+            out.chunk(kind, data, None)
         out.end_message(f"m{index}")
     if not out.pieces:
         raise InvalidRequest("at least one content that says something", path="$.contents")
@@ -175,6 +175,40 @@ def _contents(raws: list[msgspec.Raw]) -> Run:
         place="contents",
         blocks="parts",
     )
+
+
+class _Usual(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A content with nothing else in it, which nearly all are."""
+
+    role: str
+    parts: list[msgspec.Raw]
+
+
+class _Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    text: msgspec.Raw
+
+
+_usual = msgspec.json.Decoder(_Usual).decode
+_text = msgspec.json.Decoder(_Text).decode
+
+
+def _content(raw: msgspec.Raw, index: int) -> tuple[str, bytes, list[msgspec.Raw]]:
+    """Who speaks, what stands before the first part, and the parts."""
+    try:
+        usual = _usual(raw)
+    except UNREADABLE:
+        fields = named(raw, f"$.contents[{index}]", bad_request)
+        role, parts = fields.maybe("role", str), elements(fields, "parts")
+        return role or "user", _opening(role, fields), parts
+    return usual.role or "user", b'{"role":%b,"parts":[' % string(usual.role), usual.parts
+
+
+def _is_text(part: msgspec.Raw) -> bool:
+    try:
+        _text(part)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _opening(role: str | None, fields: Fields) -> bytes:

@@ -19,6 +19,7 @@ breakpoints become marks of the caller, unknown fields travel along as extras. N
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import msgspec
@@ -26,6 +27,7 @@ import msgspec
 from anaphora.prompt import BlockMark, Call, PartMark, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.prompt.cache_plan import Mark
 from anaphora.values import (
+    AnyTool,
     Audio,
     Conversation,
     Document,
@@ -41,6 +43,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.seen import TOOLS, elements_of
 
 from .incoming import (
     Breakpoint,
@@ -108,7 +111,7 @@ class _UsualRequest(Options, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     model: str
     messages: list[_Usual]
-    tools: list[msgspec.Raw] | None = None
+    tools: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _usual_request = msgspec.json.Decoder(_UsualRequest).decode
@@ -137,13 +140,13 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     except UNREADABLE:
         return _parse_fields(Fields(body, "$", bad_request))
     read = [_read_usual(said, index) for index, said in enumerate(usual.messages)]
-    return _call(usual.model, read, usual.tools or [], usual, None)
+    return _call(usual.model, read, bytes(usual.tools), usual, None)
 
 
 def _parse_fields(fields: Fields) -> Call:
     """The same, field by field, for requests that hold something unusual."""
     model = fields.take("model", str)
-    tools = fields.maybe("tools", list[msgspec.Raw]) or []
+    tools = fields.raw("tools") or b"null"
     usual = fields.known("messages", list[_Usual])
     if usual is not None:
         read = [_read_usual(said, index) for index, said in enumerate(usual)]
@@ -158,7 +161,7 @@ def _parse_fields(fields: Fields) -> Call:
 def _call(
     model: str,
     read: list[_Read],
-    tools: list[msgspec.Raw],
+    tools: bytes,
     options: Options,
     rest: Fields | None,
 ) -> Call:
@@ -181,10 +184,17 @@ def _call(
     return Call(
         ir=PromptIR.chat(Conversation(messages), system=blocks or (), cache=cache),
         model=model,
-        tools=tuple(read_tool(raw, f"$.tools[{at}]") for at, raw in enumerate(tools)),
+        tools=_tools(tools),
         params=params_of(options),
         extras=rest.rest_for(WIRE) if rest is not None else None,
     )
+
+
+@functools.lru_cache(maxsize=TOOLS)
+def _tools(listed: bytes) -> tuple[AnyTool, ...]:
+    """The same list comes with every turn."""
+    found = enumerate(elements_of("tools", listed))
+    return tuple([read_tool(raw, f"$.tools[{at}]") for at, raw in found])
 
 
 def _system_blocks(first: _Read, marks: list[Mark]) -> tuple[PromptBlock, ...] | None:

@@ -17,7 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
-from anaphora.wire.seen import Cut, SeenSections
+from anaphora.wire.seen import Cut, SeenSections, elements_of
 
 from .facts import MARKERS
 from .incoming import Breakpoint, read_ttl
@@ -147,7 +147,7 @@ def _cut_system(raw: bytes, markers: Mapping[Ttl, bytes] | None) -> Cut | None:
 
 
 def _tools(listed: bytes) -> Cut | None:
-    tools = _some_tools(listed)
+    tools = elements_of("tools", listed)
     if not tools:
         return None
     out = Addition()
@@ -163,12 +163,6 @@ def _tools(listed: bytes) -> Cut | None:
     return Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=tuple(labels)), ()
 
 
-def _some_tools(listed: bytes) -> list[msgspec.Raw]:
-    fields = Fields(b'{"tools":' + listed + b"}", "$", bad_request)
-    found: list[msgspec.Raw] | None = fields.maybe("tools", list[msgspec.Raw])
-    return found or []
-
-
 def _messages(
     messages: list[msgspec.Raw],
     system: Run | None,
@@ -180,6 +174,15 @@ def _messages(
     last_role: str | None = None
     first = int(system is not None)
     for index, raw in enumerate(messages):
+        usual = _usual_text(raw)
+        if usual is not None:
+            role, data, markable = usual
+            out.open(role)
+            kind = Kind.TOOL_RESULT if role == "tool" else Kind.TEXT
+            out.chunk(kind, glue(last_role) + data, BEFORE_BRACE if markable else None)
+            out.end_message(f"m{index}")
+            last_role = role
+            continue
         fields = Fields(raw, f"$.messages[{index + first}]", bad_request)
         role = fields.take("role", str)
         if role == "assistant":
@@ -213,6 +216,32 @@ def _messages(
         source=Conversation([Message(role="user", parts=())] * len(messages)),
         first_message=first,
     )
+
+
+class _Usual(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message with nothing else in it, which most are."""
+
+    role: str
+    content: msgspec.Raw
+
+
+_usual = msgspec.json.Decoder(_Usual).decode
+
+
+def _usual_text(raw: msgspec.Raw) -> tuple[str, bytes, bool] | None:
+    """Role, bytes, and whether a breakpoint may stand there, of a message that is nothing but a
+    text; None for any other."""
+    try:
+        usual = _usual(raw)
+    except UNREADABLE:
+        return None
+    role, content = usual.role, bytes(usual.content)
+    if content[:1] != b'"':
+        return None
+    if role == "assistant":
+        return role, bytes(raw), False
+    opening = b'{"role":%b,"content":[{"type":"text","text":%b}' % (string(role), content)
+    return role, opening, content != b'""'
 
 
 def _opening(role: str, fields: Fields) -> bytes:

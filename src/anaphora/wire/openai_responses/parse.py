@@ -15,6 +15,7 @@ breakpoints become marks of the caller, unknown fields travel along as extras. N
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -52,6 +53,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.seen import TOOLS, elements_of
 
 from .content import ITEM, WIRE
 from .incoming import Marks, UsualItem, raw_list, read_item, read_usual
@@ -122,7 +124,7 @@ class _UsualRequest(_Options, frozen=True, forbid_unknown_fields=True, kw_only=T
     model: str
     input: str | list[UsualItem] | None = None
     instructions: str | None = None
-    tools: list[msgspec.Raw] | None = None
+    tools: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _usual_request = msgspec.json.Decoder(_UsualRequest).decode
@@ -139,7 +141,8 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     items = _usual_items(usual.input) if plain is None else []
     if items is None:
         return _parse_fields(Fields(body, "$", bad_request))
-    return _call(usual.model, items, usual.instructions, usual.tools or [], usual, None, plain)
+    tools = bytes(usual.tools)
+    return _call(usual.model, items, usual.instructions, tools, usual, None, plain)
 
 
 def _parse_fields(fields: Fields) -> Call:
@@ -171,7 +174,7 @@ def _parse_fields(fields: Fields) -> Call:
     )
     items = _items(fields.raw("input"))
     instructions = fields.maybe("instructions", str)
-    tools = fields.maybe("tools", list[msgspec.Raw]) or []
+    tools = fields.raw("tools") or b"null"
     fields.drop_nulls()
     return _call(model, items, instructions, tools, options, fields.rest_for(WIRE))
 
@@ -180,7 +183,7 @@ def _call(
     model: str,
     items: list[_Item],
     instructions: str | None,
-    tools: list[msgspec.Raw],
+    tools: bytes,
     options: _Options,
     extras: Extras | None,
     plain: Conversation | None = None,
@@ -290,9 +293,11 @@ def _leading(items: list[_Item], ttl: Ttl) -> tuple[tuple[PromptBlock, ...], lis
     return tuple(blocks), marks
 
 
-def _tools(found: list[msgspec.Raw]) -> tuple[AnyTool, ...]:
+@functools.lru_cache(maxsize=TOOLS)
+def _tools(listed: bytes) -> tuple[AnyTool, ...]:
+    """The same list comes with every turn."""
     tools: list[AnyTool] = []
-    for index, raw in enumerate(found):
+    for index, raw in enumerate(elements_of("tools", listed)):
         inner = Fields(raw, f"$.tools[{index}]", bad_request)
         kind, name = inner.take("type", str), inner.maybe("name", str) or ""
         schema = inner.raw("parameters") if kind == "function" else None

@@ -138,7 +138,37 @@ def _items(raw: bytes | None, ttl: Ttl) -> list[_Item]:
     return [_item(item, f"$.input[{index}]", ttl) for index, item in enumerate(found)]
 
 
+class _Usual(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message with nothing else in it, which most are."""
+
+    role: msgspec.Raw
+    content: msgspec.Raw
+
+
+_usual = msgspec.json.Decoder(_Usual).decode
+#: Roles as nearly everybody spells them.
+_ROLES = {string(said): role for said, role in ROLES.items()}
+
+
+def _usual_item(raw: msgspec.Raw) -> _Item | None:
+    """An item that is nothing but somebody's text; None for any other."""
+    try:
+        usual = _usual(raw)
+    except UNREADABLE:
+        return None
+    said, content = bytes(usual.role), bytes(usual.content)
+    role = _ROLES.get(said)
+    if role is None or content[:1] != b'"':
+        return None
+    if role == "assistant":
+        return _Item(CLOSED, b"", (_Piece(Kind.OTHER, bytes(raw)),))
+    return _Item(role, b'{"role":%b,"content":[' % said, (_text(content),))
+
+
 def _item(raw: msgspec.Raw, path: str, ttl: Ttl) -> _Item:
+    usual = _usual_item(raw)
+    if usual is not None:
+        return usual
     try:
         head = _head(raw)
     except UNREADABLE as problem:
