@@ -14,6 +14,9 @@ from google.genai import errors, types
 
 from anaphora.emulator.server.run import Emulator
 
+#: Where aiohttp is installed the SDK uses it, in a way that aiohttp advises against.
+pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
+
 MODEL = "gemini-2.5-pro"
 LONG = "A beginning that stays the same. " * 600
 SCHEMA: Any = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections import OrderedDict
 
 import msgspec
@@ -58,8 +59,7 @@ def headers(wire: str, request_id: str, spent: Spent | None, at: float) -> dict[
 
 
 def _anthropic(spent: Spent) -> dict[str, str]:
-    reset = datetime.datetime.fromtimestamp(spent.since + _MINUTE, datetime.UTC)
-    when = reset.strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = _moment(int(spent.since + _MINUTE))
     said = {}
     used = {
         "requests": (REQUESTS, spent.requests),
@@ -72,6 +72,12 @@ def _anthropic(spent: Spent) -> dict[str, str]:
         said[f"anthropic-ratelimit-{name}-remaining"] = str(max(0, limit - done))
         said[f"anthropic-ratelimit-{name}-reset"] = when
     return said
+
+
+@functools.lru_cache(maxsize=64)
+def _moment(seconds: int) -> str:
+    """The same one for all requests of a minute."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _openai(spent: Spent, at: float) -> dict[str, str]:

@@ -79,11 +79,17 @@ def codec_of(key: tuple[str, str, str]) -> Wire:
 
 def find(method: str, path: str, headers: Mapping[str, str]) -> Route | None:
     """What is asked there; None where nobody answers."""
+    return _found(method, path, "x-goog-api-key" in headers, "anthropic-version" in headers)
+
+
+@functools.lru_cache(maxsize=1024)
+def _found(method: str, path: str, google: bool, anthropic: bool) -> Route | None:
+    asker = "google" if google else "anthropic" if anthropic else ""
     path = "/" + path.strip("/")
     first, _, rest = path[1:].partition("/")
     if first in _providers():
-        return _at(first, method, "/" + rest, headers)
-    return _at("", method, path, headers)
+        return _at(first, method, "/" + rest, asker)
+    return _at("", method, path, asker)
 
 
 def home(spoken: str) -> Dialect:
@@ -117,14 +123,14 @@ def _root(row: Dialect) -> str:
     return row.path.removesuffix(_TAILS[row.wire]) if row.path else _ROOTS.get(row.wire, "/v1")
 
 
-def _at(provider: str, method: str, path: str, headers: Mapping[str, str]) -> Route | None:
+def _at(provider: str, method: str, path: str, asker: str) -> Route | None:
     for root, row in _rows(provider):
         if not path.startswith(root + "/"):
             continue
         found = _operation(row, method, path[len(root) :])
         # Three of the five list their models at one path.
         other = found is not None and found[0] in ("models", "model") and not provider
-        if found is None or (other and not _is_asked(row, headers)):
+        if found is None or (other and not _is_asked(row, asker)):
             continue
         operation, name = found
         return Route(
@@ -138,11 +144,9 @@ def _at(provider: str, method: str, path: str, headers: Mapping[str, str]) -> Ro
     return _gemini(path) if provider in ("", "google") else None
 
 
-def _is_asked(row: Dialect, headers: Mapping[str, str]) -> bool:
+def _is_asked(row: Dialect, asker: str) -> bool:
     """Whose models are meant, by the headers that only its own client sends."""
-    if "x-goog-api-key" in headers:
-        return False
-    return (row.wire == "anthropic") == ("anthropic-version" in headers)
+    return asker != "google" and (row.wire == "anthropic") == (asker == "anthropic")
 
 
 def _operation(row: Dialect, method: str, rest: str) -> tuple[Operation, str] | None:

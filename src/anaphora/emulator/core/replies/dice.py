@@ -20,7 +20,7 @@ class Dice:
     __slots__ = ("_at", "_bytes", "_state")
 
     def __init__(self, *seeds: bytes) -> None:
-        self._state = blake3(b"".join(len(seed).to_bytes(8, "big") + seed for seed in seeds))
+        self._state = blake3(b"".join([b"%d:%b" % (len(seed), seed) for seed in seeds]))
         self._bytes = b""
         self._at = 0
 

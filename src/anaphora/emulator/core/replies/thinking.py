@@ -19,30 +19,32 @@ def thinking(call: Call, wire: str, profile: Profile, dice: Dice) -> tuple[Think
     mode = asked.mode if asked is not None else None
     if mode == "disabled" or (asked is not None and asked.effort == "none"):
         return None, 0
-    text = sentences(dice, 8, 20)
     if wire == "anthropic":
         if mode is None:
             return None, 0
-        shown = "" if asked is not None and asked.display == "omitted" else text
+        shown = "" if asked is not None and asked.display == "omitted" else _text(dice)
         return Thinking(shown, signature=_opaque(dice), provider="anthropic"), 0
     if wire == "gemini":
-        thinks = asked is not None or profile.can("reasoning")
         if asked is not None and asked.display == "summarized":
-            return Thinking(text, provider="gemini"), 0
-        return None, dice.between(16, 64) if thinks and asked is not None else 0
+            return Thinking(_text(dice), provider="gemini"), 0
+        return None, dice.between(16, 64) if asked is not None else 0
     if wire == "ollama":
-        return (Thinking(text, provider="ollama"), 0) if asked is not None else (None, 0)
+        return (Thinking(_text(dice), provider="ollama"), 0) if asked is not None else (None, 0)
     if not profile.can("reasoning"):
         return None, 0
     if wire == "openai_responses":
-        summary = text if asked is not None and asked.summary else ""
+        summary = _text(dice) if asked is not None and asked.summary else ""
         own = Thinking(summary, data=_opaque(dice), provider=wire, extras=_item(dice))
         return own, dice.between(16, 64)
     field = profile.reasoning_field
     if field is not None and field.value:
         extras = {wire: dumps({"field": field.value}).decode()}
-        return Thinking(text, provider=wire, extras=extras), 0
+        return Thinking(_text(dice), provider=wire, extras=extras), 0
     return None, dice.between(16, 64)
+
+
+def _text(dice: Dice) -> str:
+    return sentences(dice, 8, 20)
 
 
 def _item(dice: Dice) -> dict[str, str]:

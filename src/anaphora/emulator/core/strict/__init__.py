@@ -8,6 +8,7 @@ are held to what the catalog knows of their models, and to nothing else.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from importlib import import_module
 
@@ -20,7 +21,7 @@ from anaphora.errors import Upstream
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Rendered
 
-from .case import Case, first, rejected, window
+from .case import Case, Check, first, rejected, window
 from .known.anthropic import SAMPLING
 
 __all__ = ["check"]
@@ -53,9 +54,14 @@ def check(
         prompt_tokens = tokens.estimate(size, profile).low
     case = Case(asked=asked, body=body, rules=rules, profile=profile, tokens=prompt_tokens)
     if provider == wire.PROVIDERS[wire_name]:
-        checks = import_module(f"{__name__}.{wire_name}").CHECKS
-        return first(checks, case)
+        return first(_checks(wire_name), case)
     return _of_any_host(case, call)
+
+
+@functools.cache
+def _checks(wire_name: str) -> tuple[Check, ...]:
+    found: tuple[Check, ...] = import_module(f"{__name__}.{wire_name}").CHECKS
+    return found
 
 
 def _of_any_host(case: Case, call: Call | None) -> Upstream | None:

@@ -15,7 +15,8 @@ from .paths import refused_at
 #: PROVIDERS.md, section 1: a body of at most 32 MB; the larger reading of it.
 LIMIT_BYTES = 32 * 1024 * 1024
 _NONE = frozenset[str]()
-_SAMPLING = frozenset(known.SAMPLING)
+_TOP = known.TOP | frozenset(known.SAMPLING)
+_BETA_TOP = _TOP | known.BETA_TOP
 _EXTRA = "Extra inputs are not permitted"
 
 
@@ -45,8 +46,7 @@ def required(case: Case) -> Upstream | None:
 
 def unknown_fields(case: Case) -> Upstream | None:
     beta = _has_betas(case)
-    top = (known.TOP, known.BETA_TOP) if beta else (known.TOP,)
-    if (field := unknown(case.body, *top, _SAMPLING)) is not None:
+    if (field := unknown(case.body, _BETA_TOP if beta else _TOP)) is not None:
         return refused_at(field, _EXTRA)
     for at, tool in objects(case.body.get("tools")):
         if tool.get("type") in (None, "custom") and (field := unknown(tool, known.CUSTOM_TOOL)):
@@ -116,8 +116,8 @@ def tool_pairs(case: Case) -> Upstream | None:
     Consecutive messages of one role are one turn [A]. anthropics/claude-code#2697, #5989;
     decocms/studio#1803.
     """
-    if b"tool_use" not in case.asked.body:
-        return None  # a result has `tool_use_id`
+    if not _uses_tools(case):
+        return None
     called: dict[str, int] = {}
     for number, (_, blocks) in enumerate(_turns(case)):
         answers = [each for each in blocks if _is(each[2], "tool_result")]
@@ -130,6 +130,14 @@ def tool_pairs(case: Case) -> Upstream | None:
                 return _uncalled(f"messages.{at}.content.{place}", block.get("tool_use_id"))
         called = {word(block.get("id")): at for at, _, block in blocks if _is(block, "tool_use")}
     return _unanswered(called, list(called)) if called else None
+
+
+def _uses_tools(case: Case) -> bool:
+    return any(
+        block.get("type") in ("tool_use", "tool_result")
+        for _, message in objects(case.body.get("messages"))
+        for _, block in objects(message.get("content"))
+    )
 
 
 def _uncalled(path: str, call_id: object) -> Upstream:

@@ -36,36 +36,39 @@ class Place(msgspec.Struct, frozen=True):
         return not (self.nested or thinking or self.is_empty_text)
 
 
-def places(case: Case) -> Iterator[Place]:
-    """Tools, system, messages."""
+def places(case: Case, marked: bool = False) -> Iterator[Place]:
+    """Tools, system, messages; all, or those that are marked."""
     for at, tool in objects(case.body.get("tools")):
-        yield Place(f"tools.{at}", tool)
-    yield from _blocks(case.body.get("system"), "system")
+        if not marked or "cache_control" in tool:
+            yield Place(f"tools.{at}", tool)
+    yield from _blocks(case.body.get("system"), "system", marked)
     for at, message in objects(case.body.get("messages")):
-        yield from _blocks(message.get("content"), f"messages.{at}.content")
+        if not isinstance(message.get("content"), str):
+            yield from _blocks(message.get("content"), f"messages.{at}.content", marked)
 
 
-def _blocks(content: Any, path: str, nested: bool = False) -> Iterator[Place]:
+def _blocks(content: Any, path: str, marked: bool, nested: bool = False) -> Iterator[Place]:
     for at, block in objects(content):
-        here = f"{path}.{at}"
         # What is inside is hashed before the block ends.
-        yield from _blocks(block.get("content"), f"{here}.content", nested=True)
+        if isinstance(block.get("content"), list):
+            yield from _blocks(block["content"], f"{path}.{at}.content", marked, nested=True)
         source = block.get("source")
         if isinstance(source, dict):
-            yield from _blocks(source.get("content"), f"{here}.source.content", nested=True)
-        yield Place(here, block, nested)
+            inner = f"{path}.{at}.source.content"
+            yield from _blocks(source.get("content"), inner, marked, nested=True)
+        if not marked or "cache_control" in block:
+            yield Place(f"{path}.{at}", block, nested)
 
 
 def check(case: Case) -> Upstream | None:
-    if b'"cache_control"' not in case.asked.body:
-        return None  # which is so nearly always, and places are many
-    every = list(places(case))
-    marked = [place for place in every if place.marker is not None]
+    marked = [place for place in places(case, marked=True) if place.marker is not None]
+    if not marked and "cache_control" not in case.body:
+        return None
     return (
         form(case, marked)
         or _too_many(case, len(marked))
         or order(case, marked)
-        or automatic(case, every, len(marked))
+        or automatic(case, len(marked))
     )
 
 
@@ -122,14 +125,14 @@ def order(case: Case, marked: list[Place]) -> Upstream | None:
     return None
 
 
-def automatic(case: Case, every: list[Place], count: int) -> Upstream | None:
+def automatic(case: Case, count: int) -> Upstream | None:
     """`cache_control` of the whole request takes a slot of its own, unless the block that it
     lands on is marked for as long already (PROVIDERS.md, caching)."""
     top = case.body.get("cache_control")
     clashes = case.rules.automatic_refused
     if top is None or clashes is None:
         return None
-    last = next((place for place in reversed(every) if place.takes_one), None)
+    last = next((place for place in reversed(list(places(case))) if place.takes_one), None)
     if last is None:
         return None
     if last.marker is None:

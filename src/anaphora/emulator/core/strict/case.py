@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -37,19 +37,21 @@ Check: TypeAlias = Callable[[Case], Upstream | None]
 
 def first(checks: tuple[Check, ...], case: Case) -> Upstream | None:
     """The first error there is: a provider tells one."""
-    return next((error for check in checks if (error := check(case)) is not None), None)
+    for check in checks:
+        if (error := check(case)) is not None:
+            return error
+    return None
 
 
 def rejected(message: str, *, param: str | None = None, code: str | None = None) -> Upstream:
     return errors.RequestRejected(message, status=400, code=code, param=param)
 
 
-def objects(value: Any) -> Iterator[tuple[int, Object]]:
+def objects(value: Any) -> list[tuple[int, Object]]:
     """The objects of a list with their places; nothing where it is no list."""
-    if isinstance(value, list):
-        for at, item in enumerate(value):
-            if isinstance(item, dict):
-                yield at, item
+    if not isinstance(value, list):
+        return []
+    return [(at, item) for at, item in enumerate(value) if isinstance(item, dict)]
 
 
 def word(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from typing import Any
@@ -13,6 +14,7 @@ from .case import Case, Object, objects, rejected, window
 from .known import gemini as known
 
 _INVALID = "INVALID_ARGUMENT"
+_TEXT = frozenset(("text", "thought"))
 
 
 def refused(message: str, param: str | None = None) -> Upstream:
@@ -34,12 +36,15 @@ def unknown_names(case: Case) -> Upstream | None:
         if error is not None:
             return error
     for at, content in objects(case.body.get("contents")):
-        if (error := _unknown(content, known.CONTENT, f"contents[{at}]")) is not None:
-            return error
-        for place, part in objects(content.get("parts")):
-            path = f"contents[{at}].parts[{place}]"
-            if (error := _unknown(part, known.PART, path)) is not None:
+        if not content.keys() <= known.CONTENT:
+            error = _unknown(content, known.CONTENT, f"contents[{at}]")
+            if error is not None:
                 return error
+        for place, part in objects(content.get("parts")):
+            if not part.keys() <= known.PART:
+                error = _unknown(part, known.PART, f"contents[{at}].parts[{place}]")
+                if error is not None:
+                    return error
     return None
 
 
@@ -88,6 +93,8 @@ def function_turns(case: Case) -> Upstream | None:
     What one role says in a row is one turn, as in recorded traffic.
     google-gemini/gemini-cli#11814, #5443; langchain-ai/langchain#27799,
     BerriAI/litellm#26755."""
+    if not _calls_anything(case):
+        return None
     turns = _turns(case)
     held = bool(get(case.body, "cachedContent"))  # what came before is in the cache
     for at, turn in enumerate(turns):
@@ -111,6 +118,15 @@ def function_turns(case: Case) -> Upstream | None:
                 "of function call parts of the function call turn."
             )
     return None
+
+
+def _calls_anything(case: Case) -> bool:
+    """Most conversations are texts, and their turns need not be counted."""
+    return any(
+        not part.keys() <= _TEXT
+        for _, content in objects(case.body.get("contents"))
+        for _, part in objects(content.get("parts"))
+    )
 
 
 def _turns(case: Case) -> list[Counter[str]]:
@@ -139,10 +155,12 @@ def overflow(case: Case) -> Upstream | None:
     return errors.ContextOverflow(message, status=400, code=_INVALID)
 
 
+@functools.lru_cache(maxsize=1024)
 def _camel(name: str) -> str:
     return re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
 
 
+@functools.lru_cache(maxsize=1024)
 def _snake(name: str) -> str:
     return re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name)
 

@@ -30,7 +30,8 @@ def unknown_fields(case: Case) -> Upstream | None:
         fields = known.MESSAGES.get(word(message.get("role")))
         if fields is not None and (field := unknown(message, fields)) is not None:
             return openai.unknown_parameter(f"messages[{at}].{field}")
-        for place, part in objects(message.get("content")):
+        content = message.get("content")
+        for place, part in objects(content) if isinstance(content, list) else ():
             fields = known.PARTS.get(word(part.get("type")))
             if fields is not None and (field := unknown(part, fields)) is not None:
                 return openai.unknown_parameter(f"messages[{at}].content[{place}].{field}")
@@ -52,9 +53,12 @@ def roles(case: Case) -> Upstream | None:
 
 def tool_messages(case: Case) -> Upstream | None:
     """Calls and their answers: sdcb/chats#132; without an id: langchain-ai/langchain#22600."""
+    messages = objects(case.body.get("messages"))
+    if not any("tool_calls" in each or each.get("role") == "tool" for _, each in messages):
+        return None
     open_calls: list[str] = []
     answerable: set[str] = set()
-    for at, message in objects(case.body.get("messages")):
+    for at, message in messages:
         if message.get("role") == "tool":
             call_id = message.get("tool_call_id")
             if not call_id:
@@ -104,7 +108,8 @@ def audio(case: Case) -> Upstream | None:
     if able is None or not able.verified or "audio" in able.value:
         return None
     for at, message in objects(case.body.get("messages")):
-        if any(part.get("type") == "input_audio" for _, part in objects(message.get("content"))):
+        content = objects(message.get("content"))
+        if content and any(part.get("type") == "input_audio" for _, part in content):
             told = "Content blocks are expected to be either text or image_url type."
             param = f"messages[{at}]"
             return rejected(f"Invalid '{param}'. {told}", param=param, code="invalid_value")
