@@ -41,3 +41,9 @@ class Reply(
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return tuple(part for part in self.message.parts if isinstance(part, ToolCall))
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from .html import reply_html  # only where somebody looks
+
+        return reply_html(self)

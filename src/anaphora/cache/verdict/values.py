@@ -162,3 +162,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return self.sentence
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from .html import verdict_html  # only where somebody looks
+
+        return verdict_html(self)

@@ -1,0 +1,208 @@
+"""Replies and verdicts in a notebook: everything is shown, and nothing that came along runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from decimal import Decimal
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora.cache.verdict import Cause, Change, Verdict
+from anaphora.client.answered import Answered
+from anaphora.client.html import answered_html
+from anaphora.client.record import Attempt, Record
+from anaphora.values import (
+    Audio,
+    Bytes,
+    Document,
+    FileId,
+    Image,
+    Message,
+    Notice,
+    Opaque,
+    Refusal,
+    Reply,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+    Usage,
+)
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+HOSTILE = "</div></details><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> &amp; ' \""
+#: All that may stand in what is shown.
+TAGS = {"div", "b", "details", "summary", "table", "tr", "td"}
+
+
+class Seen(HTMLParser):
+    """The tags, attributes and texts of a piece of HTML."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert not self.open, "every tag is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def reply_saying(text: str) -> Reply:
+    """A reply with that text wherever a provider may put one."""
+    parts: tuple[Any, ...] = (
+        text,
+        Thinking(text),
+        Thinking(),
+        Refusal(text),
+        ToolCall(text, text, text),
+        ToolResult(text, text),
+        Image(Url(text)),
+        Image(Bytes(b"123", text)),
+        Document(FileId(text, text)),
+        Audio(Bytes(b"", text)),
+        Opaque(text, text, text),
+    )
+    return Reply(
+        id=text,
+        model=text,
+        message=Message.assistant(*parts),
+        stop="other",
+        stop_raw=text,
+        usage=Usage(uncached=1200, read=34000, written={"5m": 56}, output=78),
+        notices=(Notice(text, text, text),),
+    )
+
+
+def verdict_saying(text: str) -> Verdict:
+    return Verdict(
+        result="miss",
+        causes=(Cause(kind="changed", said=text), Cause(kind="expired", said=text)),
+        change=Change(
+            kind="date",
+            offset=1234,
+            chunk=0,
+            section="system",
+            label=text,
+            path=text,
+            before=text,
+            after=text,
+        ),
+        left=5000,
+        predicted=0,
+        billed=0,
+        lost=5000,
+        dollars=Decimal("0.0150"),
+        saved=Decimal("-0.01"),
+        sentence=text,
+    )
+
+
+def answered_saying(text: str) -> Answered:
+    attempts = tuple(Attempt(provider=text, model=text, at=0, seconds=1) for _ in range(2))
+    record = Record(
+        provider=text,
+        system=text,
+        wire=text,
+        host=text,
+        model=text,
+        at=0,
+        seconds=1.234,
+        attempts=attempts,
+        verdict=verdict_saying(text),
+        dollars=Decimal("0.5"),
+        notices=(*reply_saying(text).notices, Notice("planned", text)),
+    )
+    return Answered(reply=reply_saying(text), record=record, raw_hash="00")
+
+
+@given(st.just(HOSTILE) | st.text(alphabet="<>&\"'/ascript=\x00\ud800\u202e\n") | st.text())
+def test_nothing_that_came_along_is_markup(text: str) -> None:
+    """The same tags, whatever is said in them."""
+    plain, other = (
+        Seen(answered_html(answered_saying("x"))),
+        Seen(answered_html(answered_saying(text))),
+    )
+    assert other.tags <= plain.tags | {"details", "summary", "div"} <= TAGS
+    assert other.attributes == {"style"}
+
+
+def test_a_reply_shows_all_of_its_parts_and_what_it_cost() -> None:
+    page = reply_saying(HOSTILE)._repr_html_()
+    text = Seen(page).text
+    # Text, thinking, refusal, the call's name and arguments, the result's call id and content, an
+    # address, two media types, the file's id and provider, the opaque part's kind, provider and JSON, the
+    # model, the reason it stopped, and three words of the notice.
+    assert text.count(HOSTILE) == 20
+    assert "1,200" not in text
+    assert "35,256 in · 34,000 of them read from the cache · 56 written to it · 78 out" in text
+    assert "3 bytes" in text
+
+
+def test_a_verdict_shows_its_figures_and_the_change() -> None:
+    text = Seen(verdict_saying(HOSTILE)._repr_html_()).text
+    assert text.count(HOSTILE) == 6
+    for told in ("5,000 tokens", "byte 1,234 in", "$0.015", "$-0.01"):
+        assert told in text
+    first = Verdict(result="first")._repr_html_()
+    assert Seen(first).tags == {"div", "b"}
+    assert "first" in first
+
+
+def test_an_answer_shows_both_and_how_often_it_was_sent() -> None:
+    text = Seen(answered_html(answered_saying("said"))).text
+    assert "said · 1.23 s · 2 attempts · $0.5" in text
+    assert text.count("said: said: said") == 1, "a notice of the reply's is told once"
+    assert "planned: said" in text
+
+
+def test_text_that_is_no_unicode_can_be_sent_to_a_page() -> None:
+    reply_saying("\ud800")._repr_html_().encode()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+def test_a_browser_shows_it_and_runs_nothing(tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<meta charset=utf-8><title>quiet</title>{answered_html(answered_saying(HOSTILE))}"
+    )
+    flags = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run".split()
+    run = subprocess.run(
+        [
+            CHROMIUM,
+            *flags,
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=1000",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "<title>quiet</title>" in run.stdout
+    assert "<script" not in run.stdout
+    assert "<img" not in run.stdout
