@@ -12,7 +12,14 @@ import pytest
 
 from anaphora.cli import _group
 from anaphora.cli.main import main
-from anaphora.errors import AnaphoraError, InvalidTool, NoFixture, Transport
+from anaphora.errors import (
+    AnaphoraError,
+    InvalidConfig,
+    InvalidTool,
+    MissingSecret,
+    NoFixture,
+    Transport,
+)
 
 
 def test_help_names_every_command(run: Any) -> None:
@@ -28,7 +35,7 @@ def test_every_command_has_help() -> None:
     group = _group.anaphora
     context = click.Context(group)
     names = group.list_commands(context)
-    known = "completion demo emulate explain lint models roundtrip rules simulate translate wires"
+    known = "completion config demo emulate explain lint models roundtrip rules simulate translate wires"
     assert names == known.split()
     for name in names:
         command = group.get_command(context, name)
@@ -75,6 +82,8 @@ def _fail_with(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
     "problem, code, message",
     [
         (InvalidTool("no name", path="tools.x"), 2, "tools.x: no name"),
+        (InvalidConfig("no wire", file="llm.yaml", line=3), 2, "llm.yaml:3: no wire"),
+        (MissingSecret("not set", file="llm.yaml", line=4), 7, "llm.yaml:4: not set"),
         (NoFixture(model="m", prompt_hash="h"), 1, "no replay fixture for model=m prompt_hash=h"),
         (Transport("connection refused"), 1, "connection refused"),
         (AnaphoraError("something"), 1, "something"),

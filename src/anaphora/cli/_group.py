@@ -31,7 +31,8 @@ class Commands(click.Group):
 @click.command(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 ok, 1 a check found something, 2 usage, 64 internal error.",
+    epilog="Exit codes: 0 ok, 1 a check found something, 2 usage, 7 a key is missing,"
+    " 64 internal error.",
 )
 @click.version_option(package_name="anaphora", message="%(prog)s %(version)s")
 def anaphora() -> None:

@@ -3,6 +3,7 @@
     0   ok
     1   a check found something, or the request could not be fulfilled
     2   usage: the command line, or input that cannot be right
+    7   a precondition is not met: a key is not where llm.yaml says
     64  internal: a bug of ours
     130 interrupted
 
@@ -15,9 +16,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.errors import AnaphoraError, InvalidConfig, InvalidRequest, MissingSecret
 
-OK, FOUND, USAGE, INTERNAL, INTERRUPTED = 0, 1, 2, 64, 130
+OK, FOUND, USAGE, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 7, 64, 130
 
 _EXTRA = ("click", "rich")
 
@@ -40,7 +41,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except AnaphoraError as problem:
         _say(str(problem))
-        return USAGE if isinstance(problem, InvalidRequest) else FOUND
+        return _code(problem)
     except OSError as problem:
         _say(str(problem))
         return FOUND
@@ -73,6 +74,12 @@ def _run(args: Sequence[str] | None) -> int:
         problem.show()
         return problem.exit_code
     return OK
+
+
+def _code(problem: AnaphoraError) -> int:
+    if isinstance(problem, MissingSecret):
+        return UNMET
+    return USAGE if isinstance(problem, InvalidRequest | InvalidConfig) else FOUND
 
 
 def _package(problem: ModuleNotFoundError) -> str:

@@ -5,14 +5,23 @@ Every field has its default here and nowhere else. Times are in seconds.
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from .origin import Origin
+
 Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1)]
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
+_USER_INFO = re.compile(r"//[^/]*@")
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,6 +83,29 @@ class Key(_Table, frozen=True):
     def __post_init__(self) -> None:
         if (self.env is None) == (self.secret is None):
             raise ValueError("name either `env` or `secret`")
+        if self.env is not None and not _VARIABLE.match(self.env):
+            raise ValueError("env names an environment variable; the key itself has no place here")
+        if self.secret is not None and not _FILE.match(self.secret):
+            raise ValueError("secret is the plain name NAME of a file secrets/NAME.txt")
+
+    def __str__(self) -> str:
+        """Where the key is, for people."""
+        name = self.env or self.secret or ""
+        # Whoever writes the key itself into this place shall not find it in an error or a log.
+        shown = name if _reads_like_a_name(name) else "…"
+        return f"secrets/{shown}.txt" if self.env is None else f"${shown}"
+
+    def __repr__(self) -> str:
+        return f"Key({self})"
+
+
+def _reads_like_a_name(text: str) -> bool:
+    """ANTHROPIC_API_KEY does, sk-proj-9aF3… does not."""
+    words = re.split(r"[._-]", text)
+    return max(map(len, words)) <= _LONGEST_WORD and sum(map(str.isdigit, text)) <= _MOST_DIGITS
+
+
+_LONGEST_WORD, _MOST_DIGITS = 20, 8
 
 
 class Provider(_Table, frozen=True):
@@ -107,6 +139,23 @@ class Provider(_Table, frozen=True):
     largest_answer: Count = 64 * 1024 * 1024
     """Bytes; an answer that is longer is an error."""
 
+    def __repr__(self) -> str:
+        """What differs from the defaults. Headers, and a user in an address, may be secrets."""
+        return f"Provider({', '.join(f'{name}={said}' for name, said in self._said())})"
+
+    def _said(self) -> Iterator[tuple[str, str]]:
+        plain = Provider()
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value == getattr(plain, name):
+                continue
+            if name == "headers":
+                yield name, f"<{', '.join(value)}>"
+            elif isinstance(value, str):
+                yield name, repr(_USER_INFO.sub("//…@", value))
+            else:
+                yield name, repr(value)
+
 
 class Hop(_Table, frozen=True):
     """One place a call may go to."""
@@ -117,9 +166,22 @@ class Hop(_Table, frozen=True):
     """Hops with a weight share the calls; those without follow as fallbacks, in order."""
 
 
-class Config(_Table, frozen=True):
-    """All of `llm.yaml`."""
+class Config(_Table, frozen=True, dict=True):
+    """All of `llm.yaml`. It remembers where its lines came from."""
 
     providers: dict[Name, Provider] = {}
     routes: dict[Name, tuple[Hop, ...]] = {}
     """A name that sessions use like a provider's."""
+
+    @property
+    def origin(self) -> Origin:
+        """File and lines, where it was read from a file; no part of the value."""
+        found: Origin = self.__dict__.get("origin", Origin())
+        return found
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any]) -> Config:
+        """What a file would say, for programs without one."""
+        from .reading import from_data
+
+        return from_data(dict(data))
