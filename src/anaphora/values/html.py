@@ -75,7 +75,8 @@ def table(rows: Iterable[tuple[object, object]]) -> str:
         f'<td style="{cell}">{escaped(value)}</td></tr>'
         for name, value in rows
     )
-    return f'<table style="border-collapse:collapse;font-size:.92em;color:inherit">{"".join(lines)}</table>'
+    style = "border-collapse:collapse;font-size:.92em;color:inherit"
+    return f'<table style="{style}">{"".join(lines)}</table>'
 
 
 def notices_html(notices: Iterable[Notice]) -> str:
