@@ -1,0 +1,27 @@
+"""One small shape for every backend: a request that can be hashed, an answer that can be audited.
+
+    adapter = ClientAdapter(client, "anthropic-default", "claude")
+    response = await adapter.complete(LlmRequest(model="…", messages=(LlmMessage("user", "Hi"),)))
+
+Anything with `adapter_id` and `complete` is an `LlmAdapter`: replay is one, too.
+"""
+
+from __future__ import annotations
+
+from .over_client import ClientAdapter
+from .protocol import LlmAdapter
+from .saying import call_of
+from .values import LlmMessage, LlmRequest, LlmResponse, LlmRole, StreamChunk, TokenUsage, raw_hash
+
+__all__ = [
+    "ClientAdapter",
+    "LlmAdapter",
+    "LlmMessage",
+    "LlmRequest",
+    "LlmResponse",
+    "LlmRole",
+    "StreamChunk",
+    "TokenUsage",
+    "call_of",
+    "raw_hash",
+]
