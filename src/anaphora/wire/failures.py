@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from anaphora import errors
 from anaphora.errors import Upstream
+from anaphora.wire.ratelimits import reset_after
 
 #: What a status means when the provider's own code says nothing better.
 BY_STATUS: dict[int, type[Upstream]] = {
@@ -56,6 +57,22 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return max(0.0, (moment - now).total_seconds())
+
+
+def heeding(
+    error: Upstream, headers: Mapping[str, str], now: datetime.datetime | None = None
+) -> Upstream:
+    """The error with what the headers say about sending again.
+
+    `x-should-retry` is the provider's own word, for or against. A rate limit that names no wait
+    ends when the limits that are used up are reset.
+    """
+    said = headers.get("x-should-retry")
+    if said in ("true", "false"):
+        error.retryable = said == "true"
+    if error.retry_after is None and isinstance(error, errors.RateLimited):
+        error.retry_after = reset_after(headers, None if now is None else now.timestamp())
+    return error
 
 
 def _number(text: str | None) -> float | None:

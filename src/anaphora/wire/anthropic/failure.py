@@ -10,7 +10,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.failures import kind_of, retry_after
+from anaphora.wire.failures import heeding, kind_of, retry_after
 from anaphora.wire.fields import UNREADABLE
 
 #: By the error's type, and by the finer code in its details.
@@ -71,14 +71,16 @@ def read_error(
     except UNREADABLE:
         # A proxy's page, or nothing at all: the status is all there is.
         kind = kind_of(status, None, _BY_CODE)
-        return kind(
+        error = kind(
             f"HTTP {status} without an error object",
             status=status,
             request_id=request_id,
             retry_after=retry_after(headers, now),
         )
+        return heeding(error, headers, now)
     wait = retry_after(headers, now)
-    return from_object(told.error, status, request_id or told.request_id, wait)
+    error = from_object(told.error, status, request_id or told.request_id, wait)
+    return heeding(error, headers, now)
 
 
 def from_object(

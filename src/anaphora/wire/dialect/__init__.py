@@ -16,6 +16,7 @@ from anaphora.errors import Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Envelope, Plan, Rendered, Request
 from anaphora.values import Message, Reply, Usage
+from anaphora.wire.failures import heeding
 from anaphora.wire.fields import Fields, bad_request, reads
 
 from .answers import find_error, read_counts, read_stops, write_counts, write_error
@@ -160,7 +161,7 @@ class Spoken:
             error.retry_after,
             error.param,
         )
-        return told
+        return heeding(told, headers, now)
 
     def write_error(self, error: Upstream) -> tuple[int, dict[str, str], bytes]:
         status, headers, body = self._codec.write_error(error)

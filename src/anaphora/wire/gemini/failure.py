@@ -12,7 +12,7 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.failures import kind_of, retry_after
+from anaphora.wire.failures import heeding, kind_of, retry_after
 from anaphora.wire.fields import UNREADABLE
 
 #: By the reason in the details, then by the canonical status.
@@ -91,8 +91,9 @@ def read_error(
         # A proxy's page, or nothing at all: the status is all there is.
         kind = kind_of(status, None, _BY_CODE)
         message = f"HTTP {status} without an error object"
-        return kind(message, status=status, request_id=request_id, retry_after=wait)
-    return from_object(error, status, request_id, wait)
+        failed = kind(message, status=status, request_id=request_id, retry_after=wait)
+        return heeding(failed, headers, now)
+    return heeding(from_object(error, status, request_id, wait), headers, now)
 
 
 def from_object(

@@ -11,7 +11,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.failures import kind_of, retry_after
+from anaphora.wire.failures import heeding, kind_of, retry_after
 from anaphora.wire.fields import UNREADABLE
 
 #: The status each class is told with: there is nothing else to tell it by.
@@ -48,12 +48,13 @@ def read_error(
     except UNREADABLE:
         # A proxy's page, or nothing at all: the status is all there is.
         message = f"HTTP {status} without an error object"
-    return kind_of(status, None, {})(
+    error = kind_of(status, None, {})(
         message,
         status=status,
         request_id=headers.get("x-request-id"),
         retry_after=retry_after(headers, now),
     )
+    return heeding(error, headers, now)
 
 
 def failure(error: Any) -> Upstream:

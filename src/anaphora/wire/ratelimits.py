@@ -1,0 +1,164 @@
+"""Rate-limit headers, in every form that providers have: what is left, of how much, until when.
+
+    anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}
+    x-ratelimit-{limit,remaining,reset}-{requests,tokens}, with -minute, -hour or -day behind
+    x-ratelimit-{limit,remaining,reset}
+    ratelimit-{limit,remaining,reset}, and the one field `ratelimit` of the later drafts
+
+A reset is a moment (RFC 3339, or seconds or milliseconds since 1970), a duration (`6m0s`, `120ms`)
+or plain seconds. Azure says -1 where it does not know; what cannot be read says nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+What: TypeAlias = Literal["requests", "tokens", "output"]
+"""What is counted; `tokens` are the prompt's, or all."""
+
+
+class Left(msgspec.Struct, frozen=True, gc=False):
+    """What one limit has left."""
+
+    what: What
+    remaining: float
+    limit: float | None
+    reset: float | None
+    """Seconds until all of the limit is there again."""
+    gradual: bool
+    """It comes back bit by bit until then, and not all at once."""
+
+
+_KINDS: tuple[tuple[str, What], ...] = (
+    ("requests", "requests"),
+    ("input-tokens", "tokens"),
+    ("tokens", "tokens"),
+    ("output-tokens", "output"),
+)
+_PERIODS = ("", "-minute", "-hour", "-day")
+
+_Form: TypeAlias = tuple[What, str, str, str, bool]
+"""What is counted; the headers for what is left, the limit and the reset; whether it is gradual."""
+
+
+def _form(what: What, name: str, gradual: bool) -> _Form:
+    return what, name.format("remaining"), name.format("limit"), name.format("reset"), gradual
+
+
+#: Anthropic and OpenAI say of theirs that they fill up continuously.
+_ANTHROPIC = tuple(_form(what, f"anthropic-ratelimit-{kind}-{{}}", True) for kind, what in _KINDS)
+_OTHERS = (
+    *(
+        _form(what, f"x-ratelimit-{{}}-{kind}{period}", True)
+        for kind, what in _KINDS
+        for period in _PERIODS
+    ),
+    _form("requests", "x-ratelimit-{}", False),
+    _form("requests", "ratelimit-{}", False),
+)
+
+_DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h|d))+")
+_STEP = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h|d)")
+_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+#: Numbers from here on are moments and no waits: 2001 in seconds, and in milliseconds.
+_SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
+#: `"default";r=50;t=30`, or `limit=100, remaining=50, reset=5` in an earlier draft.
+_FIELD = re.compile(r"\b(r|t|limit|remaining|reset)=(\d+)")
+
+
+def read_limits(headers: Mapping[str, str], now: float | None = None) -> list[Left]:
+    """Every limit that the headers tell of. Names are lowercase; `now`, in seconds since 1970, is
+    for moments in them."""
+    found: list[Left] = []
+    anthropic = "anthropic-ratelimit-requests-remaining" in headers
+    for what, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
+        said = headers.get(remaining)
+        if said is None:
+            continue
+        left = _amount(said)
+        if left is not None:
+            until = seconds_until(headers.get(reset), now)
+            found.append(Left(what, left, _amount(headers.get(limit)), until, gradual))
+    if (field := headers.get("ratelimit")) is not None:
+        found += _of_field(field, headers.get("ratelimit-policy", ""))
+    return found
+
+
+def reset_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """How long until the limits are there again of which nothing is left; the longest."""
+    used_up = [left.reset for left in read_limits(headers, now) if left.remaining <= 0]
+    return max((reset for reset in used_up if reset is not None), default=None)
+
+
+def seconds_until(text: str | None, now: float | None = None) -> float | None:
+    """The wait that a reset means, in whichever form."""
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return _duration(text) if text[-1] in "smhd" else _moment(text, now)
+    if not 0 <= number < float("inf"):
+        return None
+    if number < _SECONDS_OF_2001:
+        return number
+    if now is None:
+        return None
+    moment = number if number < _MILLISECONDS_OF_2001 else number / 1000
+    return max(0.0, moment - now)
+
+
+def _duration(text: str) -> float | None:
+    if not _DURATION.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _STEP.findall(text))
+
+
+def _moment(text: str, now: float | None) -> float | None:
+    if now is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return max(0.0, moment.timestamp() - now)
+
+
+def _amount(text: str | None) -> float | None:
+    """A count; drafts put several policies behind a comma, the nearest first."""
+    if text is None:
+        return None
+    try:
+        number = float(text if text.isdigit() else text.partition(",")[0].partition(";")[0])
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _of_field(field: str, policy: str) -> list[Left]:
+    """The structured field; of several policies the one with the least left."""
+    found: list[Left] = []
+    quota = re.search(r"\bq=(\d+)", policy)
+    for item in field.split(",") if "r=" in field else [field]:
+        said = {name: float(number) for name, number in _FIELD.findall(item)}
+        left = said.get("r", said.get("remaining"))
+        if left is not None:
+            limit = said.get("limit", float(quota[1]) if quota is not None else None)
+            found.append(Left("requests", left, limit, said.get("t", said.get("reset")), False))
+    return sorted(found, key=lambda left: left.remaining)[:1]
