@@ -156,7 +156,10 @@ class ChunkLog:
 
     def wire_message_of(self, chunk: int) -> int:
         """Which message on the wire, counted within this log, a chunk stands in."""
-        return bisect_right(self.opens, chunk) - 1
+        opens = self.opens
+        if opens and opens[-1] <= chunk:
+            return len(opens) - 1  # what a turn asks about is nearly always at the end
+        return bisect_right(opens, chunk) - 1
 
     def slice(self, start: int, end: int) -> bytes:
         """A copy of some bytes; no view is left behind that would pin the buffer."""

@@ -1,0 +1,70 @@
+"""Where things stand in a log, however it came to hold them: at once, turn by turn, in a fork."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora.rendered import Addition, ChunkLog, Kind
+
+#: A message: its id (few, so that some come twice), its role, and its chunks with their splices.
+chunks = st.lists(st.tuples(st.binary(max_size=5), st.sampled_from([None, -1, 0])), max_size=3)
+messages = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("ua"), chunks), max_size=6)
+Messages = list[tuple[str, str, list[tuple[bytes, int | None]]]]
+
+
+def fill(to: Addition, added: Messages) -> Addition:
+    for message_id, role, said in added:
+        if said:
+            to.open(role)
+        for data, splice in said:
+            to.chunk(Kind.TEXT, data, splice)
+        to.end_message(message_id)
+    return to
+
+
+def everything(log: ChunkLog) -> tuple[object, ...]:
+    counted = (log.ends, log.splices, log.message_ends, log.opens)
+    return bytes(log.buffer), [list(each) for each in counted], log.kinds, log.ids, log.roles
+
+
+@given(messages, messages)
+def test_a_log_holds_the_same_however_it_was_filled(one: Messages, two: Messages) -> None:
+    whole = ChunkLog(fill(Addition(), one + two))
+    begun = ChunkLog(fill(Addition(), one))
+    at = len(begun)
+    grown = begun.append(fill(begun.continued(at, len(one)), two))
+    forked = grown.append(fill(grown.continued(at, len(one)), two))
+    assert grown is begun
+    assert everything(whole) == everything(grown) == everything(forked)
+    assert (forked is grown) == (not two)
+
+
+@given(messages)
+def test_ends_and_splices_count_from_the_beginning_of_the_log(added: Messages) -> None:
+    log = ChunkLog(fill(Addition(), added))
+    said = [chunk for _, _, chunks in added for chunk in chunks]
+    for at, (data, splice) in enumerate(said):
+        assert log.slice(log.start(at), log.ends[at]) == data
+        assert log.splices[at] == (-1 if splice is None else log.ends[at] + splice)
+
+
+@given(messages, messages)
+def test_an_id_means_the_last_message_that_has_it(one: Messages, two: Messages) -> None:
+    log = ChunkLog(fill(Addition(), one))
+    for so_far in (one, one + two):
+        ids = [message_id for message_id, _, _ in so_far]
+        for message_id in "abc":
+            last = max((at for at, each in enumerate(ids) if each == message_id), default=None)
+            assert log.position_of(message_id) == last
+        if so_far is one:
+            log = log.append(fill(log.continued(len(log), len(one)), two))
+
+
+@given(messages)
+def test_every_chunk_is_found_in_its_message_on_the_wire(added: Messages) -> None:
+    log = ChunkLog(fill(Addition(), added))
+    found = [log.wire_message_of(chunk) for chunk in range(len(log))]
+    assert found == [bisect_right(log.opens, chunk) - 1 for chunk in range(len(log))]

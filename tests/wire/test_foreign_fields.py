@@ -1,0 +1,75 @@
+"""Fields that another wire left in the parts are told, where they stand and in the order of the talk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from anaphora import catalog, wire
+from anaphora.prompt import Call, Params, PromptBlock, PromptIR
+from anaphora.rendered import Rendered
+from anaphora.values import Conversation, Message, Text, Tool, ToolCall, ToolResult
+
+MODELS = {
+    "anthropic": "claude-sonnet-4-5",
+    "openai_chat": "gpt-5.6",
+    "openai_responses": "gpt-5.6",
+    "ollama": "qwen3",
+    "gemini": "gemini-2.5-flash",
+}
+every_wire = pytest.mark.parametrize("name", sorted(MODELS))
+
+CITED = {"elsewhere": '{"citations":[{"cited":"a"}]}'}
+
+#: The second message says nothing, and the others come with fields.
+TALK = (
+    Message.user(Text("hi", CITED)),
+    Message(role="user", parts=()),
+    Message.assistant(Text("said"), ToolCall("c", "f", "{}", extras=CITED)),
+    Message(role="tool", parts=(ToolResult("c", (Text("r", CITED),)),)),
+)
+TOLD = (
+    ("foreign_fields", "conversation[0].parts[0].extras.elsewhere"),
+    ("empty_message", "conversation[1]"),
+    ("foreign_fields", "conversation[2].parts[1].extras.elsewhere"),
+    ("foreign_fields", "conversation[3].parts[0].content[0].extras.elsewhere"),
+)
+
+
+def render(name: str, ir: PromptIR, previous: Rendered | None = None, **fields: Any) -> Rendered:
+    call = Call(ir=ir, model=MODELS[name], params=Params(max_tokens=9), **fields)
+    profile = catalog.profile(wire.PROVIDERS[name], call.model)
+    return wire.get(name).render(call, profile, previous)
+
+
+def told(rendered: Rendered) -> tuple[tuple[str, str], ...]:
+    codes = ("foreign_fields", "empty_message")
+    return tuple((each.code, each.path) for each in rendered.notices if each.code in codes)
+
+
+@every_wire
+def test_notices_follow_the_talk(name: str) -> None:
+    assert told(render(name, PromptIR.chat(TALK))) == TOLD
+
+
+@every_wire
+def test_a_talk_told_turn_by_turn_has_the_notices_of_one_told_at_once(name: str) -> None:
+    talk = Conversation(TALK[:1])
+    rendered = render(name, PromptIR.chat(talk))
+    for message in TALK[1:]:
+        talk = talk.append(message)
+        rendered = render(name, PromptIR.chat(talk), rendered)
+    assert told(rendered) == TOLD
+
+
+@every_wire
+def test_sections_are_told_by_the_place_they_have_on_the_wire(name: str) -> None:
+    """A blank block is not sent, so it is not counted."""
+    blocks = (PromptBlock("blank", " "), PromptBlock("rules", "Be terse.", extras=CITED))
+    tools = (Tool("f"), Tool("g", extras=CITED))
+    rendered = render(name, PromptIR.chat([Message.user("hi")], system=blocks), tools=tools)
+    assert told(rendered) == (
+        ("foreign_fields", "tools[1].extras.elsewhere"),
+        ("foreign_fields", "system[0].extras.elsewhere"),
+    )
