@@ -23,7 +23,8 @@ from anaphora.values import AnyTool, Conversation, Event, Extras, Message
 from .answered import Answered
 from .asking import Asked, Content, messages_of
 from .composing import Composing
-from .config import Resolved, read
+from .config.reading import from_data, read
+from .config.resolving import Resolved, resolve
 from .config.values import Config, Hop
 from .endpoint import Endpoint, Stop
 from .observe.watchers import Watcher, Watchers
@@ -68,8 +69,11 @@ class Client:
     ) -> Self:
         """From the path of `llm.yaml`, or from what it would say. What is wrong with it is told
         here, secrets that are missing included."""
-        settings = read(source, environ=environ)
-        return cls(settings.providers, settings.routes, **options)
+        if isinstance(source, Mapping):
+            config = from_data(source)
+        else:
+            config = source if isinstance(source, Config) else read(source)
+        return cls(resolve(config, environ=environ), config.routes, **options)
 
     async def __aenter__(self) -> Self:
         return self

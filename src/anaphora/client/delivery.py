@@ -108,6 +108,9 @@ class Delivery:
             if not scope.expired():
                 raise
             raise self._late() from None
+        except asyncio.CancelledError:
+            self._left()
+            raise
 
     async def stream(self) -> AsyncGenerator[Event, None]:
         """Events as they come; `delivered` is there when they have ended."""
@@ -127,13 +130,18 @@ class Delivery:
                 if isinstance(error, Timeout):
                     raise
                 step = self._after(error, step.hop, policy)
+            except (asyncio.CancelledError, GeneratorExit):
+                self._left()
+                raise
 
     # ── One attempt ──────────────────────────────────────────────────────────────────────────────
 
     async def _single(self, at: int) -> Delivered:
         stop = self._stops[at]
         prepared = await self._ready(at)
-        async with stop.model.gate.passing(prepared.tokens, self._deadline, self._waits) as passing:
+        gate = stop.model.gate
+        async with gate.passing(prepared.tokens, self._deadline, self._on_wait) as passing:
+            self._queued = passing.queued
             answer = await self._send(stop, prepared)
             try:
                 first = time.time()
@@ -151,7 +159,8 @@ class Delivery:
         stop = self._stops[at]
         prepared = await self._in_time(self._ready(at))
         gate = stop.model.gate
-        async with gate.passing(prepared.tokens, self._deadline, self._waits) as passing:
+        async with gate.passing(prepared.tokens, self._deadline, self._on_wait) as passing:
+            self._queued = passing.queued
             answer = await self._in_time(self._send(stop, prepared))
             try:
                 first = time.time()
@@ -195,7 +204,7 @@ class Delivery:
 
     async def _ready(self, at: int) -> Prepared:
         self.at = at
-        wait = self._stops[at].endpoint.breaker.allows(self._now())
+        wait = self._stops[at].endpoint.breaker.enters(self._now())
         if wait:
             name = self._stops[at].endpoint.id
             raise Unavailable(
@@ -287,11 +296,6 @@ class Delivery:
         self._queued = self._begun = self._sent_at = 0.0
         self._answer = None
 
-    def _waits(self, seconds: float) -> None:
-        self._queued = seconds
-        if self._on_wait is not None:
-            self._on_wait(seconds)
-
     async def _in_time(self, coming: Awaitable[Any]) -> Any:
         """What comes, before the call's budget ends. Only waiting for the provider is measured:
         what the caller does between two events is not interrupted."""
@@ -306,8 +310,14 @@ class Delivery:
 
     def _late(self) -> Timeout:
         error = Timeout(round(self._timeout * 1000))
-        self._note(self.at, self._now(), error)
+        now = self._now()
+        self._stops[self.at].endpoint.breaker.failed(error, now)
+        self._note(self.at, now, error)
         return error
+
+    def _left(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._stops[self.at].endpoint.breaker.left(self._now())
 
     @staticmethod
     def _now() -> float:

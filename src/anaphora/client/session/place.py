@@ -68,13 +68,17 @@ class Place:
         return self._expected(outcome)
 
     def tokens(self, written: Written) -> int:
-        """About how long the prompt is."""
+        """About how many tokens count against the provider's limits."""
         rendered = written.rendered
         estimate = rendered.tokens_in(rendered.size)
         past = self.past
-        if past is None or past.sent.usage is None or not past.sent.usage.input:
+        usage = past.sent.usage if past is not None else None
+        if past is None or usage is None or not usage.input:
             return estimate
-        return round(estimate * past.sent.usage.input / max(1, past.outcome.total))
+        total = round(estimate * usage.input / max(1, past.outcome.total))
+        if self.model.gate.counts_reads:
+            return total
+        return max(0, total - (usage.read or 0) - (usage.written_total or 0))
 
     def account(self, written: Written, reply: Reply, *, at: float, first: float) -> Account:
         """Holds the bill against what was to be expected, and remembers both."""

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from anaphora.client.config.values import Hop
 from anaphora.client.endpoint import Stop
-from anaphora.client.routing import order, price_of_moving
+from anaphora.client.routing import moving_said, order, price_of_moving
 from anaphora.values import Notice
 
 from .place import Place
@@ -57,12 +57,5 @@ def moved(left: Place, place: Place) -> tuple[Notice, ...]:
     tokens = (usage.read or 0) + (usage.written_total or 0)
     at = past.sent.at or 0.0
     price: Decimal | None = price_of_moving(tokens, left.price(at), place.price(at))
-    cost = "dollars unknown" if price is None else f"${price:.4f}"
-    return (
-        Notice(
-            "moved",
-            f"the conversation moved from {left.endpoint.id} to {place.endpoint.id} and pays"
-            f" {tokens:,} tokens of prefix again: {cost}",
-            tokens=tokens,
-        ),
-    )
+    said = moving_said(left.endpoint.id, place.endpoint.id, tokens, price)
+    return (Notice("moved", said, tokens=tokens),)
