@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -94,7 +96,9 @@ def test_tools_that_came_before_are_read_once(name: str) -> None:
 @pytest.mark.parametrize("read", ["split", "parse"])
 def test_tools_that_are_no_list_are_refused_each_time(name: str, read: str) -> None:
     codec, data = wire.get(name), body(name, "x", tools=7)
-    reading = {"split": lambda: split(name, data), "parse": lambda: codec.parse(data, PATH)}[read]
+    reading: Callable[[], object] = functools.partial(codec.parse, data, PATH)
+    if read == "split":
+        reading = functools.partial(split, name, data)
     for _ in range(2):
         with pytest.raises(InvalidRequest) as caught:
             reading()

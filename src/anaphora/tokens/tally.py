@@ -91,6 +91,8 @@ class Method:
 
     def chunk(self, log: ChunkLog, at: int) -> Part:
         start, end, kind = log.start(at), log.ends[at], log.kinds[at]
+        if self.tokenizer is None and kind in TEXT_ONLY:
+            return Part(end - start, 1)
         if self.tokenizer is not None and self.framing is not None:
             data = log.slice(start, end)
             counted, media = read(kind, data, self.profile, self.framing, self.tokenizer)
@@ -166,24 +168,16 @@ class Tally:
         """Adds the rows that are missing. Most chunks add bytes and nothing else."""
         done = len(self._rows) // _ROW
         row = self._rows[-_ROW:].tolist() or [0] * _ROW
-        kinds, start, by_bytes = log.kinds, log.start(done), method.tokenizer is None
-        for at, end in enumerate(log.ends[done:chunks], done):
-            if by_bytes and kinds[at] in TEXT_ONLY:
-                row[0] += end - start
-                row[1] += 1
-            else:
-                _add(row, method.chunk(log, at))
+        for at in range(done, chunks):
+            part = method.chunk(log, at)
+            row[0] += part.size
+            row[1] += part.blocks
+            for first, count in ((2, part.counted), (5, part.media)):
+                if count is not NOTHING:
+                    row[first] += count.tokens
+                    row[first + 1] += count.low
+                    row[first + 2] += count.high
             self._rows.extend(row)
-            start = end
-
-
-def _add(row: list[int], part: Part) -> None:
-    row[0] += part.size
-    row[1] += part.blocks
-    for first, count in ((2, part.counted), (5, part.media)):
-        row[first] += count.tokens
-        row[first + 1] += count.low
-        row[first + 2] += count.high
 
 
 _tallies: WeakKeyDictionary[ChunkLog, dict[object, Tally]] = WeakKeyDictionary()

@@ -253,12 +253,12 @@ class Engine:
         return whole(body, status=status, headers=about)
 
 
-def _long(prompt: Prompt) -> int | None:
-    """How many tokens the prompt is billed as, where that may be more than the model takes; None
+def _long(prompt: Prompt) -> int:
+    """How many tokens the prompt is billed as, where that may be more than the model takes; 0
     where it cannot be: no token is shorter than a byte."""
     window = prompt.facts.profile.context_tokens
-    if window is None or prompt.rendered.size < window.value:
-        return None
+    if window is None or len(prompt.body) < min(window.published):
+        return 0
     return count(prompt.rendered, prompt.facts.profile)
 
 

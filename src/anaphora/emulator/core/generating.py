@@ -58,8 +58,10 @@ class Generator:
             ended=began + _pieces(said, stream) * latency.pace,
             scope=workspace,
         )
-        counted = [tokens_of(one, prompt.facts.profile) for one in (said, *more)]
-        output, reasoning = (sum(column) for column in zip(*counted, strict=True))
+        output, reasoning = tokens_of(said, prompt.facts.profile)
+        for one in more:
+            spoken, thought = tokens_of(one, prompt.facts.profile)
+            output, reasoning = output + spoken, reasoning + thought
         usage = bill.usage(route.wire, output, _counted(route.wire, said, reasoning))
         reply = Reply(
             id=self._ids.reply(route.wire),
@@ -75,7 +77,9 @@ class Generator:
         extras = self._extras(asked, route, workspace, prompt, reply, sent, more)
         reply = msgspec.structs.replace(reply, extras=extras)
         entry.stream, entry.output, entry.reply_id = stream, output, reply.id
-        entry.called = Called(sent=sent, outcome=bill.outcome, facts=prompt.facts)
+        entry.called = Called(
+            sent=sent, outcome=bill.outcome, facts=prompt.facts, size=len(prompt.body)
+        )
         if route.wire == "openai_responses" and prompt.call.params.store is not False:
             self._prompts.responses.keep(workspace, prompt.items, reply, route.codec)
         return self._spoken(asked, route, reply, stream, latency)

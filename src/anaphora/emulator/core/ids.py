@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .replies.dice import Dice
+from .replies.dice import name_of
 
 _REPLIES = {
     "anthropic": "msg_01",
@@ -29,4 +29,4 @@ class Ids:
 
     def _next(self) -> str:
         self._count += 1
-        return Dice(self._seed, b"%d" % self._count).name(22)
+        return name_of(22, self._seed, b"%d" % self._count)

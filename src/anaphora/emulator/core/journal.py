@@ -33,6 +33,8 @@ class Called(msgspec.Struct, eq=False, kw_only=True):
     sent: Sent
     outcome: Outcome
     facts: Facts
+    size: int
+    """The bytes of its prompt."""
 
 
 class Entry(msgspec.Struct, eq=False, kw_only=True):
@@ -77,7 +79,7 @@ class Journal:
     def add(self, entry: Entry) -> None:
         self._entries.append(entry)
         if entry.called is not None:
-            self._kept += entry.called.sent.rendered.size
+            self._kept += entry.called.size
             self._by_reply[entry.workspace, entry.reply_id] = entry
         while len(self._entries) > self._most:
             self._forget(self._entries.popleft())
@@ -122,7 +124,7 @@ class Journal:
 
     def _forget(self, entry: Entry) -> None:
         if entry.called is not None:
-            self._kept -= entry.called.sent.rendered.size
+            self._kept -= entry.called.size
             self._by_reply.pop((entry.workspace, entry.reply_id), None)
             entry.called = None
 

@@ -14,13 +14,22 @@ _LETTERS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _AS_LETTERS = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256))
 
 
+def name_of(length: int, *seeds: bytes) -> str:
+    """Letters and digits, as ids have them: the first that such dice would give."""
+    return _seeded(seeds).digest(length).translate(_AS_LETTERS).decode()
+
+
+def _seeded(seeds: tuple[bytes, ...]) -> blake3:
+    return blake3(b"".join([b"%d:%b" % (len(seed), seed) for seed in seeds]))
+
+
 class Dice:
     """A row of numbers, as long as anybody asks."""
 
     __slots__ = ("_at", "_bytes", "_state")
 
     def __init__(self, *seeds: bytes) -> None:
-        self._state = blake3(b"".join([b"%d:%b" % (len(seed), seed) for seed in seeds]))
+        self._state = _seeded(seeds)
         self._bytes = b""
         self._at = 0
 
