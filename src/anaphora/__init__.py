@@ -2,7 +2,8 @@
 
     Call ──render──▶ Rendered ──plan──▶ Plan ──assemble──▶ Request
 
-The nouns (messages, prompts, calls) are here; the verbs live where they belong:
+The nouns (messages, prompts, calls) are here, and the client that sends them; the other verbs live
+where they belong:
 
     anaphora.wire.anthropic   render, assemble, read_reply
     anaphora.cache            plan, fingerprint
@@ -61,17 +62,23 @@ from .values import (
 )
 
 if TYPE_CHECKING:
+    from .client.answered import Answered
+    from .client.client import Client
     from .client.dispatch import dispatch, dispatch_all
+    from .client.session import PrefixWarning, Preview, Session
+    from .client.sync import SyncClient
     from .prompt.tools import ToolRegistry
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answered",
     "Audio",
     "BlockMark",
     "Bytes",
     "CachePolicy",
     "Call",
+    "Client",
     "Compaction",
     "ContextFingerprint",
     "Continuation",
@@ -85,6 +92,8 @@ __all__ = [
     "OutputSchema",
     "Params",
     "PartMark",
+    "PrefixWarning",
+    "Preview",
     "PromptBlock",
     "PromptCachePlan",
     "PromptIR",
@@ -95,6 +104,8 @@ __all__ = [
     "ResponsesOptions",
     "Segment",
     "SegmentRole",
+    "Session",
+    "SyncClient",
     "Text",
     "Thinking",
     "Tool",
@@ -115,6 +126,12 @@ __all__ = [
 
 #: What is loaded only when it is asked for, to keep `import anaphora` light.
 _LATE = {
+    "Answered": "anaphora.client.answered",
+    "Client": "anaphora.client.client",
+    "PrefixWarning": "anaphora.client.session",
+    "Preview": "anaphora.client.session",
+    "Session": "anaphora.client.session",
+    "SyncClient": "anaphora.client.sync",
     "ToolRegistry": "anaphora.prompt.tools",
     "dispatch": "anaphora.client.dispatch",
     "dispatch_all": "anaphora.client.dispatch",

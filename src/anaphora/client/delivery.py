@@ -237,14 +237,14 @@ class Delivery:
     ) -> Delivered:
         now = self._now()
         self._stops[at].endpoint.breaker.succeeded(now)
-        named = request_id(answer.headers)
+        named, sent_at = request_id(answer.headers), self._sent_at
         self._note(at, now, None, named)
         self.delivered = Delivered(
             stop=at,
             prepared=prepared,
             reply=reply,
             raw_hash=raw,
-            at=self._sent_at,
+            at=sent_at,
             first=first,
             request_id=named,
         )
