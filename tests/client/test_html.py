@@ -171,7 +171,7 @@ def test_a_verdict_shows_its_figures_and_the_change() -> None:
 
 
 def test_an_answer_shows_both_and_how_often_it_was_sent() -> None:
-    text = Seen(answered_html(answered_saying("said"))).text
+    text = Seen(answered_saying("said")._repr_html_()).text
     assert "said · 1.23 s · 2 attempts · $0.5" in text
     assert text.count("said: said: said") == 1, "a notice of the reply's is told once"
     assert "planned: said" in text

@@ -54,3 +54,9 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def __repr__(self) -> str:
         said = self.verdict or "no verdict"
         return f"<Answered by {self.reply.model}, {self.reply.stop}: {said}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from .html import answered_html  # only where somebody looks
+
+        return answered_html(self)

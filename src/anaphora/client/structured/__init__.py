@@ -32,9 +32,8 @@ T = TypeVar("T")
 
 #: What OpenAI takes as the name of a schema, and all take as that of a tool.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_FENCE = re.compile(
-    r"^[ \t]*```json[ \t]*\r?\n(.*?)^[ \t]*```[ \t]*\r?$", re.MULTILINE | re.DOTALL | re.IGNORECASE
-)
+_OPENS = re.compile(r"^[ \t]*```json[ \t]*\r?\n", re.MULTILINE | re.IGNORECASE)
+_CLOSES = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
 _TOOL = "Gives the answer. Call this exactly once, with the whole answer."
 
 
@@ -173,8 +172,9 @@ def _json_in(text: str) -> str:
     try:
         canonical.loads(text)
     except InvalidJson:
-        fences = _FENCE.findall(text)
-        return str(fences[0]) if len(fences) == 1 else text
+        opened = list(_OPENS.finditer(text))
+        closed = _CLOSES.search(text, opened[0].end()) if len(opened) == 1 else None
+        return text if closed is None else text[opened[0].end() : closed.start()]
     return text
 
 
