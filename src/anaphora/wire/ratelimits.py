@@ -80,19 +80,24 @@ _SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
 _FIELD = re.compile(r"\b(r|t|limit|remaining|reset)=(\d+)")
 
 
-def read_limits(headers: Mapping[str, str], now: float | None = None) -> list[Left]:
-    """Every limit that the headers tell of. Names are lowercase; `now`, in seconds since 1970, is
-    for moments in them."""
+def read_limits(
+    headers: Mapping[str, str], now: float | None = None, *, at_most: float = 1.0
+) -> list[Left]:
+    """Every limit that the headers tell of, or those of which at most such a share is left. Names
+    are lowercase; `now`, in seconds since 1970, is for moments in them."""
     found: list[Left] = []
     anthropic = "anthropic-ratelimit-requests-remaining" in headers
     for what, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
         said = headers.get(remaining)
         if said is None:
             continue
-        left = _amount(said)
-        if left is not None:
-            until = seconds_until(headers.get(reset), now)
-            found.append(Left(what, left, _amount(headers.get(limit)), until, gradual))
+        left = float(said) if said.isdecimal() else _amount(said)
+        if left is None:
+            continue
+        said = headers.get(limit)
+        most = float(said) if said is not None and said.isdecimal() else _amount(said)
+        if most is None or left <= most * at_most:
+            found.append(Left(what, left, most, seconds_until(headers.get(reset), now), gradual))
     if (field := headers.get("ratelimit")) is not None:
         found += _of_field(field, headers.get("ratelimit-policy", ""))
     return found
@@ -145,7 +150,7 @@ def _amount(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        number = float(text if text.isdigit() else text.partition(",")[0].partition(";")[0])
+        number = float(text.partition(",")[0].partition(";")[0])
     except ValueError:
         return None
     return number if 0 <= number < float("inf") else None

@@ -113,10 +113,10 @@ class Passing:
         traceback: TracebackType | None,
     ) -> None:
         held, door = self._held, self._door
-        if held is None:
+        if held is None or (held.state == "over" and error is None):
             return
         at = door.clock()
-        if error is not None and isinstance(error, AnaphoraError):
+        if isinstance(error, AnaphoraError):
             if isinstance(error, Transport) and error.phase == "connect":
                 door.limiter.cancel(held, at)
             elif self._lane.refused(error, at):

@@ -14,6 +14,9 @@ from .reservation import Reservation
 from .scope import Scope
 from .stated import Stated
 
+#: A limit of which a larger share is left holds nobody back until the next answer tells.
+_SCARCE = 0.5
+
 
 class Lane:
     """Calls of a lane start in the order in which they came."""
@@ -62,11 +65,11 @@ class Lane:
     def heard(self, headers: Mapping[str, str], at: float, now: float) -> bool:
         """Learns from an answer; whether there was anything to learn. `now` is the time in seconds
         since 1970, for headers that name a moment."""
-        found = read_limits(headers, now)
-        if not found:
+        scarce = read_limits(headers, now, at_most=_SCARCE)
+        if not scarce and not (self.stated and read_limits(headers, now)):
             return False
         self.stated = [
-            (left.what, Stated(left, left.reset, at)) for left in found if left.reset is not None
+            (left.what, Stated(left, left.reset, at)) for left in scarce if left.reset is not None
         ]
         return True
 
@@ -79,7 +82,8 @@ class Lane:
 
     def counted(self, usage: Usage) -> int | None:
         """The tokens of a prompt, as the provider counts them; None when it did not say."""
-        known = usage.input
-        if known is None or self.counts_reads:
-            return known
-        return known - (usage.read or 0)
+        uncached, read, written = usage.uncached, usage.read, usage.written
+        if uncached is None and read is None and written is None:
+            return None
+        counted = (uncached or 0) + (sum(written.values()) if written else 0)
+        return counted + (read or 0) if self.counts_reads else counted

@@ -122,6 +122,9 @@ class Limiter:
         counts from its start on, as long as that is not a minute ago."""
         if held.state != "started":
             return
+        if self._shared is None and held.lane.own is None:
+            held.state = "over"
+            return
         billed = held.lane.counted(usage) if usage is not None else None
         self._end(held, at, held.requests, held.tokens if billed is None else billed)
 

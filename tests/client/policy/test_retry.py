@@ -1,0 +1,280 @@
+"""When a call is sent again: the policy driven by hand, without a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora import errors
+from anaphora.client.config.values import Retry
+from anaphora.client.retry import Failed, Try, Wait, attempts
+from anaphora.errors import AnaphoraError
+
+BUSY = errors.Overloaded("busy", status=503)
+CAPPED = errors.QuotaExhausted("cap", status=429, retry_after=1.0)
+PLAIN = Retry(max_attempts=3, first_wait=1.0, longest_wait=10.0)
+
+#: Every error that a hop may end with: whether the same hop is tried again, and the next one.
+KINDS: list[tuple[AnaphoraError, bool, bool]] = [
+    (errors.RateLimited("x"), True, True),
+    (errors.Overloaded("x"), True, True),
+    (errors.Transport("x", phase="send"), True, True),
+    (errors.QuotaExhausted("x"), False, True),
+    (errors.Throttled("x", wait=1.0), False, True),
+    (errors.Unavailable("x", wait=1.0), False, True),
+    (errors.Unauthenticated("x"), False, True),
+    (errors.Forbidden("x"), False, True),
+    (errors.NotFound("x"), False, True),
+    (errors.InvalidRequest("x"), False, False),
+    (errors.RequestRejected("x"), False, False),
+    (errors.ContextOverflow("x"), False, False),
+    (errors.ContentRefused("x"), False, False),
+    (errors.TooLarge("x"), False, False),
+    (errors.Parse("x"), False, False),
+    (errors.PrefixBroken("x", offset=0, label="", path=""), False, False),
+    (errors.Timeout(1), False, False),
+]
+
+
+class Run:
+    """One call, driven to its end: what was done when, on a clock that only waits move."""
+
+    def __init__(
+        self,
+        retries: Sequence[Retry],
+        outcome: Callable[[int], AnaphoraError],
+        *,
+        deadline: float | None = None,
+        draw: Callable[[], float] = lambda: 0.5,
+        heard: bool = False,
+        took: float = 0.0,
+    ) -> None:
+        self.at = 100.0
+        self.steps: list[Try | Wait] = []
+        policy = attempts(retries, deadline=deadline, draw=draw)
+        try:
+            step = next(policy)
+            while True:
+                self.steps.append(step)
+                if isinstance(step, Wait):
+                    self.at += step.seconds
+                    step = policy.send(None)
+                else:
+                    self.at += took
+                    step = policy.send(Failed(outcome(step.hop), self.at, heard))
+        except StopIteration as end:
+            self.error: AnaphoraError = end.value
+
+    @property
+    def hops(self) -> list[int]:
+        return [step.hop for step in self.steps if isinstance(step, Try)]
+
+    @property
+    def waits(self) -> list[float]:
+        return [step.seconds for step in self.steps if isinstance(step, Wait)]
+
+
+@pytest.mark.parametrize(
+    "error, again, elsewhere", KINDS, ids=[type(error).__name__ for error, _, _ in KINDS]
+)
+def test_what_is_sent_again_and_where(error: AnaphoraError, again: bool, elsewhere: bool) -> None:
+    run = Run([PLAIN, PLAIN], lambda _: error)
+    here = 3 if again else 1
+    assert run.hops == [0] * here + ([1] * here if elsewhere else [])
+    assert run.error is error
+
+
+def test_every_kind_of_upstream_error_is_in_the_table() -> None:
+    told = {type(error) for error, _, _ in KINDS}
+    every = {
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.Upstream)
+    }
+    assert every - told == {errors.Upstream}
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_max_attempts_is_meant_literally_for_each_hop(most: int) -> None:
+    run = Run([Retry(max_attempts=most), Retry(max_attempts=most + 1)], lambda _: BUSY)
+    assert run.hops == [0] * most + [1] * (most + 1)
+
+
+def test_ceilings_double_up_to_the_longest_wait_and_begin_anew_at_the_next_hop() -> None:
+    retry = Retry(max_attempts=6, first_wait=1.0, longest_wait=5.0)
+    run = Run([retry, retry], lambda _: BUSY, draw=lambda: 0.5)
+    assert run.waits == [0.5, 1.0, 2.0, 2.5, 2.5] * 2
+
+
+def test_many_attempts_do_not_overflow() -> None:
+    run = Run([Retry(max_attempts=3000, first_wait=1.0, longest_wait=5.0)], lambda _: BUSY)
+    assert len(run.hops) == 3000
+    assert max(run.waits) == 2.5
+
+
+@given(draws=st.lists(st.floats(0, 1, exclude_max=True), min_size=9, max_size=9))
+def test_jitter_is_full(draws: list[float]) -> None:
+    numbers = iter(draws)
+    retry = Retry(max_attempts=10, first_wait=0.5, longest_wait=30.0)
+    run = Run([retry], lambda _: BUSY, draw=lambda: next(numbers))
+    expected = [draw * min(30.0, 0.5 * 2**n) for n, draw in enumerate(draws)]
+    assert run.waits == [wait for wait in expected if wait]
+
+
+@pytest.mark.parametrize("asked", [0.25, 7.0, 45.8379, 300.0])
+def test_what_the_provider_asks_for_is_obeyed_exactly(asked: float) -> None:
+    run = Run([PLAIN], lambda _: errors.RateLimited("slow", retry_after=asked), deadline=5000.0)
+    assert run.waits == [asked, asked]
+
+
+def test_a_wait_of_nothing_is_none() -> None:
+    run = Run([PLAIN], lambda _: errors.RateLimited("slow", retry_after=0.0))
+    assert run.steps == [Try(0)] * 3
+
+
+@pytest.mark.parametrize(
+    "deadline, hops",
+    [
+        (200.0, [0, 0, 0, 1]),
+        (140.0, [0, 0, 1]),  # 100 + 30 is in time, 130 + 30 is not
+        (130.0, [0, 1]),  # what ends at the deadline leaves no time to send
+        (101.0, [0, 1]),
+        (100.0, [0]),
+    ],
+)
+def test_no_wait_reaches_the_deadline_and_the_next_hop_is_tried_at_once(
+    deadline: float, hops: list[int]
+) -> None:
+    slow = errors.RateLimited("slow", retry_after=30.0)
+    denied = errors.Forbidden("no")
+    run = Run([PLAIN, PLAIN], lambda hop: denied if hop else slow, deadline=deadline)
+    assert run.hops == hops
+    assert run.error is slow
+
+
+def test_nothing_is_sent_after_an_event_reached_the_caller() -> None:
+    run = Run([PLAIN, PLAIN], lambda _: BUSY, heard=True)
+    assert run.steps == [Try(0)]
+    assert run.error is BUSY
+
+
+def test_a_spend_cap_is_not_tried_again_even_when_the_provider_says_so() -> None:
+    capped = errors.QuotaExhausted("cap", retry_after=1.0)
+    capped.retryable = True
+    assert Run([PLAIN], lambda _: capped).steps == [Try(0)]
+
+
+@pytest.mark.parametrize(
+    "kind, said, hops",
+    [
+        (errors.Overloaded, False, [0, 1]),
+        (errors.RequestRejected, True, [0, 0, 0]),
+        (errors.Unauthenticated, True, [0, 0, 0, 1, 1, 1]),
+    ],
+)
+def test_an_error_s_own_word_on_sending_again_holds(
+    kind: type[errors.Upstream], said: bool, hops: list[int]
+) -> None:
+    def outcome(_: int) -> AnaphoraError:
+        error = kind("x")
+        error.retryable = said
+        return error
+
+    assert Run([PLAIN, PLAIN], outcome).hops == hops
+
+
+@pytest.mark.parametrize(
+    "first, second, raised",
+    [
+        (errors.Overloaded("a"), errors.Unauthenticated("b"), "a"),
+        (errors.Overloaded("a"), errors.ContextOverflow("b"), "a"),
+        (errors.Unavailable("a", wait=3.0), errors.Overloaded("b"), "a"),
+        (errors.Overloaded("a"), errors.Timeout(5), "timeout after 5 ms"),
+    ],
+)
+def test_the_first_hop_s_error_is_raised_but_for_the_call_s_own_end(
+    first: AnaphoraError, second: AnaphoraError, raised: str
+) -> None:
+    run = Run([PLAIN, PLAIN], lambda hop: second if hop else first)
+    assert str(run.error) == raised
+
+
+def test_the_last_of_the_first_hop_s_errors_is_the_one() -> None:
+    numbers = iter(range(10))
+    run = Run([PLAIN, PLAIN], lambda _: errors.Overloaded(str(next(numbers))))
+    assert str(run.error) == "2"
+
+
+def test_a_success_closes_it() -> None:
+    policy = attempts([PLAIN], deadline=None, draw=lambda: 0.5)
+    assert next(policy) == Try(0)
+    policy.close()
+    with pytest.raises(StopIteration):
+        next(policy)
+
+
+def test_misuse_is_told() -> None:
+    with pytest.raises(ValueError, match="at least one hop"):
+        next(attempts([], deadline=None, draw=lambda: 0.5))
+    policy = attempts([PLAIN], deadline=None, draw=lambda: 0.5)
+    next(policy)
+    with pytest.raises(TypeError, match="answered with Failed"):
+        policy.send(None)
+
+
+hops = st.lists(
+    st.builds(
+        Retry,
+        max_attempts=st.integers(1, 4),
+        first_wait=st.floats(0.1, 5),
+        longest_wait=st.floats(0.1, 20),
+    ),
+    min_size=1,
+    max_size=3,
+)
+outcomes = st.lists(
+    st.one_of(
+        st.sampled_from([error for error, _, _ in KINDS]),
+        st.builds(lambda s: errors.RateLimited("r", retry_after=s), st.floats(0, 90)),
+    ),
+    min_size=12,
+    max_size=12,
+)
+
+
+@given(
+    retries=hops,
+    outcomes=outcomes,
+    deadline=st.none() | st.floats(100, 250),
+    took=st.floats(0, 20),
+    draw=st.floats(0, 1, exclude_max=True),
+)
+def test_laws(
+    retries: list[Retry],
+    outcomes: list[AnaphoraError],
+    deadline: float | None,
+    took: float,
+    draw: float,
+) -> None:
+    coming = iter(outcomes)
+    run = Run(retries, lambda _: next(coming), deadline=deadline, took=took, draw=lambda: draw)
+    assert run.hops == sorted(run.hops)
+    for hop, retry in enumerate(retries):
+        assert run.hops.count(hop) <= retry.max_attempts
+    assert run.error in outcomes[: len(run.hops)]
+    # A wait is followed by a try of the same hop, and is never the end.
+    for step, after in zip(run.steps, [*run.steps[1:], None], strict=True):
+        assert not isinstance(step, Wait) or after == Try(step.hop)
+    at, sent = 100.0, 0
+    for step in run.steps:
+        if isinstance(step, Wait):
+            asked = getattr(outcomes[sent - 1], "retry_after", None)
+            longest = retries[step.hop].longest_wait
+            assert step.seconds == asked if asked is not None else step.seconds < longest
+            at += step.seconds
+            assert deadline is None or at < deadline
+        else:
+            at, sent = at + took, sent + 1
