@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 from support.records import ANSWERED, BARE, FAILED, FULL, LOST
 
+from anaphora.cache.verdict import Verdict
 from anaphora.client.observe import Metrics
 from anaphora.client.record import BlockShare, Record
 from anaphora.values import Usage
@@ -91,6 +92,14 @@ def test_what_nobody_reported_has_no_series() -> None:
     assert series(registry, "anaphora_tokens_total") == {}
     assert series(registry, "anaphora_dollars_total") == {}
     assert series(registry, "anaphora_unpriced_calls_total") == {("local", "qwen3:8b"): 1}
+
+
+def test_a_hit_lost_nothing_to_no_cause() -> None:
+    hit = Verdict(result="hit", left=700, billed=700, dollars=Decimal(0))
+    registry = counted(msgspec.structs.replace(FULL, verdict=hit))
+    assert series(registry, "anaphora_verdicts_total") == {("hit", "none"): 1}
+    assert series(registry, "anaphora_lost_tokens_total") == {}
+    assert series(registry, "anaphora_lost_dollars_total") == {}
 
 
 def test_a_write_that_was_not_read_yet_does_not_turn_a_counter_back() -> None:

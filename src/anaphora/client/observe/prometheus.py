@@ -143,8 +143,8 @@ class _Families:
         self.verdicts(verdict.result, cause).inc()
         if verdict.lost:
             self.lost(cause).inc(verdict.lost)
-        if verdict.dollars is not None:
-            self.lost_dollars(cause).inc(max(0.0, float(verdict.dollars)))
+            if verdict.dollars is not None:
+                self.lost_dollars(cause).inc(max(0.0, float(verdict.dollars)))
 
 
 def _register(families: list[Counter | Histogram], registry: CollectorRegistry) -> None:
