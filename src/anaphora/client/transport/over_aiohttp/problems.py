@@ -1,0 +1,78 @@
+"""What aiohttp raises, in our words: how far the request came, and why no further."""
+
+from __future__ import annotations
+
+import ssl
+
+import aiohttp
+from aiohttp.http_exceptions import LineTooLong
+
+from anaphora.client.config.values import Timeouts
+from anaphora.errors import Phase, Transport
+
+
+class Lost(aiohttp.ServerDisconnectedError):
+    """The connection is gone before an answer came; aiohttp may send GET and DELETE again."""
+
+    def __init__(self, phase: Phase, what: str) -> None:
+        super().__init__(what)
+        self.phase: Phase = phase
+        self.what = what
+
+
+def before_answer(problem: Exception, timeouts: Timeouts) -> tuple[Phase, str]:
+    """How far a request came that got no answer, and why."""
+    match problem:
+        case Lost():
+            return problem.phase, problem.what
+        case aiohttp.ConnectionTimeoutError():
+            return "connect", f"no connection within {timeouts.connect:g} s"
+        case aiohttp.SocketTimeoutError():
+            return "first_byte", f"no answer came for {timeouts.first_byte:g} s"
+        case TimeoutError():
+            return "send", f"nothing more of the request was taken for {timeouts.idle:g} s"
+        case aiohttp.ClientHttpProxyError():
+            return "connect", f"the proxy refused with status {problem.status}"
+        case aiohttp.ClientConnectorDNSError():
+            return "connect", "the name does not resolve"
+        case aiohttp.ClientConnectorCertificateError():
+            return "connect", f"the certificate is not trusted ({reason(problem)})"
+        case aiohttp.ClientConnectorSSLError():
+            return "connect", f"TLS failed ({reason(problem)})"
+        case aiohttp.ClientResponseError():
+            too_large = _is_caused_by(problem, LineTooLong)
+            what = "the answer's headers are too large" if too_large else "the answer is not HTTP"
+            return "first_byte", what
+        case _:
+            return "connect", f"cannot connect ({reason(problem)})"
+
+
+def reason(problem: BaseException) -> str:
+    """A cause in words that carry nothing of what was sent or received."""
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, aiohttp.ClientConnectorCertificateError):
+            cause = cause.certificate_error
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return cause.verify_message
+        if isinstance(cause, ssl.SSLError) and cause.reason:
+            return cause.reason.lower().replace("_", " ")
+        if isinstance(cause, OSError) and cause.errno and cause.strerror:
+            return cause.strerror.lower()
+        if isinstance(cause, aiohttp.ServerDisconnectedError):
+            return "the server hung up"
+        problem, cause = cause, cause.__cause__
+    return type(problem).__name__
+
+
+def final(message: str, phase: Phase) -> Transport:
+    """An error after which sending again does not help."""
+    error = Transport(message, phase=phase)
+    error.retryable = False
+    return error
+
+
+def _is_caused_by(problem: BaseException | None, kind: type[BaseException]) -> bool:
+    while problem is not None and not isinstance(problem, kind):
+        problem = problem.__cause__
+    return problem is not None
