@@ -3,18 +3,39 @@ other."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptIR
-from anaphora.values import Message, Notice, Reply, StopReason, Usage
+from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
 
 from . import hashing
 from .values import LlmMessage, LlmRequest, TokenUsage
 
 #: Why an answer ended, in the words of `StreamChunk.finish_reason`.
 _FINISH: dict[StopReason, str] = {"end": "stop", "stop_sequence": "stop", "length": "max_tokens"}
+
+
+#: Where a call's parameters stand in a request.
+_PLACES = {
+    "params.max_tokens": "max_tokens",
+    "params.output.schema": "json_schema",
+    "params.temperature": "temperature",
+}
+
+
+@contextmanager
+def own_places() -> Iterator[None]:
+    """What a wire refuses to say is named by the request's field: the one that the caller knows."""
+    try:
+        yield
+    except InvalidRequest as problem:
+        if problem.path not in _PLACES:
+            raise
+        raise type(problem)(problem.reason, path=_PLACES[problem.path]) from None
 
 
 def call_of(request: LlmRequest) -> tuple[Call, Structured[Any] | None, tuple[Notice, ...]]:
@@ -36,6 +57,12 @@ def call_of(request: LlmRequest) -> tuple[Call, Structured[Any] | None, tuple[No
     prompt = PromptIR.chat(map(_message, request.messages), system=request.system)
     call = Call(ir=prompt, model=request.model, params=params)
     return call if form is None else form.ask(call), form, _notices(request.messages)
+
+
+def text_of(reply: Reply) -> str:
+    """All that the model said, its words for declining included."""
+    said = (part.text for part in reply.message.parts if isinstance(part, Text | Refusal))
+    return "".join(said)
 
 
 def finish_reason(reply: Reply) -> str:

@@ -1,0 +1,386 @@
+"""SPEC E1, E2 and E4 over the client: every wire in the small shape, against real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import pytest
+from blake3 import blake3
+from support.served import served
+
+from anaphora import emulator, errors
+from anaphora.client.adapter import ClientAdapter, LlmMessage, LlmRequest, StreamChunk, TokenUsage
+from anaphora.client.client import Client
+from anaphora.emulator import Options
+from anaphora.emulator.core.replies.script import Script
+
+T = TypeVar("T")
+
+KEY = "key-canary-51c7"
+MODELS = {
+    "anthropic": "claude-sonnet-4-5",
+    "openai_chat": "gpt-5-mini",
+    "openai_responses": "gpt-5-mini",
+    "gemini": "gemini-2.5-flash",
+    "ollama": "llama3.2",
+}
+SCRIPT = """
+replies:
+  - match: {text: think}
+    reply: {thinking: Hm., text: Two words.}
+  - match: {text: short}
+    reply: {text: Cut, stop: length}
+  - match: {text: refuse}
+    reply: {refusal: No.}
+  - match: {text: wrong}
+    reply: {text: '{"name":"canary-7f3a","age":"old"}'}
+  - match: {text: fenced}
+    reply: {text: "Here:\\n```json\\n{\\"name\\":\\"Ada\\",\\"age\\":36}\\n```"}
+  - match: {text: greet}
+    reply: {text: Good morning to you.}
+"""
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> Any:
+    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+        yield running.url
+
+
+def request(text: str, wire: str = "anthropic", **changes: Any) -> LlmRequest:
+    fields: dict[str, Any] = {
+        "model": MODELS[wire],
+        "system": "Be kind.",
+        "messages": (LlmMessage("user", text),),
+        "temperature": 1.0,
+        "max_tokens": 500,
+        "timeout_ms": 20_000,
+    }
+    return LlmRequest(**{**fields, **changes})
+
+
+def over(
+    url: str,
+    use: Callable[[ClientAdapter], Awaitable[T]],
+    wire: str = "anthropic",
+    fault: str | None = None,
+) -> T:
+    """What comes of an adapter over a client of one provider; no task of theirs is left."""
+    provider = {
+        "wire": wire,
+        "base_url": url,
+        "key": {"env": "KEY"},
+        "headers": {"x-emulator-fault": fault} if fault else {},
+        "retry": {"max_attempts": 1},
+    }
+
+    async def main() -> T:
+        config = {"providers": {"one": provider}}
+        async with Client.from_config(config, environ={"KEY": KEY}) as client:
+            found = await use(ClientAdapter(client, "one", "tested"))
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            return found
+
+    return asyncio.run(main())
+
+
+async def gathered(adapter: ClientAdapter, asked: LlmRequest) -> list[StreamChunk]:
+    return [chunk async for chunk in adapter.stream(asked)]
+
+
+# ── E1: complete and stream ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("wire", MODELS)
+def test_e1_every_wire_completes(url: str, wire: str) -> None:
+    asked = request("greet me", wire)
+    response = over(url, lambda adapter: adapter.complete(asked), wire)
+    assert response.text == "Good morning to you."
+    assert response.parsed_json is None
+    assert response.model.startswith(MODELS[wire])
+    assert response.usage is not None
+    assert response.usage.prompt_tokens > 0
+    assert response.usage.completion_tokens > 0
+    assert len(response.raw_hash) == 64
+
+
+@pytest.mark.parametrize("wire", MODELS)
+def test_e1_every_wire_streams(url: str, wire: str) -> None:
+    chunks = over(url, lambda adapter: gathered(adapter, request("greet me", wire)), wire)
+    assert "".join(chunk.delta for chunk in chunks) == "Good morning to you."
+    assert len(chunks) > 2, "in pieces, as they came"
+    assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
+
+
+@pytest.mark.parametrize(
+    "text, said, reason",
+    [
+        ("think first", "Two words.", "stop"),
+        ("be short", "Cut", "max_tokens"),
+        ("refuse", "No.", "refusal"),
+    ],
+)
+def test_e1_a_stream_is_the_text_and_why_it_ended(
+    url: str, text: str, said: str, reason: str
+) -> None:
+    """Thinking is no text."""
+    chunks = over(url, lambda adapter: gathered(adapter, request(text)))
+    assert "".join(chunk.delta for chunk in chunks) == said
+    assert chunks[-1].finish_reason == reason
+
+
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])
+def test_e1_words_of_declining_are_text(url: str, wire: str) -> None:
+    """Where they have a part of their own."""
+
+    async def both(adapter: ClientAdapter) -> list[str]:
+        asked = request("refuse", wire)
+        chunks = await gathered(adapter, asked)
+        return [(await adapter.complete(asked)).text, "".join(chunk.delta for chunk in chunks)]
+
+    assert over(url, both, wire) == ["No.", "No."]
+
+
+def test_e1_who_stops_reading_leaves_nothing_behind(url: str) -> None:
+    async def first(adapter: ClientAdapter) -> StreamChunk:
+        async with aclosing(adapter.stream(request("greet me"))) as chunks:
+            return await anext(chunks)
+
+    assert over(url, first, fault="slow-drip; seconds=0.1").delta
+
+
+@pytest.mark.parametrize("name", ["", "Claude", "1st", "a b", "é", "a\n"])
+def test_e1_an_id_is_lower_case(name: str) -> None:
+    async def main() -> None:
+        config = {"providers": {"one": {"wire": "ollama"}}}
+        async with Client.from_config(config, environ={}) as client:
+            with pytest.raises(errors.InvalidRequest, match="adapter_id"):
+                ClientAdapter(client, "one", name)
+            assert ClientAdapter(client, "one", "claude-1.a_b").adapter_id == "claude-1.a_b"
+
+    asyncio.run(main())
+
+
+# ── E2: what is sent and what comes back ─────────────────────────────────────────────────────────
+
+ANSWER = json.dumps(
+    {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-that-answered",
+        "content": [{"type": "text", "text": '{"name":"Ada","age":36}'}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 7,
+            "cache_read_input_tokens": 20,
+            "cache_creation_input_tokens": 5,
+            "output_tokens": 3,
+        },
+    },
+    indent=1,
+).encode()
+
+
+def test_e2_the_response_tells_what_really_came() -> None:
+    """The raw hash is of the provider's own bytes, white space and all."""
+    with served(ANSWER, "application/json") as url:
+        response = over(url, lambda adapter: adapter.complete(request("who?", json_schema=PERSON)))
+    assert response.raw_hash == blake3(ANSWER).hexdigest()
+    assert response.model == "claude-that-answered"
+    assert response.usage == TokenUsage(32, 3)
+    assert response.text == '{"name":"Ada","age":36}'
+    assert response.parsed_json == {"name": "Ada", "age": 36}
+
+
+def test_e2_counts_that_nobody_told_are_none() -> None:
+    body = json.loads(ANSWER)
+    body["usage"] = {"output_tokens": 3}
+    with served(json.dumps(body).encode(), "application/json") as url:
+        assert over(url, lambda adapter: adapter.complete(request("who?"))).usage is None
+
+
+def test_e2_everything_that_a_request_says_is_sent() -> None:
+    seen: list[tuple[str, str, bytes]] = []
+    asked = request(
+        "First.",
+        messages=(
+            LlmMessage("user", "First."),
+            LlmMessage("assistant", "Second."),
+            LlmMessage("tool", "42"),
+        ),
+        temperature=0.7000000000001,
+        max_tokens=123,
+        json_schema=PERSON,
+    )
+    with served(ANSWER, "application/json", seen=seen) as url:
+        over(url, lambda adapter: adapter.complete(asked))
+    body = json.loads(seen[0][2])
+    assert body["model"] == MODELS["anthropic"]
+    assert [block["text"] for block in body["system"]] == ["Be kind."]
+    assert (body["temperature"], body["max_tokens"]) == (0.7, 123)
+    assert body["output_config"]["format"]["schema"] == PERSON
+    said = [(m["role"], [b["text"] for b in m["content"]]) for m in body["messages"]]
+    # A tool's message names no call, so it is what somebody else than the model says.
+    assert said == [("user", ["First."]), ("assistant", ["Second."]), ("user", ["42"])]
+
+
+@pytest.mark.parametrize("wire", MODELS)
+def test_e2_an_answer_with_a_schema_is_parsed_on_every_wire(url: str, wire: str) -> None:
+    """The emulator keeps to the schema, as the providers do."""
+    asked = request("who is it?", wire, json_schema=PERSON)
+    response = over(url, lambda adapter: adapter.complete(asked), wire)
+    assert response.parsed_json == json.loads(response.text)
+    assert isinstance(response.parsed_json["age"], int)
+
+
+def test_e2_an_answer_in_a_fence_is_parsed(url: str) -> None:
+    asked = request("fenced", json_schema=PERSON)
+    response = over(url, lambda adapter: adapter.complete(asked))
+    assert response.parsed_json == {"name": "Ada", "age": 36}
+    assert response.text.startswith("Here:")
+
+
+# ── E4: errors ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "text, path, reason",
+    [
+        ("wrong", "$.age", "expected integer"),
+        ("greet", "$", "not JSON"),
+        ("short", "$", "cut off at max_tokens"),
+    ],
+)
+def test_e4_an_answer_that_does_not_fit_is_a_parse_error(
+    url: str, text: str, path: str, reason: str
+) -> None:
+    async def both(adapter: ClientAdapter) -> list[errors.Parse]:
+        asked = request(text, json_schema=PERSON)
+        with pytest.raises(errors.Parse) as single:
+            await adapter.complete(asked)
+        with pytest.raises(errors.Parse) as streamed:
+            await gathered(adapter, asked)
+        return [single.value, streamed.value]
+
+    for found in over(url, both):
+        assert found.path == path
+        assert reason in str(found)
+        assert "canary" not in str(found)
+
+
+@pytest.mark.parametrize("fault", ["timeout", "slow-drip; seconds=5"])
+@pytest.mark.parametrize("ms", [0, 150])
+def test_e4_the_adapter_keeps_to_the_callers_budget(url: str, ms: int, fault: str) -> None:
+    async def both(adapter: ClientAdapter) -> list[errors.Timeout]:
+        asked = request("greet me", timeout_ms=ms)
+        found = []
+        if fault == "timeout":
+            with pytest.raises(errors.Timeout) as single:
+                await adapter.complete(asked)
+            found.append(single.value)
+        with pytest.raises(errors.Timeout) as streamed:
+            await gathered(adapter, asked)
+        return [*found, streamed.value]
+
+    assert {error.timeout_ms for error in over(url, both, fault=fault)} == {ms}
+
+
+@pytest.mark.parametrize(
+    "fault, kind",
+    [
+        ("529", errors.Overloaded),
+        ("spend-cap", errors.QuotaExhausted),
+        ("rate-limit", errors.RateLimited),
+        ("cut", errors.Transport),
+    ],
+)
+def test_e4_a_providers_failure_is_told_as_what_it_is(
+    url: str, fault: str, kind: type[errors.AnaphoraError]
+) -> None:
+    async def both(adapter: ClientAdapter) -> list[errors.AnaphoraError]:
+        with pytest.raises(kind) as single:
+            await adapter.complete(request("greet me"))
+        with pytest.raises(kind) as streamed:
+            await gathered(adapter, request("greet me"))
+        return [single.value, streamed.value]
+
+    for found in over(url, both, fault=fault):
+        assert KEY not in str(found)
+
+
+def test_e4_nobody_there_is_a_transport_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(errors.Transport):
+            over(nowhere, lambda adapter: adapter.complete(request("hello")))
+
+
+@pytest.mark.parametrize(
+    "changes, path",
+    [
+        ({"model": " "}, "model"),
+        ({"messages": ()}, "messages"),
+        ({"messages": (LlmMessage("system", "x"),)}, "messages[0].role"),  # type: ignore[arg-type]
+        ({"temperature": float("nan")}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"timeout_ms": -1}, "timeout_ms"),
+        ({"timeout_ms": 1.5}, "timeout_ms"),
+        ({"json_schema": [1]}, "json_schema"),
+        ({"json_schema": {"type": "nonsense"}}, "json_schema"),
+        ({"json_schema": {"default": float("inf")}}, "json_schema.default"),
+    ],
+)
+def test_e4_what_a_request_cannot_say_is_named_and_nothing_is_sent(
+    changes: dict[str, Any], path: str
+) -> None:
+    seen: list[tuple[str, str, bytes]] = []
+
+    async def both(adapter: ClientAdapter) -> list[errors.InvalidRequest]:
+        with pytest.raises(errors.InvalidRequest) as single:
+            await adapter.complete(request("hello", **changes))
+        with pytest.raises(errors.InvalidRequest) as streamed:
+            await gathered(adapter, request("hello", **changes))
+        return [single.value, streamed.value]
+
+    with served(ANSWER, "application/json", seen=seen) as url:
+        found = over(url, both)
+    assert [error.path for error in found] == [path, path]
+    assert not seen
+
+
+def test_e4_what_a_model_refuses_is_named_by_the_requests_own_field(url: str) -> None:
+    async def both(adapter: ClientAdapter) -> list[errors.InvalidRequest]:
+        asked = request("greet me", "openai_chat", temperature=0.5)
+        with pytest.raises(errors.InvalidRequest) as single:
+            await adapter.complete(asked)
+        with pytest.raises(errors.InvalidRequest) as streamed:
+            await gathered(adapter, asked)
+        return [single.value, streamed.value]
+
+    found = over(url, both, "openai_chat")
+    assert [error.path for error in found] == ["temperature", "temperature"]
+
+
+def test_e4_a_provider_that_is_not_configured_is_an_invalid_request(url: str) -> None:
+    async def other(adapter: ClientAdapter) -> None:
+        stray = ClientAdapter(adapter._client, "nobody", "stray")
+        with pytest.raises(errors.InvalidRequest):
+            await stray.complete(request("hello"))
+        with pytest.raises(errors.InvalidRequest):
+            await gathered(stray, request("hello"))
+
+    over(url, other)
