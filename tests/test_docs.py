@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from anaphora import catalog, errors, wire
+from anaphora.client.config.reading import read_text
+from anaphora.client.config.resolving import check
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -93,7 +95,19 @@ def test_other_pages_hold_no_snippet_that_nobody_runs(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_fence_says_what_it_is(page: Path) -> None:
-    assert {tag for tag, _ in FENCE.findall(page.read_text())} <= {"python", "sh", "toml", "text"}
+    assert {tag for tag, _ in FENCE.findall(page.read_text())} <= {
+        "python",
+        "sh",
+        "toml",
+        "yaml",
+        "text",
+    }
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if fenced(p, "yaml")], ids=name)
+def test_every_yaml_is_an_llm_yaml_that_is_right(page: Path) -> None:
+    for text in fenced(page, "yaml"):
+        assert check(read_text(text, name(page)))
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ class Hop(_Table, frozen=True):
 
 
 class Config(_Table, frozen=True, dict=True):
-    """All of `llm.yaml`. It remembers where its lines came from."""
+    """All of `llm.yaml`."""
 
     providers: dict[Name, Provider] = {}
     routes: dict[Name, tuple[Hop, ...]] = {}

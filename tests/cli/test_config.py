@@ -1,0 +1,127 @@
+"""`anaphora config`: whether llm.yaml is right, and whether every key is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from anaphora.cli.config import command
+from anaphora.client.config.schema import schema
+
+CANARY = "sk-canary-8d2e"
+TEXT = """
+providers:
+  claude:
+    wire: anthropic
+    key: {env: CLAUDE_FOR_THIS_TEST}
+    model: claude-sonnet-4-5
+  deepseek:
+    dialect: deepseek
+    key: {secret: DEEPSEEK}
+  here:
+    wire: openai_chat
+    base_url: http://localhost:8080
+routes:
+  main:
+    - {provider: claude, weight: 3}
+    - {provider: deepseek, model: deepseek-v4-pro, weight: 1}
+    - {provider: here}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "secrets").mkdir()
+    secret = tmp_path / "secrets" / "DEEPSEEK.txt"
+    secret.write_text(CANARY)
+    secret.chmod(0o600)
+    (tmp_path / "llm.yaml").write_text(TEXT)
+    return tmp_path / "llm.yaml"
+
+
+def checked(file: Path, *options: str, **environ: str | None) -> Result:
+    run = CliRunner().invoke(command, ["check", str(file), *options], env=environ)
+    assert CANARY not in run.output
+    return run
+
+
+def test_all_is_well(file: Path) -> None:
+    run = checked(file, CLAUDE_FOR_THIS_TEST=CANARY)
+    assert (run.exit_code, run.stderr) == (0, "")
+    assert [" ".join(line.split()) for line in run.stdout.splitlines()] == [
+        "provider speaks address key model",
+        "claude anthropic https://api.anthropic.com from $CLAUDE_FOR_THIS_TEST (set) claude-sonnet-4-5",
+        "deepseek deepseek/openai_chat https://api.deepseek.com from secrets/DEEPSEEK.txt (found)",
+        "here openai_chat http://localhost:8080 none",
+        "route main: claude ×3, deepseek/deepseek-v4-pro ×1, then here",
+        "ok",
+    ]
+
+
+def test_a_key_is_missing(file: Path) -> None:
+    (file.parent / "secrets" / "DEEPSEEK.txt").unlink()
+    run = checked(file, CLAUDE_FOR_THIS_TEST=None)
+    assert run.exit_code == 7
+    assert "from $CLAUDE_FOR_THIS_TEST (missing)" in run.stdout
+    assert "ok" not in run.stdout.splitlines()
+    first, second = run.stderr.splitlines()
+    assert first == (
+        f"anaphora: {file}:5: providers.claude.key:"
+        " the environment variable $CLAUDE_FOR_THIS_TEST is not set"
+    )
+    assert second.startswith(f"anaphora: {file}:9: providers.deepseek.key: there is no file ")
+
+
+def test_what_others_may_read_is_told(file: Path) -> None:
+    (file.parent / "secrets" / "DEEPSEEK.txt").chmod(0o644)
+    run = checked(file, CLAUDE_FOR_THIS_TEST=CANARY)
+    assert run.exit_code == 0
+    assert "note: providers.deepseek.key: " in run.stdout
+
+
+def test_for_machines(file: Path) -> None:
+    told = json.loads(checked(file, "--json", CLAUDE_FOR_THIS_TEST=CANARY).stdout)
+    assert told["ok"] is True
+    assert told["missing"] == []
+    assert told["providers"][0] == {
+        "id": "claude",
+        "wire": "anthropic",
+        "base_url": "https://api.anthropic.com",
+        "auth_header": "x-api-key",
+        "key": {"from": "$CLAUDE_FOR_THIS_TEST", "found": True},
+        "model": "claude-sonnet-4-5",
+        "notices": [],
+    }
+    assert told["providers"][2]["key"] is None
+    assert told["routes"]["main"][0] == {"provider": "claude", "model": None, "weight": 3.0}
+    run = checked(file, "--json", CLAUDE_FOR_THIS_TEST=None)
+    told = json.loads(run.stdout)
+    assert (run.exit_code, told["ok"], told["providers"][0]["key"]["found"]) == (7, False, False)
+
+
+def test_a_file_that_cannot_be_right(file: Path, run: Any) -> None:
+    file.write_text(TEXT.replace("model:", "modle:", 1))
+    done = run("config", "check", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        f"anaphora: {file}:6: providers.claude: unknown field 'modle'; did you mean model?"
+    )
+    file.write_text(TEXT.replace("dialect: deepseek", "dialect: depseek"))
+    assert run("config", "check", str(file)).returncode == 2
+
+
+def test_no_file(run: Any, tmp_path: Path) -> None:
+    done = run("config", "check", str(tmp_path / "llm.yaml"))
+    assert done.returncode == 2
+    assert "does not exist" in done.stderr
+
+
+def test_the_schema() -> None:
+    run = CliRunner().invoke(command, ["schema"])
+    assert run.exit_code == 0
+    assert json.loads(run.stdout) == json.loads(msgspec.json.encode(schema()))

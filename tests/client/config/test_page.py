@@ -1,0 +1,134 @@
+"""docs/config.md and the schema say what the structs are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+from anaphora.client.config.reading import read, read_text
+from anaphora.client.config.resolving import check, resolve
+from anaphora.client.config.schema import schema
+from anaphora.client.config.values import (
+    Breaker,
+    Config,
+    Hop,
+    Key,
+    Limits,
+    Provider,
+    Rate,
+    Retry,
+    Timeouts,
+)
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "config.md").read_text()
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "providers.<id>": Provider,
+    "key": Key,
+    "timeouts": Timeouts,
+    "retry": Retry,
+    "breaker": Breaker,
+    "limits": Limits,
+    "routes.<name>": Hop,
+}
+ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
+[EXAMPLE] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def rows(section: str) -> list[tuple[str, str]]:
+    [body] = re.findall(rf"^##+ `{re.escape(section)}`\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S)
+    return [(name, default) for name, default, _ in ROW.findall(body)]
+
+
+@pytest.mark.parametrize("section, kind", SECTIONS.items())
+def test_every_field_is_explained(section: str, kind: type[msgspec.Struct]) -> None:
+    assert [name for name, _ in rows(section)] == list(kind.__struct_fields__)
+
+
+@pytest.mark.parametrize("section, kind", SECTIONS.items())
+def test_the_defaults_are_the_defaults(section: str, kind: type[msgspec.Struct]) -> None:
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for name, said in rows(section):
+        default = fields[name].default
+        if isinstance(default, int | float):
+            assert said == f"{default:.16g}", name
+        else:
+            assert not said[0].isdigit(), name
+        assert (said == "needed") == fields[name].required
+
+
+def test_no_table_is_left_out() -> None:
+    """A struct that comes to be a field gets a section, too."""
+    kinds: list[type] = [*SECTIONS.values(), Config, Rate]
+    assert set(schema()["$defs"]) == {kind.__name__ for kind in kinds}
+
+
+def test_the_example_is_right(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "AZURE_EU.txt").write_text("sk-3\n")
+    environ = {"ANTHROPIC_API_KEY": "sk-1", "DEEPSEEK_API_KEY": "sk-2"}
+    config = read_text(EXAMPLE, str(tmp_path / "llm.yaml"))
+    found = resolve(config, environ=environ)
+    assert {one.id: (one.wire, one.base_url) for one in found.values()} == {
+        "anthropic-default": ("anthropic", "https://api.anthropic.com"),
+        "azure-eu": ("azure/openai_responses", "https://my-company.openai.azure.com"),
+        "deepseek": ("deepseek/anthropic", "https://api.deepseek.com"),
+        "llama": ("openai_chat", "http://localhost:8080"),
+    }
+    assert found["deepseek"].provider.timeouts == Timeouts(first_byte=300, total=900)
+    assert not [
+        notice for one in found.values() for notice in one.notices if notice.code != "key_exposed"
+    ]
+
+
+def test_the_local_example_needs_nothing() -> None:
+    found = check(read(DOCS / "examples" / "local.yaml"))
+    assert all(one.provider.key is None and one.notices == () for one in found.values())
+
+
+# ── The schema ───────────────────────────────────────────────────────────────────────────────────
+
+VALID: list[dict[str, Any]] = [
+    {},
+    {"providers": {"a": {"wire": "anthropic", "key": {"env": "A"}, "temperature": 0.5}}},
+    {"routes": {"r": [{"provider": "a", "weight": 1}]}},
+]
+INVALID: list[dict[str, Any]] = [
+    {"provider": {}},
+    {"providers": {"a": {"retries": {}}}},
+    {"providers": {"a": {"retry": {"max_attempts": 0}}}},
+    {"providers": {"a": {"timeouts": {"total": 0}}}},
+    {"providers": {"a": {"temperature": 3}}},
+    {"providers": {"a": {"key": {}}}},
+    {"providers": {"a": {"key": {"env": "A", "secret": "B"}}}},
+    {"providers": {"a": {"key": "sk-1"}}},
+    {"providers": {"": {}}},
+    {"routes": {"r": [{}]}},
+]
+
+
+def test_the_schema_takes_what_is_right_and_nothing_else() -> None:
+    validator = jsonschema_rs.validator_for(schema())
+    for data in VALID:
+        assert validator.is_valid(data), data
+        Config.from_mapping(data)
+    for data in INVALID:
+        assert not validator.is_valid(data), data
+
+
+def test_the_examples_follow_the_schema() -> None:
+    import yaml
+
+    validator = jsonschema_rs.validator_for(schema())
+    for text in (EXAMPLE, (DOCS / "examples" / "local.yaml").read_text()):
+        validator.validate(yaml.safe_load(text))
+
+
+def test_the_schema_is_json() -> None:
+    assert json.loads(msgspec.json.encode(schema()))["title"] == "llm.yaml"

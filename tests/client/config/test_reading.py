@@ -1,0 +1,354 @@
+"""llm.yaml: what is read, and what is said about what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora.client.config.reading import read, read_text
+from anaphora.client.config.values import (
+    Breaker,
+    Config,
+    Hop,
+    Key,
+    Limits,
+    Provider,
+    Rate,
+    Retry,
+    Timeouts,
+)
+from anaphora.errors import InvalidConfig, Io
+
+WHOLE = """
+providers:
+  claude:
+    wire: anthropic
+    base_url: https://example.com
+    key: {env: CLAUDE_KEY}
+    headers: {X-Team: search}
+    model: claude-sonnet-4-5
+    known_models: [claude-sonnet-4-5, claude-opus-4-8]
+    max_tokens: 4096
+    temperature: 0
+    timeouts: {connect: 1, first_byte: 2, idle: 3, total: 4.5}
+    retry: {max_attempts: 1, first_wait: 0.1, longest_wait: 2}
+    breaker: {failures: 2, within: 10, open_for: 5, probes: 3}
+    limits:
+      requests_per_minute: 50
+      models:
+        claude-opus-4-8: {tokens_per_minute: 10_000, concurrency: 2}
+    proxy: http://proxy:3128
+    ca: certificates.pem
+    largest_answer: 1000
+  google:
+    dialect: google/gemini/vertex
+    region: europe-west1
+    account: {project: mine}
+    key: {secret: VERTEX}
+routes:
+  main:
+    - {provider: claude, weight: 2}
+    - {provider: google, model: gemini-2.5-flash}
+"""
+
+
+def test_every_field_is_read() -> None:
+    assert read_text(WHOLE) == Config(
+        providers={
+            "claude": Provider(
+                wire="anthropic",
+                base_url="https://example.com",
+                key=Key(env="CLAUDE_KEY"),
+                headers={"X-Team": "search"},
+                model="claude-sonnet-4-5",
+                known_models=("claude-sonnet-4-5", "claude-opus-4-8"),
+                max_tokens=4096,
+                temperature=0.0,
+                timeouts=Timeouts(connect=1, first_byte=2, idle=3, total=4.5),
+                retry=Retry(max_attempts=1, first_wait=0.1, longest_wait=2),
+                breaker=Breaker(failures=2, within=10, open_for=5, probes=3),
+                limits=Limits(
+                    requests_per_minute=50,
+                    models={"claude-opus-4-8": Rate(tokens_per_minute=10_000, concurrency=2)},
+                ),
+                proxy="http://proxy:3128",
+                ca="certificates.pem",
+                largest_answer=1000,
+            ),
+            "google": Provider(
+                dialect="google/gemini/vertex",
+                region="europe-west1",
+                account={"project": "mine"},
+                key=Key(secret="VERTEX"),
+            ),
+        },
+        routes={
+            "main": (
+                Hop(provider="claude", weight=2),
+                Hop(provider="google", model="gemini-2.5-flash"),
+            )
+        },
+    )
+
+
+def test_numbers_become_what_their_field_is() -> None:
+    config = read_text("providers: {a: {max_tokens: 64.0, timeouts: {total: 5}}}")
+    assert type(config.providers["a"].max_tokens) is int
+    assert type(config.providers["a"].timeouts.total) is float
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "providers: {}\n"])
+def test_an_empty_file_is_an_empty_configuration(text: str) -> None:
+    assert read_text(text) == Config()
+
+
+def test_anchors_and_merges() -> None:
+    config = read_text(
+        """
+        providers:
+          a: &base
+            wire: anthropic
+            retry: &often {max_attempts: 7}
+          b: {<<: *base, wire: ollama}
+          c: {wire: gemini, retry: {<<: [*often, {max_attempts: 9, first_wait: 2}]}}
+        """
+    )
+    assert config.providers["b"] == Provider(wire="ollama", retry=Retry(max_attempts=7))
+    assert config.providers["c"].retry == Retry(max_attempts=7, first_wait=2)
+
+
+WRONG = [
+    # unknown, doubled, missing
+    ("provider: {}\n", 1, "unknown field 'provider'; did you mean providers? there are providers, routes"),
+    ("providers:\n  a:\n    retries: {}\n", 3, "providers.a: unknown field 'retries'; did you mean retry?"),
+    ("providers:\n  a:\n    retry:\n      max_attempt: 2\n", 4, "providers.a.retry: unknown field 'max_attempt'; did you mean max_attempts?"),
+    ("providers:\n  a:\n    limits:\n      models:\n        m: {rpm: 3}\n", 5, "providers.a.limits.models.m: unknown field 'rpm'; there are requests_per_minute"),
+    ("providers:\n  a:\n    wire: x\n    wire: y\n", 4, "providers.a: wire is given twice"),
+    ("providers:\n  a: {}\n  b: {}\n  a: {}\n", 4, "providers: a is given twice"),
+    ("routes:\n  r:\n  - provider: a\n  - model: m\n", 4, "routes.r[1]: provider is missing"),
+    # the wrong kind
+    ("providers:\n- a\n", 2, "providers: expected a mapping, found a list"),
+    ("[]\n", 1, "expected a mapping (providers, routes), found a list"),
+    ("providers:\n  a:\n", 2, "providers.a: expected a mapping, found nothing; leave it out, or give it a value"),
+    ("providers:\n  a:\n    model: 4\n", 3, "providers.a.model: expected a text that is not empty, found a number; put it in quotes"),
+    ("providers:\n  a:\n    region: no\n", 3, "providers.a.region: expected a text, found true or false; put it in quotes"),
+    ("providers:\n  a:\n    account:\n      since: 2026-01-01\n", 4, "providers.a.account.since: expected a text, found a date; put it in quotes"),
+    ("providers:\n  on: {}\n", 2, "providers: expected a text, found true or false; put it in quotes"),
+    ("providers:\n  a:\n    known_models: m\n", 3, "providers.a.known_models: expected a list, found a text"),
+    ("providers:\n  a:\n    known_models:\n    - m\n    - ''\n", 5, "providers.a.known_models[1]: expected a text that is not empty, found an empty one"),
+    ("providers:\n  a:\n    max_tokens: true\n", 3, "providers.a.max_tokens: expected a whole number from 1, found true or false"),
+    ("providers:\n  a:\n    timeouts: {total: 1e3}\n", 3, "providers.a.timeouts.total: expected a number above 0, found a text; write it in digits, without quotes"),
+    ("providers:\n  a: !secret x\n", 2, "providers.a: expected a mapping, found !secret"),
+    # the wrong value
+    ("providers:\n  a:\n    max_tokens: 0\n", 3, "providers.a.max_tokens: expected a whole number from 1, found 0"),
+    ("providers:\n  a:\n    max_tokens: 1.5\n", 3, "providers.a.max_tokens: expected a whole number from 1, found 1.5"),
+    ("providers:\n  a:\n    temperature: 2.1\n", 3, "providers.a.temperature: expected a number from 0 to 2, found 2.1"),
+    ("providers:\n  a:\n    retry: {first_wait: 0}\n", 3, "providers.a.retry.first_wait: expected a number above 0, found 0.0"),
+    ("providers:\n  a:\n    timeouts:\n      idle: .inf\n", 4, "providers.a.timeouts.idle: inf is nothing"),
+    ("providers:\n  a:\n    max_tokens: 0x_\n", 3, "providers.a.max_tokens: looks like a number"),
+    ("providers:\n  a:\n    max_tokens: !!int ''\n", 3, "providers.a.max_tokens: looks like a number"),
+    pytest.param("providers:\n  a:\n    max_tokens: -0x" + "f" * 9000, 3, "providers.a.max_tokens: is too large a number", id="huge"),
+    ("providers:\n  a:\n    wire: ''\n", 3, "providers.a.wire: expected a text that is not empty"),
+    ("providers:\n  '': {}\n", 2, "providers: expected a text that is not empty"),
+    ('providers:\n  a:\n    wire: "\\ud800"\n', 3, "providers.a.wire: half a character"),
+    # keys
+    ("providers:\n  a:\n    key:\n      {}\n", 3, "providers.a.key: name either `env` or `secret`"),
+    ("providers:\n  a:\n    key: {env: A, secret: B}\n", 3, "providers.a.key: name either `env` or `secret`"),
+    ("providers:\n  a:\n    key: {secret: ../A}\n", 3, "providers.a.key: secret is the plain name"),
+    ("providers:\n  a:\n    key: {secret: .A}\n", 3, "providers.a.key: secret is the plain name"),
+    ("providers:\n  a:\n    key: {secret: 'a\\b'}\n", 3, "providers.a.key: secret is the plain name"),
+    ("providers:\n  a:\n    key: {env: 'A B'}\n", 3, "providers.a.key: env names an environment variable"),
+    # no YAML
+    ("providers: {a\n", 2, "not YAML: expected ',' or '}'"),
+    ("providers: *nobody\n", 1, "not YAML: found undefined alias"),
+    ("providers: {}\n---\nproviders: {}\n", 2, "not YAML: but found another document"),
+    ("providers:\n  a: \0\n", 2, "not YAML: special characters"),
+    ("providers: &a {<<: *a}\n", 1, "providers: a value that holds itself"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, line, reason", WRONG)
+def test_what_is_wrong_is_said_with_its_line(text: str, line: int, reason: str) -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        read_text(text, "llm.yaml")
+    assert (raised.value.file, raised.value.line) == ("llm.yaml", line)
+    assert str(raised.value).startswith(f"llm.yaml:{line}: {reason}")
+
+
+def test_too_deep_is_no_crash() -> None:
+    with pytest.raises(InvalidConfig, match="nested too deeply"):
+        read_text("[" * 10_000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "providers: {a: {key: sk-canary}}",
+        "providers: {a: {key: {env: sk-canary}}}",
+        "providers: {a: {key: {secret: 'sk-canary!'}}}",
+        "providers: {a: {key: {env: A, secret: sk-canary}}}",
+        "providers: {a: {headers: sk-canary}}",
+        "providers: {a: {max_tokens: sk-canary}}",
+        "providers: {a: {key: {env: [sk-canary]}}}",
+        "providers: {a: {key: 'sk-canary",
+    ],
+)
+def test_what_was_put_into_the_wrong_place_is_not_shown(text: str) -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        read_text(text)
+    assert "canary" not in str(raised.value)
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_is_read_and_remembered(tmp_path: Path) -> None:
+    file = tmp_path / "llm.yaml"
+    file.write_text("providers:\n  a:\n    wire: anthropic\n    key: {env: A}\n")
+    config = read(file)
+    assert config.origin.file == str(file)
+    assert config.origin.line("providers", "a", "key") == 4
+    assert config.origin.line("providers", "a", "model") == 2, "what is not there: its table"
+    assert config == Config.from_mapping(
+        {"providers": {"a": {"wire": "anthropic", "key": {"env": "A"}}}}
+    )
+
+
+def test_a_byte_order_mark_is_no_part_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "llm.yaml"
+    file.write_bytes(b"\xef\xbb\xbfproviders: {a: {wire: ollama}}")
+    assert read(file).providers == {"a": Provider(wire="ollama")}
+
+
+def test_what_is_not_utf8_has_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "llm.yaml"
+    file.write_bytes(b"providers:\n  a: {model: \xe9}\n")
+    with pytest.raises(InvalidConfig, match="not UTF-8") as raised:
+        read(file)
+    assert (raised.value.file, raised.value.line) == (str(file), 2)
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    for missing in (tmp_path / "llm.yaml", tmp_path):
+        with pytest.raises(Io, match=r"cannot be read: (No such file|Is a directory)"):
+            read(missing)
+
+
+def test_a_file_without_an_end(tmp_path: Path) -> None:
+    file = tmp_path / "llm.yaml"
+    file.write_bytes(b"#" * (5 * 1024 * 1024))
+    with pytest.raises(InvalidConfig, match="longer than"):
+        read(file)
+
+
+# ── Without a file ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_mapping_is_checked_like_a_file() -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        Config.from_mapping({"providers": {"a": {"retry": {"max_attempts": "3"}}}})
+    assert str(raised.value) == (
+        "providers.a.retry.max_attempts: expected a whole number from 1, found a text;"
+        " write it in digits, without quotes"
+    )
+    assert (raised.value.file, raised.value.line) == ("", None)
+    with pytest.raises(InvalidConfig, match="something that YAML has not"):
+        Config.from_mapping({"providers": {"a": {"wire": object()}}})
+
+
+def test_a_mapping_that_holds_itself() -> None:
+    endless: dict[str, Any] = {}
+    endless["providers"] = {"a": {"account": endless}}
+    with pytest.raises(InvalidConfig, match=r"account\.providers: expected a text"):
+        Config.from_mapping(endless)
+
+
+# ── Laws ─────────────────────────────────────────────────────────────────────────────────────────
+
+FIELDS = sorted(
+    {
+        *Config.__struct_fields__,
+        *Provider.__struct_fields__,
+        *Key.__struct_fields__,
+        *Timeouts.__struct_fields__,
+        *Retry.__struct_fields__,
+        *Limits.__struct_fields__,
+        *Hop.__struct_fields__,
+        "x",
+    }
+)
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 4),
+    st.floats(-1, 3),
+    st.sampled_from(["", "a", "7"]),
+)
+anything = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def table(kind: type[msgspec.Struct], **tables: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Nearly right: its own fields, mostly with what belongs there."""
+    names = st.lists(st.sampled_from(kind.__struct_fields__), unique=True, max_size=3)
+    return names.flatmap(
+        lambda chosen: st.fixed_dictionaries({name: tables.get(name, leaves) for name in chosen})
+    )
+
+
+providers = table(
+    Provider,
+    key=table(Key),
+    timeouts=table(Timeouts),
+    retry=table(Retry),
+    limits=table(Limits, models=st.dictionaries(st.just("m"), table(Rate))),
+    headers=st.dictionaries(st.just("h"), leaves),
+    known_models=st.lists(leaves, max_size=2),
+)
+configs = st.fixed_dictionaries(
+    {},
+    optional={
+        "providers": st.dictionaries(st.sampled_from(["a", ""]), providers, max_size=2),
+        "routes": st.dictionaries(st.just("r"), st.lists(table(Hop), max_size=2)),
+    },
+)
+
+
+@given(configs | st.dictionaries(st.sampled_from(FIELDS), anything, max_size=2))
+def test_the_same_is_right_as_for_msgspec(data: dict[str, Any]) -> None:
+    """The errors are better; which values are right is what the types say."""
+    try:
+        expected = msgspec.convert(data, Config)
+    except msgspec.ValidationError:
+        with pytest.raises(InvalidConfig):
+            Config.from_mapping(data)
+    else:
+        assert Config.from_mapping(data) == expected
+        again = msgspec.to_builtins(expected)
+        assert Config.from_mapping(again) == expected
+
+
+@given(st.text(st.sampled_from("ab:{}[]-&*<> \n\"'!|>#%@`?,0.1\t\0\ud800é"), max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    problem = refused(text)
+    if problem is not None:
+        assert problem.file == "llm.yaml"
+        assert problem.line is None or 1 <= problem.line <= text.count("\n") + 2
+
+
+def refused(text: str) -> InvalidConfig | None:
+    try:
+        read_text(text, "llm.yaml")
+    except InvalidConfig as problem:
+        return problem
+    return None

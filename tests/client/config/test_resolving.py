@@ -1,0 +1,271 @@
+"""From what llm.yaml says to what a client needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anaphora import cache, catalog, wire
+from anaphora.catalog import Dialect
+from anaphora.client.config.addressing import PATHS
+from anaphora.client.config.reading import read, read_text
+from anaphora.client.config.resolving import Resolved, check, look, resolve
+from anaphora.client.config.values import Config
+from anaphora.errors import InvalidConfig, MissingSecret
+from anaphora.prompt import Call, Params, PromptIR
+from anaphora.values import Message
+
+ENVIRON = {"KEY": "sk-1"}
+
+
+def resolved(environ: dict[str, str] = ENVIRON, **fields: Any) -> Resolved:
+    return resolve(Config.from_mapping({"providers": {"it": fields}}), environ=environ)["it"]
+
+
+SPOKEN = [
+    ({"wire": "anthropic"}, "anthropic", "https://api.anthropic.com", "x-api-key"),
+    ({"wire": "openai_responses"}, "openai_responses", "https://api.openai.com", "authorization"),
+    ({"dialect": "openai"}, "openai_chat", "https://api.openai.com", "authorization"),
+    ({"dialect": "openai", "wire": "openai_responses"}, "openai_responses", "https://api.openai.com", "authorization"),
+    ({"wire": "gemini"}, "gemini", "https://generativelanguage.googleapis.com", "x-goog-api-key"),
+    ({"wire": "ollama"}, "ollama", "http://localhost:11434", "authorization"),
+    ({"dialect": "ollama", "wire": "openai_chat"}, "ollama/openai_chat", "http://localhost:11434", "authorization"),
+    ({"wire": "deepseek"}, "deepseek/openai_chat", "https://api.deepseek.com", "authorization"),
+    ({"dialect": "deepseek", "wire": "anthropic"}, "deepseek/anthropic", "https://api.deepseek.com", "x-api-key"),
+    ({"dialect": "deepseek/anthropic"}, "deepseek/anthropic", "https://api.deepseek.com", "x-api-key"),
+    ({"dialect": "deepseek/anthropic", "wire": "anthropic"}, "deepseek/anthropic", "https://api.deepseek.com", "x-api-key"),
+    ({"dialect": "azure/openai_responses", "account": {"resource": "mine"}}, "azure/openai_responses", "https://mine.openai.azure.com", "api-key"),
+    ({"dialect": "bedrock", "region": "eu-west-1"}, "bedrock/openai_responses", "https://bedrock-mantle.eu-west-1.api.aws", "authorization"),
+    (
+        {"dialect": "google/gemini/vertex", "region": "global", "account": {"project": "p-1"}},
+        "google/gemini/vertex",
+        "https://aiplatform.googleapis.com/v1/projects/p-1/locations/global/publishers/google",
+        "authorization",
+    ),
+    ({"wire": "openai_chat", "base_url": "http://[::1]:8080/llm/"}, "openai_chat", "http://[::1]:8080/llm", "authorization"),
+    ({"wire": "openai_chat", "base_url": "https://{host}.example/{region}", "region": "eu", "account": {"host": "h"}}, "openai_chat", "https://h.example/eu", "authorization"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields, name, address, header", SPOKEN)
+def test_wire_address_and_header(
+    fields: dict[str, Any], name: str, address: str, header: str
+) -> None:
+    one = resolved(key={"env": "KEY"}, **fields)
+    assert (one.id, one.wire, one.base_url, one.auth_header) == ("it", name, address, header)
+    assert one.notices == ()
+    assert wire.get(one.wire)
+    if one.dialect is None:
+        assert one.wire in wire.WIRES
+    else:
+        assert one.dialect == wire.dialect_of(one.wire)
+    bearer = "Bearer " if header == "authorization" else ""
+    assert one.headers() == {header: bearer + "sk-1"}
+
+
+@pytest.mark.parametrize("row", catalog.dialects().rows, ids=lambda row: str(row.name))
+def test_every_row_can_be_configured(row: Dialect) -> None:
+    account = dict.fromkeys(("resource", "project", "account"), "mine")
+    one = resolved(dialect=row.name, region="eu", account=account)
+    assert "{" not in one.base_url
+    assert wire.provider_of(one.wire) == row.provider
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+def test_requests_go_where_the_wire_says(name: str) -> None:
+    """What addresses are checked against is what is sent."""
+    provider = wire.PROVIDERS[name]
+    call = Call(ir=PromptIR.chat([Message.user("Hello")]), model="m-1", params=Params(max_tokens=9))
+    rendered = wire.get(name).render(call, catalog.profile(provider, "m-1"))
+    request = wire.get(name).assemble(
+        rendered, cache.plan(rendered, catalog.rules(provider, "m-1"))
+    )
+    assert request.path.startswith(PATHS[name])
+
+
+def test_without_a_key_there_is_no_header_for_one() -> None:
+    one = resolved({}, wire="openai_chat", base_url="http://localhost:8080")
+    assert one.secret is None
+    assert one.headers() == {}
+
+
+def test_headers_come_along_in_lower_case() -> None:
+    one = resolved(wire="anthropic", headers={"X-Team": "search"}, key={"env": "KEY"})
+    assert one.headers() == {"x-team": "search", "x-api-key": "sk-1"}
+
+
+# ── What does not fit ────────────────────────────────────────────────────────────────────────────
+
+UNFIT = [
+    # wires
+    ("model: m", 3, "name a `wire` or a `dialect`"),
+    ("wire: antropic", 4, "wire: no wire 'antropic'; did you mean anthropic?"),
+    ("wire: carrier-pigeon", 4, "wire: no wire 'carrier-pigeon'; `anaphora wires` lists"),
+    ("dialect: depseek", 4, "dialect: no dialect 'depseek'; did you mean deepseek?"),
+    ("dialect: deepseek/gemini", 4, "dialect: deepseek does not speak 'gemini', only"),
+    ("dialect: google/gemini/moon", 4, "dialect: google has no surface 'moon'"),
+    ("dialect: deepseek\n    wire: gemini", 5, "wire: deepseek does not speak 'gemini', only"),
+    ("dialect: minimax/anthropic\n    wire: openai_chat", 5, "wire: minimax/anthropic is a dialect of anthropic, not"),
+    ("dialect: minimax\n    wire: deepseek", 5, "wire: deepseek is a dialect already"),
+    ("dialect: minimax\n    wire: antropic", 5, "wire: no wire 'antropic'; did you mean anthropic?"),
+    # addresses
+    ("wire: ollama\n    base_url: localhost:11434", 5, "base_url: does not begin with"),
+    ("wire: ollama\n    base_url: ftp://host", 5, "base_url: does not begin with"),
+    ("wire: ollama\n    base_url: 'https://'", 5, "base_url: names no host"),
+    ("wire: ollama\n    base_url: https://host:99999", 5, "base_url: is no address"),
+    ("wire: ollama\n    base_url: https://host:0", 5, "base_url: names no host, or no port"),
+    ("wire: ollama\n    base_url: 'https://[::1'", 5, "base_url: is no address"),
+    ("wire: ollama\n    base_url: 'https://a\\b.example'", 5, "base_url: names no host"),
+    ("wire: ollama\n    base_url: https://me:canary@host", 5, "base_url: holds a user"),
+    ("wire: ollama\n    base_url: https://host/?key=canary", 5, "base_url: ends with a query"),
+    ("wire: ollama\n    base_url: 'https://host/#x'", 5, "base_url: ends with a query"),
+    ("wire: ollama\n    base_url: 'https://ho st'", 5, "base_url: is no address"),
+    ("wire: ollama\n    base_url: 'https://hö.example'", 5, "base_url: is no address"),
+    ("wire: ollama\n    base_url: 'https://host/{a-b}'", 5, "base_url: has braces"),
+    ("wire: openai_chat\n    base_url: https://host/v1/", 5, "base_url: ends with /v1, which requests begin with"),
+    ("wire: openai_chat\n    base_url: https://host/x/v1/chat/completions", 5, "base_url: ends with /v1/chat/completions"),
+    ("dialect: groq\n    base_url: https://host/openai/v1", 5, "base_url: ends with /openai/v1"),
+    ("dialect: azure", 3, "the address has {resource} in it; fill it with `account: {resource: …}`"),
+    ("dialect: azure\n    account: {resorce: a}", 3, "the address has {resource} in it; fill it with `account: {resource: …}` (did you mean that by resorce?)"),
+    ("dialect: bedrock", 3, "the address has {region} in it; fill it with `region`"),
+    ("dialect: azure\n    account:\n      resource: evil.example/#", 6, "account.resource: goes into the address"),
+    ("dialect: bedrock\n    region: ''", 5, "region: goes into the address"),
+    ("wire: ollama\n    proxy: proxy:3128", 5, "proxy: does not begin with"),
+    ("wire: ollama\n    proxy: http://me:canary@proxy/path", 5, "proxy: is more than the address"),
+    ("wire: ollama\n    ca: nowhere.pem", 5, "ca: there is no file"),
+    # headers
+    ("wire: ollama\n    headers:\n      'X Y': z", 6, "headers.X Y: is no name of a header"),
+    ("wire: ollama\n    headers:\n      X: \"canary\\nY: z\"", 6, "headers.X: holds what no header may"),
+    ("wire: ollama\n    headers:\n      X: ' canary'", 6, "headers.X: holds what no header may"),
+    ("wire: ollama\n    headers:\n      X: canary→", 6, "headers.X: holds what no header may"),
+    ("wire: ollama\n    headers:\n      Authorization: Bearer canary", 6, "headers.Authorization: is where the key goes"),
+    ("wire: anthropic\n    headers:\n      X-API-Key: canary", 6, "headers.X-API-Key: is where the key goes"),
+    ("wire: ollama\n    headers:\n      Content-Length: '3'", 6, "headers.Content-Length: is set when the request is sent"),
+    ("wire: ollama\n    headers:\n      X: a\n      x: b", 7, "headers.x: is given twice"),
+    # models
+    ("wire: ollama\n    model: llama3\n    known_models: [llama3.2]", 5, "model: 'llama3' is not among the known_models of it; did you mean llama3.2?"),
+    ("wire: ollama\n    known_models: [a]\n    limits:\n      models:\n        b: {}", 8, "limits.models.b: 'b' is not among the known_models of it: a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields, line, reason", UNFIT)
+def test_what_does_not_fit_is_said_with_its_line(fields: str, line: int, reason: str) -> None:
+    config = read_text(f"# ours\nproviders:\n  it:\n    {fields}\n", "llm.yaml")
+    with pytest.raises(InvalidConfig) as raised:
+        resolve(config, environ={})
+    place = f"llm.yaml:{line}: providers.it"
+    told = str(raised.value)
+    assert told.startswith((f"{place}.{reason}", f"{place}: {reason}"))
+    assert (raised.value.file, raised.value.line) == ("llm.yaml", line)
+    assert "canary" not in told
+
+
+ROUTES = [
+    ("[]", 5, "routes.r: leads nowhere"),
+    ("\n  - {provider: A}", 6, "routes.r[0].provider: no provider 'A'"),
+    ("\n  - {provider: alpha}\n  - {provider: alpa}", 7, "routes.r[1].provider: no provider 'alpa'; did you mean alpha?"),
+    ("\n  - {provider: beta, model: m1}\n  - {provider: beta, model: m3}", 7, "routes.r[1].model: 'm3' is not among the known_models of beta"),
+    ("[{provider: alpha}]\n  beta: [{provider: alpha}]", 6, "routes.beta: is a provider's name, too"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hops, line, reason", ROUTES)
+def test_routes_lead_somewhere(hops: str, line: int, reason: str) -> None:
+    text = (
+        "providers:\n  alpha: {wire: ollama}\n  beta: {wire: gemini, known_models: [m1, m2]}\n"
+        f"routes:\n  r: {hops}\n"
+    )
+    with pytest.raises(InvalidConfig) as raised:
+        resolve(read_text(text, "llm.yaml"), environ={})
+    assert str(raised.value).startswith(f"llm.yaml:{line}: {reason}")
+
+
+def test_a_configuration_without_providers_is_of_no_use() -> None:
+    with pytest.raises(InvalidConfig, match=r"^llm\.yaml: there are no providers$"):
+        resolve(read_text("", "llm.yaml"), "llm.yaml")
+    with pytest.raises(InvalidConfig, match=r"^there are no providers$"):
+        resolve(Config())
+
+
+# ── Notices ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def codes(**fields: Any) -> list[tuple[str, str]]:
+    return [(notice.code, notice.path) for notice in resolved(**fields).notices]
+
+
+def test_what_fills_nothing_is_told() -> None:
+    """An emulator's address takes no region; that is no reason to take the region out."""
+    here = "http://127.0.0.1:8787/azure"
+    found = codes(dialect="azure", base_url=here, account={"resource": "mine"}, region="eu")
+    assert found == [
+        ("fills_nothing", "providers.it.account.resource"),
+        ("fills_nothing", "providers.it.region"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "address, told",
+    [
+        ("http://example.com", True),
+        ("http://8.8.8.8", True),
+        ("https://example.com", False),
+        ("http://localhost:1", False),
+        ("http://127.0.0.1:1", False),
+        ("http://[::1]:1", False),
+        ("http://10.0.0.7", False),
+        ("http://vllm:8000", False),
+    ],
+)
+def test_a_key_that_anybody_on_the_way_can_read_is_told(address: str, told: bool) -> None:
+    found = codes(wire="openai_chat", base_url=address, key={"env": "KEY"})
+    assert found == ([("key_in_clear", "providers.it.key")] if told else [])
+    assert codes(wire="openai_chat", base_url=address) == []
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_secrets_and_certificates_are_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "MINE.txt").write_text("sk-2\n")
+    (tmp_path / "ours.pem").write_text("")
+    file = tmp_path / "llm.yaml"
+    file.write_text("providers: {a: {wire: anthropic, key: {secret: MINE}, ca: ours.pem}}")
+    for one in (resolve(read(file))["a"], resolve(read_text(file.read_text()), file)["a"]):
+        assert one.secret is not None
+        assert one.secret.reveal() == "sk-2"
+        assert one.provider.ca == str(tmp_path / "ours.pem")
+
+
+def test_the_environment_is_the_processes_unless_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OURS_AND_NOBODYS", "sk-3")
+    config = Config.from_mapping(
+        {"providers": {"a": {"wire": "gemini", "key": {"env": "OURS_AND_NOBODYS"}}}}
+    )
+    assert resolve(config)["a"].headers() == {"x-goog-api-key": "sk-3"}
+    with pytest.raises(MissingSecret):
+        resolve(config, environ={})
+
+
+def test_a_missing_key_is_named_with_the_line_of_its_key() -> None:
+    text = "providers:\n  a: {wire: ollama}\n  b:\n    wire: anthropic\n    key:\n      env: MINE\n"
+    config = read_text(text, "conf/llm.yaml")
+    with pytest.raises(MissingSecret) as raised:
+        resolve(config, environ={})
+    assert str(raised.value) == (
+        "conf/llm.yaml:5: providers.b.key: the environment variable $MINE is not set"
+    )
+    found = [(one.id, missing is None) for one, missing in look(config, environ={})]
+    assert found == [("a", True), ("b", False)]
+    assert set(check(config)) == {"a", "b"}, "that needs no keys"
+
+
+def test_what_is_wrong_with_the_file_comes_before_what_is_missing() -> None:
+    text = "providers:\n  a: {wire: anthropic, key: {env: MINE}}\n  b: {wire: nobodys}\n"
+    with pytest.raises(InvalidConfig, match="no wire 'nobodys'"):
+        resolve(read_text(text), environ={})

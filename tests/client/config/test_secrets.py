@@ -1,0 +1,185 @@
+"""Keys: where they are found, and that nobody sees them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from anaphora.client.config.origin import Origin
+from anaphora.client.config.reading import read_text
+from anaphora.client.config.resolving import resolve
+from anaphora.client.config.secrets import Secret, exposed, find_key
+from anaphora.client.config.values import Config, Key, Provider
+from anaphora.errors import MissingSecret
+
+CANARY = "sk-canary-4f1d"
+
+
+def test_a_secret_is_shown_to_whoever_asks_for_it() -> None:
+    assert Secret(CANARY).reveal() == CANARY
+
+
+def test_and_to_nobody_else() -> None:
+    secret = Secret(CANARY)
+    shown = [repr(secret), str(secret), f"{secret}", f"{secret:>40}", f"{secret!r}", "%s" % secret]  # noqa: UP031
+    shown += [repr([secret]), repr({"key": secret}), str(dir(secret))]
+    assert not any(CANARY in each for each in shown)
+    assert not hasattr(secret, "__dict__")
+    for write in (pickle.dumps, json.dumps, msgspec.json.encode, msgspec.msgpack.encode):
+        with pytest.raises(TypeError) as raised:
+            write(secret)
+        assert CANARY not in str(raised.value)
+    assert msgspec.json.encode({"key": secret}, enc_hook=str) == b'{"key":"<secret>"}'
+
+
+def test_copies_are_the_same_secret() -> None:
+    secret = Secret(CANARY)
+    assert copy.copy(secret) is secret
+    assert copy.deepcopy([secret])[0] is secret
+
+
+# ── Finding ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secrets").mkdir()
+    return tmp_path
+
+
+def put(folder: Path, data: bytes) -> None:
+    file = folder / "secrets" / "MINE.txt"
+    file.write_bytes(data)
+    file.chmod(0o600)
+
+
+def test_from_the_environment(folder: Path) -> None:
+    assert find_key(Key(env="MINE"), folder, {"MINE": CANARY}).reveal() == CANARY
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+def test_from_a_file(folder: Path, start: bytes, end: bytes) -> None:
+    put(folder, start + CANARY.encode() + end)
+    assert find_key(Key(secret="MINE"), folder, {}).reveal() == CANARY
+
+
+ODD = [
+    (b"", "is empty"),
+    (b" \n\n", "is empty"),
+    (b"sk-canary\nsk-other\n", "holds more than a key"),
+    (b"key = sk-canary\n", "holds more than a key"),
+    ("sk-canary-é".encode(), "holds more than a key"),
+    (b"sk-canary\x00", "holds more than a key"),
+]
+
+
+@pytest.mark.parametrize("data, reason", ODD, ids=range(len(ODD)))  # folders are named after ids
+def test_what_is_no_key(folder: Path, data: bytes, reason: str) -> None:
+    put(folder, data)
+    for key, environ in (
+        (Key(secret="MINE"), {}),
+        (Key(env="MINE"), {"MINE": data.decode()}),
+    ):
+        with pytest.raises(MissingSecret, match=reason) as raised:
+            find_key(key, folder, environ)
+        assert "canary" not in str(raised.value)
+
+
+def test_a_file_that_cannot_be_a_key(folder: Path) -> None:
+    put(folder, "sk-canary".encode("utf-16"))
+    with pytest.raises(MissingSecret, match="is not UTF-8"):
+        find_key(Key(secret="MINE"), folder, {})
+    put(folder, b"k" * 20_000)
+    with pytest.raises(MissingSecret, match="too long for a key"):
+        find_key(Key(secret="MINE"), folder, {})
+
+
+def test_what_is_missing_is_named(folder: Path) -> None:
+    with pytest.raises(MissingSecret, match=r"^the environment variable \$MINE is not set$"):
+        find_key(Key(env="MINE"), folder, {"OTHER": CANARY})
+    with pytest.raises(MissingSecret) as raised:
+        find_key(Key(secret="MINE"), folder, {})
+    assert str(raised.value) == f"there is no file {folder / 'secrets' / 'MINE.txt'}"
+    (folder / "secrets" / "MINE.txt").mkdir()
+    with pytest.raises(MissingSecret, match="there is no file"):
+        find_key(Key(secret="MINE"), folder, {})
+    origin = Origin("llm.yaml", {("providers", "a", "key"): 7})
+    with pytest.raises(MissingSecret, match=r"^llm\.yaml:7: providers\.a\.key: there is no file"):
+        find_key(Key(secret="MINE"), folder, {}, origin=origin, path=("providers", "a", "key"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
+@pytest.mark.parametrize(
+    "mode, told", [(0o600, False), (0o400, False), (0o640, True), (0o604, True)]
+)
+def test_a_file_that_others_may_read_is_told(folder: Path, mode: int, told: bool) -> None:
+    put(folder, CANARY.encode())
+    file = folder / "secrets" / "MINE.txt"
+    file.chmod(mode)
+    said = exposed(Key(secret="MINE"), folder)
+    assert (said is not None) == told
+    if said is not None:
+        assert str(file) in said
+        assert CANARY not in said
+    assert exposed(Key(env="MINE"), folder) is None
+
+
+# ── Nowhere ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "key, said",
+    [
+        (Key(env="ANTHROPIC_API_KEY"), "$ANTHROPIC_API_KEY"),
+        (Key(secret="AZURE_EU-2"), "secrets/AZURE_EU-2.txt"),
+        # The key itself, put where its name should be.
+        (Key(secret="sk-ant-api03-Xk3vT9qLmN2pR7sW1yZ5aB8c"), "secrets/….txt"),
+        (Key(secret="0f8fad5b-d9cb-469f-a165-70867728950e"), "secrets/….txt"),
+        (Key(env="gsk_Xk3vT9qLmN2pR7sW1yZ5aB8c"), "$…"),
+    ],
+)
+def test_where_a_key_is(key: Key, said: str) -> None:
+    assert str(key) == said
+    assert repr(key) == f"Key({said})"
+
+
+def test_a_configuration_shows_neither_headers_nor_users() -> None:
+    provider = Provider(
+        wire="anthropic",
+        base_url="https://me:canary@example.com/x",
+        headers={"X-Token": "canary"},
+        proxy="http://me:canary@proxy:3128",
+        temperature=0.0,
+    )
+    shown = repr(Config(providers={"a": provider}))
+    assert "canary" not in shown
+    for kept in ("example.com/x", "X-Token", "proxy:3128", "temperature=0.0"):
+        assert kept in shown
+
+
+def test_no_key_in_anything_that_is_resolved(folder: Path) -> None:
+    put(folder, CANARY.encode())
+    config = read_text(
+        "providers:\n"
+        "  a: {wire: anthropic, key: {env: MINE}}\n"
+        "  b: {dialect: deepseek, key: {secret: MINE}}\n",
+        str(folder / "llm.yaml"),
+    )
+    found = resolve(config, environ={"MINE": CANARY})
+    assert CANARY not in repr(found)
+    assert CANARY not in repr(config)
+    for one in found.values():
+        assert one.secret is not None
+        assert one.secret.reveal() == CANARY
+        with pytest.raises(TypeError) as raised:
+            msgspec.json.encode(one)
+        assert CANARY not in str(raised.value)
+    assert found["a"].headers() == {"x-api-key": CANARY}
+    assert found["b"].headers() == {"authorization": f"Bearer {CANARY}"}
