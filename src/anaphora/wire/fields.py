@@ -31,6 +31,17 @@ def _members(kind: Any) -> tuple[msgspec.structs.FieldInfo, ...]:
     return msgspec.structs.fields(kind)
 
 
+@functools.cache
+def _decoder(kind: Any) -> Callable[[msgspec.Raw], Any]:
+    """Making one takes longer than a field does."""
+    return msgspec.json.Decoder(kind).decode
+
+
+@functools.cache
+def _or_none(kind: Any) -> Callable[[msgspec.Raw], Any]:
+    return msgspec.json.Decoder(kind | None).decode
+
+
 #: Makes the error for a reason and a path: `Parse` for answers, `InvalidRequest` for requests.
 Failure = Callable[[str, str], AnaphoraError]
 
@@ -100,7 +111,7 @@ class Fields:
         """A field that must be there."""
         if name not in self._fields:
             raise self.failure("is missing", f"{self.path}.{name}")
-        return self._decoded(name, kind)
+        return self._decoded(name, _decoder(kind))
 
     @overload
     def maybe(self, name: str, kind: type[T]) -> T | None: ...
@@ -108,11 +119,11 @@ class Fields:
     def maybe(self, name: str, kind: Any) -> Any: ...
     def maybe(self, name: str, kind: Any) -> Any:
         """A field that may be missing or null."""
-        return self._decoded(name, kind | None) if name in self._fields else None
+        return self._decoded(name, _or_none(kind)) if name in self._fields else None
 
-    def _decoded(self, name: str, kind: Any) -> Any:
+    def _decoded(self, name: str, decode: Callable[[msgspec.Raw], Any]) -> Any:
         try:
-            return msgspec.json.decode(self._fields.pop(name), type=kind)
+            return decode(self._fields.pop(name))
         except UNREADABLE as problem:
             reason, _, inner = str(problem).partition(" - at `$")
             raise self.failure(reason, f"{self.path}.{name}{inner.rstrip('`')}") from None
@@ -123,7 +134,7 @@ class Fields:
         if raw is None:
             return None
         try:
-            value = msgspec.json.decode(raw, type=kind)
+            value: T = _decoder(kind)(raw)
         except UNREADABLE:
             return None
         del self._fields[name]

@@ -28,10 +28,13 @@ class _Usage(msgspec.Struct, frozen=True):
     output_tokens_details: _Details | None = None
 
 
+_decode = msgspec.json.Decoder(_Usage).decode
+
+
 def read_usage(raw: bytes, path: str) -> Usage:
     """Anthropic's counts are a partition already; what it does not mention stays unknown."""
     try:
-        told = msgspec.json.decode(raw, type=_Usage)
+        told = _decode(raw)
     except msgspec.DecodeError as problem:
         raise Parse(str(problem), path=path) from None
     details = told.output_tokens_details

@@ -35,10 +35,13 @@ class _Usage(msgspec.Struct, frozen=True):
     total_tokens: int | None = None
 
 
+_decode = msgspec.json.Decoder(_Usage).decode
+
+
 def read_usage(raw: bytes, path: str) -> Usage:
     """The counts as a partition; what OpenAI does not mention stays unknown."""
     try:
-        told = msgspec.json.decode(raw, type=_Usage)
+        told = _decode(raw)
     except UNREADABLE as problem:
         raise Parse(str(problem), path=path) from None
     of_input, of_output = told.input_tokens_details or _Input(), told.output_tokens_details
@@ -94,7 +97,7 @@ def _is_ours(usage: Usage) -> bool:
     """Whether the raw counts say here what they say: another provider's would not."""
     assert usage.raw is not None
     try:
-        told = msgspec.json.decode(usage.raw, type=_Usage)
+        told = _decode(usage.raw)
         return told.total_tokens is not None and read_usage(usage.raw.encode(), "usage") == usage
     except (msgspec.DecodeError, UnicodeError, Parse):
         return False
