@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from anaphora import cache, catalog, wire
 from anaphora.catalog import Dialect
+from anaphora.client.config import resolving
 from anaphora.client.config.addressing import PATHS
 from anaphora.client.config.reading import read, read_text
 from anaphora.client.config.resolving import Resolved, check, look, resolve
@@ -269,3 +271,13 @@ def test_what_is_wrong_with_the_file_comes_before_what_is_missing() -> None:
     text = "providers:\n  a: {wire: anthropic, key: {env: MINE}}\n  b: {wire: nobodys}\n"
     with pytest.raises(InvalidConfig, match="no wire 'nobodys'"):
         resolve(read_text(text), environ={})
+
+
+def test_nothing_else_of_the_client_reads_the_environment() -> None:
+    client = Path(resolving.__file__).parents[1]
+    readers = {
+        str(file.relative_to(client))
+        for file in client.rglob("*.py")
+        if re.search(r"os\.(environ|getenv)", file.read_text())
+    }
+    assert readers == {"config/resolving.py"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ def read_text(text: str, file: str = "<text>") -> Config:
     return Config() if whole is None else _decoded(whole, file)
 
 
-def from_data(data: Any) -> Config:
+def from_data(data: Mapping[str, Any]) -> Config:
     """The same from values that are in no file."""
-    return _decoded(Marked.of(data, "", _invalid), "")
+    return _decoded(Marked.of(dict(data), "", _invalid), "")
 
 
 def _decoded(whole: Marked, file: str) -> Config:

@@ -184,4 +184,4 @@ class Config(_Table, frozen=True, dict=True):
         """What a file would say, for programs without one."""
         from .reading import from_data
 
-        return from_data(dict(data))
+        return from_data(data)
