@@ -37,13 +37,14 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
     await send({"type": "http.response.body", "body": BODY, "more_body": False})
 
 
-def serve_bare(port: int) -> None:
+def serve(handler: Any, port: int) -> None:
+    """One Granian server on one event loop, with no app but the handler."""
     from granian.constants import Interfaces
     from granian.server.embed import Server
 
     async def run() -> None:
         server = Server(
-            bare,
+            handler,
             address="127.0.0.1",
             port=port,
             interface=Interfaces.ASGINL,
@@ -89,11 +90,12 @@ class Child:
 
 
 @contextlib.contextmanager
-def child(kind: str) -> Iterator[Child]:
+def child(kind: str, program: str = "_served.py") -> Iterator[Child]:
+    """A server of some kind, by one of the programs here, at a port that is free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, str(HERE / "_served.py"), kind, str(port)])
+    process = subprocess.Popen([sys.executable, str(HERE / program), kind, str(port)])
     try:
         for _ in range(500):
             with contextlib.suppress(OSError):
@@ -109,11 +111,11 @@ def child(kind: str) -> Iterator[Child]:
 def main() -> None:
     kind, port = sys.argv[1], int(sys.argv[2])
     if kind == "bare":
-        serve_bare(port)
+        serve(bare, port)
         return
-    from anaphora.emulator.server.run import serve
+    from anaphora.emulator.server import run
 
-    serve(port=port)
+    run.serve(port=port)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""LiteLLM with its defaults, given the messages as dicts in OpenAI's form, as it wants them for
+every provider. Runs in the environment of soak/strangers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import litellm  # type: ignore[import-not-found]
+from _client_talk import MAX_TOKENS, MODELS, body
+
+_PREFIX = {"anthropic": "anthropic", "openai_chat": "openai"}
+
+
+class LiteLlm:
+    def __init__(self, who: str, wire: str, url: str) -> None:  # noqa: ARG002
+        said = body("openai_chat")
+        self._options: dict[str, Any] = {
+            "model": f"{_PREFIX[wire]}/{MODELS[wire]}",
+            "messages": said["messages"],
+            "tools": said["tools"],
+            "max_tokens": MAX_TOKENS,
+            "api_key": "k",
+            "api_base": url if wire == "anthropic" else f"{url}/v1",
+        }
+
+    async def ready(self) -> Callable[[], Awaitable[object]]:
+        return self._call
+
+    async def close(self) -> None:
+        """The process ends."""
+
+    async def _call(self) -> Any:
+        return await litellm.acompletion(**self._options)
+
+
+asker = LiteLlm

@@ -1,0 +1,124 @@
+"""Ours: a call on its own, and a turn of a conversation with everything that a session does for it.
+
+On its own: `complete` with a conversation that is new each time, so that nothing of its messages is
+known from before; making the call of them counts. Tools and system prompt are the app's.
+
+A turn: sessions go on with 35 saved messages. Their first turn is cold and does not count; the five
+that follow do, with 38, 40, 42, 44 and 46 messages, 42 on average. Prefix certified, next call
+planned, prediction, verdict and dollars for every turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from _client_talk import (
+    MAX_TOKENS,
+    MODELS,
+    SCHEMA,
+    SYSTEM,
+    TOOLS,
+    Said,
+    arguments,
+    messages,
+    prose,
+    tool_of,
+)
+
+import anaphora
+from anaphora import Call, Conversation, Message, Params, PromptIR, Tool, ToolCall
+
+#: Messages that a session begins with, and turns that are counted after its first.
+BEGIN, TURNS = 35, 5
+
+_TOOLS = tuple(Tool(name, about, json.dumps(SCHEMA)) for name, about in TOOLS)
+
+
+def client(wire: str, url: str, **options: Any) -> Any:
+    provider = {"wire": wire, "base_url": url, "key": {"env": "KEY"}}
+    settings = {"providers": {"local": provider}}
+    return anaphora.Client.from_config(settings, environ={"KEY": "k"}, **options)
+
+
+def message(said: Said) -> Message:
+    role, text, call = said
+    if role == "user":
+        return Message.user(text)
+    if role == "tool":
+        return Message.tool(call, text)
+    if not call:
+        return Message.assistant(text)
+    return Message.assistant(text, ToolCall(call, tool_of(call), json.dumps(arguments(call))))
+
+
+def session(client: Any, wire: str, count: int = BEGIN) -> Any:
+    """A conversation that goes on with saved messages."""
+    history = [message(said) for said in messages(count)]
+    return client.session(
+        "local",
+        model=MODELS[wire],
+        system=SYSTEM,
+        tools=_TOOLS,
+        messages=history,
+        max_tokens=MAX_TOKENS,
+        certify="raise",
+    )
+
+
+class OneShot:
+    def __init__(self, wire: str, url: str) -> None:
+        self._client, self._wire = client(wire, url), wire
+
+    async def ready(self) -> Callable[[], Awaitable[object]]:
+        said = [message(each) for each in messages()]
+
+        async def call() -> Any:
+            ir = PromptIR.chat(Conversation(said), system=SYSTEM)
+            params = Params(max_tokens=MAX_TOKENS)
+            whole = Call(ir=ir, model=MODELS[self._wire], tools=_TOOLS, params=params)
+            return await self._client.complete(whole, "local")
+
+        return call
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class Session:
+    def __init__(self, wire: str, url: str) -> None:
+        self._client, self._wire = client(wire, url), wire
+        self._numbers = itertools.count(10_000)
+        self._left = 0
+        self._chat: Any = None
+
+    async def ready(self) -> Callable[[], Awaitable[object]]:
+        if not self._left:
+            self._check()
+            self._chat = session(self._client, self._wire)
+            await self._chat.send(message(messages()[BEGIN]))
+            self._left = TURNS
+        self._left -= 1
+        text, chat = prose(760, next(self._numbers)), self._chat
+
+        async def call() -> Any:
+            return await chat.send(text)
+
+        return call
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _check(self) -> None:
+        """The turns were what they are to be: hits, held against a prediction, with a price."""
+        if self._chat is not None:
+            record = self._chat.last.record
+            assert record.verdict.result == "hit", str(record.verdict)
+            assert record.predicted, record
+            assert record.dollars, record
+
+
+def asker(who: str, wire: str, url: str) -> OneShot | Session:
+    return OneShot(wire, url) if who == "one-shot" else Session(wire, url)

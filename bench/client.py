@@ -1,0 +1,136 @@
+"""What a call costs its client: ours, a POST by hand, the official SDKs, pydantic-ai, LiteLLM.
+
+    python bench/client.py [--rounds 7] [--calls 60]
+
+A call has 42 messages, tools and a system prompt, about 40 KB, and is answered by a static server
+in another process. Every client is a process of its own, and warm; they take turns, so that
+whatever else the machine does falls on all of them. A figure is the CPU of the client's process,
+user and system; ratios are medians of the rounds' ratios, on the same wire, and of several wires
+the worst one counts. What ours does in a call is told in _client_ours.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from _client_contest import Contestant, Key, contest, rounds
+from _client_import import importing
+from _served import child
+
+HERE = Path(__file__).parent
+STRANGERS = HERE.parent / "soak" / "strangers" / "environment.py"
+WIRES = ("anthropic", "openai_chat", "openai_responses")
+
+#: Who calls on which wire, and how many times fewer calls they make.
+OURS = [(who, wire, 1) for wire in WIRES for who in ("raw", "bytes", "one-shot", "session")]
+SDKS = [
+    ("anthropic SDK", "anthropic", 3),
+    ("openai SDK", "openai_chat", 10),
+    ("openai SDK", "openai_responses", 20),
+]
+OTHERS = [
+    ("LiteLLM", "anthropic", 10),
+    ("LiteLLM", "openai_chat", 15),
+    ("pydantic-ai", "anthropic", 20),
+    ("pydantic-ai", "openai_chat", 20),
+]
+GROWTH_TURNS, GROWTH_SESSIONS = 1000, 3
+IMPORTS = 25
+
+
+def strangers() -> str | None:
+    """The interpreter of the environment that LiteLLM and pydantic-ai live in."""
+    run = subprocess.run(
+        [sys.executable, str(STRANGERS)], capture_output=True, text=True, check=False
+    )
+    if run.returncode:
+        print(f"without pydantic-ai and LiteLLM: {run.stderr.strip()}")
+        return None
+    return run.stdout.strip()
+
+
+class Figures:
+    """CPU of a call of everybody, in every round."""
+
+    def __init__(self, found: dict[Key, list[float]]) -> None:
+        self._found = found
+
+    def cpu(self, who: str, wire: str) -> float:
+        return statistics.median(self._found[who, wire])
+
+    def ratio(self, who: str, other: str, wire: str) -> float:
+        pairs = zip(self._found[who, wire], self._found[other, wire], strict=True)
+        return statistics.median(a / b for a, b in pairs)
+
+    def ratios(self, who: str, other: str) -> list[float]:
+        """On every wire that both speak."""
+        wires = [wire for caller, wire in self._found if caller == who]
+        return [self.ratio(who, other, wire) for wire in wires]
+
+    def least(self, who: str) -> float | None:
+        """How many times a session's CPU somebody takes at least; None: they are not here."""
+        return round(min(self.ratios(who, "session")), 2) if self.ratios(who, "session") else None
+
+
+def table(figures: Figures, contestants: list[Contestant]) -> None:
+    for one in contestants:
+        said = f"{figures.ratio(one.who, 'raw', one.wire):6.2f} of raw"
+        if one.who not in ("raw", "bytes", "one-shot", "session"):
+            said += f"   {figures.ratio(one.who, 'session', one.wire):6.1f} times a session's"
+        print(
+            f"{one.wire:17} {one.who:14} {figures.cpu(one.who, one.wire):8.0f} µs"
+            f"   {one.bytes / 1e3:5.1f} KB {said}"
+        )
+
+
+def growth() -> float:
+    """A turn late in a conversation over an early one, on the wire where it grows most."""
+    worst = 0.0
+    for wire in WIRES:
+        words = [str(HERE / "_client_growth.py"), wire, str(GROWTH_TURNS), str(GROWTH_SESSIONS)]
+        run = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, check=True)
+        told = json.loads(run.stdout)
+        worst = max(worst, told["growth"])
+        print(
+            f"{wire:17} turn 10 {told['early']:6.0f} µs   turn {GROWTH_TURNS:,}"
+            f" {told['late']:6.0f} µs, {told['bytes'] / 1e6:.1f} MB   growth {told['growth']:.2f}"
+        )
+    return worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7, help="repetitions; medians are reported")
+    parser.add_argument("--calls", type=int, default=60, help="of a round; the slow make fewer")
+    chosen = parser.parse_args()
+    foreign = strangers()
+    listed = [*OURS, *SDKS, *(OTHERS if foreign else [])]
+    with (
+        child("fixed", "_client_answers.py") as server,
+        contest(f"http://127.0.0.1:{server.port}", listed, foreign or "") as contestants,
+    ):
+        figures = Figures(rounds(contestants, chosen.rounds, chosen.calls))
+        table(figures, contestants)
+    grown = growth()
+    ours, msgspec, import_ratio = importing("anaphora", "msgspec", IMPORTS)
+    print(f"import anaphora {ours * 1e3:.1f} ms   import msgspec {msgspec * 1e3:.1f} ms")
+    told = {
+        "session_vs_raw": round(max(figures.ratios("session", "raw")), 3),
+        "oneshot_vs_raw": round(max(figures.ratios("one-shot", "raw")), 3),
+        "openai_sdk_vs_ours": figures.least("openai SDK"),
+        "anthropic_sdk_vs_ours": figures.least("anthropic SDK"),
+        "pydantic_ai_vs_ours": figures.least("pydantic-ai"),
+        "litellm_vs_ours": figures.least("LiteLLM"),
+        "growth_10_to_1000": round(grown, 3),
+        "import_vs_msgspec": round(import_ratio, 3),
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
