@@ -18,7 +18,7 @@ import msgspec
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.prompt.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Event, Extras, Message
+from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notice
 
 from .answered import Answered
 from .asking import Asked, Content, messages_of
@@ -207,6 +207,11 @@ class Client:
     @property
     def providers(self) -> tuple[str, ...]:
         return tuple(self._resolved)
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What is odd about the configuration, without being wrong."""
+        return tuple(notice for one in self._resolved.values() for notice in one.notices)
 
     def _stops(self, name: str, model: str | None) -> tuple[tuple[Stop, ...], tuple[Hop, ...]]:
         """Where calls to a provider or route may go."""

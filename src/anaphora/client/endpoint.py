@@ -19,6 +19,9 @@ from .config.resolving import Resolved
 from .limits import Gate
 from .transport import Outgoing, Transport
 
+#: Headers that name several things: what is configured is said beside what a call says.
+_LISTS = frozenset(("anthropic-beta", "openai-beta"))
+
 #: Headers in which providers name a request.
 _REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
@@ -123,11 +126,20 @@ class Endpoint:
         return Outgoing(
             method=request.method,
             url=self.base_url + request.path,
-            headers={**self._headers, **dict(request.headers)},
+            headers=self._with(request.headers),
             body=request.body.join(),
             timeouts=self.config.timeouts,
             largest=self.config.largest_answer,
         )
+
+    def _with(self, said: tuple[tuple[str, str], ...]) -> dict[str, str]:
+        """A request's own headers over the configured ones."""
+        headers = dict(self._headers)
+        for name, value in said:
+            if name in headers and name in _LISTS and headers[name] != value:
+                value = f"{headers[name]},{value}"
+            headers[name] = value
+        return headers
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:
