@@ -64,7 +64,10 @@ def check(
     except AnaphoraError:
         pass
     rules, profile = catalog.rules(provider, model, name), catalog.profile(provider, model)
-    return strict.check(asked, name, provider, call, rendered, rules, profile, tokens)
+    counts = path.endswith("/count_tokens")
+    return strict.check(
+        asked, name, provider, call, rendered, rules, profile, tokens, counts=counts
+    )
 
 
 DAY = datetime.date(2026, 11, 14)

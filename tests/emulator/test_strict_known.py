@@ -9,15 +9,20 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from anthropic import types as anthropic_types
 from anthropic.types import beta as anthropic_beta
+from anthropic.types.beta.message_count_tokens_params import (
+    MessageCountTokensParams as BetaCountTokensParams,
+)
 from anthropic.types.beta.message_create_params import (
     MessageCreateParamsNonStreaming as BetaMessageParams,
 )
+from anthropic.types.message_count_tokens_params import MessageCountTokensParams
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming as MessageParams
 from google.genai import models as google_models
 from google.genai import types as google_types
 from openai.types import chat as openai_chat
 from openai.types import responses as openai_responses
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+from openai.types.responses.input_token_count_params import InputTokenCountParams
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
 from anaphora.emulator.core.strict.known import anthropic, gemini, openai
@@ -68,6 +73,8 @@ def test_anthropic() -> None:
     assert fields(MessageParams) == anthropic.TOP
     assert fields(BetaMessageParams) - anthropic.TOP == anthropic.BETA_TOP
     assert not anthropic.TOP & set(anthropic.SAMPLING)
+    assert fields(MessageCountTokensParams) == anthropic.COUNT
+    assert fields(BetaCountTokensParams) - anthropic.COUNT == anthropic.BETA_COUNT
     messages = [fields(kind) for kind in members(anthropic_types.MessageParam)]
     assert set().union(*messages) == anthropic.MESSAGE
     beta = [fields(kind) for kind in members(anthropic_beta.BetaMessageParam)]
@@ -90,6 +97,7 @@ def test_openai_chat() -> None:
 
 def test_openai_responses() -> None:
     assert fields(ResponseCreateParamsNonStreaming) == openai.RESPONSES
+    assert fields(InputTokenCountParams) == openai.INPUT_TOKENS
     assert by_tag(openai_responses.ResponseInputItemParam) == openai.ITEMS
 
 

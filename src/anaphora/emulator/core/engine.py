@@ -14,11 +14,13 @@ import msgspec
 from anaphora import wire
 from anaphora.canonical import dumps
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
+from anaphora.prompt import Call
+from anaphora.rendered import Rendered
 
 from . import held, listing, stored, strict
 from .accounts import Accounts
 from .asked import Answer, Asked, whole
-from .billing import Billing, count, count_upto
+from .billing import Billing, Facts, count, count_upto
 from .faults import KINDS
 from .generating import Generator, loaded
 from .ids import Ids
@@ -127,18 +129,32 @@ class Engine:
 
     def _check(self, asked: Asked, route: Route, prompt: Prompt) -> None:
         """What the provider refuses is refused."""
-        error = strict.check(
-            asked,
-            route.wire,
-            route.provider,
-            prompt.call,
-            prompt.rendered,
-            prompt.facts.rules,
-            prompt.facts.profile,
-            _long(prompt),
+        error = self._checked(
+            asked, route, prompt.facts, prompt.call, prompt.rendered, _long(prompt)
         )
         if error is not None:
             raise error
+
+    @staticmethod
+    def _checked(
+        asked: Asked,
+        route: Route,
+        facts: Facts,
+        call: Call | None = None,
+        rendered: Rendered | None = None,
+        tokens: int | None = None,
+    ) -> Upstream | None:
+        return strict.check(
+            asked,
+            route.wire,
+            route.provider,
+            call,
+            rendered,
+            facts.rules,
+            facts.profile,
+            tokens,
+            counts=route.operation == "count",
+        )
 
     def _unread(self, asked: Asked, route: Route) -> Upstream | None:
         """What the provider says to a request that cannot be read; None where that is not known."""
@@ -147,12 +163,19 @@ class Engine:
             facts = self._billing.facts(route, route.name or str(named))
         except (RequestRejected, InvalidRequest) as problem:
             return problem if isinstance(problem, Upstream) else None
-        return strict.check(
-            asked, route.wire, route.provider, None, None, facts.rules, facts.profile
-        )
+        return self._checked(asked, route, facts)
 
     def _counted(self, asked: Asked, route: Route, workspace: str) -> bytes:
-        tokens = self._prompts.count(asked, route, workspace)
+        try:
+            rendered, facts = self._prompts.cut(asked, route, workspace)
+        except InvalidRequest as problem:
+            raise self._unread(asked, route) or problem from None
+        if self.options.strict:
+            # However long it is, it can be counted.
+            error = self._checked(asked, route, facts, None, rendered, 0)
+            if error is not None:
+                raise error
+        tokens = count(rendered, facts.profile)
         if route.wire == "anthropic":
             return dumps({"input_tokens": tokens})
         if route.wire == "gemini":

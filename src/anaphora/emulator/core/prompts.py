@@ -10,7 +10,7 @@ from anaphora.rendered import Held, Plan, Rendered
 
 from . import held, stored
 from .asked import Asked
-from .billing import Billing, Facts, asked_plan, count
+from .billing import Billing, Facts, asked_plan
 from .held import Contents
 from .routes import Route
 from .stored import Responses
@@ -51,10 +51,9 @@ class Prompts:
             plan = Plan(held=Held(content.name, content.chunks, ""))
         return Prompt(body=body, call=call, rendered=rendered, plan=plan, facts=facts, items=items)
 
-    def count(self, asked: Asked, route: Route, workspace: str) -> int:
-        """The tokens of a prompt that nobody wants answered."""
-        rendered, facts = self._split(self._whole(asked, route, workspace)[0], asked, route)
-        return count(rendered, facts.profile)
+    def cut(self, asked: Asked, route: Route, workspace: str) -> tuple[Rendered, Facts]:
+        """A prompt that nobody wants answered."""
+        return self._split(self._whole(asked, route, workspace)[0], asked, route)
 
     def _split(self, body: bytes, asked: Asked, route: Route) -> tuple[Rendered, Facts]:
         path = route.path.replace(":countTokens", ":generateContent")

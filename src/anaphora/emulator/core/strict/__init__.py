@@ -36,23 +36,31 @@ def check(
     rules: CacheRules,
     profile: Profile,
     prompt_tokens: int | None = None,
+    *,
+    counts: bool = False,
 ) -> Upstream | None:
     """The error that this request is answered with; None when it is in order.
 
     `call` and `rendered` are the request as `parse` and `split` read it, where they could; without
     them only its own bytes are looked at. `prompt_tokens` is what it is billed as; without it the
-    prompt overflows only when the lowest estimate does.
+    prompt overflows only when the lowest estimate does. With `counts`
+    nothing is to be answered, and the prompt only counted.
     """
     try:
         body = msgspec.json.decode(asked.body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         body = None
+    if counts and isinstance(body, dict):
+        # Gemini's whole request may stand inside.
+        body = body.get("generateContentRequest", body)
     if not isinstance(body, dict):
         return _unreadable(wire_name)
     if prompt_tokens is None:
         size = 0 if rendered is None else rendered.size
         prompt_tokens = tokens.estimate(size, profile).low
-    case = Case(asked=asked, body=body, rules=rules, profile=profile, tokens=prompt_tokens)
+    case = Case(
+        asked=asked, body=body, rules=rules, profile=profile, tokens=prompt_tokens, counts=counts
+    )
     if provider == wire.PROVIDERS[wire_name]:
         return first(_checks(wire_name), case)
     return _of_any_host(case, call)

@@ -16,7 +16,13 @@ from .paths import refused_at
 LIMIT_BYTES = 32 * 1024 * 1024
 _NONE = frozenset[str]()
 _TOP = known.TOP | frozenset(known.SAMPLING)
-_BETA_TOP = _TOP | known.BETA_TOP
+#: The outermost fields: of a request to count, and with betas.
+_TOPS = {
+    (False, False): _TOP,
+    (False, True): _TOP | known.BETA_TOP,
+    (True, False): known.COUNT,
+    (True, True): known.COUNT | known.BETA_COUNT,
+}
 _EXTRA = "Extra inputs are not permitted"
 
 
@@ -37,7 +43,7 @@ def size(case: Case) -> Upstream | None:
 def required(case: Case) -> Upstream | None:
     """Source: the SDK's `Required` fields."""
     for field in ("model", "max_tokens", "messages"):
-        if field not in case.body and not (field == "max_tokens" and _counts_only(case)):
+        if field not in case.body and not (field == "max_tokens" and case.counts):
             return refused_at(field, "Field required")
     if case.body["messages"] == []:
         return refused_at("messages", "at least one message is required")
@@ -46,7 +52,7 @@ def required(case: Case) -> Upstream | None:
 
 def unknown_fields(case: Case) -> Upstream | None:
     beta = _has_betas(case)
-    if (field := unknown(case.body, _BETA_TOP if beta else _TOP)) is not None:
+    if (field := unknown(case.body, _TOPS[case.counts, beta])) is not None:
         return refused_at(field, _EXTRA)
     for at, tool in objects(case.body.get("tools")):
         if tool.get("type") in (None, "custom") and (field := unknown(tool, known.CUSTOM_TOOL)):
@@ -213,7 +219,7 @@ def _content_features(case: Case, version: str | None) -> Upstream | None:
 def limits(case: Case) -> Upstream | None:
     """How much may be asked for; no more than the model gives, in the service's own words."""
     asked = case.body.get("max_tokens")
-    if _counts_only(case):
+    if case.counts:
         return None
     if not isinstance(asked, int) or isinstance(asked, bool):
         return refused_at("max_tokens", "Input should be a valid integer")
@@ -259,11 +265,6 @@ def overflow(case: Case) -> Upstream | None:
         return None
     message = f"prompt is too long: {case.tokens} tokens > {limit} maximum"
     return errors.ContextOverflow(message, status=400, code="invalid_request_error")
-
-
-def _counts_only(case: Case) -> bool:
-    """Counting tokens needs no limit."""
-    return case.asked.path.endswith("/count_tokens")
 
 
 def _has_betas(case: Case) -> bool:

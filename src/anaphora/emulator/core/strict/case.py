@@ -24,6 +24,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
     tokens: int
     """How many tokens the prompt is."""
+    counts: bool = False
+    """Its tokens are to be counted, and nothing is to be answered."""
 
     @property
     def model(self) -> str:

@@ -23,11 +23,12 @@ def unknown_fields(case: Case) -> Upstream | None:
                 f"to '{place}'."
             )
             return rejected(message, param=field, code="unsupported_parameter")
-    if (field_found := unknown(case.body, known.RESPONSES)) is not None:
+    fields = known.INPUT_TOKENS if case.counts else known.RESPONSES
+    if (field_found := unknown(case.body, fields)) is not None:
         return openai.unknown_parameter(field_found)
     for at, item in objects(case.body.get("input")):
-        fields = known.ITEMS.get(_kind(item))
-        if fields is not None and (name := unknown(item, fields)) is not None:
+        members = known.ITEMS.get(_kind(item))
+        if members is not None and (name := unknown(item, members)) is not None:
             return openai.unknown_parameter(f"input[{at}].{name}")
     return None
 
@@ -144,8 +145,8 @@ def overflow(case: Case) -> Upstream | None:
 
 
 def _model(case: Case) -> Upstream | None:
-    """A stored prompt may name it."""
-    return None if case.body.get("prompt") else openai.model_named(case)
+    """A stored prompt may name it, and counting does without."""
+    return None if case.counts or case.body.get("prompt") else openai.model_named(case)
 
 
 CHECKS = (

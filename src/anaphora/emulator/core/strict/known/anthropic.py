@@ -19,6 +19,12 @@ BETA_TOP = words(
 )
 
 #: A message's; a system message may have the beta ones besides.
+#: MessageCountTokensParams, and what the beta's has besides.
+COUNT = words(
+    "cache_control messages model output_config speed system thinking tool_choice tools "
+    "user_profile_id workspace_id"
+)
+BETA_COUNT = words("betas compaction context_management mcp_servers")
 MESSAGE = words("content role")
 BETA_MESSAGE = words("clear_at output_config")
 

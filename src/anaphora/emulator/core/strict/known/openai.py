@@ -44,6 +44,11 @@ RESPONSES = words(
     "reasoning safety_identifier service_tier store stream stream_options temperature text "
     "tool_choice tools top_logprobs top_p truncation user"
 )
+#: responses.InputTokenCountParams.
+INPUT_TOKENS = words(
+    "conversation input instructions model parallel_tool_calls personality previous_response_id "
+    "reasoning text tool_choice tools truncation"
+)
 #: An input item's, by its type: ResponseInputItemParam.
 ITEMS: dict[str, frozenset[str]] = typed(
     {
