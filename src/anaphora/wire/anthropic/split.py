@@ -17,7 +17,8 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
-from anaphora.wire.seen import Cut, SeenSections
+from anaphora.wire.seen import Cut, SeenSections, elements_of
+from anaphora.wire.talks import SeenTalks
 
 from .blocks import MARKABLE_OPAQUE, WIRE
 from .incoming import CacheControl, read_ttl, some_blocks
@@ -115,48 +116,57 @@ class _Message(msgspec.Struct, frozen=True):
     content: msgspec.Raw
 
 
-_some_messages = msgspec.json.Decoder(list[_Message]).decode
+_message = msgspec.json.Decoder(_Message).decode
+_talks = SeenTalks()
 
 
 def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
-    raw = fields.raw("messages") or b"[]"
-    try:
-        messages = _some_messages(raw)
-    except msgspec.DecodeError as problem:
-        raise fields.fail(str(problem), "messages") from None
-    out = Addition()
-    last_role = None
-    for index, message in enumerate(messages):
+    messages = elements_of("messages", fields.raw("messages") or b"[]")
+    talk = _talks.begin(messages)
+    out, last_role = talk.out, talk.last_role
+    for index in range(talk.known, len(messages)):
         path = f"$.messages[{index}]"
-        if message.role not in OPEN:
-            raise bad_request(f"{message.role!r} is not a role here", f"{path}.role")
+        message = _read_message(messages[index], path)
+        placed: list[Mark] = []
         for data, kind, splice, ttl, inner in _content(bytes(message.content), f"{path}.content"):
-            chunk = first + len(out.pieces)
+            chunk = talk.count
             if message.role == last_role:
                 glue = b","
             else:
                 glue = NEXT[message.role] if last_role is not None else b""
                 out.open(message.role)
                 last_role = message.role
-            lead = len(b'"messages":[' + OPEN[message.role]) if not out.pieces else len(glue)
-            marks += [Mark(chunk, t, lead + at) for at, t in inner]
+            lead = len(glue) if chunk else len(b'"messages":[' + OPEN[message.role])
+            placed += [Mark(chunk, t, lead + at) for at, t in inner]
             if ttl is not None:
-                marks.append(Mark(chunk, ttl))
+                placed.append(Mark(chunk, ttl))
             out.chunk(kind, glue + data, splice)
-        out.end_message(f"m{index}")
-    if not out.pieces:
+        talk.end_message(placed)
+    if not talk.count:
         raise InvalidRequest("at least one message that says something", path="$.messages")
-    log = ChunkLog().append(out)
+    log = talk.end()
+    marks += talk.marks(first)
     roles = [Message(role="user", parts=())] * len(messages)
     return Run(
         "messages",
         log,
-        len(log),
+        talk.count,
         role=SegmentRole.CONVERSATION,
         lead=b'"messages":[' + OPEN[log.roles[0]],
         close=CLOSE,
         source=Conversation(roles),
     )
+
+
+def _read_message(raw: msgspec.Raw, path: str) -> _Message:
+    try:
+        message = _message(raw)
+    except msgspec.DecodeError as problem:
+        reason, _, inner = str(problem).partition(" - at `$")
+        raise bad_request(reason, f"{path}{inner.rstrip('`')}") from None
+    if message.role not in OPEN:
+        raise bad_request(f"{message.role!r} is not a role here", f"{path}.role")
+    return message
 
 
 _Cut = tuple[bytes, Kind, int | None, Ttl | None, list[tuple[int, Ttl]]]

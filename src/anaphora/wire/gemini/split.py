@@ -17,6 +17,7 @@ from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections
+from anaphora.wire.talks import SeenTalks
 
 from .address import model_id, path_of, read_path
 from .messages import CLOSE, GLUE
@@ -70,6 +71,7 @@ def split(body: bytes, headers: tuple[tuple[str, str], ...] = (), path: str = ""
 
 
 _seen = SeenSections()
+_talks = SeenTalks()
 
 
 def _section(fields: Fields, name: str, cut: Callable[[bytes], Cut | None]) -> list[Run]:
@@ -147,27 +149,27 @@ def _label(raw: msgspec.Raw, function: bool, index: int) -> str:
 
 
 def _contents(raws: list[msgspec.Raw]) -> Run:
-    out = Addition()
-    for index, raw in enumerate(raws):
-        role, opening, parts = _content(raw, index)
+    talk = _talks.begin(raws)
+    out = talk.out
+    for index in range(talk.known, len(raws)):
+        role, opening, parts = _content(raws[index], index)
         for at, part in enumerate(parts):
             data = bytes(part)
             if at == 0:
-                data = (GLUE if out.pieces else b"") + opening + data
+                data = (GLUE if talk.count else b"") + opening + data
                 out.open(role)
             else:
                 data = b"," + data
             text = _is_text(part)
             kind = Kind.TEXT if text else _kind(part, f"$.contents[{index}].parts[{at}]")
             out.chunk(kind, data, None)
-        out.end_message(f"m{index}")
-    if not out.pieces:
+        talk.end_message()
+    if not talk.count:
         raise InvalidRequest("at least one content that says something", path="$.contents")
-    log = ChunkLog().append(out)
     return Run(
         "messages",
-        log,
-        len(log),
+        talk.end(),
+        talk.count,
         role=SegmentRole.CONVERSATION,
         lead=CONTENTS,
         close=CLOSE,

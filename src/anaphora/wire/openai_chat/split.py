@@ -18,6 +18,7 @@ from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections, elements_of
+from anaphora.wire.talks import SeenTalks
 
 from .facts import MARKERS
 from .incoming import Breakpoint, read_ttl
@@ -67,7 +68,6 @@ def split(
 ) -> Rendered:
     """The request as chunks, with the breakpoints it carries as the caller's marks. `markers` are
     those of a dialect."""
-    own = None if markers is None else _read_markers(markers)
     fields = Fields(body, "$", bad_request)
     model = fields.take("model", str)
     marks: list[Mark] = []
@@ -81,7 +81,7 @@ def split(
         runs.append(tools[0])
     begun = sum(run.count for run in runs)
     rest_of = messages[1:] if system is not None else messages
-    conversation = _messages(rest_of, system, begun, marks, own)
+    conversation = _messages(rest_of, system, begun, marks, markers)
     if conversation is not None:
         runs.append(conversation)
     elif system is not None:
@@ -109,6 +109,7 @@ def split(
 
 
 _seen = SeenSections()
+_talks = SeenTalks()
 
 
 def _system(raw: msgspec.Raw, marks: list[Mark], markers: Mapping[Ttl, bytes] | None) -> Run | None:
@@ -168,23 +169,27 @@ def _messages(
     system: Run | None,
     begun: int,
     marks: list[Mark],
-    own: _Markers | None,
+    markers: Mapping[Ttl, bytes] | None,
 ) -> Run | None:
-    out = Addition()
-    last_role: str | None = None
+    own = None if markers is None else _read_markers(markers)
+    # Read in another dialect, the same message may be another one.
+    talk = _talks.begin(messages, None if markers is None else repr(markers))
+    out, last_role = talk.out, talk.last_role
     first = int(system is not None)
-    for index, raw in enumerate(messages):
+    for index in range(talk.known, len(messages)):
+        raw = messages[index]
         usual = _usual_text(raw)
         if usual is not None:
             role, data, markable = usual
             out.open(role)
             kind = Kind.TOOL_RESULT if role == "tool" else Kind.TEXT
             out.chunk(kind, glue(last_role) + data, BEFORE_BRACE if markable else None)
-            out.end_message(f"m{index}")
+            talk.end_message()
             last_role = role
             continue
         fields = Fields(raw, f"$.messages[{index + first}]", bad_request)
         role = fields.take("role", str)
+        placed: list[Mark] = []
         if role == "assistant":
             kind = Kind.TOOL_CALL if "tool_calls" in fields else Kind.TEXT
             out.open(role)
@@ -198,18 +203,19 @@ def _messages(
                 else:
                     data = b"," + cut.data
                 if cut.ttl is not None:
-                    marks.append(Mark(begun + len(out.pieces), cut.ttl))
+                    placed.append(Mark(talk.count, cut.ttl))
                 kind = Kind.TOOL_RESULT if role == "tool" else cut.kind
                 out.chunk(kind, data, BEFORE_BRACE if cut.markable else None)
             last_role = role if cuts else last_role
-        out.end_message(f"m{index}")
-    if not out.pieces or last_role is None:
+        talk.end_message(placed)
+    if not talk.count or last_role is None:
         return None
-    log = ChunkLog().append(out)
+    log = talk.end()
+    marks += talk.marks(begun)
     return Run(
         "messages",
         log,
-        len(log),
+        talk.count,
         role=SegmentRole.CONVERSATION,
         lead=b'"messages":[' if system is None else glue("system"),
         close=close(last_role),

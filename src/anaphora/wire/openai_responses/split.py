@@ -16,6 +16,7 @@ from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered
 from anaphora.values import CachePolicy, Conversation, Message, Role, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections
+from anaphora.wire.talks import SeenTalks
 
 from .content import WIRE
 from .incoming import ROLES, Breakpoint, raw_list, read_ttl
@@ -82,7 +83,7 @@ def split(
     options = _options(body)
     ttl: Ttl = "12h" if options.ttl == "12h" else "30m"
     instructions, tools = fields.raw("instructions"), fields.raw("tools")
-    items = _items(fields.raw("input"), ttl)
+    items = _items(fields.raw("input"))
     runs: list[Run] = []
     marks: list[Mark] = []
     leads = instructions is None or instructions == b"null"
@@ -91,15 +92,18 @@ def split(
         cut = _seen.get("instructions", instructions, _instructions)
         assert cut is not None
         runs.append(cut[0])
-    elif len(items) > 1 and items[0].state == "system" and _all_text(items[0]):
-        runs.append(_system(items.pop(0), marks))
+    elif len(items) > 1:
+        leading = _item(items[0], "$.input[0]", ttl)
+        if leading.state == "system" and _all_text(leading):
+            runs.append(_system(leading, marks))
+            del items[0]
     listed = _seen.get("tools", tools, _tools) if tools is not None else None
     if listed is not None:
         runs.append(listed[0])
     system = leads and bool(runs) and runs[0].section == "system"
     if items:
         first = sum(run.count for run in runs)
-        runs.append(_messages(items, "system" if system else None, first, marks))
+        runs.append(_messages(items, "system" if system else None, first, marks, ttl))
     rest = fields.rest()
     return Rendered(
         wire=WIRE,
@@ -129,13 +133,12 @@ def _options(body: bytes) -> _Options:
         raise bad_request(str(problem), "$.prompt_cache_options") from None
 
 
-def _items(raw: bytes | None, ttl: Ttl) -> list[_Item]:
+def _items(raw: bytes | None) -> list[msgspec.Raw]:
     if raw is None or raw == b"null":
         return []
     if raw[:1] == b'"':
-        return [_Item("user", message_opening("user"), (_text(raw),))]
-    found = raw_list(raw, "$.input", bad_request)
-    return [_item(item, f"$.input[{index}]", ttl) for index, item in enumerate(found)]
+        return [msgspec.Raw(raw)]
+    return raw_list(raw, "$.input", bad_request)
 
 
 class _Usual(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,6 +172,8 @@ def _item(raw: msgspec.Raw, path: str, ttl: Ttl) -> _Item:
     usual = _usual_item(raw)
     if usual is not None:
         return usual
+    if bytes(raw)[:1] == b'"':
+        return _Item("user", message_opening("user"), (_text(bytes(raw)),))
     try:
         head = _head(raw)
     except UNREADABLE as problem:
@@ -232,6 +237,7 @@ def _output(rest: bytes, raw: bytes, path: str, ttl: Ttl) -> _Piece:
 
 
 _seen = SeenSections()
+_talks = SeenTalks()
 
 
 def _instructions(raw: bytes) -> Cut:
@@ -270,28 +276,33 @@ def _system(item: _Item, marks: list[Mark]) -> Run:
     return Run("system", log, len(log), lead=lead, source=tuple(labels), place=place)
 
 
-def _messages(items: Sequence[_Item], behind: str | None, first: int, marks: list[Mark]) -> Run:
+def _messages(
+    items: Sequence[msgspec.Raw], behind: str | None, first: int, marks: list[Mark], ttl: Ttl
+) -> Run:
     lead = INPUT if behind is None else glue(behind)
-    out = Addition()
-    state: str | None = None
-    for index, item in enumerate(items):
+    talk = _talks.begin(items, (behind, ttl))
+    out, state = talk.out, talk.last_role
+    for index in range(talk.known, len(items)):
+        item = _item(items[index], f"$.input[{index + (behind is not None)}]", ttl)
+        placed: list[Mark] = []
         out.open(item.state)
         for at, piece in enumerate(item.pieces):
             before = b"," if at else glue(state) + item.opening
-            chunk = first + len(out.pieces)
-            offset = len(before) + (0 if out.pieces else len(lead))
-            marks += [
-                Mark(chunk, ttl, None if place is None else offset + place)
-                for place, ttl in piece.marks
+            chunk = talk.count
+            offset = len(before) + (0 if chunk else len(lead))
+            placed += [
+                Mark(chunk, own, None if place is None else offset + place)
+                for place, own in piece.marks
             ]
             out.chunk(piece.kind, before + piece.data, -1 if piece.markable else None)
         state = item.state
-        out.end_message(f"m{index}")
-    log = ChunkLog().append(out)
+        talk.end_message(placed)
+    log = talk.end()
+    marks += talk.marks(first)
     return Run(
         "messages",
         log,
-        len(log),
+        talk.count,
         role=SegmentRole.CONVERSATION,
         lead=lead,
         close=(b"" if state == CLOSED else CLOSE_ITEM) + CLOSE_INPUT,
