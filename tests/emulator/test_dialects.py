@@ -13,6 +13,7 @@ from anaphora import catalog, wire
 from anaphora.catalog import Dialect
 from anaphora.emulator.core.asked import Asked
 from anaphora.emulator.core.engine import Engine
+from anaphora.emulator.core.faults import HEADER
 from anaphora.emulator.core.options import Options
 from anaphora.emulator.core.routes import find
 from anaphora.emulator.server.run import Emulator
@@ -122,3 +123,25 @@ def test_mistral_is_read_by_its_own_client(emu: Emulator) -> None:
     streamed = "".join(str(piece or "") for piece in pieces)
     assert streamed == single.choices[0].message.content
     assert chunks[-1].data.usage == single.usage
+
+
+#: What a dialect's row knows of its errors is how a fault is told; the wire's own form otherwise.
+FAULTS: dict[tuple[str, str], dict[str, Any]] = {
+    ("minimax", "rate-limit"): {"base_resp": {"status_code": 1002}},
+    ("minimax", "spend-cap"): {"base_resp": {"status_code": 1008}},
+    ("minimax", "500"): {"error": {"type": "server_error"}},
+    ("moonshot", "529"): {"error": {"type": "engine_overloaded_error"}},
+    ("zai", "rate-limit"): {"error": {"code": "1302"}},
+    ("deepseek", "rate-limit"): {"error": {"code": "rate_limit_exceeded"}},
+}
+
+
+@pytest.mark.parametrize(("provider", "fault"), FAULTS)
+def test_a_fault_is_told_in_the_dialect(provider: str, fault: str) -> None:
+    row = ROWS[f"{provider}/openai_chat"]
+    headers = {"authorization": "Bearer k", HEADER: fault}
+    body = json.dumps(body_of(row)).encode()
+    asked = Asked(method="POST", path=path_of(row), headers=headers, body=body)
+    told = json.loads(Engine().answer(asked).body)
+    for place, expected in FAULTS[provider, fault].items():
+        assert expected.items() <= told[place].items()

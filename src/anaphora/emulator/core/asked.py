@@ -41,6 +41,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Of a stream one for each event; otherwise the body."""
     stream: bool = False
     wire: str = ""
+    dialect: str = ""
+    """Who speaks the wire, where that is not the provider whose wire it is."""
     hang: bool = False
     """Nothing is ever sent."""
     reset: bool = False

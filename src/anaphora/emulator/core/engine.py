@@ -90,7 +90,7 @@ class Engine:
         if fault is None:
             return answer
         entry.fault = fault.name
-        return fault.apply(answer)
+        return fault.apply(msgspec.structs.replace(answer, dialect=route.speaker))
 
     def _operate(self, asked: Asked, route: Route, workspace: str, entry: Entry) -> Answer:
         operation = route.operation

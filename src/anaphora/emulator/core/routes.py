@@ -65,6 +65,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The model, stored answer or cache that the path names."""
 
     @property
+    def speaker(self) -> str:
+        """The dialect's name; empty where the wire is spoken by whom it is from."""
+        home = self.provider == wire.PROVIDERS[self.wire] and not self.dialect.surface
+        return "" if home else self.dialect.name
+
+    @property
     def codec(self) -> Wire:
         return codec_of(self.dialect.key)
 

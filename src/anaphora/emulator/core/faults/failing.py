@@ -1,4 +1,5 @@
-"""Errors in place of an answer, in the words of the answer's wire."""
+"""Errors in place of an answer, in the words of the answer's wire, or of its dialect where that has
+words of its own."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def http_date(at: float) -> str:
 
 def _said(answer: Answer, error: Upstream) -> Answer:
     """The error, with what the headers of the answer say besides its content."""
-    status, headers, body = wire.get(answer.wire or "openai_chat").write_error(error)
+    codec = wire.get(answer.dialect or answer.wire or "openai_chat")
+    status, headers, body = codec.write_error(error)
     kept = {name: value for name, value in answer.headers.items() if name != "cache-control"}
     return whole(body, status=status, headers={**kept, **headers}, wire=answer.wire)
 
