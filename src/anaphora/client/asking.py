@@ -22,6 +22,8 @@ from anaphora.values import (
     ToolResult,
 )
 
+from .structured import Structured
+
 Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
 """What somebody says: a text, a part, a message, or several of them."""
 
@@ -34,7 +36,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     messages: tuple[Message, ...]
     changes: dict[str, Any] = {}
     """Parameters of this call alone."""
-    output: Any = None
+    output: Structured[Any] | None = None
     """The form that the answer must have."""
     timeout: float | None = None
     prewarm: bool = False

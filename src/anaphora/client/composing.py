@@ -59,7 +59,7 @@ class Composing:
         self._extras = extras
         self._diagnose = diagnose
         self._store = store
-        self._structured: dict[Any, Structured[Any]] = {}
+        self._structured: dict[type, Structured[Any]] = {}
         self.prefix_key = _key(system, self.tools())
 
     def tools(self) -> tuple[AnyTool, ...]:
@@ -94,7 +94,7 @@ class Composing:
         if self._store is not None and place.endpoint.home == "openai_responses":
             changes["store"] = self._store
         if asked.output is not None:
-            changes["output"] = self._form(asked.output).output
+            changes["output"] = asked.output.output
         if asked.changes:
             changes.update(_known(asked.changes))
         endpoint, name = place.endpoint, place.model.name
@@ -103,18 +103,22 @@ class Composing:
 
     def read(self, asked: Asked, reply: Reply) -> Any:
         """The answer in the form that was asked for."""
-        form = self._form(asked.output)
+        form = asked.output
+        if form is None:
+            return None
         named = any(call.name == form.output.name for call in reply.tool_calls)
         return None if reply.tool_calls and not named else form.of(reply)
 
-    def _form(self, output: Any) -> Structured[Any]:
-        """What an output is made of, made once: a type is known by itself, a schema by its text."""
-        if isinstance(output, Structured):
+    def form(self, output: Any) -> Structured[Any] | None:
+        """The form that an answer must have. A type's is made once; whoever asks for a schema again
+        and again makes its form himself, with `output_of`."""
+        if output is None or isinstance(output, Structured):
             return output
-        key = output if isinstance(output, type) else id(output)
-        known = self._structured.get(key)
+        if not isinstance(output, type):
+            return output_of(output)
+        known = self._structured.get(output)
         if known is None:
-            known = self._structured[key] = output_of(output)
+            known = self._structured[output] = output_of(output)
         return known
 
     def _cache_plan(self, place: Place, asked: Asked) -> PromptCachePlan:

@@ -46,11 +46,9 @@ def foreign_sections(call: Call, wire: str) -> list[Notice]:
     for index, tool in enumerate(call.tools):
         if isinstance(tool, Tool) and tool.extras is not None:
             told += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
-    for given in call.ir.system_blocks:
-        if given.extras is not None:
-            for index, block in enumerate(call.ir.system_field_blocks()):
-                told += foreign_extras(block.extras, wire, f"system[{index}].extras")
-            break
+    for index, block in enumerate(call.ir.system_field_blocks()):
+        if block.extras is not None:
+            told += foreign_extras(block.extras, wire, f"system[{index}].extras")
     return told
 
 

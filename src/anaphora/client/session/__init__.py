@@ -91,7 +91,12 @@ class Session(Calling):
         The conversation goes on only when the answer is complete; a call that fails leaves it as it
         was.
         """
-        asked = Asked(messages=messages_of(content), changes=params, output=output, timeout=timeout)
+        asked = Asked(
+            messages=messages_of(content),
+            changes=params,
+            output=self._composing.form(output),
+            timeout=timeout,
+        )
         return Turn(self, asked)
 
     def run(self, content: Content | None = None, **bounds: Any) -> Running:
