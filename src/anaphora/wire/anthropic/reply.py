@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from anaphora.canonical import string
+from anaphora.prompt.cache_plan import Mark
 from anaphora.values import Message, Notice, Part, Reply, StopReason, Usage
-from anaphora.wire.fields import Fields, bad_answer, reads
+from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads
 
 from .blocks import WIRE, block_for, closing
-from .incoming import read_block
+from .incoming import Usual, read_block, read_content
 from .usage import read_usage, write_usage
 
 STOPS: dict[str, StopReason] = {
@@ -24,9 +27,46 @@ STOPS: dict[str, StopReason] = {
 _SAID = {stop: said for said, stop in STOPS.items()}
 
 
+class _Usual(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An answer with nothing in it that has no name here."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[Usual]
+    usage: msgspec.Raw
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+
+
+_usual = msgspec.json.Decoder(_Usual).decode
+
+
 @reads(bad_answer)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be."""
+    try:
+        told = _usual(body)
+    except UNREADABLE:
+        return _read_any(body)
+    marks: list[Mark] = []
+    parts = read_content(told.content, 0, bad_answer, marks)
+    if marks:
+        return _read_any(body)
+    return Reply(
+        id=told.id,
+        model=told.model,
+        message=Message(id=told.id, role="assistant", parts=parts),
+        stop=read_stop(told.stop_reason, told.stop_sequence),
+        stop_raw=told.stop_reason,
+        stop_sequence=told.stop_sequence,
+        usage=read_usage(bytes(told.usage), "$.usage"),
+    )
+
+
+def _read_any(body: bytes) -> Reply:
+    """Field by field, so that what has no name is carried along."""
     fields = Fields(body, "$")
     if (kind := fields.take("type", str)) != "message":
         raise fields.fail(f"expected a message, not {kind!r}", "type")
