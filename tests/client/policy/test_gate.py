@@ -1,0 +1,352 @@
+"""Calls that wait for their turn: a real event loop, on a clock on which waiting takes no time."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import virtual_time
+from support.virtual_time import clock
+
+from anaphora import catalog, errors
+from anaphora.client.config.values import Limits, Rate
+from anaphora.client.limits import Gate
+from anaphora.values import Usage
+
+
+class Calls:
+    """Calls through gates of one provider, and what became of them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.gate = Gate.of(limits, clock)
+        self.started: list[tuple[str, float, int]] = []
+        self.running = self.most = 0
+
+    async def call(
+        self,
+        name: str,
+        *,
+        tokens: int = 1,
+        takes: float = 0.0,
+        model: str = "m",
+        deadline: float | None = None,
+        on_wait: Callable[[float], None] | None = None,
+        ends: BaseException | None = None,
+    ) -> float:
+        gate = self.gate.of_model(model)
+        async with gate.passing(tokens, deadline, on_wait) as passing:
+            self.started.append((name, clock(), tokens))
+            self.running += 1
+            self.most = max(self.most, self.running)
+            try:
+                await asyncio.sleep(takes)
+            finally:
+                self.running -= 1
+            if ends is not None:
+                raise ends
+        return passing.queued
+
+    @property
+    def names(self) -> str:
+        return "".join(name for name, _, _ in self.started)
+
+    def is_clean(self) -> bool:
+        door = self.gate._door
+        scopes = [door.limiter._shared, *(lane.own for lane in door.limiter._lanes.values())]
+        return (
+            not door.limiter.waiting
+            and not door._turns
+            and not door._deadlines
+            and door._timer is None
+            and all(scope is None or scope.running == 0 for scope in scopes)
+        )
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    virtual_time.run(main())
+
+
+def test_calls_start_in_their_order_when_their_minute_allows() -> None:
+    async def main() -> None:
+        calls, begun = Calls(Limits(requests_per_minute=2)), clock()
+        waits: list[float] = []
+        queued = await asyncio.gather(*(calls.call(name, on_wait=waits.append) for name in "abcde"))
+        assert calls.names == "abcde"
+        assert [at - begun for _, at, _ in calls.started] == [0, 0, 60, 60, 120]
+        # Told before it happened, as it happened.
+        assert waits == [60, 60, 120]
+        assert queued == [0, 0, 60, 60, 120]
+        assert calls.is_clean()
+
+    run(main)
+
+
+def test_only_so_many_run_at_once() -> None:
+    async def main() -> None:
+        calls = Calls(Limits(concurrency=3, models={"m": Rate(concurrency=2)}))
+        await asyncio.gather(*(calls.call(name, takes=5.0) for name in "abcde"))
+        assert (calls.names, calls.most) == ("abcde", 2)
+        both = [calls.call(name, takes=5.0, model=name) for name in "mnopq"]
+        calls.most = 0
+        await asyncio.gather(*both)
+        assert calls.most == 3
+        assert calls.is_clean()
+
+    run(main)
+
+
+def test_a_wait_that_would_be_too_long_is_refused_at_once() -> None:
+    async def main() -> None:
+        calls = Calls(Limits(requests_per_minute=1))
+        waits: list[float] = []
+        await calls.call("a")
+        begun = clock()
+        with pytest.raises(errors.Throttled, match=r"wait 60\.0 s, longer than it may") as told:
+            await calls.call("b", deadline=begun + 59, on_wait=waits.append)
+        assert (told.value.wait, clock(), waits) == (60.0, begun, [])
+        await calls.call("c", deadline=begun + 61)
+        assert calls.names == "ac"
+        assert calls.is_clean()
+
+    run(main)
+
+
+def test_waiting_for_a_place_ends_at_the_deadline() -> None:
+    async def main() -> None:
+        calls, begun = Calls(Limits(concurrency=1)), clock()
+        long = asyncio.create_task(calls.call("a", takes=100.0))
+        await asyncio.sleep(0)
+        waits: list[float] = []
+        with pytest.raises(errors.Throttled, match="no place became free"):
+            await calls.call("b", deadline=begun + 10, on_wait=waits.append)
+        assert (clock() - begun, waits) == (10.0, [0.0])
+        await calls.call("c", deadline=begun + 101)
+        await long
+        assert calls.names == "ac"
+        assert calls.is_clean()
+
+    run(main)
+
+
+def test_a_rate_limit_stops_everybody_and_who_cannot_make_it_learns_at_once() -> None:
+    async def main() -> None:
+        calls, begun = Calls(Limits(concurrency=1)), clock()
+        refused = errors.RateLimited("slow", retry_after=20.0)
+        first = asyncio.create_task(calls.call("a", takes=1.0, ends=refused))
+        await asyncio.sleep(0)
+        patient = asyncio.create_task(calls.call("b"))
+        hasty = asyncio.create_task(calls.call("c", deadline=begun + 15))
+        with pytest.raises(errors.RateLimited):
+            await first
+        with pytest.raises(errors.Throttled):
+            await hasty
+        assert clock() - begun == 1.0
+        assert await patient == pytest.approx(21.0)
+        assert calls.is_clean()
+
+    run(main)
+
+
+def test_what_could_not_be_sent_does_not_count() -> None:
+    async def main() -> None:
+        calls = Calls(Limits(requests_per_minute=1))
+        for phase, wait in (("connect", 0.0), ("body", 0.0), ("connect", 60.0)):
+            broken = errors.Transport("no", phase=phase)  # type: ignore[arg-type]
+            begun = clock()
+            with pytest.raises(errors.Transport):
+                await calls.call("a", ends=broken)
+            assert clock() - begun == wait
+
+    run(main)
+
+
+def test_headers_and_bills_let_others_go_earlier_or_later() -> None:
+    async def main() -> None:
+        gate = Gate.of(Limits(tokens_per_minute=100), clock).of_model("m")
+        begun = clock()
+
+        async def other() -> float:
+            async with gate.passing(80):
+                return clock() - begun
+
+        async with gate.passing(80) as passing:
+            task = asyncio.create_task(other())
+            await asyncio.sleep(3.0)
+            used_up = {
+                "x-ratelimit-remaining-requests": "0",
+                "x-ratelimit-limit-requests": "60",
+                "x-ratelimit-reset-requests": "10m0s",
+            }
+            passing.heard(used_up, 0.0)
+            passing.settle(Usage(uncached=10))
+        # The tokens are there at once, a request comes back after 10 s.
+        assert await task == pytest.approx(13.0, abs=1e-3)
+
+    run(main)
+
+
+def test_what_on_wait_raises_gives_the_place_back() -> None:
+    async def main() -> None:
+        calls = Calls(Limits(requests_per_minute=1))
+        await calls.call("a")
+
+        def refuse(_: float) -> None:
+            raise KeyError("no")
+
+        with pytest.raises(KeyError):
+            await calls.call("b", on_wait=refuse)
+        assert calls.is_clean()
+
+    run(main)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_turn_that_was_given_to_a_cancelled_call_goes_to_the_next(before: bool) -> None:
+    async def main() -> None:
+        calls = Calls(Limits(concurrency=1))
+        async with calls.gate.of_model("m").passing(1):
+            second, third = (asyncio.create_task(calls.call(name)) for name in "bc")
+            await asyncio.sleep(1.0)
+            if before:
+                second.cancel()
+        # The place is free and the next one's turn has come, but its task has not run yet.
+        if not before:
+            second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await third
+        assert calls.names == "c"
+        assert calls.is_clean()
+
+    run(main)
+
+
+def test_one_gate_for_each_model_and_reads_count_as_the_rules_say() -> None:
+    gate = Gate.of(Limits())
+    anthropic = gate.of_model("a", catalog.rules("anthropic", "claude-sonnet-4-5"))
+    openai = gate.of_model("o", catalog.rules("openai", "gpt-5.6"))
+    unknown = gate.of_model("u", catalog.rules("ollama", "something"))
+    assert [each.counts_reads for each in (anthropic, openai, unknown)] == [False, True, True]
+    assert gate.of_model("a")._lane is anthropic._lane
+
+
+plans = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.0, 1.0, 15.0]),  # when it comes, after the one before
+        st.sampled_from([0.0, 2.0, 30.0]),  # how long it takes
+        st.integers(0, 40),  # how many tokens
+        st.sampled_from("ab"),
+        st.none()
+        | st.sampled_from([0.0, 1.0, 2.0, 31.0, 60.0, 61.0]),  # cancelled, since its start
+        st.none() | st.sampled_from([0.5, 20.0, 70.0, 200.0]),  # its deadline
+    ),
+    max_size=14,
+)
+
+
+@given(
+    plans=plans,
+    requests=st.none() | st.integers(1, 4),
+    tokens=st.none() | st.integers(40, 90),
+    places=st.none() | st.integers(1, 2),
+)
+def test_whoever_is_cancelled_nobody_is_forgotten(
+    plans: list[tuple[float, float, int, str, float | None, float | None]],
+    requests: int | None,
+    tokens: int | None,
+    places: int | None,
+) -> None:
+    async def main() -> None:
+        calls = Calls(
+            Limits(
+                requests_per_minute=requests,
+                tokens_per_minute=tokens,
+                concurrency=places,
+                models={"a": Rate(requests_per_minute=3, concurrency=1)},
+            )
+        )
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[float]] = []
+        for at, (gap, takes, amount, model, cancelled, patience) in enumerate(plans):
+            await asyncio.sleep(gap)
+            deadline = None if patience is None else clock() + patience
+            name = f"{model}{at:02}"
+            coming = calls.call(name, tokens=amount, takes=takes, model=model, deadline=deadline)
+            tasks.append(asyncio.create_task(coming))
+            if cancelled is not None:
+                loop.call_later(cancelled, tasks[-1].cancel)
+        # The loop itself finds out when somebody is never woken.
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for outcome, (*_, cancelled, patience) in zip(ended, plans, strict=True):
+            if isinstance(outcome, asyncio.CancelledError):
+                assert cancelled is not None
+            elif isinstance(outcome, errors.Throttled):
+                assert patience is not None
+            else:
+                assert isinstance(outcome, float)
+        for model in "ab":
+            mine = [name for name, _, _ in calls.started if name[0] == model]
+            assert mine == sorted(mine)
+        assert calls.most <= (places or len(plans))
+        starts = [at for _, at, _ in calls.started]
+        for begin in starts:
+            inside = [n for _, at, n in calls.started if begin <= at < begin + 60]
+            assert len(inside) <= (requests or len(plans))
+            assert sum(inside) <= (tokens or 10**9)
+        await asyncio.sleep(0)
+        assert calls.is_clean()
+
+    run(main)
+
+
+def test_who_need_not_wait_needs_no_task_no_future_and_no_timer() -> None:
+    async def main() -> None:
+        made: list[str] = []
+
+        def watch(frame: Any, event: str, _: Any) -> None:
+            if event == "call" and frame.f_code.co_name in (
+                "create_task",
+                "create_future",
+                "call_later",
+                "call_at",
+                "call_soon",
+            ):
+                made.append(frame.f_code.co_name)
+
+        full = Rate(requests_per_minute=9, tokens_per_minute=99, concurrency=2)
+        limits = Limits(
+            requests_per_minute=9, tokens_per_minute=99, concurrency=2, models={"m": full}
+        )
+        gate = Gate.of(limits, clock).of_model("m")
+        sys.setprofile(watch)
+        try:
+            async with gate.passing(5, clock() + 9, made.append) as passing:  # type: ignore[arg-type]
+                passing.heard({"x-ratelimit-remaining-requests": "5"}, 0.0)
+                passing.settle(Usage(uncached=7))
+        finally:
+            sys.setprofile(None)
+        assert made == []
+        sys.setprofile(watch)
+        try:
+            await asyncio.sleep(0.001)
+        finally:
+            sys.setprofile(None)
+        assert "call_later" in made  # the watch does see them
+
+    run(main)
+
+
+def test_an_exit_without_an_entry_is_harmless() -> None:
+    async def main() -> None:
+        gate = Gate.of(Limits(tokens_per_minute=5), clock)
+        with pytest.raises(errors.Throttled):
+            async with gate.passing(6):
+                pass
+        assert gate.wait(5) == 0.0
+
+    run(main)

@@ -1,0 +1,167 @@
+"""What the provider's headers teach: nobody is held back by what is plenty or unknown, everybody by
+what is used up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora import errors
+from anaphora.client.config.values import Limits
+from anaphora.client.limits import Lane, Limiter
+from anaphora.client.limits.stated import Stated
+from anaphora.wire.ratelimits import Left
+
+NOW = 1_794_744_000.0  # 2026-11-15T12:00:00Z
+
+
+def heard(**headers: str) -> tuple[Limiter, Lane]:
+    """At time 100, with the headers' underscores as hyphens."""
+    limiter = Limiter(Limits())
+    lane = limiter.lane("m")
+    lane.heard({name.replace("_", "-"): value for name, value in headers.items()}, 100.0, NOW)
+    return limiter, lane
+
+
+def openai(kind: str, remaining: str, limit: str, reset: str) -> dict[str, str]:
+    said = {"remaining": remaining, "limit": limit, "reset": reset}
+    return {f"x_ratelimit_{of}_{kind}": value for of, value in said.items()}
+
+
+@pytest.mark.parametrize(
+    "headers, tokens, wait",
+    [
+        ({}, 10**9, 0.0),
+        # A request comes back every 12 s.
+        (openai("requests", "0", "5", "1m0s"), 1, 12.0),
+        (openai("requests", "1", "5", "48s"), 1, 0.0),
+        # 500 tokens a second come back, and 3,000 are missing.
+        (openai("tokens", "2000", "30000", "56s"), 5000, 6.0),
+        (openai("tokens", "2000", "30000", "56s"), 2000, 0.0),
+        # More than there ever is goes when everything is there: the provider decides.
+        (openai("tokens", "0", "30000", "60s"), 90000, 60.0),
+        # More than half is left.
+        (openai("tokens", "20000", "30000", "20s"), 29000, 0.0),
+        # No reset, or none that can be read: nobody knows how long.
+        ({"x_ratelimit_remaining_requests": "0", "x_ratelimit_limit_requests": "5"}, 1, 0.0),
+        (openai("requests", "0", "5", "later"), 1, 0.0),
+        (openai("tokens", "-1", "-1", "0"), 1, 0.0),
+        # The standard's comes back all at once.
+        ({"ratelimit_remaining": "0", "ratelimit_limit": "5", "ratelimit_reset": "30"}, 1, 30.0),
+        ({"ratelimit_remaining": "0", "ratelimit_reset": "30"}, 1, 30.0),
+        (
+            {
+                "anthropic_ratelimit_requests_remaining": "9",
+                "anthropic_ratelimit_requests_limit": "50",
+                "anthropic_ratelimit_requests_reset": "2026-11-15T12:00:50Z",
+                "anthropic_ratelimit_output_tokens_remaining": "0",
+                "anthropic_ratelimit_output_tokens_limit": "6000",
+                "anthropic_ratelimit_output_tokens_reset": "2026-11-15T12:01:00Z",
+            },
+            1,
+            0.01,
+        ),
+    ],
+)
+def test_how_long_a_call_waits(headers: dict[str, str], tokens: int, wait: float) -> None:
+    limiter, lane = heard(**headers)
+    assert limiter.wait(lane, tokens, 100.0) == pytest.approx(wait, abs=1e-4)
+    held = limiter.reserve(lane, tokens, 100.0)
+    assert held.at == pytest.approx(100.0 + wait, abs=1e-4)
+    if wait:
+        assert limiter.next_at(100.0) == pytest.approx(held.at)
+        assert limiter.advance(100.0 + wait / 2) == []
+        assert limiter.advance(held.at + 1e-6) == [held]
+
+
+def test_what_started_since_is_taken_off() -> None:
+    limiter, lane = heard(**openai("requests", "2", "10", "48s"))
+    assert [limiter.reserve(lane, 1, 100.0).at for _ in range(4)] == pytest.approx(
+        [100.0, 100.0, 106.0, 112.0]
+    )
+
+
+def test_what_was_not_sent_is_put_back() -> None:
+    limiter, lane = heard(**openai("requests", "1", "10", "54s"))
+    limiter.cancel(limiter.reserve(lane, 1, 100.0), 100.0)
+    assert limiter.wait(lane, 1, 100.0) == 0.0
+
+
+def test_a_burst_after_the_reset_is_no_larger_than_the_limit() -> None:
+    limiter, lane = heard(ratelimit_remaining="0", ratelimit_limit="3", ratelimit_reset="30")
+    starts = [limiter.reserve(lane, 1, 100.0).at for _ in range(5)]
+    assert starts == pytest.approx([130.0, 130.0, 130.0, 150.0, 170.0])
+
+
+def test_the_latest_answer_counts() -> None:
+    limiter, lane = heard(**openai("requests", "0", "5", "1m0s"))
+    plenty = {"x-ratelimit-remaining-requests": "4", "x-ratelimit-limit-requests": "5"}
+    assert lane.heard(plenty, 101.0, NOW)
+    assert limiter.wait(lane, 1, 101.0) == 0.0
+
+
+def test_an_answer_that_says_nothing_changes_nothing() -> None:
+    limiter, lane = heard(**openai("requests", "0", "5", "1m0s"))
+    assert not lane.heard({"content-type": "text/html"}, 101.0, NOW)
+    assert limiter.wait(lane, 1, 101.0) == pytest.approx(11.0, abs=1e-4)
+
+
+def test_a_rate_limit_stops_the_model_until_it_is_over() -> None:
+    limiter = Limiter(Limits())
+    lane, other = limiter.lane("m"), limiter.lane("other")
+    assert lane.refused(errors.RateLimited("slow", retry_after=20.0), 100.0)
+    assert lane.refused(errors.RateLimited("slow", retry_after=5.0), 101.0)
+    held = limiter.reserve(lane, 1, 102.0)
+    assert (held.at, limiter.next_at(102.0)) == (120.0, 120.0)
+    # Providers count each model for itself.
+    assert limiter.reserve(other, 1, 102.0).state == "started"
+    assert limiter.advance(120.0) == [held]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.RateLimited("no wait told"),
+        errors.Overloaded("busy", retry_after=20.0),
+        errors.QuotaExhausted("cap", retry_after=20.0),
+        errors.Transport("gone"),
+    ],
+)
+def test_other_errors_stop_nothing(error: errors.AnaphoraError) -> None:
+    limiter = Limiter(Limits())
+    assert not limiter.lane("m").refused(error, 100.0)
+    assert limiter.wait(limiter.lane("m"), 1, 100.0) == 0.0
+
+
+limits = st.builds(
+    Left,
+    st.just("requests"),
+    st.integers(0, 50),
+    st.none() | st.integers(1, 100),
+    st.floats(0, 300),
+    st.booleans(),
+)
+
+
+@given(
+    left=limits,
+    steps=st.lists(st.tuples(st.floats(0, 40), st.integers(0, 120)), max_size=12),
+)
+def test_it_opens_when_it_says_and_waits_are_bounded(
+    left: Left, steps: list[tuple[float, int]]
+) -> None:
+    assert left.reset is not None
+    stated, at = Stated(left, left.reset, 0.0), 0.0
+    for later, amount in steps:
+        at += later
+        opens = stated.opens(amount, at)
+        assert opens >= at
+        assert stated.opens(amount, opens + 1e-6) <= opens + 1e-6
+        if opens - at > 1e-3:
+            assert stated.opens(amount, (at + opens) / 2) > (at + opens) / 2
+        # At the latest a minute after the reset, for each time the whole limit was taken before.
+        assert opens <= max(at, left.reset) + 60 + 1e-6
+        assert stated.copy().opens(amount, at) == opens
+        at = opens
+        stated.take(min(amount, left.limit or amount), at)
