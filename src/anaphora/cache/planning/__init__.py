@@ -57,6 +57,7 @@ class Planner:
         self._rules = memory.rules
         self._gaps = Gaps()
         self._prompt: tuple[Rendered, RenderedPrompt] | None = None
+        self._found: tuple[Rendered, Places] | None = None
         self._written: tuple[int, Hashable, float] | None = None
         """The deepest block that was written, its key, and when that expires."""
 
@@ -67,7 +68,7 @@ class Planner:
             return self._holding(rendered, at)
         if rules.mechanism.value == "implicit" or not rules.slots.value:
             return Plan(key=self._key(rendered, at))
-        found = places(rendered)
+        found = self._places(rendered)
         prompt = self._said(rendered)
         own = self._own(prompt, found, at)
         only_marks = self._only_marks(rendered, own)
@@ -106,7 +107,7 @@ class Planner:
     ) -> Outcome:
         """Notes that a call was made, and says what it reads and writes by the rules."""
         prompt = self._said(rendered).marked(plan)
-        shared = places(rendered).shared
+        shared = self._places(rendered).shared
         outcome = self._memory.call(prompt, shared, self._number, at, began)
         self._gaps.use(at)
         minimum = self._rules.minimum_tokens.value
@@ -152,6 +153,11 @@ class Planner:
         if self._prompt is None or self._prompt[0] is not rendered:
             self._prompt = rendered, RenderedPrompt(rendered, Plan())
         return self._prompt[1]
+
+    def _places(self, rendered: Rendered) -> Places:
+        if self._found is None or self._found[0] is not rendered:
+            self._found = rendered, places(rendered)
+        return self._found[1]
 
     def _own(self, prompt: RenderedPrompt, found: Places, at: float) -> Mapping[int, Ttl]:
         """The planner's own marks, the most valuable first."""

@@ -39,7 +39,10 @@ def expected_cost(
         ttl, read = own
     if ttl is None:
         return 1.0 + uses
-    found = gaps.within(TTL_SECONDS[ttl], at)
+    return _marked_cost(write, read, uses, gaps.within(TTL_SECONDS[ttl], at))
+
+
+def _marked_cost(write: float, read: float, uses: float, found: float) -> float:
     return write + uses * (found * read + (1 - found) * write)
 
 
@@ -47,9 +50,10 @@ def best_ttl(rules: CacheRules, gaps: Gaps, at: float, usual: float | None = Non
     """The lifetime that pays for these pauses; None where no marker does. `usual` is how often
     something like it is used in all, where that is known."""
     best, least = None, expected_cost(rules, gaps, None, at, usual)
+    uses, read = gaps.horizon(usual), rules.read_price.value
     # The shorter one on a tie: it binds less.
     for ttl in reversed(rules.ttls.value):
-        cost = expected_cost(rules, gaps, ttl, at, usual)
+        cost = _marked_cost(write_price(rules, ttl), read, uses, gaps.within(TTL_SECONDS[ttl], at))
         if cost < least:
             best, least = ttl, cost
     return best

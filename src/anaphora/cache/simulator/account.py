@@ -22,14 +22,29 @@ class Account:
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
         self._knobs: OrderedDict[Hashable, dict[str, bytes]] = OrderedDict()
+        self._salts: dict[Hashable, dict[Section, Hashable]] = {}
+        """By scope and parameters, which are the same from call to call."""
 
     def __len__(self) -> int:
         return len(self._knobs)
 
     def salted(self, prompt: Prompt, scope: Hashable) -> Salted:
         """The key of a block, by its position."""
-        salts = {section: (scope, self._salt(prompt, section)) for section in _SECTIONS}
-        return lambda position: (salts[prompt.section(position)], prompt.key(position))
+        asked = scope, tuple(prompt.knobs.items())
+        salts = self._salts.get(asked)
+        if salts is None:
+            if len(self._salts) >= _REMEMBERED:
+                self._salts.clear()
+            salts = self._salts[asked] = {
+                section: (scope, self._salt(prompt, section)) for section in _SECTIONS
+            }
+        keyed = prompt.keyed
+
+        def salted(position: int) -> Hashable:
+            section, key = keyed(position)
+            return salts[section], key
+
+        return salted
 
     def remember(self, prompt: Prompt, scope: Hashable) -> None:
         if len(prompt):

@@ -7,7 +7,6 @@ is looked at, not what was ever said.
 
 from __future__ import annotations
 
-import copy
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -83,6 +82,10 @@ class Prompt(ABC):
     def total(self) -> int:
         return self.tokens(len(self) - 1)
 
+    def keyed(self, position: int) -> tuple[Section, Key]:
+        """A block's section and key."""
+        return self.section(position), self.key(position)
+
 
 class RenderedPrompt(Prompt):
     """A rendered call with its plan. Keys of a growing conversation are made once."""
@@ -92,6 +95,8 @@ class RenderedPrompt(Prompt):
         estimate by length."""
         self._rendered = rendered
         self._tokens = tokens
+        self._counted: dict[int, int] = {}
+        """Of the few places that are asked about, each several times."""
         self._runs: list[tuple[Run, int, list[bytes]]] = []
         self._offsets: list[int] = []
         """Where the blocks of each run begin, in bytes of the prompt."""
@@ -115,7 +120,8 @@ class RenderedPrompt(Prompt):
 
     def marked(self, plan: Plan) -> RenderedPrompt:
         """The same call with another plan."""
-        other = copy.copy(self)
+        other = RenderedPrompt.__new__(RenderedPrompt)
+        other.__dict__.update(self.__dict__)
         other._plan(plan)
         return other
 
@@ -132,17 +138,26 @@ class RenderedPrompt(Prompt):
         _, at, keys = self._at(position)
         return keys[at]
 
+    def keyed(self, position: int) -> tuple[Section, Key]:
+        run, at, keys = self._at(position)
+        return run.section, keys[at]
+
     def tokens(self, position: int) -> int:
         if position < 0:
             return 0
         if self._tokens is not None:
             return self._tokens[position]
+        known = self._counted.get(position)
+        if known is None:
+            known = self._counted[position] = self._count_to(position)
+        return known
+
+    def _count_to(self, position: int) -> int:
         for index in range(len(self._runs) - 1, -1, -1):
             run, first, _ = self._runs[index]
             if position >= first:
-                return self._rendered.tokens_in(
-                    self._offsets[index] + run.log.ends[position - first]
-                )
+                size = self._offsets[index] + run.log.ends[position - first]
+                return self._rendered.tokens_in(size)
         raise IndexError(position)
 
     def kind(self, position: int) -> Kind:
