@@ -160,6 +160,7 @@ RULES: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
         ("reads_refresh", True, "[web] console.groq.com"),
         ("read_price", 0.5, "[web] console.groq.com"),
         ("write_price.1h", 1.0, "[web] console.groq.com"),
+        ("reads_limited", False, "[web] console.groq.com/docs/rate-limits"),
     ],
     ("groq", "llama-3.3-70b-versatile", None): [("read_price", 1.0, "?stand-in")],
     ("cerebras", "gpt-oss-120b", None): [
