@@ -3,6 +3,7 @@ have in common."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -17,18 +18,21 @@ from .asking import Asked
 from .delivery import Delivered, Delivery, Prepared
 from .endpoint import Stop
 from .observe.watchers import Watchers
-from .record import Operation
+from .record import Operation, Record
 from .recording import failed_record
 from .writing import Written
 
 if TYPE_CHECKING:
     from .turn import Turn
 
+#: How many rounds the loop gets to close a stream that nobody reads any more.
+_MOMENT = 8
+
 
 class Underway:
     """A call that has begun."""
 
-    __slots__ = ("asked", "began", "delivery", "stops", "stream", "written")
+    __slots__ = ("asked", "began", "delivery", "record", "stops", "stream", "told", "written")
 
     def __init__(self, asked: Asked, stops: Sequence[Stop], stream: bool) -> None:
         self.asked = asked
@@ -38,6 +42,10 @@ class Underway:
         self.written: dict[int, tuple[Written, tuple[Notice, ...]]] = {}
         """What each stop was told, and what was noticed while writing it."""
         self.delivery: Delivery
+        self.record: Record | None = None
+        """The answer's, as soon as there is one."""
+        self.told = False
+        """Whoever watches has the record: every call has one."""
 
     @property
     def operation(self) -> Operation:
@@ -57,13 +65,17 @@ class Calling(ABC):
         self._timeout = timeout
         self._on_wait = on_wait
         self._watchers = watchers
+        self._busy = False
+        """A call is under way, where only one may be."""
 
     async def answer(self, asked: Asked) -> Answered:
         """The whole answer."""
+        if self._busy:
+            await self._settled()
         underway = self._begin(asked, stream=False)
         try:
             delivered = await underway.delivery.single()
-            return self._finish(underway, delivered)
+            return self._answered(underway, delivered)
         except BaseException as problem:
             self._failed(underway, problem)
             raise
@@ -72,17 +84,18 @@ class Calling(ABC):
 
     async def stream(self, asked: Asked, turn: Turn) -> AsyncGenerator[Event, None]:
         """Events as they come; the turn has its answer before the last of them is seen."""
+        if self._busy:
+            await self._settled()
         underway = self._begin(asked, stream=True)
         delivery = underway.delivery
         try:
             async with aclosing(delivery.stream()) as events:
                 async for event in events:
                     if delivery.delivered is not None and turn.answered is None:
-                        turn.answered = self._finish(underway, delivery.delivered)
+                        turn.answered = self._answered(underway, delivery.delivered)
                     yield event
         except BaseException as problem:
-            if turn.answered is None:
-                self._failed(underway, problem)
+            self._failed(underway, problem)
             raise
         finally:
             self._end()
@@ -99,17 +112,27 @@ class Calling(ABC):
 
     @abstractmethod
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
-        """The answer is complete."""
+        """The answer is complete: it is remembered, and read in the form that was asked for. The
+        record is there before anything can be wrong with that."""
 
     def _end(self) -> None:  # noqa: B027
         """The call is over, however it ended."""
 
     # ── What does not ────────────────────────────────────────────────────────────────────────────
 
+    async def _settled(self) -> None:
+        """A stream that was left by `break` is closed by the loop, a moment later."""
+        for _ in range(_MOMENT):
+            await asyncio.sleep(0)
+            if not self._busy:
+                return
+
     def _begin(self, asked: Asked, *, stream: bool) -> Underway:
         stops = self._stops_of(asked)
         underway = Underway(asked, stops, stream)
-        timeout = asked.timeout or self._timeout or stops[0].endpoint.config.timeouts.total
+        timeout = asked.timeout if asked.timeout is not None else self._timeout
+        if timeout is None:
+            timeout = stops[0].endpoint.config.timeouts.total
 
         async def prepare(at: int, whole: bool) -> Prepared:
             return await self._prepare(underway, at, whole)
@@ -117,9 +140,22 @@ class Calling(ABC):
         underway.delivery = Delivery(stops, prepare, timeout=timeout, on_wait=self._on_wait)
         return underway
 
+    def _answered(self, underway: Underway, delivered: Delivered) -> Answered:
+        answered = self._finish(underway, delivered)
+        self._tell(underway, answered.record)
+        return answered
+
     def _failed(self, underway: Underway, problem: BaseException) -> None:
         delivery = underway.delivery
         if isinstance(problem, AnaphoraError):
             problem.attempts = tuple(delivery.tries)
+            if problem.partial is None and delivery.delivered is not None:
+                # An answer in another form than was asked for is no less an answer.
+                problem.partial = delivery.delivered.reply
+        if self._watchers and not underway.told:
+            self._tell(underway, failed_record(underway, problem))
+
+    def _tell(self, underway: Underway, record: Record) -> None:
+        underway.told = True
         if self._watchers:
-            self._watchers(failed_record(underway, problem))
+            self._watchers(record)

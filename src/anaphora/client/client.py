@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakSet
 
 import msgspec
 
@@ -30,6 +29,7 @@ from .endpoint import Endpoint, Stop
 from .observe.watchers import Watcher, Watchers
 from .oneshot import OneShot
 from .session import Certify, Session
+from .session.holding import Handles
 from .session.stops import Stops
 from .structured import output_of
 from .transport import Transport
@@ -57,7 +57,8 @@ class Client:
         self._given = transport
         self._transports: dict[tuple[str | None, str | None], Transport] = {}
         self._endpoints: dict[str, Endpoint] = {}
-        self._sessions: WeakSet[Session] = WeakSet()
+        self._holders: set[Handles] = set()
+        """Whatever providers hold for conversations: those that nobody remembers, too."""
 
     @classmethod
     def from_config(
@@ -88,8 +89,8 @@ class Client:
 
     async def close(self) -> None:
         """Lets go of what providers hold for open conversations, and of all connections."""
-        for session in list(self._sessions):
-            await session.close()
+        for handles in list(self._holders):
+            await handles.release()
         for transport in self._transports.values():
             await transport.close()
         self._transports.clear()
@@ -197,9 +198,9 @@ class Client:
             on_wait=self._on_wait,
             save=save,
             watchers=self._watchers,
+            holders=self._holders,
         )
         session.state = state
-        self._sessions.add(session)
         return session
 
     # ── Providers ────────────────────────────────────────────────────────────────────────────────

@@ -10,14 +10,28 @@ import asyncio
 import datetime
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Sequence,
+)
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import AnaphoraError, NotFound, Timeout, Transport, Unavailable, Upstream
+from anaphora.errors import (
+    AnaphoraError,
+    Throttled,
+    Timeout,
+    Transport,
+    Unavailable,
+    Upstream,
+)
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
 from .endpoint import Stop, request_id
@@ -30,6 +44,10 @@ from .transport import Answer, Outgoing
 #: before it said anything can be tried again.
 _SILENT = (ReplyStart, UsageUpdate)
 
+#: How long the end of a body is waited for when the answer in it is complete, so that the
+#: connection can be used again; in seconds.
+_LAST_BYTES = 0.5
+
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A call as it is sent to one stop."""
@@ -37,10 +55,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     outgoing: Outgoing
     tokens: int
     """About how long the prompt is."""
-    continues: bool = False
-    """It leans on a response that the provider stored."""
-    kept: Any = None
-    """What the caller wants to find again."""
+    gone: tuple[type[AnaphoraError], ...] = ()
+    """How the provider says that what the call leans on is there no more: a response that it
+    stored, a beginning that it holds. Empty: the call leans on nothing."""
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -78,9 +95,11 @@ class Delivery:
         self._on_wait = on_wait
         self._prepared: dict[int, Prepared] = {}
         self._gone: set[int] = set()
-        """Stops where the stored response that the call leant on is gone."""
+        """Stops where what the call leant on is there no more."""
         self._deadline = 0.0
         self._heard = False
+        self._trying = self._queueing = False
+        """An attempt has begun; it waits for our own limits."""
         self.at = 0
         self._begun = self._sent_at = 0.0
         self._queued = 0.0
@@ -104,12 +123,15 @@ class Delivery:
                         return await self._single(step.hop)
                     except AnaphoraError as error:
                         step = self._after(error, step.hop, policy)
-        except TimeoutError:
+        except TimeoutError as problem:
             if not scope.expired():
+                self._left(problem)
                 raise
             raise self._late() from None
-        except asyncio.CancelledError:
-            self._left()
+        except AnaphoraError:
+            raise
+        except BaseException as problem:
+            self._left(problem)
             raise
 
     async def stream(self) -> AsyncGenerator[Event, None]:
@@ -127,11 +149,11 @@ class Delivery:
                         yield event
                 return
             except AnaphoraError as error:
-                if isinstance(error, Timeout):
-                    raise
+                if not self._trying:
+                    raise  # the budget has ended, and that is noted
                 step = self._after(error, step.hop, policy)
-            except (asyncio.CancelledError, GeneratorExit):
-                self._left()
+            except BaseException as problem:
+                self._left(problem)
                 raise
 
     # ── One attempt ──────────────────────────────────────────────────────────────────────────────
@@ -140,8 +162,9 @@ class Delivery:
         stop = self._stops[at]
         prepared = await self._ready(at)
         gate = stop.model.gate
+        self._queueing = True
         async with gate.passing(prepared.tokens, self._deadline, self._on_wait) as passing:
-            self._queued = passing.queued
+            self._queueing, self._queued = False, passing.queued
             answer = await self._send(stop, prepared)
             try:
                 first = time.time()
@@ -159,8 +182,9 @@ class Delivery:
         stop = self._stops[at]
         prepared = await self._in_time(self._ready(at))
         gate = stop.model.gate
+        self._queueing = True
         async with gate.passing(prepared.tokens, self._deadline, self._on_wait) as passing:
-            self._queued = passing.queued
+            self._queueing, self._queued = False, passing.queued
             answer = await self._in_time(self._send(stop, prepared))
             try:
                 first = time.time()
@@ -173,7 +197,7 @@ class Delivery:
                 while True:
                     try:
                         data = await self._in_time(anext(pieces, None))
-                    except Transport as problem:
+                    except (Transport, Timeout) as problem:
                         # What was said before it broke off is not lost.
                         problem.partial = _partial(reader.close())
                         raise
@@ -197,13 +221,26 @@ class Delivery:
                             for silent in waiting:
                                 yield silent
                         yield event
+                        if self.delivered is not None:
+                            await self._drain(pieces)
+                            return
                     if data is None:
                         return
             finally:
                 await answer.close()
 
+    async def _drain(self, pieces: AsyncIterator[bytes]) -> None:
+        """Nothing that happens to the connection now makes the answer less complete."""
+        until = min(self._deadline, self._now() + _LAST_BYTES)
+        try:
+            async with asyncio.timeout_at(until):
+                while await anext(pieces, None) is not None:
+                    pass
+        except (AnaphoraError, TimeoutError):
+            pass
+
     async def _ready(self, at: int) -> Prepared:
-        self.at = at
+        self.at, self._trying = at, True
         wait = self._stops[at].endpoint.breaker.enters(self._now())
         if wait:
             name = self._stops[at].endpoint.id
@@ -258,11 +295,13 @@ class Delivery:
     ) -> Try | Wait:
         """What comes next; raises when nothing does."""
         now = self._now()
-        self._stops[at].endpoint.breaker.failed(error, now)
+        if not isinstance(error, Unavailable):  # that one was not let in
+            self._stops[at].endpoint.breaker.failed(error, now)
         self._note(at, now, error)
         prepared = self._prepared.get(at)
-        if prepared is not None and prepared.continues and isinstance(error, NotFound):
-            # The stored response is gone: everything is said again, once.
+        leant = prepared is not None and isinstance(error, prepared.gone)
+        if leant and not self._heard and at not in self._gone:
+            # Everything is said again, once.
             del self._prepared[at]
             self._gone.add(at)
             return Try(at)
@@ -276,7 +315,7 @@ class Delivery:
         return step
 
     def _note(
-        self, at: int, now: float, error: AnaphoraError | None, named: str | None = None
+        self, at: int, now: float, error: BaseException | None, named: str | None = None
     ) -> None:
         stop, answer = self._stops[at], self._answer
         begun = self._begun or now
@@ -295,6 +334,7 @@ class Delivery:
         )
         self._queued = self._begun = self._sent_at = 0.0
         self._answer = None
+        self._trying = self._queueing = False
 
     async def _in_time(self, coming: Awaitable[Any]) -> Any:
         """What comes, before the call's budget ends. Only waiting for the provider is measured:
@@ -308,16 +348,24 @@ class Delivery:
                 raise
             raise self._late() from None
 
-    def _late(self) -> Timeout:
-        error = Timeout(round(self._timeout * 1000))
-        now = self._now()
-        self._stops[self.at].endpoint.breaker.failed(error, now)
-        self._note(self.at, now, error)
+    def _late(self) -> AnaphoraError:
+        """The budget has ended; where our own limits used it up, that is said."""
+        error: AnaphoraError = Timeout(round(self._timeout * 1000))
+        if self._queueing:
+            error = Throttled("no place became free in the time that the call may take", wait=0.0)
+        if self._trying:
+            now = self._now()
+            self._stops[self.at].endpoint.breaker.failed(error, now)
+            self._note(self.at, now, error)
         return error
 
-    def _left(self) -> None:
-        """Nobody waits for the answer any more."""
-        self._stops[self.at].endpoint.breaker.left(self._now())
+    def _left(self, problem: BaseException) -> None:
+        """Nobody waits for the answer any more, or something that is no concern of the provider's
+        went wrong."""
+        if self._trying:
+            now = self._now()
+            self._stops[self.at].endpoint.breaker.left(now)
+            self._note(self.at, now, problem)
 
     @staticmethod
     def _now() -> float:

@@ -10,6 +10,7 @@ import msgspec
 
 from anaphora.cache import plan
 from anaphora.cache.verdict.money import dollars_saved
+from anaphora.errors import NotFound
 from anaphora.prompt import Call
 
 from .answered import Answered
@@ -65,7 +66,7 @@ class OneShot(Calling):
         return Prepared(
             outgoing=endpoint.outgoing(endpoint.wire.assemble(rendered, written.plan)),
             tokens=rendered.tokens_in(rendered.size),
-            continues=call.ir.continuation is not None,
+            gone=(NotFound,) if call.ir.continuation is not None else (),
         )
 
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
@@ -74,10 +75,12 @@ class OneShot(Calling):
         tier = written.call.params.service_tier or ""
         price = stop.endpoint.price(stop.model.name, delivered.at, tier)
         account = Account(
-            dollars=None if price is None else price.of(reply.usage),
+            dollars=None
+            if price is None
+            else price.of(reply.usage, marked=bool(written.plan.marks)),
             saved=dollars_saved(reply.usage, price),
         )
-        record = answered_record(
+        record = underway.record = answered_record(
             underway,
             delivered,
             written.call,
@@ -85,9 +88,5 @@ class OneShot(Calling):
             notices=(*written.rendered.notices, *written.plan.notices, *notices, *reply.notices),
             blocks=shares(written.rendered) if self._watchers else (),
         )
-        if self._watchers:
-            self._watchers(record)
-        parsed = None
-        if self._output is not None:
-            parsed = self._output.of(reply)
+        parsed = None if self._output is None else self._output.of(reply)
         return Answered(reply=reply, record=record, raw_hash=delivered.raw_hash, parsed=parsed)

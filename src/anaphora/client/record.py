@@ -1,6 +1,8 @@
 """What is known of a call when it is over: for the caller, and for whoever watches.
 
-Carries no prompt and no answer: `Record` may be logged, traced and counted as it is.
+Carries no prompt and no answer of its own making, but what others said may quote them: a provider
+in what it says of a failure (`Attempt.reason`), a verdict in the bytes around a change. So a record
+is for this process; `observe.exported` decides what of it may leave.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import Notice
@@ -57,6 +59,9 @@ def answered_record(
 
 
 def failed_record(underway: Underway, error: BaseException) -> Record:
+    """Of a call without an answer; or with one, which was of no use."""
+    if underway.record is not None:
+        return msgspec.structs.replace(underway.record, error=type(error).__name__)
     delivery, began = underway.delivery, underway.began
     stop = underway.stops[delivery.at]
     return Record(

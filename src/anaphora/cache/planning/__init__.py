@@ -201,6 +201,11 @@ class Planner:
         """A handle was made or extended, as a plan had asked."""
         self._held = held, expires
 
+    def let_go(self, handle: str) -> None:
+        """A handle is gone."""
+        if self._held is not None and self._held[0].handle == handle:
+            self._held = None
+
     def _holding(self, rendered: Rendered, at: float) -> Plan:
         held, expires = self._held if self._held is not None else (None, at)
         if held is not None and expires <= at:

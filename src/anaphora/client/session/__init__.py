@@ -26,19 +26,21 @@ from anaphora.client.endpoint import Stop
 from anaphora.client.observe.watchers import Watchers
 from anaphora.client.recording import answered_record, shares
 from anaphora.client.turn import Turn
-from anaphora.client.writing import Account
-from anaphora.errors import InvalidRequest
+from anaphora.client.writing import Account, Written
+from anaphora.errors import AnaphoraError, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import Call
-from anaphora.values import Conversation, Message
+from anaphora.values import Conversation, Message, SegmentRole
 
 from .certify import Certify, PrefixWarning, certify
-from .holding import Handles
+from .holding import Handles, unheld
 from .place import Place
 from .preview import Preview, foreseen
 from .stops import Stops
 
 if TYPE_CHECKING:
     from .running import Running
+
+_HISTORY = SegmentRole.CONVERSATION
 
 __all__ = ["Certify", "Content", "PrefixWarning", "Preview", "Session", "Turn"]
 
@@ -57,7 +59,10 @@ class Session(Calling):
         on_wait: Callable[[float], None] | None = None,
         save: Callable[[Message], None] | None = None,
         watchers: Watchers | None = None,
+        holders: set[Handles] | None = None,
     ) -> None:
+        """`holders` is where handles are known while they hold something, for whoever closes them
+        when nobody else does."""
         super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers or Watchers())
         self._stops = stops
         self._composing = composing
@@ -65,8 +70,8 @@ class Session(Calling):
         self._save = save
         self._places: dict[Stop, Place] = {}
         self._handles: dict[Stop, Handles] = {}
-        self._busy = False
-        self.conversation = messages
+        self._holders = holders if holders is not None else set()
+        self.conversation = self._sent_from = messages
         self.last: Answered | None = None
         """The newest answer."""
         self.dollars: Decimal | None = Decimal(0)
@@ -149,10 +154,9 @@ class Session(Calling):
 
     def append(self, *messages: Message) -> None:
         """Goes on without a call: what somebody else has said."""
+        before = len(self.conversation)
         self.conversation = self.conversation.append(*messages)
-        if self._save is not None:
-            for message in messages:
-                self._save(message)
+        self._saved(before)
 
     def fork(self) -> Session:
         """Another conversation with the same past: both read what is cached of it."""
@@ -167,7 +171,7 @@ class Session(Calling):
     async def close(self) -> None:
         """Lets go of what the provider holds for this conversation."""
         for handles in self._handles.values():
-            await handles.release(time.time())
+            await handles.release()
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -204,11 +208,18 @@ class Session(Calling):
     async def _prepare(self, underway: Underway, at: int, whole: bool) -> Prepared:
         stop = underway.stops[at]
         place = self._place(stop)
+        self._sent_from = self.conversation
         call = self._call(place, underway.asked, stream=underway.stream, whole=whole)
+        handles = self._handles.get(stop)
+        if whole and handles is not None:
+            handles.forget()
         written = place.write(call, time.time())
         notices = certify(place, written, self._certify)
-        if written.plan.preludes:
-            handles = self._handles.setdefault(stop, Handles(place))
+        if whole:
+            written = unheld(written)
+        elif written.plan.preludes:
+            if handles is None:
+                handles = self._handles[stop] = Handles(place, self._holders)
             written, more = await handles.carry_out(written)
             notices += more
         underway.written[at] = written, notices
@@ -216,7 +227,7 @@ class Session(Calling):
         return Prepared(
             outgoing=place.endpoint.outgoing(request),
             tokens=place.tokens(written),
-            continues=call.ir.continuation is not None,
+            gone=_gone(written),
         )
 
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
@@ -228,7 +239,7 @@ class Session(Calling):
         moved = self._stops.settle(stop, place, self._places)
         account = place.account(written, reply, at=delivered.at, first=delivered.first)
         told = (written.rendered.notices, written.plan.notices, notices, moved, reply.notices)
-        record = answered_record(
+        record = underway.record = answered_record(
             underway,
             delivered,
             written.call,
@@ -236,22 +247,39 @@ class Session(Calling):
             notices=tuple(itertools.chain.from_iterable(told)),
             blocks=shares(written.rendered) if self._watchers else (),
         )
-        if not asked.prewarm:
-            self._go_on(place, asked.messages, reply.message)
-        self._pay(account)
-        if self._watchers:
-            self._watchers(record)
-        # The answer is kept before it is read: one in another form than was asked for is no less
-        # an answer, and was paid for.
+        # The answer is kept before it is saved and read: one in another form than was asked for is
+        # no less an answer, and was paid for.
         self.last = Answered(reply=reply, record=record, raw_hash=delivered.raw_hash)
+        self._pay(account)
+        if not asked.prewarm:
+            self._go_on(place, written.call.ir.run(_HISTORY), asked.messages, reply.message)
         if asked.output is not None:
             parsed = self._composing.read(asked, reply)
             self.last = msgspec.structs.replace(self.last, parsed=parsed)
         return self.last
 
-    def _go_on(self, place: Place, said: tuple[Message, ...], answer: Message) -> None:
-        self.append(*said, answer)
+    def _go_on(
+        self,
+        place: Place,
+        history: Conversation,
+        said: tuple[Message, ...],
+        answer: Message,
+    ) -> None:
+        """`history` is what was sent, and has what was `said` in it: it goes on as it is, without
+        a copy, unless the app changed the conversation meanwhile."""
+        before = self.conversation
+        if before is self._sent_from:
+            self.conversation = history.append(answer)
+        else:
+            self.conversation = before.append(*said, answer)
         place.committed = self.conversation[-1].id
+        self._saved(len(before))
+
+    def _saved(self, before: int) -> None:
+        """Hands over what was added, as it is in the conversation."""
+        if self._save is not None:
+            for message in self.conversation[before:]:
+                self._save(message)
 
     def _pay(self, account: Account) -> None:
         if self.dollars is not None and account.dollars is not None:
@@ -270,3 +298,11 @@ class Session(Calling):
         return self._composing.call(
             place, self.conversation, asked, state=state, stream=stream, whole=whole
         )
+
+
+def _gone(written: Written) -> tuple[type[AnaphoraError], ...]:
+    """What a provider says when the stored response, or the held beginning, is there no more.
+    Google tells what is gone like what one may not see."""
+    if written.plan.held is not None:
+        return (NotFound, Forbidden)
+    return (NotFound,) if written.call.ir.continuation is not None else ()

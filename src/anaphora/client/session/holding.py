@@ -7,7 +7,10 @@ A handle that cannot be made, or is gone, is never a reason for a call to fail: 
 from __future__ import annotations
 
 import datetime
+import time
 from typing import Any
+
+import msgspec
 
 from anaphora.cache import held as holding
 from anaphora.client.transport import Transport
@@ -22,13 +25,12 @@ from .place import Place
 class Handles:
     """The handles of one conversation at one place. At most one is alive."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, holders: set[Handles]) -> None:
+        """While something is held, this is one of the `holders`."""
         self._place = place
+        self._holders = holders
         self._alive: dict[str, int] = {}
         """Each handle, and how many tokens it holds."""
-
-    def __bool__(self) -> bool:
-        return bool(self._alive)
 
     async def carry_out(self, written: Written) -> tuple[Written, tuple[Notice, ...]]:
         """Does what the plan wants done first; the call with a plan that has the handles."""
@@ -37,11 +39,20 @@ class Handles:
         rewritten = Written(call=written.call, rendered=written.rendered, plan=again, at=written.at)
         return rewritten, tuple(notice for notice in notices if notice is not None)
 
-    async def release(self, at: float) -> None:
-        """Lets go of everything: what is held is paid for by the hour."""
+    async def release(self) -> None:
+        """Lets go of everything: what is held is paid for by the hour. What cannot be deleted is
+        gone already, or ends by itself."""
         for handle in list(self._alive):
-            await self._send(DeleteHeld(handle), None)
-            self._gone(handle, at)
+            try:
+                await self._send(DeleteHeld(handle), None)
+            except AnaphoraError:
+                pass
+            self._gone(handle, time.time())
+
+    def forget(self) -> None:
+        """The provider says that there is nothing under the handle."""
+        for handle in list(self._alive):
+            self._gone(handle, time.time())
 
     async def _one(self, wanted: Prelude, written: Written) -> Notice | None:
         try:
@@ -61,6 +72,7 @@ class Handles:
                 tokens = said.tokens or rendered.tokens_in(rendered.offset(chunks))
                 simulator.hold(said.handle, tokens, at=written.at, seconds=until - written.at)
                 self._alive[said.handle] = tokens
+                self._holders.add(self)
                 self._place.planner(written.at).hold(handle, until)
             case ExtendHeld(name, seconds):
                 held = written.plan.held
@@ -75,6 +87,9 @@ class Handles:
     def _gone(self, handle: str, at: float) -> None:
         if self._alive.pop(handle, None) is not None:
             self._place.model.memory.simulator.release(handle, at=at)
+        self._place.planner(at).let_go(handle)
+        if not self._alive:
+            self._holders.discard(self)
 
     async def _send(self, wanted: Prelude, rendered: Rendered | None) -> Any:
         endpoint = self._place.endpoint
@@ -88,6 +103,12 @@ class Handles:
         if answer.status >= 300:
             raise endpoint.wire.read_error(answer.status, answer.headers, data)
         return None if isinstance(wanted, DeleteHeld) else wire.read_held(data)
+
+
+def unheld(written: Written) -> Written:
+    """The call as it goes out whole."""
+    plan = msgspec.structs.replace(written.plan, held=None, preludes=())
+    return Written(call=written.call, rendered=written.rendered, plan=plan, at=written.at)
 
 
 def _seconds(expires: str | None, otherwise: float) -> float:

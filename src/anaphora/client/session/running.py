@@ -21,7 +21,7 @@ import msgspec
 
 from anaphora.client.answered import Answered
 from anaphora.client.dispatch import dispatch_all
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidRequest, Timeout
 from anaphora.values import Event, Message, ReplyEnd, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -79,8 +79,11 @@ class Running:
         **params: Any,
     ) -> None:
         """`max_turns` are calls of the model. A turn is not begun when a bound is reached; what it
-        costs is known afterwards, so the last one may go beyond `max_dollars`. `parallel` lets the
-        tools of one turn run side by side; `tool_timeout` is for each, in seconds."""
+        costs is known afterwards, so the last one may go beyond `max_dollars`. One that is under
+        way when `max_seconds` are over is given up, and can be made again with another `run()`;
+        tools have no more time than that either, unless they have a timeout of their own.
+        `parallel` lets the tools of one turn run side by side; `tool_timeout` is for each, in
+        seconds."""
         if max_turns < 1:
             raise InvalidRequest("at least one turn", path="max_turns")
         self._session = session
@@ -114,20 +117,30 @@ class Running:
             self._check_answered(session.conversation)
             session.append(*self._messages)
         while True:
-            for result in await self._answer_calls():
+            if self._left(begun) == 0.0:
+                stopped: Stopped | None = "seconds"  # before tools are begun, too
+                break
+            for result in await self._answer_calls(begun):
                 yield result
             stopped = self._bound(begun)
             if stopped is not None:
                 break
             turn = session.send(None, timeout=self._left(begun), **self._params)
-            if stream:
-                async with turn as events:
-                    async for event in events:
-                        yield event
-                answered = turn.answered
-                assert answered is not None
-            else:
-                answered = await turn
+            try:
+                if stream:
+                    async with turn as events:
+                        async for event in events:
+                            yield event
+                    answered = turn.answered
+                    assert answered is not None
+                else:
+                    answered = await turn
+            except Timeout:
+                if self._left(begun) != 0.0:
+                    raise  # the call's own, which is shorter
+                stopped = "seconds"
+                break
+            if not stream:
                 yield ReplyEnd(answered.reply)
             self._answers.append(answered)
             reply = answered.reply
@@ -146,7 +159,7 @@ class Running:
             seconds=time.monotonic() - begun,
         )
 
-    async def _answer_calls(self) -> tuple[ToolResult, ...]:
+    async def _answer_calls(self, begun: float) -> tuple[ToolResult, ...]:
         """Runs the tools that the last answer asked for and nobody has answered yet."""
         session = self._session
         calls = unanswered(session.messages)
@@ -161,7 +174,9 @@ class Running:
             )
         choice = self._params.get("tool_choice")
         parallel = self._parallel and (choice is None or choice.parallel is not False)
-        results = await dispatch_all(registry, calls, timeout=self._tool_timeout, parallel=parallel)
+        left, limit = self._left(begun), self._tool_timeout
+        timeout = left if limit is None or (left is not None and left < limit) else limit
+        results = await dispatch_all(registry, calls, timeout=timeout, parallel=parallel)
         session.append(Message(role="tool", parts=results))
         return results
 
@@ -169,7 +184,7 @@ class Running:
         """The bound that keeps the next turn from being made."""
         if len(self._answers) >= self._turns:
             return "turns"
-        if self._seconds is not None and time.monotonic() - begun >= self._seconds:
+        if self._left(begun) == 0.0:
             return "seconds"
         if self._dollars is None:
             return None
@@ -185,7 +200,7 @@ class Running:
         """What is left of the time: a turn does not go beyond it."""
         if self._seconds is None:
             return None
-        return max(0.001, self._seconds - (time.monotonic() - begun))
+        return max(0.0, self._seconds - (time.monotonic() - begun))
 
     @staticmethod
     def _check_answered(conversation: Any) -> None:
