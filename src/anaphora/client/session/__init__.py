@@ -158,6 +158,26 @@ class Session(Calling):
         self.conversation = self.conversation.append(*messages)
         self._saved(before)
 
+    def recall(
+        self, reply: Reply, *, provider: str, model: str, at: float, first: float, **params: Any
+    ) -> bool:
+        """Remembers the call that a saved conversation ends with, so that the next one is held
+        against it: `reply` is what was answered, `at` when it was asked, `first` when the answer
+        began, `params` are what that call's parameters were besides the session's own. System
+        prompt and tools have to be the same as then. False where the conversation does not go
+        there any more."""
+        stop = self._stops.find(provider, model)
+        if stop is None or not self.messages or not self.messages[-1].says_the_same(reply.message):
+            return False
+        place = self._place(stop)
+        asked = Asked(messages=(), changes=params)
+        said = self.conversation.prefix(len(self.conversation) - 1)
+        call = self._composing.call(place, said, asked, state=None, stream=False, whole=True)
+        place.account(place.write(call, at), reply, at=at, first=first)
+        place.committed = self.conversation[-1].id
+        self._stops.settle(stop, place, self._places)
+        return True
+
     def fork(self) -> Session:
         """Another conversation with the same past: both read what is cached of it."""
         other = copy.copy(self)
@@ -185,6 +205,12 @@ class Session(Calling):
     @property
     def model(self) -> str:
         return self._stops.current.model.name
+
+    @property
+    def priced(self) -> bool:
+        """Whether anybody states what the model costs."""
+        stop = self._stops.current
+        return stop.endpoint.price(stop.model.name, time.time()) is not None
 
     @property
     def tools(self) -> Any:

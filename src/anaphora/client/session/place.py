@@ -15,13 +15,13 @@ import msgspec
 from anaphora.cache.planning import Planner
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.verdict import Sent, diagnosis_of, judge
-from anaphora.cache.verdict.predicting import Prediction, foresee
+from anaphora.cache.verdict.predicting import Prediction, foresee, foresee_followed
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Stop
 from anaphora.client.writing import Account, Written
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
-from anaphora.values import Reply
+from anaphora.values import Reply, Usage
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -46,6 +46,7 @@ class Place:
         self.committed: str | None = None
         """and the id that the conversation has for it."""
         self._planner: Planner | None = None
+        self._following = self.model.memory.simulator.following()
 
     def planner(self, at: float) -> Planner:
         if self._planner is None:
@@ -65,7 +66,7 @@ class Place:
     def foresee(self, written: Written) -> Prediction:
         """What it would read and write, in the provider's tokens."""
         outcome = self.planner(written.at).foresee(written.rendered, written.plan, at=written.at)
-        return self._expected(outcome)
+        return self._expected(written.rendered, outcome)
 
     def tokens(self, written: Written) -> int:
         """About how many tokens count against the provider's limits."""
@@ -84,7 +85,7 @@ class Place:
         """Holds the bill against what was to be expected, and remembers both."""
         planner = self.planner(at)
         outcome = planner.sent(written.rendered, written.plan, at=at, began=first)
-        expected = self._expected(outcome)
+        expected = self._expected(written.rendered, outcome)
         price = self.price(at, written.call.params.service_tier)
         sent = Sent(
             rendered=written.rendered, plan=written.plan, at=at, began=first, usage=reply.usage
@@ -98,6 +99,8 @@ class Place:
             profile=self.model.profile,
             diagnosis=diagnosis_of(reply) if written.call.ir.cache.diagnose else None,
         )
+        if self._following is not None:
+            self._learn(written.rendered, outcome, reply.usage)
         self.rendered = written.rendered
         self.past = Past(sent=sent, outcome=outcome)
         self.reply = reply
@@ -110,9 +113,19 @@ class Place:
         """The same past, another future."""
         other = copy.copy(self)
         other._planner = None if self._planner is None else self._planner.fork()
+        other._following = None if self._following is None else self._following.fork()
         return other
 
-    def _expected(self, outcome: Outcome) -> Prediction:
+    def _learn(self, rendered: Rendered, outcome: Outcome, usage: Usage) -> None:
+        """A server of one's own shows by its bills what it keeps."""
+        assert self._following is not None
+        self._following.billed(rendered, outcome, usage)
+        if usage.input and usage.read is not None:
+            self.model.memory.simulator.billed(usage.read / usage.input)
+
+    def _expected(self, rendered: Rendered, outcome: Outcome) -> Prediction:
+        if self._following is not None:
+            return foresee_followed(self._following, rendered, outcome)
         past = self.past
         if past is None:
             return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True, scale=1.0)

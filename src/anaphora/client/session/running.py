@@ -118,12 +118,13 @@ class Running:
             session.append(*self._messages)
         while True:
             if self._left(begun) == 0.0:
-                stopped: Stopped | None = "seconds"  # before tools are begun, too
+                stopped: Stopped = "seconds"  # before tools are begun, too
                 break
             for result in await self._answer_calls(begun):
                 yield result
-            stopped = self._bound(begun)
-            if stopped is not None:
+            bound = self._bound(begun)
+            if bound is not None:
+                stopped = bound
                 break
             turn = session.send(None, timeout=self._left(begun), **self._params)
             try:
@@ -189,7 +190,7 @@ class Running:
         if self._dollars is None:
             return None
         spent = _sum(self._answers)
-        if spent is None:
+        if spent is None or not self._session.priced:
             raise InvalidRequest(
                 "nobody knows what this model costs, so dollars cannot bound it; use max_turns",
                 path="max_dollars",

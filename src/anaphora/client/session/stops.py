@@ -36,6 +36,13 @@ class Stops:
         self._ordered = tuple(self._stops[at] for at in found)
         return self._ordered
 
+    def find(self, provider: str, model: str) -> Stop | None:
+        """The stop of that provider and model, if the conversation may go there."""
+        for stop in self._stops:
+            if (stop.endpoint.id, stop.model.name) == (provider, model):
+                return stop
+        return None
+
     def settle(self, stop: Stop, place: Place, places: Mapping[Stop, Place]) -> tuple[Notice, ...]:
         """The call was answered there; says what it cost to move, when it did."""
         before, self._at = self._at, self._stops.index(stop)
