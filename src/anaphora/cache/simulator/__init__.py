@@ -17,6 +17,7 @@ from blake3 import blake3
 from anaphora.catalog import CacheRules, LookbackUnit
 
 from .account import Account, Salted
+from .following import Following, Habits
 from .holding import Holding
 from .marked import MarkedCache
 from .outcome import Fate, Outcome, Reason, Span
@@ -27,6 +28,7 @@ from .unmarked import UnmarkedCache
 
 __all__ = [
     "Fate",
+    "Following",
     "Key",
     "Marker",
     "Outcome",
@@ -59,6 +61,7 @@ class Simulator:
         self._account = Account(rules)
         self._cache: Any = _cache(rules, lookback_unit, slots)
         self._holding = Holding(rules)
+        self._habits = Habits()
         self._delay = delay
         self._loss = loss
         self._seed = seed
@@ -102,6 +105,16 @@ class Simulator:
         self._cache.commit(prompt, salted, found, at, readable)
         self._account.remember(prompt, scope)
         return outcome
+
+    def following(self) -> Following | None:
+        """A conversation on a server of one's own; None where the provider's rules say it all."""
+        return Following(self._habits) if isinstance(self._cache, SlotCache) else None
+
+    def billed(self, share: float) -> None:
+        """What share of the last call's input was read, by its bill. A server of one's own shows by
+        that how much it keeps; a provider's cache is played by its rules."""
+        if isinstance(self._cache, SlotCache):
+            self._cache.billed(share)
 
     # ── Under a handle ───────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,8 @@
-"""An engine of one's own: each slot goes on from the prompt it computed last."""
+"""An engine of one's own: each slot goes on from the prompt it computed last.
+
+A prompt that is pushed out of its slot is lost, or waits in memory beside the slots, as the server
+was started. Nobody says how many slots it has: bills do (`SlotCache.billed`).
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,42 @@ from .account import Salted
 from .outcome import Outcome, Span, spans_of
 from .prompt import Prompt
 
+#: A slot is taken for what it shares with a prompt when that is more than this part of the prompt;
+#: llama.cpp's --slot-prompt-similarity, unless it is told otherwise.
+_SIMILAR = 0.1
+#: A slot's prompt is put aside when the next one keeps less than this part of it.
+_WORTH_KEEPING = 0.5
+#: Prompts that were pushed out and are remembered.
+_PUSHED_OUT = 16
 
-class Slot(msgspec.Struct):
+
+class Slot(msgspec.Struct, eq=False):
     keys: list[Hashable] = []
-    used: float = float("-inf")
+    tokens: int = 0
+    """How long its prompt is."""
+    used: int = -1
+    """The number of the last call that it served."""
 
 
 class Chosen(msgspec.Struct, frozen=True):
     slot: int
     shared: int
     """How many leading blocks the slot's last prompt shares."""
+    aside: Slot | None = None
+    """The prompt is taken back from beside the slots."""
+
+
+class Played(msgspec.Struct, frozen=True):
+    """The last call, until its bill is known."""
+
+    prompt: Prompt
+    salted: Salted
+    shared: int
+    others: int
+    """How many other prompts were computed since the one that it goes on from."""
+    aside: bool
+    goes_on: bool
+    """It begins with most of that one: another talk that begins alike proves nothing."""
 
 
 class SlotCache:
@@ -27,27 +57,41 @@ class SlotCache:
 
     def __init__(self, slots: int = 4) -> None:
         self._slots = [Slot() for _ in range(slots)]
+        self._out: list[Slot] = []
+        """Prompts that were pushed out, the latest last."""
+        self._aside = False
+        """Whether the server keeps those, too."""
+        self._calls = 0
+        self._played: Played | None = None
 
     def __len__(self) -> int:
-        return sum(len(slot.keys) for slot in self._slots)
+        return sum(len(slot.keys) for slot in (*self._slots, *self._out))
 
     def predict(self, prompt: Prompt, salted: Salted, at: float) -> tuple[Outcome, Chosen]:  # noqa: ARG002
+        total = prompt.total if len(prompt) else 0
         shared = [_shared(slot.keys, prompt, salted) for slot in self._slots]
         most = max(shared)
-        if most:
-            chosen = shared.index(most)
+        if most and prompt.tokens(most - 1) > _SIMILAR * total:
+            chosen = Chosen(shared.index(most), most)
         else:
-            chosen = min(range(len(self._slots)), key=lambda at: self._slots[at].used)
-        total = prompt.total if len(prompt) else 0
+            oldest = min(range(len(self._slots)), key=lambda at: self._slots[at].used)
+            chosen = Chosen(oldest, shared[oldest])
+        reused = prompt.tokens(chosen.shared - 1)
+        was = 0
+        if 2 * reused < total and self._out:
+            out, count = self._pushed_out(prompt, salted)
+            was = prompt.tokens(count - 1)
+            if self._aside and was > reused:
+                chosen, reused = Chosen(chosen.slot, count, out), was
         # The last token is computed in any case: its output is what comes next.
-        read = min(prompt.tokens(most - 1), max(0, total - 1))
-        reused = prompt.tokens(most - 1)
+        read = min(reused, max(0, total - 1))
         spans = spans_of(
             Span(0, read, "read", "found"),
             Span(read, reused, "uncached", "last_token"),
-            Span(reused, total, "uncached", "new"),
+            Span(reused, was, "uncached", "evicted"),
+            Span(max(reused, was), total, "uncached", "new"),
         )
-        return Outcome(spans), Chosen(chosen, most)
+        return Outcome(spans), chosen
 
     def lose(self, prompt: Prompt, chosen: Chosen) -> tuple[Outcome, Chosen]:
         """The same when the slot was taken by somebody else in between."""
@@ -59,13 +103,74 @@ class SlotCache:
         prompt: Prompt,
         salted: Salted,
         chosen: Chosen,
-        at: float,
+        at: float,  # noqa: ARG002
         readable: float,  # noqa: ARG002
     ) -> None:
         slot = self._slots[chosen.slot]
-        slot.used = at
+        source = chosen.aside or slot
+        others = sum(other.used > source.used for other in (*self._slots, *self._out))
+        kept = prompt.tokens(chosen.shared - 1)
+        self._played = Played(
+            prompt,
+            salted,
+            chosen.shared,
+            others,
+            aside=chosen.aside is not None,
+            goes_on=2 * kept > source.tokens,
+        )
+        if chosen.aside is not None:
+            self._out.remove(chosen.aside)
+            self._push_out(slot)
+            slot.keys = chosen.aside.keys
+        elif kept < _WORTH_KEEPING * slot.tokens:
+            self._push_out(slot)
+            slot.keys = slot.keys[: chosen.shared]
+        slot.used, slot.tokens = self._calls, prompt.total if len(prompt) else 0
+        self._calls += 1
         del slot.keys[chosen.shared :]
         slot.keys += [salted(position) for position in range(chosen.shared, len(prompt))]
+
+    def billed(self, share: float) -> None:
+        """What share of the last call was really read. It shows how much the server keeps:
+
+        - less than was in a slot, and other prompts came between: it has no more slots than those;
+        - less than was put aside: nothing is;
+        - as much as was pushed out: that is put aside.
+
+        A prompt that is gone though nothing of ours came between was pushed out by a stranger.
+        """
+        played, self._played = self._played, None
+        if played is None:
+            return
+        prompt, expected = played.prompt, played.prompt.tokens(played.shared - 1)
+        tokens = share * prompt.total if len(prompt) else 0
+        if played.goes_on and 2 * tokens < expected:
+            if played.aside:
+                self._aside = False
+            elif played.others:
+                self._has(played.others)
+                self._aside = False
+        elif not self._aside and 2 * expected < prompt.total and self._out:
+            _, count = self._pushed_out(prompt, played.salted)
+            self._aside = 2 * tokens > expected + prompt.tokens(count - 1) > 2 * expected
+
+    def _has(self, slots: int) -> None:
+        """Only so many: those that were used last."""
+        by_use = sorted(self._slots, key=lambda slot: slot.used)
+        for slot in by_use[: max(0, len(by_use) - slots)]:
+            self._push_out(slot)
+            self._slots.remove(slot)
+
+    def _push_out(self, slot: Slot) -> None:
+        if slot.keys:
+            self._out.append(Slot(slot.keys, slot.tokens, slot.used))
+            del self._out[:-_PUSHED_OUT]
+
+    def _pushed_out(self, prompt: Prompt, salted: Salted) -> tuple[Slot, int]:
+        """What was pushed out and shares most, and how many blocks."""
+        shared = [_shared(slot.keys, prompt, salted) for slot in self._out]
+        most = max(shared)
+        return self._out[shared.index(most)], most
 
 
 def _shared(keys: list[Hashable], prompt: Prompt, salted: Salted) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
+from anaphora.cache.simulator import Following, Outcome, RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Rendered
 from anaphora.values import Usage
@@ -47,7 +47,12 @@ def predict(
     if outcome is None:
         prompt = RenderedPrompt(later.rendered, later.marks)
         outcome = simulator.predict(prompt, at=max(start, then), scope=later.route)
-    expected = foresee(wrote, earlier.usage, outcome, rules)
+    following = simulator.following()
+    if following is not None and earlier.usage is not None:
+        following.billed(earlier.rendered, wrote, earlier.usage)
+        expected = foresee_followed(following, later.rendered, outcome)
+    else:
+        expected = foresee(wrote, earlier.usage, outcome, rules)
     return replace(expected, read=outcome.read) if known else expected
 
 
@@ -67,6 +72,17 @@ def foresee(wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheR
         left = estimated
     read = _scaled(outcome.read, estimated, left, scale)
     return Prediction(left=left, read=read, outcome=outcome, exact=estimated > 0, scale=scale)
+
+
+def foresee_followed(following: Following, later: Rendered, outcome: Outcome) -> Prediction:
+    """The same on a server of one's own, which keeps the answers, too."""
+    before, read = following.before, following.read(later, outcome)
+    if before is None:
+        return Prediction(left=0, read=read, outcome=outcome, exact=False, scale=1.0)
+    # What a template writes otherwise than it was said was not left to be read.
+    left = min(before.input, read) if following.goes_on(outcome) else before.input
+    scale = before.input / max(1, before.total)
+    return Prediction(left=left, read=read, outcome=outcome, exact=False, scale=scale)
 
 
 def _scaled(read: int, estimated: int, left: int, scale: float) -> int:

@@ -1,0 +1,198 @@
+"""What a server of one's own finds again: its slot keeps the last prompt and the answer to it.
+
+How far the next prompt agrees with those is up to the model's chat template, which nobody sees from
+here. It may write an answer down as it was said, or not: a call of a tool is parsed and written
+anew, thinking is dropped once the user speaks again, and the words that make the model answer need
+not be the words that its answer is kept under. So the next prompt parts from the slot
+
+    behind the answer     but for its last token, which was said and never computed
+    behind the prompt     where the answer is written in another way
+    behind the question   the prompt of the call that the user's last words were sent with, where
+                          the thinking since then is dropped
+    before the tail       what was said for one call only, and how long that is is an estimate
+
+or a few tokens beside one of these. Which of them it is depends on the kind of turn, and after one
+bill of a kind it is known: `Habits` remembers where the last one parted. Before that the careful
+guess is made: an answer in words comes back as it was said, everything else does not.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from anaphora.rendered import Kind, Rendered
+from anaphora.values import Usage
+
+from .outcome import Outcome
+
+Anchor: TypeAlias = Literal["answer", "prompt", "question", "tail"]
+
+#: Templates put fewer tokens than these around an answer. What is farther off is not a template's
+#: doing: the server has lost the prompt, or somebody has changed it.
+_AROUND = 64
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A kind of turn: what the next call says behind the last one's prompt."""
+
+    answered: bool
+    """The answer itself, or only something else."""
+    calls: bool
+    """The answer calls tools."""
+    thought: bool
+    """The model has thought since the user last spoke."""
+    user: bool
+    """The user speaks."""
+    tail: bool
+    """The last call's prompt ended with something that was for that call only."""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The call before, as far as its slot is concerned."""
+
+    rendered: Rendered
+    total: int
+    """Its length by our estimate,"""
+    input: int
+    """and by the bill."""
+    output: int
+    question: int
+    """The input of the call that the user's last words were sent with."""
+    thought: bool
+    """The model has thought since then."""
+
+
+class Habits:
+    """Where the prompts of one model on one server part from its slots, by the kind of turn."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Turn, tuple[Anchor, int]] = {}
+        self.scale = 1.0
+        """Billed tokens for each that was estimated, by the last bill."""
+
+    def read(self, ended: Ended, later: Rendered, outcome: Outcome) -> int:
+        """How much of the slot the next call reads, when it goes on from there."""
+        turn = turned(ended, later)
+        anchor, beside = self._seen.get(turn) or (_careful(turn), 0)
+        read = _anchors(ended, turn, outcome).get(anchor, ended.input) + beside
+        whole = ended.input + max(0, ended.output - 1)
+        if len(later) == len(ended.rendered) and not turn.answered:
+            whole = ended.input - 1  # the same prompt again, and its last token is always computed
+        return max(0, min(read, whole))
+
+    def learn(self, ended: Ended, later: Rendered, outcome: Outcome, usage: Usage) -> None:
+        """From the bill of a call that should have gone on from its slot."""
+        read = usage.read
+        if read is None:
+            return
+        turn = turned(ended, later)
+        usual = self._seen.get(turn, (_careful(turn), 0))[0]
+        anchors = _anchors(ended, turn, outcome)
+        # Of two that are as near, the one it has been so far.
+        nearest = min(anchors, key=lambda at: (abs(read - anchors[at]), at != usual))
+        beside = read - anchors[nearest]
+        if beside > -_AROUND:
+            self._seen[turn] = nearest, beside
+
+
+class Following:
+    """One conversation on such a server, call by call."""
+
+    def __init__(self, habits: Habits) -> None:
+        self._habits = habits
+        self.before: Ended | None = None
+
+    def read(self, later: Rendered, outcome: Outcome) -> int:
+        """What the next call reads, in the server's tokens. `outcome` is what a simulator says."""
+        before = self.before
+        if before is None:
+            return round(outcome.read * self._habits.scale)
+        if not self.goes_on(outcome):
+            return round(outcome.read * before.input / max(1, before.total))
+        return self._habits.read(before, later, outcome)
+
+    def goes_on(self, outcome: Outcome) -> bool:
+        """Whether a call finds its slot as the last one left it, by the rules: all of that one's
+        prompt but what was for that call only."""
+        if self.before is None:
+            return False
+        kept = self.before.rendered
+        whole = kept.tokens_in(kept.offset(kept.cacheable))
+        return outcome.read >= min(whole, outcome.total - 1)
+
+    def fork(self) -> Following:
+        return copy.copy(self)
+
+    def billed(self, rendered: Rendered, outcome: Outcome, usage: Usage) -> None:
+        """The call was answered."""
+        before = self.before
+        if before is not None and self.goes_on(outcome):
+            self._habits.learn(before, rendered, outcome, usage)
+        self.before = ended(before, rendered, outcome, usage)
+        if usage.input and outcome.total:
+            self._habits.scale = usage.input / outcome.total
+
+
+def ended(before: Ended | None, rendered: Rendered, outcome: Outcome, usage: Usage) -> Ended | None:
+    """A call that was answered, `before` being the one before it; None when its bill does not say
+    how long it was."""
+    if not usage.input:
+        return None
+    question, thought = usage.input, False
+    if before is not None:
+        turn = turned(before, rendered)
+        if not turn.user:
+            question, thought = before.question, turn.thought
+    return Ended(
+        rendered=rendered,
+        total=outcome.total,
+        input=usage.input,
+        output=usage.output or 0,
+        question=question,
+        thought=thought,
+    )
+
+
+def turned(ended: Ended, later: Rendered) -> Turn:
+    """The kind of a turn, by what is new in it."""
+    answered = calls = user = False
+    thought = ended.thought
+    first = min(ended.rendered.cacheable, len(later))
+    for at in range(first, len(later)):
+        run, place = later.locate(at)
+        kind = run.log.kinds[place]
+        if run.section != "messages" or run.volatile:
+            continue
+        if kind is Kind.TOOL_CALL:
+            answered = calls = True
+        elif kind is Kind.THINKING:
+            answered = thought = True
+        elif kind is not Kind.TOOL_RESULT:
+            role = run.log.roles[run.log.wire_message_of(place)]
+            user = user or role == "user"
+            answered = answered or role in ("assistant", "model")
+    tail = ended.rendered.cacheable < len(ended.rendered)
+    return Turn(answered, calls, thought, user, tail)
+
+
+def _careful(turn: Turn) -> Anchor:
+    if turn.tail:
+        return "tail"
+    if turn.thought and turn.user:
+        return "question"
+    return "answer" if turn.answered and not (turn.calls or turn.thought) else "prompt"
+
+
+def _anchors(ended: Ended, turn: Turn, outcome: Outcome) -> dict[Anchor, int]:
+    if turn.tail:
+        behind = ended.total - outcome.read
+        return {"tail": ended.input - round(behind * ended.input / max(1, ended.total))}
+    anchors: dict[Anchor, int] = {"prompt": ended.input}
+    if turn.answered and ended.output:
+        anchors["answer"] = ended.input + ended.output - 1
+    if turn.thought:
+        anchors["question"] = ended.question
+    return anchors
