@@ -53,13 +53,15 @@ class Simulator:
         loss: float = 0.0,
         seed: int = 0,
         slots: int = 4,
+        most: int | None = None,
     ) -> None:
         """`lookback_unit` chooses a published reading of the look-back, `delay` is how long after
         an answer has begun its prompt can be read, `loss` the share of calls that find nothing
-        though they should (drawn by `seed`), `slots` those of a server of one's own."""
+        though they should (drawn by `seed`), `slots` those of a server of one's own. `most` is how
+        many prefixes are remembered; those that were not used for longest are forgotten first."""
         self.rules = rules
         self._account = Account(rules)
-        self._cache: Any = _cache(rules, lookback_unit, slots)
+        self._cache: Any = _cache(rules, lookback_unit, slots, most)
         self._holding = Holding(rules)
         self._habits = Habits()
         self._delay = delay
@@ -109,12 +111,6 @@ class Simulator:
     def following(self) -> Following | None:
         """A conversation on a server of one's own; None where the provider's rules say it all."""
         return Following(self._habits) if isinstance(self._cache, SlotCache) else None
-
-    def billed(self, share: float) -> None:
-        """What share of the last call's input was read, by its bill. A server of one's own shows by
-        that how much it keeps; a provider's cache is played by its rules."""
-        if isinstance(self._cache, SlotCache):
-            self._cache.billed(share)
 
     # ── Under a handle ───────────────────────────────────────────────────────────────────────────
 
@@ -166,14 +162,16 @@ class Simulator:
         return int.from_bytes(said) / 2**64
 
 
-def _cache(rules: CacheRules, lookback_unit: LookbackUnit | None, slots: int) -> Any:
+def _cache(
+    rules: CacheRules, lookback_unit: LookbackUnit | None, slots: int, most: int | None
+) -> Any:
     by_itself = rules.automatic_breakpoint.value
     if by_itself == "slots":
         return SlotCache(slots)
     takes_markers = rules.mechanism.value != "implicit" and rules.slots.value > 0
     if not takes_markers and by_itself != "none":
-        return UnmarkedCache(rules)
-    marked = MarkedCache(rules, lookback_unit)
+        return UnmarkedCache(rules, most)
+    marked = MarkedCache(rules, lookback_unit, most)
     if rules.mechanism.value == "both" and by_itself in ("granules", "units"):
-        return RoutedCache(marked, UnmarkedCache(rules))
+        return RoutedCache(marked, UnmarkedCache(rules, most))
     return marked

@@ -11,7 +11,7 @@ from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Kind
 
 from .account import Salted
-from .entries import Entries, Entry
+from .entries import MOST, Entries, Entry
 from .outcome import Outcome, Reason, Span, spans_of
 from .prompt import Marker, Prompt
 
@@ -36,11 +36,16 @@ class Looked(msgspec.Struct, frozen=True):
 class MarkedCache:
     """Anthropic's way, and OpenAI's since 5.6: entries stand at markers and nowhere else."""
 
-    def __init__(self, rules: CacheRules, lookback_unit: LookbackUnit | None = None) -> None:
+    def __init__(
+        self,
+        rules: CacheRules,
+        lookback_unit: LookbackUnit | None = None,
+        most: int | None = None,
+    ) -> None:
         self._rules = rules
         unit = rules.lookback_unit
         self._unit = lookback_unit or (unit.value if unit is not None else None)
-        self._entries = Entries()
+        self._entries = Entries(MOST if most is None else most)
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -80,7 +80,7 @@ class Match(msgspec.Struct, frozen=True):
 
 class Prefixes:
     def __init__(self, most: int = MOST) -> None:
-        self._where: dict[Hashable, tuple[Chain, int]] = {}
+        self._where: dict[Hashable, Chain] = {}
         self._recent: OrderedDict[Chain, None] = OrderedDict()
         self._most = most
 
@@ -107,7 +107,7 @@ class Prefixes:
                 low = middle
             else:
                 high = middle
-        return Match(low, where[salted(low)][0])
+        return Match(low, where[salted(low)])
 
     def add(
         self,
@@ -134,7 +134,7 @@ class Prefixes:
         for new in range(chain.end, len(prompt)):
             key = salted(new)
             chain.keys.append(key)
-            self._where[key] = (chain, new)
+            self._where[key] = chain
         if not chain.times or chain.times[-1][0] < len(prompt) - 1:
             chain.times.append((len(prompt) - 1, readable))
             if len(chain.times) > 64:
@@ -167,7 +167,7 @@ class Prefixes:
     def _forget(self, chain: Chain) -> None:
         del self._recent[chain]
         for key in chain.keys:
-            if self._where.get(key, (None,))[0] is chain:
+            if self._where.get(key) is chain:
                 del self._where[key]
         if chain.parent is not None:
             chain.parent.children -= 1

@@ -10,7 +10,7 @@ from anaphora.values import TTL_SECONDS
 
 from .account import Salted
 from .outcome import Outcome, Reason, Span, spans_of
-from .prefixes import Chain, Match, Prefixes, mark, unit_before
+from .prefixes import MOST, Chain, Match, Prefixes, mark, unit_before
 from .prompt import Prompt
 
 
@@ -27,7 +27,7 @@ class Found(msgspec.Struct, frozen=True):
 class UnmarkedCache:
     """Prefixes in granules (`granules`), or whole units that were persisted before (`units`)."""
 
-    def __init__(self, rules: CacheRules) -> None:
+    def __init__(self, rules: CacheRules, most: int | None = None) -> None:
         self._rules = rules
         self._units = rules.automatic_breakpoint.value == "units"
         along = rules.output_cached
@@ -37,7 +37,7 @@ class UnmarkedCache:
         ttl = rules.default_ttl
         ttls = rules.ttls.value
         self._life = TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0
-        self._seen = Prefixes()
+        self._seen = Prefixes(MOST if most is None else most)
 
     def __len__(self) -> int:
         return len(self._seen)

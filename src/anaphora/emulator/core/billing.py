@@ -21,6 +21,9 @@ from .routes import Route
 
 #: Models whose caches are kept at a time; the one that was not asked for longest goes first.
 _MODELS = 256
+#: Prefixes (messages, tools, system blocks) that a model's cache remembers, however long they would
+#: live: some 6 MB. Those that were not used for longest go first.
+PREFIXES = 25_000
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -89,7 +92,7 @@ class Billing:
         place = route.provider, facts.profile.id, route.wire
         found = self._simulators.get(place)
         if found is None:
-            found = self._simulators[place] = Simulator(facts.rules)
+            found = self._simulators[place] = Simulator(facts.rules, most=PREFIXES)
             if len(self._simulators) > _MODELS:
                 self._simulators.popitem(last=False)
         self._simulators.move_to_end(place)

@@ -1,0 +1,50 @@
+"""What the emulator keeps of a model's prompts is bounded, whatever the clock says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from anaphora.emulator.core import billing
+from anaphora.emulator.core.asked import Asked
+from anaphora.emulator.core.engine import Engine
+
+PREFIX = "What is said first, and stays. " * 400
+
+
+def read(engine: Engine, path: str, number: int) -> int:
+    """Asks with a prompt of its own, and gives what was read from the cache."""
+    talk = [{"role": "user", "content": f"{number}: {PREFIX}"}]
+    body = {"model": "gpt-4o", "messages": talk}
+    if path == "/v1/messages":
+        marked = {
+            "type": "text",
+            "text": talk[0]["content"],
+            "cache_control": {"type": "ephemeral"},
+        }
+        talk = [{"role": "user", "content": [marked]}]  # type: ignore[dict-item]
+        body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": talk}  # type: ignore[dict-item]
+    headers = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
+    asked = Asked(
+        method="POST",
+        path=path,
+        headers=headers,
+        body=json.dumps(body).encode(),
+        at=float(engine.journal._count),
+    )
+    answer = engine.answer(asked)
+    assert answer.status == 200, answer.body
+    found: int = engine.journal.told(1)[0]["read"]
+    return found
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_the_longest_unused_are_forgotten_first(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(billing, "PREFIXES", 10)
+    engine = Engine()
+    assert [read(engine, path, number) for number in range(15)] == [0] * 15
+    assert read(engine, path, 14) > 0, "among the ten"
+    assert read(engine, path, 0) == 0, "forgotten"
+    caches = engine._billing._simulators.values()
+    assert max(len(simulator._cache) for simulator in caches) <= 10
