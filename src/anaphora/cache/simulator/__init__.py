@@ -112,6 +112,12 @@ class Simulator:
         """A conversation on a server of one's own; None where the provider's rules say it all."""
         return Following(self._habits) if isinstance(self._cache, SlotCache) else None
 
+    def billed(self, share: float) -> None:
+        """What share of the last call's input was read, by its bill. A server of one's own shows by
+        that how much it keeps; a provider's cache is played by its rules."""
+        if isinstance(self._cache, SlotCache):
+            self._cache.billed(share)
+
     # ── Under a handle ───────────────────────────────────────────────────────────────────────────
 
     def hold(self, handle: str, tokens: int, *, at: float, seconds: float) -> Outcome:
