@@ -17,8 +17,8 @@ def read_url(text: str) -> URL:
         raise InvalidRequest("not an address: quote what is not plain ASCII", path="url")
     try:
         url = URL(text, encoded=True)
-    except ValueError as problem:
-        raise InvalidRequest("not an address", path="url") from problem
+    except ValueError:
+        raise InvalidRequest("not an address", path="url") from None
     if url.scheme not in ("http", "https") or not url.raw_host:
         raise InvalidRequest("not an address like https://api.example/v1", path="url")
     return url

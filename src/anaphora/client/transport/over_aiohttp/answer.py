@@ -90,7 +90,7 @@ class AiohttpAnswer:
                     self._patience.end(self)
         except (aiohttp.ClientError, OSError, RuntimeError) as problem:
             self._drop()
-            raise self._failure(problem) from problem
+            raise self._failure(problem) from None
         except BaseException:
             self._drop()
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, ref
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -17,9 +17,6 @@ from .problems import Lost, reason
 
 #: Bodies up to this size go out in one write together with the headers, longer ones in such pieces.
 PIECE = 128 * 1024
-
-#: The connections on which an answer came before.
-_ANSWERED: WeakSet[Any] = WeakSet()
 
 
 class Body(aiohttp.Payload):
@@ -73,6 +70,30 @@ class Body(aiohttp.Payload):
         return self._value.decode(encoding, errors)
 
 
+class Watch:
+    """Of one connection: tells the answer under way when it has gone.
+
+    aiohttp does so itself, but for an answer whose coding is broken: there the reader would wait
+    for more until it runs out of patience.
+    """
+
+    __slots__ = ("response",)
+    response: ref[Response]
+
+    def gone(self, closed: asyncio.Future[None]) -> None:
+        cause = closed.exception()
+        response = self.response()
+        if response is None:
+            return
+        content = response.content
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError(), cause or EOFError())
+
+
+#: The connections on which an answer came before.
+_WATCHES: WeakKeyDictionary[Any, Watch] = WeakKeyDictionary()
+
+
 class Response(aiohttp.ClientResponse):
     """Tells a kept connection that had gone from a server that hung up on us."""
 
@@ -86,14 +107,18 @@ class Response(aiohttp.ClientResponse):
             why = reason(problem)
             if not is_written:
                 raise Lost("send", f"lost while sending ({why})") from problem
-            if protocol in _ANSWERED:
+            if protocol in _WATCHES:
                 raise Lost("send", f"the kept connection had gone ({why})") from problem
             raise Lost("first_byte", f"no answer came ({why})") from problem
         except BaseException:
             abort(connection.transport)
             raise
-        if protocol not in _ANSWERED:
-            _ANSWERED.add(protocol)
+        watch = _WATCHES.get(protocol)
+        if watch is None:
+            watch = _WATCHES[protocol] = Watch()
+            if (closed := protocol.closed) is not None:
+                closed.add_done_callback(watch.gone)
+        watch.response = ref(self)
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 
 import aiohttp
@@ -48,17 +49,24 @@ def before_answer(problem: Exception, timeouts: Timeouts) -> tuple[Phase, str]:
 
 
 def reason(problem: BaseException) -> str:
-    """A cause in words that carry nothing of what was sent or received."""
+    """A cause in words that carry nothing of what was sent or received.
+
+    What aiohttp raised does: it is never made the cause of an error of ours, where a log would show
+    it.
+    """
     cause: BaseException | None = problem
     while cause is not None:
         if isinstance(cause, aiohttp.ClientConnectorCertificateError):
             cause = cause.certificate_error
+        elif isinstance(cause, aiohttp.ClientConnectorError):
+            cause = cause.os_error
         if isinstance(cause, ssl.SSLCertVerificationError):
             return cause.verify_message
-        if isinstance(cause, ssl.SSLError) and cause.reason:
+        if isinstance(cause, ssl.SSLError) and getattr(cause, "reason", None):
             return cause.reason.lower().replace("_", " ")
-        if isinstance(cause, OSError) and cause.errno and cause.strerror:
-            return cause.strerror.lower()
+        if isinstance(cause, OSError) and cause.errno:
+            # The system's own words; what libraries put in their place names paths.
+            return os.strerror(cause.errno).lower()
         if isinstance(cause, aiohttp.ServerDisconnectedError):
             return "the server hung up"
         problem, cause = cause, cause.__cause__

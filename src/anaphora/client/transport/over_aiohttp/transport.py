@@ -61,13 +61,13 @@ class AiohttpTransport:
                 allow_redirects=False,
             )
         except (aiohttp.ClientError, OSError) as problem:
-            raise self._failure(problem, url, body) from problem
-        except ValueError as problem:
+            raise self._failure(problem, url, body) from None
+        except ValueError:
             # A control character in a header; not in the library's words, they may quote it.
-            raise InvalidRequest("cannot be sent as they are", path="headers") from problem
-        except (asyncio.CancelledError, RuntimeError) as problem:
+            raise InvalidRequest("cannot be sent as they are", path="headers") from None
+        except (asyncio.CancelledError, RuntimeError):
             if self._closed and not _is_cancelled():
-                raise self._gone(url) from problem
+                raise self._gone(url) from None
             raise
         finally:
             patience.end(body)

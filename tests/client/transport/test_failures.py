@@ -1,0 +1,452 @@
+"""Every way a server can fail us: which phase, in which words, and what is left behind: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import ssl
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from support.forward_proxy import forward_proxy
+from support.raw_server import RawServer, answering, raw_server, reply, reset
+from support.sending import CANARY, outgoing
+
+from anaphora import errors
+from anaphora.client.transport.over_aiohttp import AiohttpTransport
+
+Step = Callable[[RawServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+HEAD = b"HTTP/1.1 200 OK\r\nX-Secret: canary\r\n"
+
+
+def says(*pieces: bytes, then: Callable[[asyncio.StreamWriter], None] | None = None) -> Step:
+    """Reads the request, says this, and then hangs up, or is silent until the peer hangs up."""
+
+    async def step(
+        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await server.read(reader)
+        for piece in pieces:
+            if not piece:
+                await asyncio.sleep(0.05)  # so that what came before is read on its own
+            writer.write(piece)
+            await writer.drain()
+        if then is not None:
+            then(writer)
+        else:
+            await reader.read()
+
+    return step
+
+
+async def resets_unread(
+    server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    await reader.read(1000)
+    reset(writer)
+
+
+async def stops_reading(
+    server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    # What the buffers between us have taken is read when the peer has given up and tries again.
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    while server.connections == 1:  # noqa: ASYNC110 - the peer's doing
+        await asyncio.sleep(0.01)
+    writer.transport.resume_reading()  # type: ignore[attr-defined]
+    while await reader.read(1_000_000):
+        pass
+
+
+async def drips(
+    server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    await server.read(reader)
+    writer.write(HEAD + b"Content-Length: 1000000\r\n\r\n")
+    while not reader.at_eof():
+        writer.write(b"canary")
+        await asyncio.sleep(0.001)
+
+
+def hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+FAR_TOO_LONG = b"HTTP/1.1 200 OK\r\nX-Canary: " + b"x" * 100_000 + b"\r\n\r\n"
+BOMB = gzip.compress(b"\0" * 20_000_000)
+GZIPPED = HEAD + b"Content-Encoding: gzip\r\nContent-Length: "
+
+#: What the server does, what of the request is special; the phase, and words of the message.
+FAILURES: dict[str, tuple[Step, dict[str, Any], errors.Phase, str]] = {
+    "resets before the request is read": (
+        resets_unread,
+        {"body": b"canary" * 3_000_000},
+        "send",
+        "lost while sending",
+    ),
+    "stops reading": (
+        stops_reading,
+        {"body": b"canary" * 3_000_000, "idle": 0.05},
+        "send",
+        "nothing more of the request was taken for 0.05 s",
+    ),
+    "resets before the head": (says(then=reset), {}, "first_byte", "no answer came"),
+    "hangs up before the head": (says(then=hang_up), {}, "first_byte", "the server hung up"),
+    "hangs up within the head": (says(HEAD, then=hang_up), {}, "first_byte", "no answer came"),
+    "never answers": (says(), {"first_byte": 0.05}, "first_byte", "no answer came for 0.05 s"),
+    "never answers a GET": (
+        says(),
+        {"method": "GET", "body": b"", "first_byte": 0.05},
+        "first_byte",
+        "no answer came for 0.05 s",
+    ),
+    "is silent within the head": (
+        says(HEAD),
+        {"first_byte": 0.05},
+        "first_byte",
+        "no answer came for 0.05 s",
+    ),
+    "sends headers that are too large": (
+        says(FAR_TOO_LONG),
+        {},
+        "first_byte",
+        "the answer's headers are too large",
+    ),
+    "does not speak HTTP": (
+        says(b"220 canary ESMTP\r\n"),
+        {},
+        "first_byte",
+        "the answer is not HTTP",
+    ),
+    "sends a header that is none": (
+        says(b"HTTP/1.1 200 OK\r\ncanary canary\r\n\r\n"),
+        {},
+        "first_byte",
+        "the answer is not HTTP",
+    ),
+    "resets after the head": (
+        says(HEAD + b"Content-Length: 9\r\n\r\n", then=reset),
+        {},
+        "body",
+        "broke off",
+    ),
+    "hangs up within the body": (
+        says(HEAD + b"Content-Length: 99\r\n\r\ncanary", then=hang_up),
+        {},
+        "body",
+        "broke off",
+    ),
+    "hangs up within a chunk": (
+        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n6\r\ncan", then=hang_up),
+        {},
+        "body",
+        "broke off",
+    ),
+    "hangs up before the last chunk": (
+        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n6\r\ncanary\r\n", then=hang_up),
+        {},
+        "body",
+        "broke off",
+    ),
+    "breaks the coding of chunks at once": (
+        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\ncanary\r\n"),
+        {},
+        "first_byte",  # the parser gives head and body up together
+        "the answer is not HTTP",
+    ),
+    "breaks the coding of chunks later": (
+        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"", b"canary\r\n"),
+        {},
+        "body",
+        "broke off",
+    ),
+    "breaks the compression": (
+        says(GZIPPED + b"6\r\n\r\ncanary"),
+        {},
+        "body",
+        "broke off",
+    ),
+    "announces more than it sends": (
+        says(HEAD + b"Content-Length: 9\r\n\r\ncanary"),
+        {"idle": 0.05},
+        "idle",
+        "nothing more of the answer came for 0.05 s",
+    ),
+    "is silent after the head": (
+        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n"),
+        {"idle": 0.05},
+        "idle",
+        "nothing more of the answer came for 0.05 s",
+    ),
+    "is silent in an answer without length": (
+        says(HEAD + b"\r\ncanary"),
+        {"idle": 0.05},
+        "idle",
+        "nothing more of the answer came for 0.05 s",
+    ),
+    "drips without end": (drips, {"largest": 600}, "body", "longer than 600 bytes"),
+    "sends more than is taken": (
+        says(reply(b"canary" * 200, "200 OK", "Connection: close")),
+        {"largest": 1199},
+        "body",
+        "longer than 1,199 bytes",
+    ),
+    "sends a bomb": (
+        says(GZIPPED + b"%d\r\n\r\n" % len(BOMB) + BOMB),
+        {},
+        "body",
+        "longer than 1,000,000 bytes",
+    ),
+}
+
+
+def failing_once(step: Step) -> Step:
+    """The first connection gets `step`, the others are answered well."""
+    well = answering(reply(b"well"))
+
+    async def handler(
+        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await (step if server.connections == 1 else well)(server, reader, writer)
+
+    return handler
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["read", "streamed"])
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_server_that(name: str, streamed: bool) -> None:
+    step, special, phase, words = FAILURES[name]
+
+    async def main() -> None:
+        # One connection for all: a leaked one would leave the next request without.
+        transport = AiohttpTransport(connections=1)
+        async with raw_server(failing_once(step)) as server:
+            with pytest.raises(errors.Transport) as caught:
+                await ask(transport, outgoing(server.url, **special), streamed)
+            told(caught.value, phase, words, f"localhost:{server.port}")
+            assert await ask(transport, outgoing(server.url), streamed) == b"well"
+            assert server.connections == 2
+            await transport.close()
+            await server.closed()
+
+    asyncio.run(main())
+
+
+async def ask(transport: AiohttpTransport, request: Any, streamed: bool = False) -> bytes:
+    answer = await transport.send(request)
+    try:
+        if not streamed:
+            return await answer.read()
+        return b"".join([data async for data in answer])
+    finally:
+        await answer.close()
+
+
+def told(error: errors.Transport, phase: errors.Phase, *words: str) -> None:
+    """The phase and the words are right, and nothing that was sent or received is told."""
+    message = str(error)
+    assert (error.phase, [word for word in words if word not in message]) == (phase, []), message
+    logged = "".join(traceback.format_exception(error, limit=0))
+    assert CANARY not in logged + repr(error)
+
+
+def test_only_what_may_be_otherwise_next_time_is_tried_again() -> None:
+    final = {"drips without end", "sends more than is taken", "sends a bomb"}
+
+    async def retryable(name: str) -> bool:
+        step, special, _, _ = FAILURES[name]
+        transport = AiohttpTransport()
+        async with raw_server(step) as server:
+            with pytest.raises(errors.Transport) as caught:
+                await ask(transport, outgoing(server.url, **special))
+            await transport.close()
+        return caught.value.retryable
+
+    assert {name for name in FAILURES if not asyncio.run(retryable(name))} == final
+
+
+# ── No connection ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nobody_listens() -> None:
+    async def main() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # bound, and not listening
+            port = taken.getsockname()[1]
+            transport = AiohttpTransport()
+            with pytest.raises(errors.Transport) as caught:
+                await transport.send(outgoing(f"http://127.0.0.1:{port}"))
+            told(caught.value, "connect", f"127.0.0.1:{port}", "refused")
+            await transport.close()
+
+    asyncio.run(main())
+
+
+def test_a_name_that_does_not_resolve() -> None:
+    async def main() -> None:
+        transport = AiohttpTransport()
+        with pytest.raises(errors.Transport) as caught:
+            await transport.send(outgoing("http://nowhere.invalid"))
+        told(caught.value, "connect", "nowhere.invalid:80", "does not resolve")
+        await transport.close()
+
+    asyncio.run(main())
+
+
+def test_no_connection_in_time() -> None:
+    """A listener whose queue is full takes no more."""
+
+    async def main() -> None:
+        with socket.socket() as full:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            address = full.getsockname()
+            waiting = [socket.socket() for _ in range(8)]
+            for sock in waiting:
+                sock.setblocking(False)
+                sock.connect_ex(address)
+            transport = AiohttpTransport()
+            with pytest.raises(errors.Transport) as caught:
+                await transport.send(outgoing(f"http://127.0.0.1:{address[1]}", connect=0.05))
+            told(caught.value, "connect", "no connection within 0.05 s")
+            await transport.close()
+            for sock in waiting:
+                sock.close()
+
+    asyncio.run(main())
+
+
+def test_no_connection_is_free_in_time() -> None:
+    async def main() -> None:
+        transport = AiohttpTransport(connections=1)
+        async with raw_server(says(HEAD + b"Content-Length: 9\r\n\r\n")) as server:
+            first = await transport.send(outgoing(server.url))
+            with pytest.raises(errors.Transport) as caught:
+                await transport.send(outgoing(server.url, connect=0.05))
+            told(caught.value, "connect", "no connection within 0.05 s")
+            await first.close()
+            await (await transport.send(outgoing(server.url))).close()
+            await transport.close()
+
+    asyncio.run(main())
+
+
+# ── TLS ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tls_for(*names: str) -> tuple[trustme.CA, ssl.SSLContext]:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*names).configure_cert(context)
+    return authority, context
+
+
+@pytest.mark.parametrize(
+    "names, trusts, words",
+    [(("localhost",), False, "not trusted"), (("elsewhere.example",), True, "Hostname mismatch")],
+)
+def test_a_certificate_that_is_not_to_be_trusted(
+    names: tuple[str, ...], trusts: bool, words: str, tmp_path: Path
+) -> None:
+    authority, context = tls_for(*names)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+
+    async def main() -> None:
+        transport = AiohttpTransport(ca=str(tmp_path / "ca.pem") if trusts else None)
+        async with raw_server(answering(reply()), tls=context) as server:
+            with pytest.raises(errors.Transport) as caught:
+                await transport.send(outgoing(server.url))
+            told(caught.value, "connect", f"localhost:{server.port}", words)
+            assert not caught.value.retryable
+            assert server.requests == []
+            await transport.close()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_does_not_speak_tls() -> None:
+    async def plain(
+        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 canary\r\n\r\n")
+        await reader.read()
+
+    async def main() -> None:
+        transport = AiohttpTransport()
+        async with raw_server(plain) as server:
+            server.scheme = "https"
+            with pytest.raises(errors.Transport) as caught:
+                await transport.send(outgoing(server.url))
+            told(caught.value, "connect", f"localhost:{server.port}", "TLS failed")
+            await transport.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["", "no certificate"])
+def test_a_file_without_certificates(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    if text:
+        file.write_text(text)
+    with pytest.raises(
+        errors.InvalidConfig, match=r"ca: no certificates can be read from .*ca\.pem"
+    ):
+        AiohttpTransport(ca=str(file))
+
+
+# ── Proxies ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_proxy_that_is_not_there() -> None:
+    async def main() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+            transport = AiohttpTransport(proxy=f"http://canary:canary@127.0.0.1:{port}")
+            with pytest.raises(errors.Transport) as caught:
+                await transport.send(outgoing("http://api.example"))
+            told(caught.value, "connect", f"proxy 127.0.0.1:{port} to api.example:80", "refused")
+            await transport.close()
+
+    asyncio.run(main())
+
+
+def test_a_proxy_that_refuses_a_tunnel() -> None:
+    async def main() -> None:
+        async with forward_proxy(status="403 canary") as proxy:
+            transport = AiohttpTransport(proxy=proxy.url)
+            with pytest.raises(errors.Transport) as caught:
+                await transport.send(outgoing("https://api.example"))
+            told(caught.value, "connect", "to api.example:443: the proxy refused with status 403")
+            await transport.close()
+
+    asyncio.run(main())
+
+
+def test_a_proxy_that_never_answers() -> None:
+    async def main() -> None:
+        async with raw_server(says()) as server:
+            transport = AiohttpTransport(proxy=server.url)
+            with pytest.raises(errors.Transport) as caught:
+                await transport.send(outgoing("https://api.example", connect=0.05))
+            told(caught.value, "connect", "no connection within 0.05 s")
+            await transport.close()
+            await server.closed()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost:3128", "socks5://canary:canary@h", "http://", "//h"]
+)
+def test_an_address_that_is_no_proxy(address: str) -> None:
+    with pytest.raises(errors.InvalidConfig, match="proxy: not an address") as caught:
+        AiohttpTransport(proxy=address)
+    assert CANARY not in str(caught.value)

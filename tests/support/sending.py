@@ -1,0 +1,30 @@
+"""Requests for a transport, full of words that must never turn up in an error."""
+
+from __future__ import annotations
+
+from anaphora.client.config.values import Timeouts
+from anaphora.client.transport import Outgoing
+
+CANARY = "canary"
+"""In the path, the query, a header and the body of every request."""
+
+
+def outgoing(
+    url: str,
+    body: bytes = b'{"said":"canary"}',
+    *,
+    method: str = "POST",
+    headers: dict[str, str] | None = None,
+    largest: int = 1_000_000,
+    **seconds: float,
+) -> Outgoing:
+    """Patient, but for what `seconds` says."""
+    limits = {"connect": 30.0, "first_byte": 30.0, "idle": 8.0, **seconds}
+    return Outgoing(
+        method=method,
+        url=f"{url}/canary/v1?key=canary",
+        headers={"x-api-key": "canary", **(headers or {})},
+        body=body,
+        timeouts=Timeouts(**limits),
+        largest=largest,
+    )
