@@ -41,7 +41,7 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path; from support.llama import running\n"
         "with running(Path(sys.argv[1])) as llama:\n"
-        "    print(llama._at.geturl(), flush=True)\n"
+        "    print(llama.address, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     started = subprocess.run(

@@ -1,6 +1,6 @@
 """A model file for llama.cpp: random weights, 0.5 MB, written in a moment.
 
-    python tests/support/tiny_model.py OUT.gguf
+    python -m anaphora.cli._demo.engine_model OUT.gguf
 
 Its tokens are the 256 bytes and a few special ones, so what it said is read back as the tokens that
 it said, and the engine's prefix cache holds answers, too. Which word it says is random and depends
@@ -13,7 +13,7 @@ dimensions of their own that no layer writes to:
     <|ponder|>    makes it think first, in two digits
     <|accent|>    makes it say `é` first, a character of two tokens
 
-The chat template places these cues (tiny_template.jinja).
+The chat template places these cues (engine_template.jinja).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-TEMPLATE = Path(__file__).with_name("tiny_template.jinja")
+TEMPLATE = Path(__file__).with_name("engine_template.jinja")
 CONTEXT = 16384
 
 _WIDTH, _LAYERS, _HEADS, _KEY_HEADS, _INNER = 64, 2, 2, 1, 128
@@ -64,11 +64,12 @@ _LOUD = 4
 _FIRST, _SECOND, _PLAIN, _BLANK, _NEVER = 200.0, 100.0, 0.0, -100.0, -200.0
 
 
-def write(path: Path) -> None:
-    """The model file. Equal bytes each time."""
+def write(path: Path, template: str | None = None) -> None:
+    """The model file, with its own chat template or another. Equal bytes each time."""
     writer = gguf.GGUFWriter(path, "llama")
     _describe(writer)
     _vocabulary(writer)
+    writer.add_chat_template(template or TEMPLATE.read_text(encoding="utf-8"))
     for name, tensor in _weights().items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
@@ -108,7 +109,6 @@ def _vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_bos_token_id(_token("<|turn|>"))
     writer.add_eos_token_id(_token("<|end|>"))
     writer.add_pad_token_id(_token("<|pad|>"))
-    writer.add_chat_template(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def _byte_names() -> list[str]:
