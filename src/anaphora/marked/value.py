@@ -83,7 +83,7 @@ class Marked:
         import yaml
 
         try:
-            node = yaml.representer.SafeRepresenter().represent_data(value)
+            node = yaml.representer.SafeRepresenter(sort_keys=False).represent_data(value)
         except yaml.YAMLError:
             raise failure("holds something that YAML has not", name, None) from None
         except RecursionError:

@@ -29,7 +29,7 @@ from anaphora.client.turn import Turn
 from anaphora.client.writing import Account, Written
 from anaphora.errors import AnaphoraError, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import Call
-from anaphora.values import Conversation, Message, SegmentRole
+from anaphora.values import Conversation, Message, Reply, SegmentRole
 
 from .certify import Certify, PrefixWarning, certify
 from .holding import Handles, unheld
