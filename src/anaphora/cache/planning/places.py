@@ -21,8 +21,13 @@ class Places(msgspec.Struct, frozen=True):
     """The end of what is hashed first, which outlives a change of what follows."""
 
 
+_NOWHERE = Places(None, None, None, None)
+
+
 def places(rendered: Rendered) -> Places:
     """Costs the number of runs, and a few steps back from each place."""
+    if not rendered.markers:
+        return _NOWHERE
     tail = shared = leading = None
     first = 0
     for run in rendered.runs:
