@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.values import Reply
+from anaphora.values import StopReason
 
 #: Repeated as they came, or as they are when nobody says them.
 _REPEATED: dict[str, Any] = {
@@ -36,9 +36,9 @@ _USUAL = {name: msgspec.Raw(dumps(usual)) for name, usual in _REPEATED.items()}
 _NULL = msgspec.Raw(b"null")
 
 
-def response_fields(body: Mapping[str, msgspec.Raw], reply: Reply, at: float) -> dict[str, Any]:
+def response_fields(body: Mapping[str, msgspec.Raw], stop: StopReason, at: float) -> dict[str, Any]:
     """Each field as it came, its JSON untouched."""
-    cut = reply.stop == "length"
+    cut = stop == "length"
     said: dict[str, Any] = {
         "object": "response",
         "created_at": int(at),

@@ -60,7 +60,8 @@ class Engine:
         )
 
     def answer(self, asked: Asked) -> Answer:
-        asked = msgspec.structs.replace(asked, at=asked.at + self.offset)
+        if self.offset:
+            asked = msgspec.structs.replace(asked, at=asked.at + self.offset)
         entry = self.journal.open(asked.at, asked.method, asked.path)
         entry.request_id = self._ids.request()
         route = find(asked.method, asked.path, asked.headers)

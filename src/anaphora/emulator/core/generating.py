@@ -63,6 +63,9 @@ class Generator:
             spoken, thought = tokens_of(one, prompt.facts.profile)
             output, reasoning = output + spoken, reasoning + thought
         usage = bill.usage(route.wire, output, _counted(route.wire, said, reasoning))
+        sent = Sent(
+            rendered=prompt.rendered, plan=prompt.plan, at=asked.at, usage=usage, route=workspace
+        )
         reply = Reply(
             id=self._ids.reply(route.wire),
             model=prompt.rendered.model,
@@ -70,12 +73,8 @@ class Generator:
             stop=said.stop,
             stop_sequence=said.stop_sequence,
             usage=usage,
+            extras=self._extras(asked, route, workspace, prompt, said, sent, more),
         )
-        sent = Sent(
-            rendered=prompt.rendered, plan=prompt.plan, at=asked.at, usage=usage, route=workspace
-        )
-        extras = self._extras(asked, route, workspace, prompt, reply, sent, more)
-        reply = msgspec.structs.replace(reply, extras=extras)
         entry.stream, entry.output, entry.reply_id = stream, output, reply.id
         entry.called = Called(
             sent=sent, outcome=bill.outcome, facts=prompt.facts, size=len(prompt.body)
@@ -115,7 +114,7 @@ class Generator:
         route: Route,
         workspace: str,
         prompt: Prompt,
-        reply: Reply,
+        spoken: Said,
         sent: Sent,
         more: list[Said],
     ) -> dict[str, str] | None:
@@ -133,7 +132,7 @@ class Generator:
             if route.provider in ("openai", "azure"):
                 said["service_tier"] = "default"
         elif route.wire == "openai_responses":
-            said = echo.response_fields(members(asked.body), reply, asked.at)
+            said = echo.response_fields(members(asked.body), spoken.stop, asked.at)
             if cache.compare_with is not None:
                 said["prompt_cache_diagnostics"] = diagnosis.openai(earlier, sent)
         elif route.wire == "ollama":

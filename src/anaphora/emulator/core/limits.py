@@ -14,6 +14,18 @@ _ACCOUNTS = 1000
 REQUESTS, TOKENS, OUTPUT = 4_000, 4_000_000, 800_000
 
 
+#: The headers of each of Anthropic's limits, and the limit.
+_ANTHROPIC = [
+    (f"{said}-limit", f"{said}-remaining", f"{said}-reset", limit)
+    for said, limit in (
+        ("anthropic-ratelimit-requests", REQUESTS),
+        ("anthropic-ratelimit-input-tokens", TOKENS),
+        ("anthropic-ratelimit-output-tokens", OUTPUT),
+        ("anthropic-ratelimit-tokens", TOKENS + OUTPUT),
+    )
+]
+
+
 class Spent(msgspec.Struct):
     """What an account used in the minute that began at `since`."""
 
@@ -60,17 +72,12 @@ def headers(wire: str, request_id: str, spent: Spent | None, at: float) -> dict[
 
 def _anthropic(spent: Spent) -> dict[str, str]:
     when = _moment(int(spent.since + _MINUTE))
+    done = (spent.requests, spent.input, spent.output, spent.input + spent.output)
     said = {}
-    used = {
-        "requests": (REQUESTS, spent.requests),
-        "input-tokens": (TOKENS, spent.input),
-        "output-tokens": (OUTPUT, spent.output),
-        "tokens": (TOKENS + OUTPUT, spent.input + spent.output),
-    }
-    for name, (limit, done) in used.items():
-        said[f"anthropic-ratelimit-{name}-limit"] = str(limit)
-        said[f"anthropic-ratelimit-{name}-remaining"] = str(max(0, limit - done))
-        said[f"anthropic-ratelimit-{name}-reset"] = when
+    for (limit_of, remaining, reset, limit), used in zip(_ANTHROPIC, done, strict=True):
+        said[limit_of] = str(limit)
+        said[remaining] = str(max(0, limit - used))
+        said[reset] = when
     return said
 
 
@@ -83,13 +90,11 @@ def _moment(seconds: int) -> str:
 def _openai(spent: Spent, at: float) -> dict[str, str]:
     left = max(0, round((spent.since + _MINUTE - at) * 1000))
     reset = f"{left}ms" if left < 1000 else f"{left / 1000:g}s"
-    said = {}
-    used = {
-        "requests": (REQUESTS, spent.requests),
-        "tokens": (TOKENS, spent.input + spent.output),
+    return {
+        "x-ratelimit-limit-requests": str(REQUESTS),
+        "x-ratelimit-remaining-requests": str(max(0, REQUESTS - spent.requests)),
+        "x-ratelimit-reset-requests": reset,
+        "x-ratelimit-limit-tokens": str(TOKENS),
+        "x-ratelimit-remaining-tokens": str(max(0, TOKENS - spent.input - spent.output)),
+        "x-ratelimit-reset-tokens": reset,
     }
-    for name, (limit, done) in used.items():
-        said[f"x-ratelimit-limit-{name}"] = str(limit)
-        said[f"x-ratelimit-remaining-{name}"] = str(max(0, limit - done))
-        said[f"x-ratelimit-reset-{name}"] = reset
-    return said

@@ -157,7 +157,9 @@ class StreamWriter:
 
 def _late(reply: Reply, names: tuple[str, ...]) -> bytes:
     """Fields that came along and are told at the end, each with its comma."""
-    came = Fields((reply.extras or {}).get(WIRE, "{}"), f"extras.{WIRE}")
+    if reply.extras is None or WIRE not in reply.extras:
+        return b""
+    came = Fields(reply.extras[WIRE], f"extras.{WIRE}")
     told = ((name, came.raw(name)) for name in names)
     return b"".join(b"," + string(name) + b":" + raw for name, raw in told if raw is not None)
 

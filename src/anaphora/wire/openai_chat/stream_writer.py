@@ -110,7 +110,8 @@ class StreamWriter:
     def _end_part(self, index: int, part: Part) -> bytes:
         """What was not yet told of a part, now that it is whole."""
         if isinstance(part, ToolCall):
-            more = _unnumbered(b"{" + extra_members(part.extras) + b"}")
+            own = extra_members(part.extras)
+            more = _unnumbered(b"{" + own + b"}") if own else b""
             if index not in self._calls:
                 return self._begin_call(index, part.id, part.name, part.arguments, more)
             return self._call(index, more) if more else b""
