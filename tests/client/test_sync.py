@@ -1,0 +1,278 @@
+"""The client without async, against the emulator and a server that falls silent."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.raw_server import RawServer, raw_server
+
+from anaphora import ToolRegistry, emulator, errors
+from anaphora.client.background import Background
+from anaphora.client.sync import SyncClient
+from anaphora.values import Event, PartDelta, ReplyEnd
+
+LONG = "A beginning that stays the same. " * 600
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[emulator.Emulator]:
+    with emulator.running() as emu:
+        yield emu
+
+
+def client_of(url: str) -> SyncClient:
+    main = {"wire": "anthropic", "base_url": url, "key": {"env": "KEY"}}
+    settings: dict[str, Any] = {"providers": {"main": {**main, "model": "claude-sonnet-4-5"}}}
+    return SyncClient.from_config(settings, environ={"KEY": "any"})
+
+
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "anaphora"}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = threads()
+    yield
+    assert threads() == before
+
+
+def test_a_call_of_its_own(running: emulator.Emulator) -> None:
+    with client_of(running.url) as client:
+        assert client.providers == ("main",)
+        answered = client.complete("Hello?", "main")
+        assert answered.text
+        assert client.send("Hello?", "main").reply().text == answered.text
+
+
+def test_a_conversation(running: emulator.Emulator) -> None:
+    with client_of(running.url) as client:
+        chat = client.session("main", system=LONG)
+        assert (chat.preview("One?").usage.input or 0) > 1000
+        assert (chat.messages, chat.last) == ((), None)
+        first = chat.send("One?").reply()
+        turn = chat.send("Two?")
+        events = list(turn)
+        assert isinstance(events[-1], ReplyEnd)
+        assert turn.answered is chat.last is turn.reply()
+        assert chat.last is not None
+        assert (chat.last.reply.usage.read or 0) > 0
+        assert first.text
+        assert len(chat.messages) == 4
+        branch = chat.fork()
+        branch.send("Three?").reply()
+        assert (len(chat.messages), len(branch.messages)) == (4, 6)
+        assert (chat.provider, chat.model) == ("main", "claude-sonnet-4-5")
+        chat.close()
+
+
+def test_inside_of_a_running_loop(running: emulator.Emulator) -> None:
+    """As in a notebook."""
+
+    async def cell() -> str:
+        with client_of(running.url) as client:
+            return client.complete("Hello?", "main").text
+
+    assert asyncio.run(cell())
+
+
+def test_tools_are_run(running: emulator.Emulator) -> None:
+    registry = ToolRegistry()
+
+    @registry.add
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        return f"sunny in {city}"
+
+    with client_of(running.url) as client:
+        run = client.session("main", tools=registry).run("Hello?", max_turns=3)
+        ran = run.result()
+        assert run.result() is ran is run.ran
+        assert ran.turns >= 1
+        again = client.session("main", tools=registry).run("Hello?", max_turns=3)
+        assert list(again)
+        assert again.ran is not None
+
+
+def test_errors_are_those_of_the_client(running: emulator.Emulator) -> None:
+    client = client_of(running.url)
+    with pytest.raises(errors.InvalidRequest, match="no provider 'other'"):
+        client.session("other")
+    client.close()
+    with pytest.raises(errors.InvalidRequest, match="the client is closed"):
+        client.complete("Hello?", "main")
+    client.close()  # may be called again
+
+
+def test_several_threads_at_once(running: emulator.Emulator) -> None:
+    texts: list[str] = []
+    with client_of(running.url) as client:
+
+        def ask() -> None:
+            texts.append(client.complete("Hello?", "main").text)
+
+        asking = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+    assert len(texts) == 8
+
+
+def test_a_client_that_is_forgotten_ends_its_thread(running: emulator.Emulator) -> None:
+    client = client_of(running.url)
+    client.complete("Hello?", "main")
+    assert threads()
+    del client
+    gc.collect()
+
+
+# ── Calls that are given up ──────────────────────────────────────────────────────────────────────
+
+BEGINNING = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message",'
+    b'"role":"assistant","model":"claude-sonnet-4-5","content":[],"stop_reason":null,'
+    b'"stop_sequence":null,"usage":{"input_tokens":9,"output_tokens":1}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+    b'"content_block":{"type":"text","text":""}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'"delta":{"type":"text_delta","text":"Well"}}\n\n'
+)
+
+
+async def falls_silent(
+    server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    await server.read(reader)
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + BEGINNING)
+    await reader.read()
+
+
+@contextmanager
+def silent_server() -> Iterator[tuple[Background, RawServer]]:
+    background = Background("server")
+    context = raw_server(falls_silent)
+    server = background.call(context.__aenter__)
+
+    async def leave() -> None:
+        await context.__aexit__(None, None, None)
+
+    try:
+        yield background, server
+    finally:
+        background.close(leave)
+
+
+def first_text(events: Iterator[Event]) -> str:
+    return next(event.delta for event in events if isinstance(event, PartDelta))
+
+
+def test_leaving_a_stream_early_cancels_it() -> None:
+    with silent_server() as (background, server), client_of(server.url) as client:
+        chat = client.session("main")
+        events = chat.send("Hello?").__iter__()
+        assert first_text(events) == "Well"
+        events.close()
+        background.call(server.closed)
+        assert chat.messages == ()
+        again = chat.send("Hello?").__iter__()  # nothing is under way any more
+        assert first_text(again) == "Well"
+        again.close()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_interrupt_cancels_the_call(streamed: bool) -> None:
+    def interrupt_when_asked(server: RawServer) -> None:
+        while not server.requests:
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with silent_server() as (background, server), client_of(server.url) as client:
+        chat = client.session("main")
+        other = threading.Thread(target=interrupt_when_asked, args=(server,))
+        other.start()
+        turn = chat.send("Hello?")
+        wait: Callable[[], object] = (lambda: list(turn)) if streamed else turn.reply
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        other.join()
+        background.call(server.closed)
+        assert chat.messages == ()
+
+
+def test_a_call_has_its_time() -> None:
+    with silent_server() as (background, server), client_of(server.url) as client:
+        with pytest.raises(errors.Timeout):
+            list(client.send("Hello?", "main", timeout=0.1))
+        background.call(server.closed)
+
+
+def test_closing_from_another_thread_ends_what_is_under_way() -> None:
+    with silent_server() as (background, server), client_of(server.url) as client:
+        events = iter(client.session("main").send("Hello?"))
+        assert first_text(events) == "Well"
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        with pytest.raises(errors.Transport, match="the client was closed") as caught:
+            next(events)
+        assert not caught.value.retryable
+        closing.join()
+        background.call(server.closed)
+
+
+# ── The thread ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def nothing() -> None:
+    pass
+
+
+def test_things_come_one_by_one_as_they_are_asked_for() -> None:
+    made: list[int] = []
+
+    async def numbers() -> Any:
+        for number in range(3):
+            made.append(number)
+            yield number
+
+    background = Background("test")
+    steps = background.iterate(numbers)
+    assert made == []
+    assert (next(steps), made) == (0, [0])
+    assert (next(steps), made) == (1, [0, 1])
+    assert (list(steps), made) == ([2], [0, 1, 2])
+    background.close(nothing)
+
+
+def test_a_time_limit_goes_through_all_steps() -> None:
+    async def slow() -> Any:
+        async with asyncio.timeout(0.05):
+            yield "first"
+            await asyncio.sleep(60)
+
+    background = Background("test")
+    steps = background.iterate(slow)
+    assert next(steps) == "first"
+    with pytest.raises(TimeoutError):
+        next(steps)
+    background.close(nothing)
+
+
+def test_waiting_for_oneself_is_refused() -> None:
+    background = Background("test")
+
+    async def inner() -> None:
+        background.call(nothing)
+
+    with pytest.raises(errors.InvalidRequest, match="would wait for ever"):
+        background.call(inner)
+    background.close(nothing)
