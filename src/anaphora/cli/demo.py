@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from ._demo.places import Place
+
+_NEEDED = {"granian": "emulator", "starlette": "emulator", "genai_prices": "money"}
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(as_json: bool) -> None:
-    """Watch a prompt keep its beginning, and lose it once.
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.option("--providers", default="", help="Only these, with commas between them.")
+@click.option("--no-engine", is_flag=True, help="Leave llama.cpp's server out.")
+def command(as_json: bool, providers: str, no_engine: bool) -> None:
+    """Take the tour: no key, no network, under a minute.
 
-    A small agent fixes a bug in 12 turns. Each is really rendered, planned and fingerprinted for
-    Anthropic's API, from data that comes with the package: no key, no network, and the same output
-    every time. In turn 9 a clock gets into the system prompt.
+    An emulator of every provider is started on this machine, and an agent fixes a bug in 20 turns
+    at each of them, its prompt laid out as usual and by Anaphora: two bills. Then one byte of the
+    prompt is changed, and found. Last, the same prompt goes to llama.cpp's own server, cold and
+    warm, where that is installed.
     """
-    from ._demo.turns import play
+    from importlib.util import find_spec
 
-    report = play()
+    places = _places(providers)
+    for package, extra in _NEEDED.items():
+        if find_spec(package) is None:
+            raise click.ClickException(
+                f"the demo needs {package}; install it with: pip install 'anaphora[{extra}]'"
+            )
+    from ._demo.play import play
+    from ._demo.stage import Silent, Stage
+
+    report = play(places, Silent() if as_json else Stage(), engine=not no_engine)
     if as_json:
         import msgspec
 
         click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
-        return
-    from ._console import Terminal
-    from ._demo.show import page
 
-    terminal = Terminal()
-    terminal.page(page(report, terminal.width))
+
+def _places(names: str) -> tuple[Place, ...]:
+    from anaphora.errors import InvalidRequest
+
+    from ._demo.places import PLACES
+
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    known = {place.provider for place in PLACES}
+    for name in wanted:
+        if name not in known:
+            raise InvalidRequest(
+                f"{name!r} is none of {', '.join(sorted(known))}", path="--providers"
+            )
+    return tuple(place for place in PLACES if not wanted or place.provider in wanted)

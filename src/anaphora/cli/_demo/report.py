@@ -1,72 +1,101 @@
-"""What the demonstration found: the JSON it prints has these fields."""
+"""What the tour found: the JSON it prints has these fields."""
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import msgspec
 
+from .engine import Measured
 
-class Marker(msgspec.Struct, frozen=True):
-    """A cache breakpoint: the block or message it ends, and how long the entry lives."""
 
-    on: str
-    path: str
-    ttl: str
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn's bill, as the provider sent it; None is unknown."""
+
+    input: int
+    """Tokens, however they were paid for;"""
+    read: int | None
+    """of these, those that the provider had seen before,"""
+    predicted: int | None
+    """and those that it should have, as it was said before sending."""
+    written: int | None
+    output: int
+    dollars: Decimal | None
+
+
+class Bill(msgspec.Struct, frozen=True):
+    """All turns of one conversation."""
+
+    turns: tuple[Spent, ...] = ()
+
+    def plus(self, spent: Spent) -> Bill:
+        return Bill((*self.turns, spent))
+
+    @property
+    def dollars(self) -> Decimal | None:
+        paid = [turn.dollars for turn in self.turns if turn.dollars is not None]
+        return sum(paid, Decimal(0)) if len(paid) == len(self.turns) else None
+
+    @property
+    def input(self) -> int:
+        return sum(turn.input for turn in self.turns)
+
+    @property
+    def read(self) -> int | None:
+        """None where the provider does not tell."""
+        told = [turn.read for turn in self.turns if turn.read is not None]
+        return sum(told) if told else None
+
+    @property
+    def predicted(self) -> int:
+        return sum(turn.predicted or 0 for turn in self.turns)
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """One provider, asked in both ways."""
+
+    dialect: str
+    model: str
+    usual: Bill = Bill()
+    anaphora: Bill = Bill()
+
+    @property
+    def saved(self) -> float | None:
+        """The share of the usual bill that is not paid."""
+        usual, ours = self.usual.dollars, self.anaphora.dollars
+        return None if not usual or ours is None else float(1 - ours / usual)
 
 
 class Break(msgspec.Struct, frozen=True, kw_only=True):
-    """What broke the prefix, and what that costs."""
+    """The change that was planted, and all that was said of it."""
 
-    since_turn: int
-    """The turn whose bytes this one was to begin with."""
+    dialect: str
+    model: str
+    turn: int
+    warned: str
+    """Before anything was sent."""
     offset: int
     label: str
     path: str
     before: str
     after: str
-    rewritten_bytes: int
-    """Had been written already, and cannot be read any more."""
-    rewritten_tokens: int
-    tokens_error: float
-    """Share by which the estimate of the tokens may be off."""
-
-
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One call. Reused, added, volatile and envelope bytes make up the request's body."""
-
-    turn: int
-    event: str
-    markers: tuple[Marker, ...]
-    body_bytes: int
-    reused_bytes: int
-    """Up to the last breakpoint of an earlier turn that this prompt still begins with."""
-    added_bytes: int
-    """From there to the end of what the next turn may reuse."""
-    volatile_bytes: int
-    """The state behind it."""
-    envelope_bytes: int
-    """Markers, closing brackets, parameters."""
-    serialised_bytes: int
-    """What was written for this turn; the rest of the body was there already."""
-    fingerprint: str
-    extends: int | None
-    """The latest turn that this prompt begins with, every certified byte of it."""
-    broken: Break | None
-    notices: tuple[str, ...]
-
-    @property
-    def share(self) -> float:
-        return self.reused_bytes / self.body_bytes
+    verdict: str
+    """When the bill had come."""
+    lost: int
+    dollars: Decimal | None
+    mended_read: int
+    """Tokens that the next turn read, when the change was taken back,"""
+    mended_input: int
+    """of so many."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All turns, and what they come to."""
-
-    wire: str
-    model: str
-    turns: tuple[Turn, ...]
-    serialised_bytes: int
-    body_bytes: int
-    """What is sent, and what would be serialised by writing every request anew."""
-    read_price: float
-    write_prices: dict[str, float]
-    """In multiples of the input price; writing depends on the TTL."""
+    turns: int
+    calls: int
+    seconds: float
+    lanes: tuple[Lane, ...]
+    broken: Break
+    served: Measured | None
+    """What llama.cpp did; None when it is not installed, or was left out,"""
+    unserved: str = ""
+    """and why."""

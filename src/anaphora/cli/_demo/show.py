@@ -1,174 +1,286 @@
-"""The report for people: a table, the break by name, and what it all comes to."""
+"""The tour for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .report import Break, Marker, Report, Turn
+from . import story
+from .engine import Measured
+from .report import Break, Lane, Report
 
-#: From here on the verdict has words,
-_ROOMY = 98
-#: and from here on the markers a column of their own; below, they stand under the event.
-_WIDE = 132
+#: From here on there is room for a bar and the wire's name.
+_WIDE = 104
 _PROSE = 88
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_GOOD, _BAD = "green", "red"
+#: They are in the repository.
+_EXPLAINED = "docs/examples/turn-1.json docs/examples/turn-2-next-day.json"
+_LINTED = "docs/examples/turn-1.json"
 
 
-def page(report: Report, width: int) -> Group:
-    """Everything there is to see, for a page of that width."""
+def opening(lanes: int, width: int) -> Group:
+    """What is about to happen."""
     return Group(
-        *_intro(report),
-        _table(report, width),
+        Text("Anaphora: pay for the beginning of a prompt once", style="bold"),
         "",
-        *_lesson(report),
-        *_section("Work", _totals(report)),
-        *_section(
-            "Next",
-            _fields(
-                ("anaphora demo --json", "the same as data, with every figure"),
-                ("anaphora --help", "what else there is"),
-                ("python bench/render.py", "what a turn costs after 2,000 turns"),
-            ),
+        _prose(
+            f"An agent fixes a rounding bug in {len(story.STEPS)} turns. Every turn sends the whole"
+            " prompt again, and a provider charges little for what it has seen before: up to the"
+            " first byte that is not the same.",
+            width,
+        ),
+        "",
+        _layouts(),
+        "",
+        _prose(
+            f"Both go through {lanes} APIs, by one client. An emulator on this machine answers for"
+            " them, and caches and bills by each provider's own rules. No key, no network.",
+            width,
         ),
     )
 
 
-def _intro(report: Report) -> Iterator[RenderableType]:
-    yield Text("A prompt that keeps its beginning", style="bold")
-    yield _prose(
-        f"An agent fixes a bug in {len(report.turns)} turns, and every turn sends the whole prompt."
-        f" It is rendered for {report.wire.title()} ({report.model}); nothing leaves this machine."
+def _layouts() -> Table:
+    """Where things stand in the two prompts."""
+    same, moving = f"bold {_GOOD}", f"bold {_BAD}"
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+
+    def drawn(*parts: tuple[str, str]) -> Text:
+        return Text(" ").join(Text(f"[{said}]", style=style) for said, style in parts)
+
+    state, prompt, history = "time and state", "system prompt", "history …"
+    grid.add_row(
+        "   as usual",
+        drawn((state, moving), (prompt, same), ("tools, in any order", moving), (history, same)),
     )
-    yield _fields(
-        ("markers", "cache breakpoints, and how long the provider keeps what ends there"),
-        ("added", "bytes that the provider has to write into its cache"),
-        ("reused", "bytes it can read instead: up to a breakpoint of an earlier turn"),
-        ("share", "of the request that is reused"),
+    grid.add_row("", Text("└ differs at every turn: nothing behind it is read", style="dim"))
+    grid.add_row(
+        "   Anaphora",
+        drawn(("tools", same), (prompt, same), (history, same), (state, moving)),
     )
-    yield ""
+    grid.add_row("", Text("└ the same bytes at every turn: read, not paid for again", style="dim"))
+    return grid
 
 
-def _table(report: Report, width: int) -> Table:
-    wide, roomy = width >= _WIDE, width >= _ROOMY
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(roomy), 0, 0))
-    table.add_column("#", justify="right")
-    table.add_column("what happened" if wide else "what happened, and the markers")
-    if wide:
-        table.add_column("markers")
-    for name in ("added", "reused", "share"):
+# ── The bill ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def bills(turn: int, lanes: Sequence[Lane], width: int) -> Group:
+    """How everybody stands after a turn."""
+    done = turn == len(story.STEPS)
+    said = f"The bill for {turn} turns" if done else f"Turn {turn} of {len(story.STEPS)} …"
+    table = Padding(_table(lanes, width), (0, 0, 0, 3), expand=False)
+    return Group("", _title(1, said), table)
+
+
+def _table(lanes: Sequence[Lane], width: int) -> Table:
+    wide = width >= _WIDE
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 + wide, 0, 0))
+    table.add_column("provider", no_wrap=True)
+    table.add_column("model", no_wrap=True)
+    for name in ("as usual", "Anaphora", "saved", "cached"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("fingerprint", no_wrap=True)
-    table.add_column("prefix" if roomy else "", no_wrap=True)
-    for turn in report.turns:
-        event, markers = Text(turn.event), Text(_markers(turn.markers), style="dim")
+    if wide:
+        table.add_column("", no_wrap=True)
+    for lane in lanes:
         table.add_row(
-            str(turn.turn),
-            *([event, markers] if wide else [Text("\n").join([event, markers])]),
-            f"{turn.added_bytes:,}",
-            f"{turn.reused_bytes:,}",
-            f"{turn.share:.0%}",
-            Text(turn.fingerprint[:12], style="cyan"),
-            _verdict(turn, words=roomy),
-            style="bold" if turn.broken else "",
+            name_of(lane, lanes),
+            Text(lane.model, style="dim"),
+            _dollars(lane.usual.dollars),
+            _dollars(lane.anaphora.dollars),
+            _saved(lane.saved),
+            _share(lane),
+            *([_bar(lane.saved)] if wide else []),
         )
     return table
 
 
-def _markers(markers: tuple[Marker, ...]) -> str:
-    """`identity 1h · knowledge 5m · m7, m9 5m`: messages that live equally long share the TTL."""
-    groups = groupby(markers, key=lambda m: (m.path.startswith("messages") or m.on, m.ttl))
-    return " · ".join(f"{', '.join(m.on for m in group)} {ttl}" for (_, ttl), group in groups)
+def name_of(lane: Lane, lanes: Sequence[Lane]) -> str:
+    """The provider; its wire, too, where it is there twice."""
+    provider, _, wire = lane.dialect.partition("/")
+    if sum(other.dialect.startswith(f"{provider}/") for other in lanes) == 1:
+        return provider
+    return f"{provider} {wire.partition('_')[2] or wire}"
 
 
-def _verdict(turn: Turn, *, words: bool) -> Text:
-    if turn.broken:
-        verdict, style = "✗ broken", "red"
-    elif turn.extends is None:
-        verdict, style = "· first", "dim"
-    elif turn.extends == turn.turn - 1:
-        verdict, style = "✓ kept", "green"
-    else:
-        verdict, style = f"✓ kept from {turn.extends}", "green"
-    return Text(verdict if words else verdict[0], style=style)
+def _dollars(amount: Decimal | None) -> str:
+    return "–" if amount is None else f"${amount:.4f}"
 
 
-def _lesson(report: Report) -> Iterator[RenderableType]:
-    """The turn that broke the prefix, what broke it, and how the next one got it back."""
-    for turn in report.turns:
-        for notice in turn.notices:
-            yield _prose(f"Turn {turn.turn}: {notice}")
-        if turn.broken:
-            title = f"Turn {turn.turn} broke the prefix"
-            yield from _section(title, _named(turn, turn.broken, report), style="red")
-        elif turn.extends is not None and turn.extends < turn.turn - 1:
-            title = f"Turn {turn.turn} has the clock in the tail"
-            yield from _section(title, _recovered(turn), style="green")
+def _saved(share: float | None) -> Text:
+    if share is None:
+        return Text("local", style="dim")
+    percent = round(100 * share)
+    return Text(f"{percent or 0}%", style=f"bold {_GOOD}" if percent >= 1 else "dim")
 
 
-def _named(turn: Turn, broken: Break, report: Report) -> Table:
-    writes = sorted(report.write_prices.values())
-    left = "and can still be read up to the last breakpoint among them."
-    if not turn.reused_bytes:
-        left = "but no breakpoint ends among them, so they cannot be read either."
-    return _fields(
-        ("where", f"byte {broken.offset:,} of the prompt, block {broken.label}, {broken.path}"),
-        (f"turn {broken.since_turn}", f"…{broken.before}…"),
-        (f"turn {turn.turn}", f"…{broken.after}…"),
+def _share(lane: Lane) -> str:
+    bill = lane.anaphora
+    if not bill.input:
+        return ""
+    if bill.read is None:
+        return f"~{bill.predicted / bill.input:.0%}"
+    return f"{bill.read / bill.input:.0%}"
+
+
+def _bar(share: float | None) -> Text:
+    return Text("▇" * round(20 * max(0.0, share or 0.0)), style=_GOOD)
+
+
+def after_bills(lanes: Sequence[Lane], width: int) -> Group:
+    """What the table's figures are, and how one of them came about."""
+    return Group("", _legend(lanes, width), "", *_turn_by_turn(lanes[0], width))
+
+
+def _legend(lanes: Sequence[Lane], width: int) -> Table:
+    usual = sum((lane.usual.dollars or 0 for lane in lanes), Decimal(0))
+    ours = sum((lane.anaphora.dollars or 0 for lane in lanes), Decimal(0))
+    turns = [turn for lane in lanes for turn in lane.anaphora.turns if turn.read is not None]
+    met = sum(abs((turn.predicted or 0) - (turn.read or 0)) <= 1 for turn in turns)
+    rows: list[tuple[str, str | Text]] = [
+        ("in all", f"${usual:.2f} as usual, ${ours:.2f} with Anaphora"),
+        ("cached", "of all input, the share that was read from the cache"),
         (
-            "cost",
-            f"{broken.rewritten_bytes:,} bytes, about {broken.rewritten_tokens:,} tokens"
-            f" (±{broken.tokens_error:.0%}), are written again at {writes[0]:g} to"
-            f" {writes[-1]:g} times the input price; reading them costs {report.read_price:g}.",
+            "predicted",
+            f"{met:,} of {len(turns):,} calls read what was said before they were sent, within"
+            " one token",
         ),
-        ("", f"The {broken.offset:,} bytes before it are the same, {left}"),
-    )
+    ]
+    if any(lane.saved is not None and round(100 * lane.saved) < 1 for lane in lanes):
+        rows.append(("0%", "no discount on cached input is known there; it is only faster"))
+    if any(lane.anaphora.read is None for lane in lanes):
+        rows.append(("~", "by the rules: that provider does not tell what it read"))
+    return _fields(*rows, width=width)
 
 
-def _recovered(turn: Turn) -> Table:
-    return _fields(
+def _turn_by_turn(lane: Lane, width: int) -> Iterator[RenderableType]:
+    most = max(turn.dollars or Decimal(0) for turn in (*lane.usual.turns, *lane.anaphora.turns))
+    if not most:
+        return
+    gap = " " if width >= _WIDE else ""
+    yield Text.assemble("   what each turn cost at ", (lane.model, "bold"))
+    for said, bill, style in (("as usual", lane.usual, _BAD), ("Anaphora", lane.anaphora, _GOOD)):
+        bars = (
+            _BLOCKS[min(7, int(8 * (turn.dollars or Decimal(0)) / most))] * 2 for turn in bill.turns
+        )
+        last = f"  the last: {_dollars(bill.turns[-1].dollars)}"
+        yield Text.assemble(f"   {said}  ", (gap.join(bars), style), (last, "dim"))
+
+
+# ── The break ────────────────────────────────────────────────────────────────────────────────────
+
+
+def broken(found: Break, width: int) -> Group:
+    grid = _fields(
         (
-            f"turn {turn.turn}",
-            f"The system prompt is what it was: turn {turn.turn} extends turn {turn.extends} and"
-            f" reuses its {turn.reused_bytes:,} bytes, if the provider still holds them.",
+            "planted",
+            f"The search tool says when its index was built. Before turn {found.turn} somebody"
+            " builds it again.",
         ),
+        (f"turn {found.turn - 1}", Text(_excerpt(found.before), style="dim")),
+        (f"turn {found.turn}", Text(_excerpt(found.after), style="dim")),
+        ("before sending", Text(_sentence(found.warned), style="yellow")),
+        ("after the bill", Text(found.verdict, style=_BAD)),
         (
-            "tail",
-            f"{turn.volatile_bytes:,} bytes behind the last breakpoint, with a clock that moves at"
-            " every turn. It breaks nothing: nothing comes after it.",
+            "put back",
+            Text(
+                f"Turn {found.turn + 1}: {found.mended_read:,} of {found.mended_input:,} tokens are"
+                " read again.",
+                style=_GOOD,
+            ),
         ),
+        width=width,
     )
+    return Group("", _title(2, "One change, found and explained"), grid)
 
 
-def _totals(report: Report) -> Table:
-    times = report.body_bytes / report.serialised_bytes
-    return _fields(
-        ("serialised by Anaphora", f"{report.serialised_bytes:>8,} bytes"),
-        ("every request anew", f"{report.body_bytes:>8,} bytes, {times:.1f} times as much"),
+def _excerpt(text: str) -> str:
+    return f"…{text.strip('…')}…"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+# ── A real server ────────────────────────────────────────────────────────────────────────────────
+
+
+def served(found: Measured, width: int) -> Group:
+    room = max(10, min(48, width - 40))
+    slowest = max(found.cold, found.warm)
+
+    def bar(seconds: float, style: str) -> Text:
+        cells = max(1, round(seconds / slowest * room))
+        return Text.assemble(("█" * cells, style), f" {seconds:.2f} s")
+
+    grid = _fields(
+        ("cold", bar(found.cold, _BAD)),
+        ("warm", bar(found.warm, _GOOD)),
+        (
+            "",
+            f"until the first words of an answer. Of {found.tokens:,} tokens the server had"
+            f" {found.cached:,}, by its own word; {found.predicted:,} had been predicted.",
+        ),
+        width=width,
     )
+    return Group("", _title(3, "The same prefix on a real server: llama.cpp, here"), grid)
 
 
-def _section(title: str, body: Table, style: str = "") -> Iterator[RenderableType]:
-    yield Text(title, style=f"bold {style}")
-    yield body
-    yield ""
+def unserved(why: str, width: int) -> Group:
+    said = Padding(_prose(why, width - 3), (0, 0, 0, 3), expand=False)
+    return Group("", _title(3, "The same prefix on a real server: llama.cpp"), said)
 
 
-def _prose(text: str) -> Table:
+def closing(report: Report, width: int) -> Group:
+    """What to try now."""
+    rows = [
+        ('anaphora ask --emulate "Hello?"', "an answer in the terminal, still without a key"),
+        ("anaphora emulate", "all these providers at localhost:8787, for your own code"),
+        (f"anaphora explain {_EXPLAINED}", "which byte broke a cache, and what that costs"),
+        (f"anaphora lint {_LINTED}", "what is going to break one"),
+        ("anaphora demo --json", "this tour as data"),
+    ]
+    beside = width >= _WIDE
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    for command, what in rows:
+        said = [Text(f"   {command}", style="cyan"), Text(what, style="dim")]
+        if beside:
+            grid.add_row(*said)
+        else:
+            grid.add_row(said[0])
+            grid.add_row(Text(f"      {what}", style="dim"))
+    done = f"{report.calls:,} calls, {report.seconds:.0f} seconds"
+    return Group("", Text.assemble(("Try next", "bold"), (f"   ({done})", "dim")), grid)
+
+
+# ── Pieces ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _title(number: int, said: str) -> Text:
+    return Text.assemble((f"{number}  ", "bold cyan"), (said, "bold"))
+
+
+def _prose(text: str, width: int) -> Table:
     grid = Table.grid()
-    grid.add_column(max_width=_PROSE)
+    grid.add_column(max_width=min(_PROSE, width))
     grid.add_row(text)
     return grid
 
 
-def _fields(*rows: tuple[str, str]) -> Table:
+def _fields(*rows: tuple[str, str | Text], width: int) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(max_width=_PROSE - 12)
+    grid.add_column(max_width=min(_PROSE, width - 20))
     for name, text in rows:
-        grid.add_row(f"  {name}", text)
+        grid.add_row(f"   {name}", text)
     return grid

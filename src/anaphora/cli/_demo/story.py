@@ -1,8 +1,8 @@
-"""The story: what the user asks, what the model answers, and what goes wrong in turn 9."""
+"""The story: what the user asks, and what the model answers in each of twenty turns."""
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import msgspec
 
@@ -54,65 +54,138 @@ Notes on this repository
 - Customers notice a single cent. Most reports of that kind were right.
 """
 
+_GOODS = """paper toner pens folders chairs desks lamps shelves monitors cables keyboards
+printers phones batteries chargers routers tents boots jackets gloves ropes maps flour rice oil
+honey tea coffee soap towels brushes paint timber nails hinges glass seeds soil pots
+hoses""".split()
+_SOLD = (
+    "at the counter",
+    "by post",
+    "to other countries",
+    "to resellers",
+    "to schools",
+    "at auction",
+    "second-hand",
+    "in a bundle",
+    "as a donation",
+)
+
+
+def rates() -> str:
+    """The rates that the agent must know and leave alone: long, and the same at every call."""
+    rows = [
+        f"{100 + at:03}  {goods} {sold}: 0.{(5, 10, 20)[(at * 7 + len(goods)) % 3]:02}"
+        for at, (goods, sold) in enumerate((g, s) for g in _GOODS for s in _SOLD)
+    ]
+    return "Rates from 2024-01-01, as the tax office sent them\n" + "\n".join(rows) + "\n"
+
+
+class Use(msgspec.Struct, frozen=True):
+    """A tool that the model calls."""
+
+    tool: str
+    arguments: dict[str, Any]
+
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said between one call and the next: the model's words, then a tool or the user."""
+    """One turn: what the user says before it, if anything, and what the model answers."""
 
-    says: str = ""
-    tool: str = ""
-    arguments: str = "{}"
     user: str = ""
-    clock_in: str = ""
-    """Where this turn's prompt tells the time: nowhere, `identity` or `tail`."""
-    freezes: bool = False
-    """From here on the app counts everything said before as settled."""
+    says: str
+    uses: tuple[Use, ...] = ()
 
 
-def _use(says: str, tool: str, *, clock_in: str = "", **arguments: str) -> Step:
-    return Step(says=says, tool=tool, arguments=json.dumps(arguments), clock_in=clock_in)
+def _use(says: str, *uses: Use, user: str = "") -> Step:
+    return Step(user=user, says=says, uses=uses)
 
 
-_FIX = {"old": "ROUND_HALF_EVEN", "new": "ROUND_HALF_UP"}
+def _read(path: str) -> Use:
+    return Use("read_file", {"path": path})
+
+
+def _fix(path: str) -> Use:
+    return Use("edit_file", {"path": path, "old": "ROUND_HALF_EVEN", "new": "ROUND_HALF_UP"})
+
+
+def _months(*months: int) -> tuple[Use, ...]:
+    return tuple(Use("list_invoices", {"month": f"2024-{month:02}"}) for month in months)
+
+
+_TESTS = Use("run_tests", {})
+_NOTE = {
+    "path": "CHANGES.md",
+    "old": "Nothing yet.",
+    "new": "- Half a cent goes up, on invoices and on credit notes (invoice 2024-117).",
+}
 
 STEPS = (
-    Step(user="A customer says that invoice 2024-117 is one cent too low. Are they right?"),
-    _use("Rounding is the first suspect. I look for it.", "search", text="ROUND_"),
-    _use("Two files round. The invoice first.", "read_file", path="billing/invoice.py"),
     _use(
-        "It rounds half to even. What do the tests say?", "read_file", path="tests/test_invoice.py"
+        "Rounding is the first suspect. I look for it.",
+        Use("search", {"text": "ROUND_"}),
+        user="A customer says that invoice 2024-117 is one cent too low. Are they right?",
     ),
-    _use("One test names this very invoice. I run it.", "run_tests"),
     _use(
-        "They are right. The rule must be half up.", "edit_file", path="billing/invoice.py", **_FIX
+        "Two files round. The invoice first, and its tests.",
+        _read("billing/invoice.py"),
+        _read("tests/test_invoice.py"),
     ),
-    _use("Now all of the tests.", "run_tests"),
-    Step(
-        says="Fixed in billing/invoice.py: half a cent now goes up. `tests: 2 passed`.",
+    _use("It rounds half to even, and one test names this very invoice. I run it.", _TESTS),
+    _use("They are right. The rule must be half up.", _fix("billing/invoice.py")),
+    _use("Now all of the tests.", _TESTS),
+    _use("Fixed in billing/invoice.py: half a cent now goes up. `tests: 2 passed`."),
+    _use(
+        "I look where they round.",
+        Use("search", {"text": "quantize"}),
         user="Good. Do credit notes have the same mistake?",
-        freezes=True,
     ),
-    _use("I look where they round.", "search", text="quantize", clock_in="identity"),
-    _use("There.", "read_file", path="billing/credit_note.py", clock_in="tail"),
-    _use("The same mistake.", "edit_file", path="billing/credit_note.py", clock_in="tail", **_FIX),
-    _use("And the tests again.", "run_tests", clock_in="tail"),
+    _use("There.", _read("billing/credit_note.py")),
+    _use("The same mistake.", _fix("billing/credit_note.py")),
+    _use("And the tests again.", _TESTS),
+    _use("Fixed in billing/credit_note.py, by the same rule. `tests: 2 passed`."),
+    _use(
+        "I go through the archive, two months at a time.",
+        *_months(1, 2),
+        user="Which invoices of last year were a cent too low? We want to write to them.",
+    ),
+    _use("Some in each month so far.", *_months(3, 4)),
+    _use("On to early summer.", *_months(5, 6)),
+    _use("The second half.", *_months(7, 8)),
+    _use("Autumn.", *_months(9, 10)),
+    _use("The last two.", *_months(11, 12)),
+    _use("Those that end in `-0.01` are the ones to write to; the others were right."),
+    _use(
+        "One line, with the invoice that started it.",
+        Use("edit_file", _NOTE),
+        user="Thank you. Put a line into CHANGES.md.",
+    ),
+    _use("Done: CHANGES.md names the rule and the invoice. I did not look before 2024."),
+)
+
+#: What is asked when the twenty turns are over.
+AFTERWARDS = (
+    _use("No. Two functions round, and both are mended.", user="Does anything else round?"),
+    _use("You are welcome.", user="Thank you."),
 )
 
 
 def clock(turn: int) -> str:
     """The time of a turn, told by nobody's clock."""
-    seconds = 9 * 3600 + 35 * 60 + 41 * turn
-    return f"Current time: {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    seconds = 9 * 3600 + 35 * 60 + PAUSE * turn
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def identity_with(line: str) -> str:
-    """The identity as somebody changed it: one more line below the first."""
-    first, rest = IDENTITY.split("\n", 1)
-    return f"{first}\n{line}\n{rest}"
+#: Seconds between two turns.
+PAUSE = 41
 
 
-def state(step: Step, turn: int, failing: int, edited: list[str]) -> str:
-    """The volatile tail: rebuilt at every call."""
-    lines = [f"Turn {turn}. Tests failing: {failing}. Edited: {', '.join(edited) or 'nothing'}."]
-    if step.clock_in == "tail":
-        lines.append(clock(turn))
-    return "\n".join(lines)
+def state(turn: int, failing: int, edited: list[str]) -> str:
+    """What is true at this very moment: another text at every call."""
+    return (
+        f"{opening(turn)} It is {clock(turn)}. Tests failing: {failing}."
+        f" Edited: {', '.join(edited) or 'nothing'}."
+    )
+
+
+def opening(turn: int) -> str:
+    """By this the scripted model knows where the story is."""
+    return f"Turn {turn}."

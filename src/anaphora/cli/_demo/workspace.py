@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+
 from anaphora.prompt.tools import ToolRegistry
-from anaphora.values import CachePolicy
 
 INVOICE = '''\
 """Invoices: lines, discounts, and what the customer owes."""
@@ -77,22 +78,45 @@ def test_half_cents_go_up() -> None:
 """
 
 
+CHANGES = """\
+# Changes
+
+Nothing yet.
+"""
+
+#: When the search tool's index was built: its description says so, until somebody rebuilds it.
+INDEXED = "2026-11-14 18:02:11"
+
+_CENT = Decimal("0.01")
+
+
 class Workspace:
-    """Three files and a test run that depends on what they say."""
+    """Four files, an archive, and a test run that depends on what the files say."""
 
     def __init__(self) -> None:
         self.files = {
             "billing/invoice.py": INVOICE,
             "billing/credit_note.py": CREDIT_NOTE,
             "tests/test_invoice.py": TESTS,
+            "CHANGES.md": CHANGES,
         }
         self.edited: list[str] = []
 
     def tools(self) -> ToolRegistry:
         registry = ToolRegistry()
-        for function in (self.search, self.read_file, self.edit_file, self.run_tests):
-            registry.add(function, cache=CachePolicy.EPHEMERAL_1H)
+        for function in (self.read_file, self.edit_file, self.run_tests, self.list_invoices):
+            registry.add(function)
+        self.index(registry, INDEXED)
         return registry
+
+    def index(self, registry: ToolRegistry, when: str) -> None:
+        """Offers the search tool. Its description tells when the index was built: harmless, until
+        it is built again."""
+        said = (
+            "Find lines that contain a text, in every file. Upper and lower case matter."
+            f" Index built {when}."
+        )
+        registry.add(self.search, description=said, replace=True)
 
     def failing(self) -> int:
         return int("HALF_EVEN" in self.files["billing/invoice.py"])
@@ -106,10 +130,10 @@ class Workspace:
         return self.files[path]
 
     def search(self, text: str, limit: int = 20) -> str:
-        """Find lines that contain a text, in every file.
+        """Find lines that contain a text.
 
         Args:
-            text: What to look for; taken literally, upper and lower case matter.
+            text: What to look for; taken literally.
             limit: How many lines to show at most.
         """
         hits = [
@@ -146,3 +170,27 @@ class Workspace:
             "test_half_cents_go_up: assert Decimal('82.81') == Decimal('82.82')\n"
             "  where Decimal('82.81') = Invoice('2024-117', …).total()"
         )
+
+    def list_invoices(self, month: str) -> str:
+        """List the invoices of a month: amount before discount, rate, what was charged, what was
+        right.
+
+        Args:
+            month: Year and month, as in 2024-05.
+        """
+        at = int(month[5:])
+        rows = (_archived(month, 24 * (at - 1) + row) for row in range(1, 25))
+        return "number    amount   rate  charged  right    difference\n" + "\n".join(rows)
+
+
+def _archived(month: str, number: int) -> str:
+    """An invoice of the archive, by its number; 2024-117 is the one in the tests."""
+    amount = Decimal(500 + (number * 7919 - 18_658) % 90_000) / 100
+    rate = (Decimal("0.10"), Decimal("0.05"), Decimal("0.20"))[number % 3]
+    net = amount * Decimal("0.90")
+    charged, right = (
+        net.quantize(_CENT, rule) + (net * rate).quantize(_CENT, rule)
+        for rule in (ROUND_HALF_EVEN, ROUND_HALF_UP)
+    )
+    off = charged - right if charged != right else 0
+    return f"{month[:4]}-{number:03}  {amount:<7.2f}  {rate}  {charged:<7}  {right:<7}  {off}"

@@ -1,0 +1,51 @@
+"""The tour from beginning to end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from anaphora import emulator
+from anaphora.emulator.core.options import Options
+
+from . import story
+from .engine import Measured, cold_and_warm, why_not
+from .places import Place
+from .report import Report
+from .script import script
+from .stage import Audience
+from .tour import tour
+
+
+def play(places: Sequence[Place], audience: Audience, *, engine: bool) -> Report:
+    """Takes the tour, and tells whoever looks."""
+    begun = time.monotonic()
+    try:
+        audience.opens(len(places))
+        with emulator.running(Options(script=script())) as emu:
+            lanes, broken = asyncio.run(tour(emu, places, audience.taken))
+        audience.broke(broken)
+        served, unserved = _serve(audience) if engine else (None, "Left out, as was asked for.")
+        report = Report(
+            turns=len(story.STEPS),
+            calls=sum(len(lane.usual.turns) + len(lane.anaphora.turns) for lane in lanes)
+            + len(story.AFTERWARDS),
+            seconds=time.monotonic() - begun,
+            lanes=lanes,
+            broken=broken,
+            served=served,
+            unserved=unserved,
+        )
+        audience.closes(report)
+        return report
+    finally:
+        audience.leave()
+
+
+def _serve(audience: Audience) -> tuple[Measured | None, str]:
+    """What llama.cpp's server did, or why there is none."""
+    if (missing := why_not()) is not None:
+        return None, f"Left out: {missing}. In the repository, `make setup` installs it."
+    audience.serving()
+    return asyncio.run(cold_and_warm()), ""

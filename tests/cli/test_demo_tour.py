@@ -1,0 +1,223 @@
+"""The figures of the tour, held against the emulator's own books and the catalog."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections import Counter
+from collections.abc import Sequence
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from anaphora import catalog, emulator, wire
+from anaphora.cli._demo import story
+from anaphora.cli._demo.places import PLACES, Place
+from anaphora.cli._demo.play import play
+from anaphora.cli._demo.report import Break, Lane, Report
+from anaphora.cli._demo.script import script
+from anaphora.cli._demo.stage import Silent
+from anaphora.cli._demo.tour import REBUILT, tour
+from anaphora.cli._demo.workspace import INDEXED, Workspace
+from anaphora.emulator.core.options import Options
+
+TODAY = datetime.datetime.now(datetime.UTC)
+TURNS = len(story.STEPS)
+
+
+class Toured(msgspec.Struct, frozen=True):
+    lanes: tuple[Lane, ...]
+    broken: Break
+    watched: list[int]
+    requests: list[dict[str, Any]]
+    """As the emulator tells them, the oldest first."""
+
+
+@pytest.fixture(scope="module")
+def toured() -> Toured:
+    """The five home wires."""
+    watched: list[int] = []
+
+    def watch(turn: int, lanes: Sequence[Lane]) -> None:
+        assert {len(lane.usual.turns) for lane in lanes} == {turn}
+        watched.append(turn)
+
+    with emulator.running(Options(script=script())) as emu:
+        lanes, broken = asyncio.run(tour(emu, PLACES[:5], watch))
+        return Toured(lanes, broken, watched, emu.requests()[::-1])
+
+
+def of(toured: Toured, lane: Lane) -> list[dict[str, Any]]:
+    provider, _, spoken = lane.dialect.partition("/")
+    return [
+        request
+        for request in toured.requests
+        if (request["provider"], request["wire"]) == (provider, spoken)
+        and request["operation"] == "generate"
+    ]
+
+
+# ── The bills ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_twenty_turns_in_two_layouts_at_every_place(toured: Toured) -> None:
+    assert TURNS == 20
+    assert toured.watched == list(range(1, 21))
+    assert {request["status"] for request in toured.requests} == {200}
+    for lane in toured.lanes:
+        asked = of(toured, lane)
+        extra = len(story.AFTERWARDS) if lane is toured.lanes[0] else 0
+        assert len(asked) == 2 * TURNS + extra
+        assert len({request["workspace"] for request in asked}) == 2, "a cache for each layout"
+        assert all(request["scripted"] for request in asked)
+
+
+def test_the_bills_are_the_emulators(toured: Toured) -> None:
+    """Dollars and tokens as the server's own books have them."""
+    for lane in toured.lanes:
+        asked = of(toured, lane)
+        usual = [request for request in asked if request["workspace"] == asked[0]["workspace"]]
+        ours = [request for request in asked if request not in usual][:TURNS]
+        for bill, requests in ((lane.usual, usual), (lane.anaphora, ours)):
+            assert [turn.output for turn in bill.turns] == [r["output"] for r in requests]
+            if lane.dialect != "ollama/ollama":
+                assert [turn.read or 0 for turn in bill.turns] == [r["read"] for r in requests]
+                billed = [Decimal(request["dollars"]) for request in requests]
+                assert [turn.dollars for turn in bill.turns] == billed
+            else:
+                assert bill.dollars is None
+                assert bill.read is None
+
+
+def test_the_layout_is_what_makes_the_difference(toured: Toured) -> None:
+    """Both sent the same story: what was said is alike, what was read is not."""
+    for lane in toured.lanes:
+        for usual, ours in zip(lane.usual.turns, lane.anaphora.turns, strict=True):
+            assert usual.output == ours.output
+            assert abs(usual.input - ours.input) < 60
+        assert not lane.usual.read
+        if lane.saved is not None:
+            assert lane.saved > 0.5
+        assert lane.anaphora.predicted > lane.anaphora.input / 2
+
+
+def test_with_markers_every_turn_reads_what_the_one_before_left(toured: Toured) -> None:
+    lane = toured.lanes[0]
+    for before, after in zip(lane.anaphora.turns, lane.anaphora.turns[1:], strict=False):
+        assert after.read == (before.read or 0) + (before.written or 0)
+        assert after.read == after.predicted
+
+
+# ── The break ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_planted_break_is_the_one_that_was_found(toured: Toured) -> None:
+    found, last = toured.broken, toured.lanes[0].anaphora.turns[-1]
+    assert (found.label, found.path) == ("tool search", "tools[4].description")
+    assert INDEXED[8:] in found.before
+    assert REBUILT[8:] in found.after
+    assert f"byte {found.offset:,}" in found.warned
+    assert f"byte {found.offset:,}" in found.verdict
+    assert found.verdict.startswith("Miss")
+    left = (last.read or 0) + (last.written or 0)
+    assert (found.lost, found.mended_read) == (left, left)
+
+
+def test_what_the_break_cost_is_what_the_price_list_says(toured: Toured) -> None:
+    found = toured.broken
+    price = catalog.price("anthropic", found.model, TODAY)
+    assert price is not None
+    assert price.read is not None
+    again = price.write["5m"] - price.read
+    assert found.dollars == found.lost * again / 1_000_000
+
+
+def test_the_emulator_saw_the_break_too(toured: Toured) -> None:
+    broken, mended = of(toured, toured.lanes[0])[-2:]
+    assert broken["verdict"]["cause"] == "changed"
+    assert broken["read"] == 0
+    assert mended["read"] == toured.broken.mended_read
+
+
+# ── Where it goes ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_all_five_wires_by_those_whose_they_are() -> None:
+    assert [wire.dialect_of(place.dialect).wire for place in PLACES[:5]] == [
+        "anthropic",
+        "openai_responses",
+        "openai_chat",
+        "gemini",
+        "ollama",
+    ]
+
+
+def test_every_provider_that_states_a_price_is_visited() -> None:
+    priced = {
+        row.provider
+        for row in catalog.dialects().rows
+        if any(
+            catalog.price(row.provider, model.id, TODAY) is not None
+            for model in catalog.models(row.provider)
+        )
+    }
+    assert priced <= {place.provider for place in PLACES}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.dialect)
+def test_every_model_is_a_current_one(place: Place) -> None:
+    profile = catalog.profile(place.provider, place.model)
+    retires = profile.retires
+    assert retires is None or retires.value > TODAY.date()
+
+
+# ── The story ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_agent_really_fixed_it() -> None:
+    """The numbers in the story are right: half even gives one cent less than half up."""
+
+    def total(rule: str) -> Decimal:
+        net = Decimal("83.65") * Decimal("0.90")
+        cent = Decimal("0.01")
+        return net.quantize(cent, rule) + (net * Decimal("0.10")).quantize(cent, rule)
+
+    assert (total(ROUND_HALF_EVEN), total(ROUND_HALF_UP)) == (Decimal("82.81"), Decimal("82.82"))
+    row = next(r for r in Workspace().list_invoices("2024-05").splitlines() if "2024-117" in r)
+    assert row.split() == ["2024-117", "83.65", "0.10", "82.81", "82.82", "-0.01"]
+
+
+def test_the_tools_do_what_the_model_asks() -> None:
+    workspace = Workspace()
+    assert workspace.failing()
+    for step in story.STEPS:
+        for use in step.uses:
+            assert getattr(workspace, use.tool)(**use.arguments)
+    assert not workspace.failing()
+    assert "ROUND_HALF_EVEN" not in "".join(workspace.files.values())
+    assert "2024-117" in workspace.files["CHANGES.md"]
+    offered = {tool.name for tool in workspace.tools().tools()}
+    assert {use.tool for step in story.STEPS for use in step.uses} == offered
+
+
+def test_the_state_is_another_one_at_every_turn() -> None:
+    states = [story.state(turn, 0, []) for turn in range(1, TURNS + 1)]
+    assert max(Counter(states).values()) == 1
+
+
+# ── As data ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.breaks_prefix(reason="a prompt that breaks its prefix is what the tour shows")
+def test_the_report_is_the_same_every_time() -> None:
+    def once() -> dict[str, Any]:
+        report = play(PLACES[:1], Silent(), engine=False)
+        data = msgspec.json.encode(report)
+        assert msgspec.json.decode(data, type=Report) == report
+        found: dict[str, Any] = msgspec.json.decode(data)
+        assert found.pop("seconds") > 0
+        return found
+
+    assert once() == once()
