@@ -19,6 +19,7 @@ guess is made: an answer in words comes back as it was said, everything else doe
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -65,37 +66,53 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The model has thought since then."""
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """The last turn of a kind."""
+
+    anchor: Anchor
+    """Where it parted,"""
+    beside: Mapping[Anchor, int]
+    """so many tokens behind each of the anchors."""
+    behind: int
+    """How long the tail was by our estimate."""
+
+
 class Habits:
     """Where the prompts of one model on one server part from its slots, by the kind of turn."""
 
     def __init__(self) -> None:
-        self._seen: dict[Turn, tuple[Anchor, int]] = {}
+        self._seen: dict[Turn, Seen] = {}
         self.scale = 1.0
         """Billed tokens for each that was estimated, by the last bill."""
 
     def read(self, ended: Ended, later: Rendered, outcome: Outcome) -> int:
         """How much of the slot the next call reads, when it goes on from there."""
         turn = turned(ended, later)
-        anchor, beside = self._seen.get(turn) or (_careful(turn), 0)
-        read = _anchors(ended, turn, outcome).get(anchor, ended.input) + beside
+        seen = self._seen.get(turn) or Seen(_careful(turn), {}, 0)
+        behind = _behind(ended, turn, outcome) - seen.behind
+        read = _anchors(ended, turn).get(seen.anchor, ended.input) + seen.beside.get(seen.anchor, 0)
+        read -= round(behind * ended.input / max(1, ended.total))
         whole = ended.input + max(0, ended.output - 1)
         if len(later) == len(ended.rendered) and not turn.answered:
             whole = ended.input - 1  # the same prompt again, and its last token is always computed
         return max(0, min(read, whole))
 
-    def learn(self, ended: Ended, later: Rendered, outcome: Outcome, usage: Usage) -> None:
+    def learn(self, ended: Ended, later: Rendered, outcome: Outcome, read: int) -> None:
         """From the bill of a call that should have gone on from its slot."""
-        read = usage.read
-        if read is None:
-            return
         turn = turned(ended, later)
-        usual = self._seen.get(turn, (_careful(turn), 0))[0]
-        anchors = _anchors(ended, turn, outcome)
-        # Of two that are as near, the one it has been so far.
-        nearest = min(anchors, key=lambda at: (abs(read - anchors[at]), at != usual))
-        beside = read - anchors[nearest]
-        if beside > -_AROUND:
-            self._seen[turn] = nearest, beside
+        seen, behind = self._seen.get(turn), _behind(ended, turn, outcome)
+        beside = {at: read - tokens for at, tokens in _anchors(ended, turn).items()}
+        if seen is None:
+            # The nearest; of two that are as near, the careful one.
+            usual = _careful(turn)
+            anchor = min(beside, key=lambda at: (abs(beside[at]), at != usual))
+        else:
+            # The one that has moved least since; of two, the one it has been.
+            was, usual = seen.beside, seen.anchor
+            anchor = min(beside, key=lambda at: (abs(beside[at] - was.get(at, 0)), at != usual))
+        lost = -beside[anchor] - round(behind * ended.input / max(1, ended.total))
+        if lost < _AROUND:
+            self._seen[turn] = Seen(anchor, beside, behind)
 
 
 class Following:
@@ -126,26 +143,31 @@ class Following:
     def fork(self) -> Following:
         return copy.copy(self)
 
-    def billed(self, rendered: Rendered, outcome: Outcome, usage: Usage) -> None:
-        """The call was answered."""
+    def billed(
+        self, rendered: Rendered, outcome: Outcome, usage: Usage, *, thought: bool = False
+    ) -> None:
+        """The call was answered; `thought` tells that the answer has thinking in it, which not
+        every wire says in a block of its own."""
         before = self.before
-        if before is not None and self.goes_on(outcome):
-            self._habits.learn(before, rendered, outcome, usage)
-        self.before = ended(before, rendered, outcome, usage)
+        if before is not None and usage.read is not None and self.goes_on(outcome):
+            self._habits.learn(before, rendered, outcome, usage.read)
+        self.before = ended(before, rendered, outcome, usage, thought)
         if usage.input and outcome.total:
             self._habits.scale = usage.input / outcome.total
 
 
-def ended(before: Ended | None, rendered: Rendered, outcome: Outcome, usage: Usage) -> Ended | None:
+def ended(
+    before: Ended | None, rendered: Rendered, outcome: Outcome, usage: Usage, thought: bool
+) -> Ended | None:
     """A call that was answered, `before` being the one before it; None when its bill does not say
     how long it was."""
     if not usage.input:
         return None
-    question, thought = usage.input, False
+    question = usage.input
     if before is not None:
         turn = turned(before, rendered)
         if not turn.user:
-            question, thought = before.question, turn.thought
+            question, thought = before.question, thought or turn.thought
     return Ended(
         rendered=rendered,
         total=outcome.total,
@@ -186,13 +208,17 @@ def _careful(turn: Turn) -> Anchor:
     return "answer" if turn.answered and not (turn.calls or turn.thought) else "prompt"
 
 
-def _anchors(ended: Ended, turn: Turn, outcome: Outcome) -> dict[Anchor, int]:
+def _anchors(ended: Ended, turn: Turn) -> dict[Anchor, int]:
     if turn.tail:
-        behind = ended.total - outcome.read
-        return {"tail": ended.input - round(behind * ended.input / max(1, ended.total))}
+        return {"tail": ended.input}
     anchors: dict[Anchor, int] = {"prompt": ended.input}
     if turn.answered and ended.output:
         anchors["answer"] = ended.input + ended.output - 1
     if turn.thought:
         anchors["question"] = ended.question
     return anchors
+
+
+def _behind(ended: Ended, turn: Turn, outcome: Outcome) -> int:
+    """What the tail of the call before has, by our estimate."""
+    return ended.total - outcome.read if turn.tail else 0

@@ -21,7 +21,7 @@ from anaphora.client.endpoint import Stop
 from anaphora.client.writing import Account, Written
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
-from anaphora.values import Reply, Usage
+from anaphora.values import Reply, Thinking
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -100,7 +100,7 @@ class Place:
             diagnosis=diagnosis_of(reply) if written.call.ir.cache.diagnose else None,
         )
         if self._following is not None:
-            self._learn(written.rendered, outcome, reply.usage)
+            self._learn(written.rendered, outcome, reply)
         self.rendered = written.rendered
         self.past = Past(sent=sent, outcome=outcome)
         self.reply = reply
@@ -116,10 +116,12 @@ class Place:
         other._following = None if self._following is None else self._following.fork()
         return other
 
-    def _learn(self, rendered: Rendered, outcome: Outcome, usage: Usage) -> None:
+    def _learn(self, rendered: Rendered, outcome: Outcome, reply: Reply) -> None:
         """A server of one's own shows by its bills what it keeps."""
         assert self._following is not None
-        self._following.billed(rendered, outcome, usage)
+        usage = reply.usage
+        thought = any(isinstance(part, Thinking) for part in reply.message.parts)
+        self._following.billed(rendered, outcome, usage, thought=thought)
         if usage.input and usage.read is not None:
             self.model.memory.simulator.billed(usage.read / usage.input)
 
