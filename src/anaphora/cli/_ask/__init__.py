@@ -1,0 +1,1 @@
+"""What `anaphora ask` is made of."""

@@ -1,0 +1,703 @@
+"""`anaphora ask`: the real command against the real emulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import pytest
+
+from anaphora import emulator
+from anaphora.cli.main import main
+from anaphora.emulator import Emulator
+from anaphora.emulator.core.options import Options
+from anaphora.emulator.core.replies.script import Script
+
+CANARY = "sk-canary-51c7"
+LONG = "You are terse, and you never say a word too much. " * 300
+
+SCRIPT = """
+replies:
+  - match: {text: "fare to", tool: find_fare}
+    reply: {tool_calls: [{name: find_fare, arguments: {city: Rome}}]}
+  - match: {text: "break the tool", tool: find_fare}
+    reply: {tool_calls: [{name: find_fare, arguments: {city: Atlantis}}]}
+  - match: {result_of: find_fare}
+    reply: {text: "89 EUR, then."}
+  - match: {text: escape}
+    reply: {text: "\\e]0;owned\\ared\\e[31m"}
+  - match: {text: slowly}
+    reply: {text: "one two three four five six seven eight nine ten eleven twelve", pace: 300ms}
+  - match: {text: refuse}
+    reply: {refusal: "No."}
+  - match: {text: "cut off"}
+    reply: {text: "It was a dark and", stop: length}
+  - match: {text: prose}
+    reply: {text: "Well, it depends."}
+  - match: {text: hello}
+    reply: {text: "Hello yourself."}
+"""
+TOOLS = '''
+def find_fare(city: str) -> str:
+    """Find a fare."""
+    if city == "Atlantis":
+        raise LookupError("no airport")
+    return f"to {city}: 89 EUR"
+
+NUMBER = 3
+'''
+SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false}'
+
+
+class Asked(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Emulator]:
+    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as emu:
+        yield emu
+
+
+@pytest.fixture
+def emu(running: Emulator) -> Emulator:
+    running.reset()
+    return running
+
+
+def llm_yaml(url: str) -> str:
+    return f"""
+providers:
+  claude:
+    wire: anthropic
+    base_url: {url}
+    key: {{env: CLAUDE_FOR_THIS_TEST}}
+    model: claude-sonnet-4-5
+  gpt:
+    wire: openai_responses
+    base_url: {url}
+    key: {{env: CLAUDE_FOR_THIS_TEST}}
+    known_models: [gpt-5.6, gpt-5.2]
+  keyless:
+    dialect: deepseek
+    key: {{env: NOBODY_SETS_THIS}}
+    model: deepseek-v4-pro
+  local:
+    dialect: llamacpp
+    base_url: {url}/llamacpp
+  failing:
+    wire: anthropic
+    base_url: {url}
+    key: {{env: CLAUDE_FOR_THIS_TEST}}
+    model: claude-sonnet-4-5
+    retry: {{max_attempts: 2, first_wait: 0.001}}
+    headers: {{x-emulator-fault: "503"}}
+routes:
+  main:
+    - {{provider: claude, weight: 1}}
+    - {{provider: gpt, model: gpt-5.2}}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an llm.yaml and a tool, and nothing of the user's in sight."""
+    for name in list(os.environ):
+        if name.endswith(("_API_KEY", "_TOKEN")) or name == "ANAPHORA_CONFIG":
+            monkeypatch.delenv(name)
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("CLAUDE_FOR_THIS_TEST", CANARY)
+    (tmp_path / "llm.yaml").write_text(llm_yaml(emu.url))
+    (tmp_path / "fares.py").write_text(TOOLS)
+    (tmp_path / "schema.json").write_text(SCHEMA)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "fares", raising=False)
+    return tmp_path
+
+
+Ask = Callable[..., Asked]
+
+
+@pytest.fixture
+def ask(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Ask]:
+    """The command in this process, where it starts quickly."""
+    everything: list[str] = []
+
+    def ask(*arguments: str, stdin: bytes | None = None) -> Asked:
+        file = home / "stdin"
+        file.write_bytes(stdin or b"")
+        with file.open() as opened:
+            monkeypatch.setattr(sys, "stdin", opened)
+            code = main(["ask", *arguments])
+        out, err = capfd.readouterr()
+        everything.extend((out, err))
+        return Asked(code, out, err)
+
+    yield ask
+    assert CANARY not in "".join(everything)
+    kept = [path for path in (home / "data").rglob("*") if path.is_file()]
+    assert not [path for path in kept if CANARY in path.read_text()]
+
+
+def conversation(home: Path) -> Path:
+    (found,) = (home / "data" / "anaphora" / "conversations").iterdir()
+    return found
+
+
+def lines(home: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in conversation(home).read_text().splitlines()]
+
+
+def said(home: Path) -> list[str]:
+    return [line["message"]["role"] for line in lines(home) if "message" in line]
+
+
+# ── Asking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_answer_is_on_standard_output_and_the_rest_beside_it(ask: Ask, home: Path) -> None:
+    asked = ask("hello", "there")
+    assert (asked.code, asked.out) == (0, "Hello yourself.\n")
+    (line,) = asked.err.splitlines()
+    assert line.startswith("claude/claude-sonnet-4-5 · First: no call before it. · $0.0")
+    assert line.endswith(conversation(home).stem)
+    assert ask("-q", "hello").err == ""
+
+
+@pytest.mark.parametrize("how", [(), ("--no-stream",)])
+def test_streamed_or_not_is_the_same(ask: Ask, emu: Emulator, how: tuple[str, ...]) -> None:
+    assert ask(*how, "hello").out == "Hello yourself.\n"
+    assert emu.requests()[0]["stream"] is (not how)
+
+
+def test_without_key_and_network(run: Any, tmp_path: Path) -> None:
+    places = {"XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    asked = run("ask", "--emulate", "What is an anaphora?", **places)
+    assert asked.returncode == 0
+    assert asked.stdout.strip()
+    emulated, verdict = asked.stderr.splitlines()
+    assert emulated.startswith("emulated: nobody is asked")
+    assert verdict.startswith("anthropic/claude-")
+
+
+@pytest.mark.parametrize(
+    "arguments, provider, model",
+    [
+        ((), "claude", "claude-sonnet-4-5"),
+        (("-m", "claude-opus-5-5"), "claude", "claude-opus-5-5"),
+        (("-m", "gpt-5.2"), "gpt", "gpt-5.2"),
+        (("-m", "gpt/gpt-5.6"), "gpt", "gpt-5.6"),
+        (("-p", "gpt", "-m", "gpt-5.6"), "gpt", "gpt-5.6"),
+        (("-p", "local", "-m", "org/some-model"), "local", "org/some-model"),
+        (("-m", "local/org/some-model"), "local", "org/some-model"),
+        (("-p", "main"), "claude", "claude-sonnet-4-5"),
+    ],
+)
+def test_who_is_asked(ask: Ask, arguments: tuple[str, ...], provider: str, model: str) -> None:
+    told = ask(*arguments, "--json", "hello").json
+    assert (told["provider"], told["model"]) == (provider, model)
+
+
+@pytest.mark.parametrize(
+    "arguments, code, told",
+    [
+        (("-p", "gtp", "hello"), 2, "no provider 'gtp' to ask; did you mean gpt?"),
+        (("-p", "gpt", "hello"), 2, "say which model of gpt with -m: gpt-5.6, gpt-5.2, …"),
+        (("-p", "gpt", "-m", "gpt-4", "hello"), 2, "'gpt-4' is not among the known_models of gpt"),
+        (("-p", "keyless", "hello"), 7, "the environment variable $NOBODY_SETS_THIS is not set"),
+        (("-p", "failing", "hello"), 1, "after 2 attempts; try again in a moment, or ask another with -p"),
+        (("-c", "hello"), 2, "there is no conversation to go on with"),
+        (("--continue", "../../etc/passwd", "hello"), 2, "is no id; --list shows them"),
+        (("--continue", "2026", "hello"), 2, "there is none; --list shows all of them"),
+        (("-c", "--continue", "x", "hello"), 2, "-c or --continue ID, not both"),
+        (("--emulate", "--config", "llm.yaml", "hello"), 2, "--emulate asks the emulator"),
+        (("--effort", "enormous", "hello"), 2, "'enormous' is none of none, minimal, low"),
+        (("--tool", "fares", "hello"), 2, "--tool fares: write module:function"),
+        (("--tool", "nowhere:x", "hello"), 2, "there is no module nowhere here"),
+        (("--tool", "fares:x", "hello"), 2, "--tool fares:x: fares has no x"),
+        (("--tool", "fares:NUMBER", "hello"), 2, "NUMBER is no function"),
+        (("--schema", "fares.py", "hello"), 2, "fares.py: not JSON"),
+        ((), 2, "what is the question?"),
+        (("-f", "-", "-"), 2, "standard input can be read once"),
+        (("-f", "nowhere.txt", "hello"), 2, "'nowhere.txt' does not exist"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_said_with_what_to_do(
+    ask: Ask, home: Path, arguments: tuple[str, ...], code: int, told: str
+) -> None:
+    asked = ask(*arguments)
+    assert (asked.code, asked.out) == (code, "")
+    assert told in asked.err
+    assert (
+        len(
+            [
+                line
+                for line in asked.err.splitlines()
+                if "Usage" not in line and "Try" not in line and line
+            ]
+        )
+        == 1
+    )
+    assert not (home / "data").exists()
+
+
+# ── Configuration ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_where_the_configuration_is_looked_for(
+    ask: Ask, home: Path, emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every place counts for more than those after it."""
+
+    def only(name: str) -> str:
+        key = "key: {env: CLAUDE_FOR_THIS_TEST}, model: claude-opus-5"
+        return f"providers:\n  {name}: {{wire: anthropic, base_url: '{emu.url}', {key}}}\n"
+
+    def who(*arguments: str) -> str:
+        return str(ask(*arguments, "--json", "hello").json["provider"])
+
+    (home / "config" / "anaphora").mkdir(parents=True)
+    (home / "config" / "anaphora" / "llm.yaml").write_text(only("own"))
+    for name in ("named", "variable"):
+        (home / f"{name}.yaml").write_text(only(name))
+    (home / "llm.yaml").write_text(only("here"))
+    monkeypatch.setenv("ANAPHORA_CONFIG", str(home / "variable.yaml"))
+    assert who("--config", "named.yaml") == "named"
+    assert who() == "variable"
+    monkeypatch.delenv("ANAPHORA_CONFIG")
+    assert who() == "here"
+    (home / "llm.yaml").unlink()
+    assert who() == "own"
+    monkeypatch.setenv("ANAPHORA_CONFIG", "nowhere.yaml")
+    asked = ask("hello")
+    assert (asked.code, asked.err) == (
+        2,
+        "anaphora: $ANAPHORA_CONFIG names nowhere.yaml, and there is no such file\n",
+    )
+
+
+def test_nobody_to_ask(ask: Ask, home: Path) -> None:
+    (home / "llm.yaml").unlink()
+    asked = ask("hello")
+    assert (asked.code, asked.out) == (7, "")
+    for told in ("llm.yaml", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "--emulate"):
+        assert told in asked.err
+
+
+@pytest.mark.parametrize(
+    "variable, provider",
+    [
+        ("ANTHROPIC_API_KEY", "anthropic"),
+        ("OPENAI_API_KEY", "openai"),
+        ("GEMINI_API_KEY", "google"),
+        ("GOOGLE_API_KEY", "google"),
+        ("DASHSCOPE_API_KEY", "alibaba"),
+        ("DEEPSEEK_API_KEY", "deepseek"),
+    ],
+)
+def test_a_key_in_the_environment_is_enough_and_it_is_said(
+    ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, provider: str
+) -> None:
+    (home / "llm.yaml").unlink()
+    monkeypatch.setenv(variable, CANARY)
+    asked = ask("--preview", "hello")
+    assert asked.code == 0
+    assert asked.out.startswith(f"{provider}/")
+    assert asked.err.startswith(f"no llm.yaml: asking {provider}/")
+    assert asked.err.endswith(f"with the key from ${variable}\n")
+
+
+# ── Conversations ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_conversation_is_kept_and_goes_on(ask: Ask, home: Path, emu: Emulator) -> None:
+    assert ask("-s", LONG, "hello").code == 0
+    file = conversation(home)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    asked = ask("-c", "hello again")
+    # It reads what another process wrote, and knows that this was to be expected.
+    assert " · Hit: " in asked.err, asked.err
+    assert said(home) == ["user", "assistant"] * 2
+    assert [next(iter(line)) for line in lines(home)] == [
+        "settings", "message", "message", "answered", "message", "message", "answered",
+    ]  # fmt: skip
+    newest, first = emu.requests()
+    assert newest["read"] == sum(first["written"].values()) > 0
+
+
+def test_what_is_another_beginning_is_told(ask: Ask) -> None:
+    ask("-s", LONG, "hello")
+    asked = ask("-c", "-s", "Somebody else. " + LONG, "hello")
+    assert "the system prompt or the tools changed" in asked.err
+    assert "First: no call before it" in asked.err
+
+
+def test_it_goes_on_with_whom_it_was_held(ask: Ask) -> None:
+    ask("-m", "gpt/gpt-5.2", "hello")
+    assert ask("-c", "--json", "hello").json["model"] == "gpt-5.2"
+    assert ask("-c", "--json", "-m", "gpt-5.6", "hello").json["model"] == "gpt-5.6"
+    assert ask("-c", "--json", "hello").json["model"] == "gpt-5.6"
+    assert ask("-c", "--json", "-m", "claude/claude-opus-5", "hello").json["provider"] == "claude"
+
+
+def test_the_last_one_or_any_other(ask: Ask) -> None:
+    first = ask("--json", "hello").json["conversation"]
+    time.sleep(0.01)
+    second = ask("--json", "hello").json["conversation"]
+    assert ask("-c", "--json", "hello").json["conversation"] == second
+    assert ask("--continue", first, "--json", "hello").json["conversation"] == first
+    assert ask("-c", "--json", "hello").json["conversation"] == first
+    asked = ask("--continue", first[:4], "hello")
+    assert (asked.code, "2 conversations begin like that" in asked.err) == (2, True)
+
+
+def test_the_list(ask: Ask, home: Path) -> None:
+    assert ask("--list").err == "no conversations yet\n"
+    (home / "notes.txt").write_text("notes")
+    id = ask("--json", "-f", "notes.txt", "hello").json["conversation"]
+    (home / "data/anaphora/conversations/broken.jsonl").write_text('{"nonsense": 1}\n')
+    shown = ask("--list")
+    assert shown.code == 0
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["id", "broken", id]
+    assert "cannot be read" in shown.out
+    (_, told) = ask("--list", "--json").json["conversations"]
+    assert (told["id"], told["messages"], told["question"]) == (id, 2, "hello")
+
+
+def test_what_failed_is_not_kept_and_nothing_is_when_asked_so(ask: Ask, home: Path) -> None:
+    ask("-p", "failing", "hello")
+    assert ask("--no-keep", "--json", "hello").json["conversation"] is None
+    assert not (home / "data").exists()
+
+
+def test_a_line_that_was_not_finished_costs_no_more_than_itself(ask: Ask, home: Path) -> None:
+    ask("hello")
+    whole = conversation(home).read_bytes()
+    conversation(home).write_bytes(whole + b'{"message": {"role": "us')
+    asked = ask("-c", "hello")
+    assert asked.code == 0
+    assert "was not whole, and is left out" in asked.err
+    assert conversation(home).read_bytes().startswith(whole)
+    assert said(home) == ["user", "assistant"] * 2
+
+
+def test_a_line_that_nobody_wrote_is_named(ask: Ask, home: Path) -> None:
+    ask("hello")
+    with conversation(home).open("a") as file:
+        file.write('{"message": {"role": "nobody", "parts": []}}\n')
+    asked = ask("-c", "hello")
+    assert asked.code == 1
+    assert f"{conversation(home)}:5:" in asked.err
+
+
+def test_two_do_not_go_on_with_one_conversation(ask: Ask, home: Path) -> None:
+    from anaphora.cli._ask.conversations import Kept
+
+    ask("hello")
+    held = Kept(conversation(home))
+    held.open()
+    asked = ask("-c", "hello")
+    assert (asked.code, "is being held elsewhere" in asked.err) == (2, True)
+    held.close()
+    assert ask("-c", "hello").code == 0
+
+
+def test_an_answer_that_cannot_be_kept_is_still_an_answer(
+    ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / "file"))
+    asked = ask("hello")
+    assert (asked.code, asked.out) == (1, "Hello yourself.\n")
+    assert "anaphora: not kept: " in asked.err
+
+
+def test_the_emulators_conversations_are_its_own(ask: Ask, home: Path) -> None:
+    id = ask("--json", "hello").json["conversation"]
+    made_up = ask("--emulate", "--json", "hello").json["conversation"]
+    assert ask("--emulate", "-c", "--json", "hello").json["conversation"] == made_up
+    assert ask("-c", "--json", "hello").json["conversation"] == id
+    asked = ask("--continue", made_up, "hello")
+    assert (asked.code, "goes on with --emulate only" in asked.err) == (2, True)
+
+
+# ── What is said ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("arguments", [("-",), ()])
+def test_the_question_may_be_piped(ask: Ask, home: Path, arguments: tuple[str, ...]) -> None:
+    assert ask(*arguments, stdin="hello ✓\n".encode()).out == "Hello yourself.\n"
+    assert lines(home)[1]["message"]["parts"] == [{"type": "text", "text": "hello ✓\n"}]
+    asked = ask("-", stdin=b"\xff\xfe")
+    assert (asked.code, "standard input: neither text" in asked.err) == (2, True)
+
+
+def test_files_go_before_the_question(ask: Ask, home: Path) -> None:
+    (home / "a.py").write_text("print()")
+    (home / "pic.png").write_bytes(b"\x89PNG")
+    (home / "paper.pdf").write_bytes(b"%PDF-1.7\0")
+    (home / "shape.svg").write_text("<svg/>\n")
+    names = ("a.py", "pic.png", "paper.pdf", "shape.svg", "-")
+    arguments = [word for name in names for word in ("-f", name)]
+    asked = ask(*arguments, "hello", stdin=b"piped")
+    assert asked.code == 0, asked.err
+    parts = lines(home)[1]["message"]["parts"]
+    assert [part["type"] for part in parts] == ["text", "image", "document", "text", "text", "text"]
+    assert parts[0]["text"] == '<file name="a.py">\nprint()\n</file>\n'
+    assert parts[1]["source"]["media_type"] == "image/png"
+    assert parts[2]["title"] == "paper.pdf"
+    assert parts[3]["text"] == '<file name="shape.svg">\n<svg/>\n</file>\n'
+    assert parts[4]["text"] == '<file name="stdin">\npiped\n</file>\n'
+
+
+def test_files_that_cannot_be_said(ask: Ask, home: Path, emu: Emulator) -> None:
+    (home / "program").write_bytes(b"\x7fELF\0")
+    with (home / "huge.txt").open("wb") as file:
+        file.truncate(20 * 1024 * 1024 + 1)
+    for name, told in (
+        ("program", "program: neither text"),
+        ("huge.txt", "huge.txt: larger than 20 MiB"),
+    ):
+        asked = ask("-f", name, "hello")
+        assert (asked.code, asked.out) == (2, "")
+        assert told in asked.err
+    assert emu.requests() == []
+
+
+@pytest.mark.parametrize("how", [(), ("--no-stream",)])
+def test_tools_run_and_are_shown(ask: Ask, home: Path, how: tuple[str, ...]) -> None:
+    asked = ask("--tool", "fares:find_fare", *how, "A fare to Rome?")
+    assert (asked.code, asked.out) == (0, "89 EUR, then.\n")
+    called, result, line = asked.err.splitlines()
+    assert called == '→ find_fare({"city":"Rome"})'
+    assert result == "← to Rome: 89 EUR"
+    assert " · 2 turns · $" in line
+    assert said(home) == ["user", "assistant", "tool", "assistant"]
+    asked = ask("-c", "hello")
+    assert (asked.code, "name them again: --tool fares:find_fare" in asked.err) == (2, True)
+    assert ask("-c", "--tool", "fares:find_fare", "hello").out == "Hello yourself.\n"
+
+
+def test_a_tool_that_fails_is_the_models_matter(ask: Ask) -> None:
+    asked = ask("--tool", "fares:find_fare", "Do break the tool")
+    assert asked.code == 0
+    assert "← failed: LookupError: no airport" in asked.err
+
+
+def test_a_module_that_fails_is_theirs(ask: Ask, home: Path) -> None:
+    (home / "broken_fares.py").write_text("1 / 0")
+    asked = ask("--tool", "broken_fares:x", "hello")
+    assert (asked.code, asked.err.count("\n")) == (2, 1)
+    assert "importing broken_fares failed: ZeroDivisionError" in asked.err
+
+
+def test_turns_are_bounded_and_a_run_goes_on(ask: Ask, home: Path) -> None:
+    tool = ("--tool", "fares:find_fare")
+    asked = ask(*tool, "--max-turns", "1", "A fare to Rome?")
+    assert asked.code == 1
+    assert f"`anaphora ask --continue {conversation(home).stem}` goes on" in asked.err
+    assert said(home) == ["user", "assistant", "tool"]
+    assert ask(*tool, "-c").out == "89 EUR, then.\n"
+    assert said(home) == ["user", "assistant", "tool", "assistant"]
+    asked = ask(*tool, "-c")  # and now there is nothing left to go on with
+    assert (asked.code, "what is the question?" in asked.err) == (2, True)
+
+
+@pytest.mark.parametrize("how", [(), ("--no-stream",)])
+def test_answers_of_a_form(ask: Ask, how: tuple[str, ...]) -> None:
+    asked = ask("--schema", "schema.json", *how, "How many?")
+    assert asked.code == 0
+    assert isinstance(asked.json["n"], int)
+    told = ask("--schema", "schema.json", "--json", *how, "How many?").json
+    assert told["parsed"] == json.loads(told["answer"])
+    asked = ask("--schema", "schema.json", *how, "In prose, please")
+    assert (asked.code, asked.out) == (4, "")
+    assert asked.err.count("\n") == 1
+
+
+def test_ends_that_are_early(ask: Ask) -> None:
+    asked = ask("Be cut off")
+    assert (asked.code, asked.out) == (0, "It was a dark and\n")
+    assert "--max-tokens allows more" in asked.err
+    asked = ask("Please refuse")
+    assert "the model declined" in asked.err
+
+
+def test_one_object_for_machines(ask: Ask, home: Path) -> None:
+    asked = ask("--json", "--max-tokens", "99", "--temperature", "0.5", "hello")
+    told = asked.json
+    assert asked.err == ""
+    assert (told["answer"], told["stop"], told["turns"]) == ("Hello yourself.", "end", 1)
+    assert told["usage"]["input"] > 0
+    assert told["verdict"] == {"result": "first", "said": "First: no call before it."}
+    assert float(told["dollars"]) > 0
+    assert [attempt["status"] for attempt in told["attempts"]] == [200]
+    assert told["conversation"] == conversation(home).stem
+
+
+def test_a_preview_sends_nothing_and_needs_no_key(ask: Ask, home: Path, emu: Emulator) -> None:
+    asked = ask("--preview", "-s", LONG, "hello")
+    assert asked.code == 0
+    assert "to be written, $" in asked.out
+    assert asked.out.endswith("Nothing was sent.\n")
+    assert ask("--preview", "-p", "keyless", "hello").code == 0
+    told = ask("--preview", "--json", "-s", LONG, "hello").json
+    assert sum(told["usage"]["written"].values()) > 0
+    assert emu.requests() == []
+    assert not (home / "data").exists()
+
+
+def test_a_preview_knows_what_was_said_before(ask: Ask) -> None:
+    ask("-s", LONG, "hello")
+    assert ask("--preview", "-c", "--json", "hello").json["usage"]["read"] > 1000
+
+
+# ── Terminals and pipes ──────────────────────────────────────────────────────────────────────────
+
+
+def on_a_terminal(home: Path, *arguments: str, **extra: str) -> bytes:
+    """What a terminal would be given: both streams."""
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-m", "anaphora", "ask", *arguments]
+    environ = {**os.environ, "TERM": "xterm", "PYTHONUTF8": "1", **extra}
+    with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, cwd=home, env=environ):
+        os.close(inner)
+        seen = b""
+        while True:
+            try:
+                piece = os.read(outer, 4096)
+            except OSError:  # the other side is closed
+                break
+            if not piece:
+                break
+            seen += piece
+    os.close(outer)
+    return seen
+
+
+def test_colours_only_on_a_terminal_and_no_word_moves_the_cursor(ask: Ask, home: Path) -> None:
+    seen = on_a_terminal(home, "Please escape")
+    answer, line = seen.splitlines()
+    assert answer == b"]0;ownedred[31m"
+    assert line.startswith(b"\x1b[2mclaude/")
+    assert line.endswith(b"\x1b[0m")
+    assert b"\x1b" not in on_a_terminal(home, "Please escape", NO_COLOR="1")
+    asked = ask("Please escape")
+    assert asked.out == "\x1b]0;owned\x07red\x1b[31m\n"
+    assert "\x1b" not in asked.err
+
+
+def test_a_reader_that_leaves_is_no_error(home: Path) -> None:
+    command = f"set -o pipefail; {sys.executable} -m anaphora ask slowly | head -c 3"
+    done = subprocess.run(["bash", "-c", command], cwd=home, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"one", b"")
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_what_is_interrupted_has_said_what_came(
+    home: Path, emu: Emulator, how: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-m", "anaphora", "ask", *how, "slowly"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=home, stdin=subprocess.DEVNULL, **pipes) as asking:  # type: ignore[call-overload]
+        if how:
+            while not emu.requests():
+                time.sleep(0.01)
+            time.sleep(1)
+            begun = b""
+        else:
+            begun = asking.stdout.read(4)
+        asking.send_signal(signal.SIGINT)
+        out, err = asking.communicate(timeout=30)
+    assert asking.returncode == 130
+    assert err == b"anaphora: interrupted; the answer is not whole, and is not kept\n"
+    if how:
+        told = json.loads(out)
+        assert told["interrupted"]
+        assert "one two".startswith(told["answer"][:7])
+    else:
+        assert (begun + out).startswith(b"one")
+        assert (begun + out).endswith(b"\n")
+        assert b"twelve" not in out
+    assert not (home / "data").exists()
+
+
+# ── Secrets ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Parrot(BaseHTTPRequestHandler):
+    """A provider that refuses a key by repeating it."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        key = self.headers["x-api-key"]
+        error = {"type": "authentication_error", "message": f"invalid\nx-api-key: {key}"}
+        body = json.dumps({"type": "error", "error": error}).encode()
+        self.send_response(401)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+def test_a_key_is_not_shown_even_when_the_provider_repeats_it(ask: Ask, home: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), Parrot) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        (home / "llm.yaml").write_text(llm_yaml(f"http://127.0.0.1:{server.server_port}"))
+        asked = ask("hello")
+        server.shutdown()
+        thread.join()
+    assert (asked.code, asked.out) == (7, "")
+    assert asked.err == (
+        "anaphora: claude: invalid x-api-key: <secret> (401);"
+        " check the key ($CLAUDE_FOR_THIS_TEST)\n"
+    )
+
+
+# ── Completion ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_providers_models_and_conversations_are_completed(ask: Ask, home: Path, run: Any) -> None:
+    id = ask("--json", "hello").json["conversation"]
+
+    def complete(*words: str) -> list[str]:
+        line = " ".join(("anaphora", "ask", *words))
+        asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) + 1)}
+        found = run(_ANAPHORA_COMPLETE="bash_complete", **asked).stdout
+        return [row.removeprefix("plain,") for row in found.split()]
+
+    assert complete("-p", "c") == ["claude"]
+    assert complete("-p", "ma") == ["main"]
+    assert complete("-m", "gpt/") == ["gpt/gpt-5.6", "gpt/gpt-5.2"]
+    assert complete("-p", "gpt", "-m", "gpt-5.6") == ["gpt-5.6"]
+    assert complete("--continue", id[:6]) == [id]
+    assert complete("--effort", "x") == ["xhigh"]
+    (home / "llm.yaml").write_text("what: is this")
+    assert complete("-p", "c") == []
