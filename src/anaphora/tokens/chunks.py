@@ -187,22 +187,23 @@ class Counts:
         """The first chunks as they are counted without any bill."""
         if not chunks:
             return Part()
-        first, before = self._leading
+        first, before, led = self._leading
         if chunks > first:
             run = self.rendered.runs[-1]
-            return before + tally(run.log, self._method).upto(chunks - first, run.log, self._method)
-        return self._summed(chunks)
+            return led + tally(run.log, self._method).upto(chunks - first, run.log, self._method)
+        return before if chunks == first else self._summed(chunks)
 
     @functools.cached_property
-    def _leading(self) -> tuple[int, Part]:
-        """How many chunks there are before the last run, and those with all that leads it."""
+    def _leading(self) -> tuple[int, Part, Part]:
+        """How many chunks there are before the last run; those; and with all that leads it."""
         run, chunks = self.rendered.runs[-1], len(self) - self.rendered.runs[-1].count
-        parts = [self._summed(chunks), self._method.glue(run.lead)]
+        before = self._summed(chunks)
+        parts = [before, self._method.glue(run.lead)]
         if not chunks:
             parts.append(self._method.opening(self.rendered))
         if run.section == "tools":
             parts.append(self._method.having_tools(self.rendered))
-        return chunks, together(parts)
+        return chunks, before, together(parts)
 
     def _summed(self, chunks: int) -> Part:
         method, left = self._method, chunks

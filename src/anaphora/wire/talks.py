@@ -6,6 +6,7 @@ before it: only what is new is cut. The log lives as long as somebody uses it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Sequence
 from typing import TypeAlias, cast
 from weakref import WeakValueDictionary
@@ -14,6 +15,7 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.rendered import ChunkLog, Mark
+from anaphora.values import Conversation, Message
 
 #: What a log holds of each message that it was cut from: its digest, and the marks in it.
 _Source: TypeAlias = list[tuple[bytes, tuple[Mark, ...]]]
@@ -70,6 +72,12 @@ class Talk:
         """All marks, in a prompt where the conversation begins with chunk `first`."""
         placed = [mark for _, marks in self._source for mark in marks]
         return [Mark(first + mark.chunk, mark.ttl, mark.splice) for mark in placed]
+
+
+@functools.lru_cache(maxsize=256)
+def unread(count: int) -> Conversation:
+    """Stands for messages that were cut, and not read."""
+    return Conversation([Message(role="user", parts=())] * count)
 
 
 class SeenTalks:

@@ -55,7 +55,7 @@ class App:
         asked = Asked(
             method=scope["method"],
             path=path,
-            query=dict(parse_qsl(scope["query_string"].decode("latin-1"))),
+            query=_query(scope["query_string"]),
             headers={
                 name.decode("latin-1").lower(): value.decode("latin-1")
                 for name, value in scope["headers"]
@@ -101,6 +101,10 @@ class App:
         except TimeoutError:
             return
         raise Cut
+
+
+def _query(said: bytes) -> dict[str, str]:
+    return dict(parse_qsl(said.decode("latin-1"))) if said else {}
 
 
 async def _read(receive: Any) -> bytes | None:

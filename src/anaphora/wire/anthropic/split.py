@@ -15,10 +15,10 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
-from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
+from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections, elements_of
-from anaphora.wire.talks import SeenTalks
+from anaphora.wire.talks import SeenTalks, unread
 
 from .blocks import MARKABLE_OPAQUE, WIRE
 from .incoming import CacheControl, read_ttl, some_blocks
@@ -146,7 +146,6 @@ def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
         raise InvalidRequest("at least one message that says something", path="$.messages")
     log = talk.end()
     marks += talk.marks(first)
-    roles = [Message(role="user", parts=())] * len(messages)
     return Run(
         "messages",
         log,
@@ -154,7 +153,7 @@ def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
         role=SegmentRole.CONVERSATION,
         lead=b'"messages":[' + OPEN[log.roles[0]],
         close=CLOSE,
-        source=Conversation(roles),
+        source=unread(len(messages)),
     )
 
 

@@ -14,10 +14,10 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Rendered, Run
-from anaphora.values import CachePolicy, Conversation, Message, SegmentRole
+from anaphora.values import CachePolicy, SegmentRole
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections
-from anaphora.wire.talks import SeenTalks
+from anaphora.wire.talks import SeenTalks, unread
 
 from .address import model_id, path_of, read_path
 from .messages import CLOSE, GLUE
@@ -173,7 +173,7 @@ def _contents(raws: list[msgspec.Raw]) -> Run:
         role=SegmentRole.CONVERSATION,
         lead=CONTENTS,
         close=CLOSE,
-        source=Conversation([Message(role="user", parts=())] * len(raws)),
+        source=unread(len(raws)),
         place="contents",
         blocks="parts",
     )

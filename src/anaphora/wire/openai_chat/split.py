@@ -15,10 +15,10 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
-from anaphora.values import CachePolicy, Conversation, Message, SegmentRole, Ttl
+from anaphora.values import CachePolicy, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections, elements_of
-from anaphora.wire.talks import SeenTalks
+from anaphora.wire.talks import SeenTalks, unread
 
 from .facts import MARKERS
 from .incoming import Breakpoint, read_ttl
@@ -219,7 +219,7 @@ def _messages(
         role=SegmentRole.CONVERSATION,
         lead=b'"messages":[' if system is None else glue("system"),
         close=close(last_role),
-        source=Conversation([Message(role="user", parts=())] * len(messages)),
+        source=unread(len(messages)),
         first_message=first,
     )
 

@@ -13,10 +13,10 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
-from anaphora.values import CachePolicy, Conversation, Message, Role, Section, SegmentRole, Ttl
+from anaphora.values import CachePolicy, Role, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections
-from anaphora.wire.talks import SeenTalks
+from anaphora.wire.talks import SeenTalks, unread
 
 from .content import WIRE
 from .incoming import ROLES, Breakpoint, raw_list, read_ttl
@@ -306,7 +306,7 @@ def _messages(
         role=SegmentRole.CONVERSATION,
         lead=lead,
         close=(b"" if state == CLOSED else CLOSE_ITEM) + CLOSE_INPUT,
-        source=Conversation([Message(role="user", parts=())] * len(items)),
+        source=unread(len(items)),
         first_message=0 if behind is None else 1,
         place="input",
     )
