@@ -4,6 +4,8 @@
     body = await answer.read()                  all of it, or
     async for data in answer: ...               as it comes
     await answer.close()                        however it ended
+
+`over_aiohttp` is the one that is used.
 """
 
 from __future__ import annotations
