@@ -94,6 +94,13 @@ def test_a_burst_after_the_reset_is_no_larger_than_the_limit() -> None:
     assert starts == pytest.approx([130.0, 130.0, 130.0, 150.0, 170.0])
 
 
+def test_a_slow_return_is_believed_until_the_reset_only() -> None:
+    limiter, lane = heard(**openai("tokens", "2900", "6000", "100s"))
+    limiter.reserve(lane, 2900, 100.0)
+    # 3,100 have come back by then; the rest comes at the limit a minute.
+    assert limiter.wait(lane, 6000, 100.0) == pytest.approx(129.0, abs=1e-4)
+
+
 def test_the_latest_answer_counts() -> None:
     limiter, lane = heard(**openai("requests", "0", "5", "1m0s"))
     plenty = {"x-ratelimit-remaining-requests": "4", "x-ratelimit-limit-requests": "5"}

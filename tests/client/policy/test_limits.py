@@ -171,6 +171,18 @@ def test_but_who_waits_for_what_is_shared_is_not() -> None:
     assert big.at == small.at == 60.0
 
 
+def test_who_is_overtaken_goes_first_when_its_turn_has_come() -> None:
+    drive = Drive(Limits(tokens_per_minute=100, models={"a": Rate(requests_per_minute=1)}))
+    for at, tokens, model in ((0.0, 60, "b"), (10.0, 10, "a"), (20.0, 30, "b"), (30.0, 0, "c")):
+        drive.until(at)
+        drive.come(tokens, model)
+    overtaken, other, last = drive.come(50, "a"), drive.come(30, "b"), drive.come(40, "b")
+    assert (overtaken.at, other.at) == (70.0, 60.0)
+    drive.until(INF)
+    # The other one left too little for it; nobody else does.
+    assert (other.at, overtaken.at, last.at) == (60.0, 80.0, 120.0)
+
+
 changes = st.lists(
     st.tuples(
         st.sampled_from(["come", "come", "come", "settle", "cancel", "stop", "later"]),
@@ -295,13 +307,42 @@ def test_a_bill_without_counts_leaves_what_was_expected() -> None:
     assert drive.limiter.wait(drive.limiter.lane("m"), 30, 1.0) == 59.0
 
 
-def test_a_bill_that_comes_after_more_than_a_minute_changes_nothing() -> None:
+@pytest.mark.parametrize("others", [True, False])
+def test_a_bill_that_comes_after_more_than_a_minute_changes_nothing(others: bool) -> None:
     drive = Drive(Limits(tokens_per_minute=100))
     held = drive.come(80)
     drive.at = 70.0
-    drive.come(90)
+    if others:
+        drive.come(90)
     drive.limiter.settle(held, Usage(uncached=1), 71.0)
-    assert drive.limiter.wait(drive.limiter.lane("m"), 20, 71.0) == 59.0
+    drive.at = 71.0
+    assert drive.come(10 if others else 100).state == "started"
+    assert drive.come(1).at == (130.0 if others else 131.0)
+
+
+def test_what_others_will_have_started_by_then_is_in_what_is_told() -> None:
+    drive = Drive(Limits(requests_per_minute=2, models={"a": Rate(requests_per_minute=1)}))
+    drive.come(1, "a")
+    assert drive.come(1, "a").at == 60.0
+    drive.until(30.0)
+    drive.come(1, "b")
+    # At 60 s one leaves the minute, but the other model's call comes in.
+    assert drive.come(1, "b").at == 90.0
+    drive.until(INF)
+    assert [held.at for held in drive.started] == [0.0, 30.0, 60.0, 90.0]
+
+
+def test_who_waits_for_its_own_model_longer_than_for_the_provider_delays_nobody() -> None:
+    drive = Drive(Limits(tokens_per_minute=100, models={"a": Rate(requests_per_minute=1)}))
+    drive.come(40, "b")
+    drive.until(10.0)
+    drive.come(40, "b")
+    drive.until(20.0)
+    drive.come(10, "a")
+    late, soon = drive.come(60, "a"), drive.come(30, "b")
+    assert (late.at, soon.at) == (80.0, 60.0)
+    drive.until(INF)
+    assert (late.at, soon.at) == (80.0, 60.0)
 
 
 def test_a_call_that_never_happened_gives_everything_back() -> None:

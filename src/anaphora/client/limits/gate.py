@@ -185,16 +185,13 @@ class _Door:
 
     def look(self) -> None:
         """Lets everybody go whose turn it is, and sets the timer for whoever is next."""
-        limiter, at = self.limiter, self.clock()
-        while started := limiter.advance(at):
-            for held in started:
-                turn = self._turns[held]
-                if turn.done():
-                    # Cancelled, or out of time; its task does not know yet.
-                    limiter.cancel(held, at)
-                else:
-                    turn.set_result(None)
-        self._set_timer(limiter.next_at(at), at)
+        at = self.clock()
+        for held in self.limiter.advance(at):
+            turn = self._turns[held]
+            # A call that was cancelled meanwhile, or is out of time, gives the turn back itself.
+            if not turn.done():
+                turn.set_result(None)
+        self._set_timer(self.limiter.next_at(at), at)
 
     def stopped(self, lane: Lane) -> None:
         """Whoever cannot start in time any more learns it at once."""

@@ -9,7 +9,8 @@
 
 Fair: the calls of a model start in the order in which they came, and so do those of several models
 as far as they wait for what these share. A model that waits for limits of its own is overtaken by
-the others, and goes first when its turn has come.
+the others, and goes first when its turn has come; what they took of the shared minute meanwhile may
+make it later than it was told.
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ from .lane import Lane
 from .scope import SPAN, Scope
 from .stated import Stated
 
-_INF = float("inf")
-
 
 class Plan:
     """A copy of everything that counts, in which the future is booked."""
@@ -107,29 +105,22 @@ class _Bookings:
         self._amounts.insert(place, tokens)
 
     def opens(self, tokens: int, at: float) -> float:
-        """The first moment from `at` on at which one more fits into every minute that has it.
-
-        Walks along the times at which something comes into the last minute or leaves it. A moment
-        at which it is too full pushes the start to where that ends.
-        """
+        """The first moment from `at` on at which one more fits into the minute before. What is
+        booked for later is of models that wait for themselves, and holds no place until then."""
         most_requests, most_tokens = self._requests - 1, self._tokens - tokens
         times, counts, amounts = self._times, self._counts, self._amounts
         coming = bisect_right(times, at)
         leaving = bisect_right(times, at, key=lambda time: time + SPAN)
         requests, used = sum(counts[leaving:coming]), sum(amounts[leaving:coming])
-        while True:
-            fits = requests <= most_requests and used <= most_tokens
-            comes = times[coming] if coming < len(times) else _INF
-            if fits and comes >= at + SPAN:
-                return at
-            leaves = times[leaving] + SPAN if leaving < len(times) else _INF
-            if leaves <= comes:
-                requests -= counts[leaving]
-                used -= amounts[leaving]
-                leaving += 1
-                if not fits:
-                    at = leaves
-            else:
+        while requests > most_requests or used > most_tokens:
+            leaves = times[leaving] + SPAN
+            if coming < len(times) and times[coming] < leaves:
                 requests += counts[coming]
                 used += amounts[coming]
                 coming += 1
+            else:
+                requests -= counts[leaving]
+                used -= amounts[leaving]
+                leaving += 1
+                at = leaves
+        return at
