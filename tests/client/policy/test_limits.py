@@ -166,6 +166,7 @@ def test_but_who_waits_for_what_is_shared_is_not() -> None:
     drive.come(80, "a")
     big, small = drive.come(50, "a"), drive.come(10, "b")
     assert (big.state, small.state) == ("waiting", "waiting")
+    assert (big.at, small.at) == (60.0, 60.0)
     drive.until(INF)
     assert drive.started[1:] == [big, small]
     assert big.at == small.at == 60.0
