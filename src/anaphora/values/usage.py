@@ -43,8 +43,10 @@ class Usage(
     @property
     def input(self) -> int | None:
         """All input tokens; unknown when nothing about the input was reported."""
-        known = [n for n in (self.uncached, self.read, self.written_total) if n is not None]
-        return sum(known) if known else None
+        uncached, read, written = self.uncached, self.read, self.written
+        if uncached is None and read is None and written is None:
+            return None
+        return (uncached or 0) + (read or 0) + (sum(written.values()) if written else 0)
 
     @property
     def total(self) -> int | None:

@@ -76,6 +76,24 @@ class Planner:
         slots = rules.slots.value
         if automatic is not None:
             slots -= rules.automatic_slots.value
+        if not rendered.marks and len(own) <= slots:
+            marks = [Mark(chunk, own[chunk]) for chunk in sorted(own)]
+            if rules.longer_ttl_first.value:
+                marks = _falling(marks)
+            return Plan(marks=tuple(marks), automatic=automatic, only_marks=only_marks)
+        return self._fitted(rendered, found, own, slots, automatic, only_marks)
+
+    def _fitted(
+        self,
+        rendered: Rendered,
+        found: Places,
+        own: Mapping[int, Ttl],
+        slots: int,
+        automatic: Ttl | None,
+        only_marks: bool,
+    ) -> Plan:
+        """The caller's own marks and as many of the planner's as fit besides."""
+        rules, prompt = self._rules, self._said(rendered)
         asked = list(rendered.marks)
         taken = {mark.chunk for mark in asked if mark.splice is None}
         ours = {chunk: ttl for chunk, ttl in own.items() if chunk not in taken}
@@ -274,6 +292,8 @@ def _hash_order(mark: Mark) -> tuple[int, float]:
 
 def _falling(marks: list[Mark]) -> list[Mark]:
     """A longer TTL behind a shorter one is refused: what comes before gets the longer one."""
+    if len({mark.ttl for mark in marks}) < 2:
+        return marks
     legal: list[Mark] = []
     longest: Ttl | None = None
     for mark in reversed(marks):

@@ -57,15 +57,19 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def read(self) -> int:
-        return sum(span.tokens for span in self.spans if span.fate == "read")
+        tokens = 0
+        for span in self.spans:
+            if span.fate == "read":
+                tokens += span.end - span.start
+        return tokens
 
     @property
     def written(self) -> dict[WriteTtl, int]:
         by_ttl: dict[WriteTtl, int] = {}
         for span in self.spans:
-            if span.fate == "written" and span.tokens:
+            if span.fate == "written" and span.end > span.start:
                 ttl: WriteTtl = span.ttl or "unsplit"
-                by_ttl[ttl] = by_ttl.get(ttl, 0) + span.tokens
+                by_ttl[ttl] = by_ttl.get(ttl, 0) + span.end - span.start
         return by_ttl
 
     @property
@@ -87,4 +91,4 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def spans_of(*spans: Span) -> tuple[Span, ...]:
     """Those that hold a token."""
-    return tuple(span for span in spans if span.end > span.start)
+    return tuple([span for span in spans if span.end > span.start])
