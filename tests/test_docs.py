@@ -31,18 +31,13 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.breaks_prefix(reason="the README shows what a clock in the system prompt does")
-def test_the_snippets_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
-    program = "\n".join(fenced(ROOT / "README.md", "python"))
+def test_the_readme_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """All but the figures: those follow the catalog."""
+    (program,) = fenced(ROOT / "README.md", "python")
+    (promised,) = fenced(ROOT / "README.md", "text")
     exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
-    first, second, broken = capsys.readouterr().out.splitlines()
-    assert first.startswith("POST /v1/messages ")
-    assert first.endswith(" None")
-    assert second.endswith(" True")
-    # What the comment in the README promises is what comes out.
-    promised = re.search(r"^# (byte .* became) …$", program, re.MULTILINE)
-    assert promised is not None
-    assert broken.startswith(promised.group(1))
+    shown = capsys.readouterr().out
+    assert re.sub(r"\d[\d,.]*", "0", shown) == re.sub(r"\d[\d,.]*", "0", promised)
 
 
 def test_a_provider_is_added_the_way_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,9 +80,18 @@ def test_a_provider_is_added_the_way_the_page_says(capsys: pytest.CaptureFixture
 
 #: Pages whose snippets have a test of their own.
 SHOWN = {"README.md", "adding-a-provider.md"}
+#: A page that shows what a changed tool does to a conversation.
+BREAKING = pytest.param(
+    ROOT / "docs" / "client.md",
+    marks=pytest.mark.breaks_prefix(reason="the page changes a tool on purpose"),
+)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in SHOWN], ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [BREAKING if p.name == "client.md" else p for p in PAGES if p.name not in SHOWN],
+    ids=name,
+)
 def test_other_pages_hold_no_snippet_that_nobody_runs(page: Path) -> None:
     for program in fenced(page, "python"):
         exec(compile(program, str(page), "exec"), {"__name__": "docs"})
