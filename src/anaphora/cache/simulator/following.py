@@ -121,15 +121,20 @@ class Following:
     def __init__(self, habits: Habits) -> None:
         self._habits = habits
         self.before: Ended | None = None
+        """The call before."""
+        self._parted: tuple[int, int] | None = None
+        """Where it last parted from somebody else's prompt, by our estimate and by the bill."""
 
     def read(self, later: Rendered, outcome: Outcome) -> int:
         """What the next call reads, in the server's tokens. `outcome` is what a simulator says."""
         before = self.before
         if before is None:
             return round(outcome.read * self._habits.scale)
-        if not self.goes_on(outcome):
-            return round(outcome.read * before.input / max(1, before.total))
-        return self._habits.read(before, later, outcome)
+        if self.goes_on(outcome):
+            return self._habits.read(before, later, outcome)
+        if self._parted is not None and self._parted[0] == outcome.read:
+            return self._parted[1]  # the same beginning has the same tokens
+        return round(outcome.read * before.input / max(1, before.total))
 
     def goes_on(self, outcome: Outcome) -> bool:
         """Whether a call finds its slot as the last one left it, by the rules: all of that one's
@@ -149,8 +154,11 @@ class Following:
         """The call was answered; `thought` tells that the answer has thinking in it, which not
         every wire says in a block of its own."""
         before = self.before
-        if before is not None and usage.read is not None and self.goes_on(outcome):
-            self._habits.learn(before, rendered, outcome, usage.read)
+        if before is not None and usage.read is not None:
+            if self.goes_on(outcome):
+                self._habits.learn(before, rendered, outcome, usage.read)
+            elif abs(usage.read - self.read(rendered, outcome)) < _AROUND + usage.read / 2:
+                self._parted = outcome.read, usage.read
         self.before = ended(before, rendered, outcome, usage, thought)
         if usage.input and outcome.total:
             self._habits.scale = usage.input / outcome.total

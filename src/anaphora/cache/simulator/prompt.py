@@ -86,6 +86,10 @@ class Prompt(ABC):
         """A block's section and key."""
         return self.section(position), self.key(position)
 
+    def data(self, position: int) -> bytes:  # noqa: ARG002
+        """What the block says, where that is known."""
+        return b""
+
 
 class RenderedPrompt(Prompt):
     """A rendered call with its plan. Keys of a growing conversation are made once."""
@@ -163,6 +167,9 @@ class RenderedPrompt(Prompt):
     def kind(self, position: int) -> Kind:
         run, at, _ = self._at(position)
         return run.log.kinds[at]
+
+    def data(self, position: int) -> bytes:
+        return self._rendered.chunk(position).data
 
     def section(self, position: int) -> Section:
         return self._at(position)[0].section

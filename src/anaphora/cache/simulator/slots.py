@@ -10,6 +10,8 @@ from collections.abc import Hashable
 
 import msgspec
 
+from anaphora.cache.fingerprint import _common_bytes
+
 from .account import Salted
 from .outcome import Outcome, Span, spans_of
 from .prompt import Prompt
@@ -25,8 +27,10 @@ _PUSHED_OUT = 16
 
 class Slot(msgspec.Struct, eq=False):
     keys: list[Hashable] = []
+    prompt: Prompt | None = None
+    """The prompt that it computed last,"""
     tokens: int = 0
-    """How long its prompt is."""
+    """and how long that is."""
     used: int = -1
     """The number of the last call that it served."""
 
@@ -34,7 +38,9 @@ class Slot(msgspec.Struct, eq=False):
 class Chosen(msgspec.Struct, frozen=True):
     slot: int
     shared: int
-    """How many leading blocks the slot's last prompt shares."""
+    """How many leading blocks the slot's last prompt shares,"""
+    reused: int
+    """and how many tokens: blocks may part in their middle."""
     aside: Slot | None = None
     """The prompt is taken back from beside the slots."""
 
@@ -44,7 +50,7 @@ class Played(msgspec.Struct, frozen=True):
 
     prompt: Prompt
     salted: Salted
-    shared: int
+    reused: int
     others: int
     """How many other prompts were computed since the one that it goes on from."""
     aside: bool
@@ -69,20 +75,12 @@ class SlotCache:
 
     def predict(self, prompt: Prompt, salted: Salted, at: float) -> tuple[Outcome, Chosen]:  # noqa: ARG002
         total = prompt.total if len(prompt) else 0
-        shared = [_shared(slot.keys, prompt, salted) for slot in self._slots]
-        most = max(shared)
-        if most and prompt.tokens(most - 1) > _SIMILAR * total:
-            chosen = Chosen(shared.index(most), most)
-        else:
-            oldest = min(range(len(self._slots)), key=lambda at: self._slots[at].used)
-            chosen = Chosen(oldest, shared[oldest])
-        reused = prompt.tokens(chosen.shared - 1)
-        was = 0
+        chosen = self._choose(prompt, salted, total)
+        reused, was = chosen.reused, 0
         if 2 * reused < total and self._out:
-            out, count = self._pushed_out(prompt, salted)
-            was = prompt.tokens(count - 1)
+            out, shared, was = _most(self._out, prompt, salted)
             if self._aside and was > reused:
-                chosen, reused = Chosen(chosen.slot, count, out), was
+                chosen, reused = Chosen(chosen.slot, shared, was, self._out[out]), was
         # The last token is computed in any case: its output is what comes next.
         read = min(reused, max(0, total - 1))
         spans = spans_of(
@@ -93,10 +91,19 @@ class SlotCache:
         )
         return Outcome(spans), chosen
 
+    def _choose(self, prompt: Prompt, salted: Salted, total: int) -> Chosen:
+        slot, shared, reused = _most(self._slots, prompt, salted)
+        if reused <= _SIMILAR * total:
+            slot = min(range(len(self._slots)), key=lambda at: self._slots[at].used)
+            oldest = self._slots[slot]
+            shared = _shared(oldest.keys, prompt, salted)
+            reused = _reused(oldest, prompt, salted, shared)
+        return Chosen(slot, shared, reused)
+
     def lose(self, prompt: Prompt, chosen: Chosen) -> tuple[Outcome, Chosen]:
         """The same when the slot was taken by somebody else in between."""
         total = prompt.total if len(prompt) else 0
-        return Outcome(spans_of(Span(0, total, "uncached", "lost"))), Chosen(chosen.slot, 0)
+        return Outcome(spans_of(Span(0, total, "uncached", "lost"))), Chosen(chosen.slot, 0, 0)
 
     def commit(
         self,
@@ -109,23 +116,23 @@ class SlotCache:
         slot = self._slots[chosen.slot]
         source = chosen.aside or slot
         others = sum(other.used > source.used for other in (*self._slots, *self._out))
-        kept = prompt.tokens(chosen.shared - 1)
         self._played = Played(
             prompt,
             salted,
-            chosen.shared,
+            chosen.reused,
             others,
             aside=chosen.aside is not None,
-            goes_on=2 * kept > source.tokens,
+            goes_on=2 * chosen.reused > source.tokens,
         )
         if chosen.aside is not None:
             self._out.remove(chosen.aside)
             self._push_out(slot)
             slot.keys = chosen.aside.keys
-        elif kept < _WORTH_KEEPING * slot.tokens:
+        elif chosen.reused < _WORTH_KEEPING * slot.tokens:
             self._push_out(slot)
             slot.keys = slot.keys[: chosen.shared]
-        slot.used, slot.tokens = self._calls, prompt.total if len(prompt) else 0
+        slot.used, slot.prompt = self._calls, prompt
+        slot.tokens = prompt.total if len(prompt) else 0
         self._calls += 1
         del slot.keys[chosen.shared :]
         slot.keys += [salted(position) for position in range(chosen.shared, len(prompt))]
@@ -142,7 +149,7 @@ class SlotCache:
         played, self._played = self._played, None
         if played is None:
             return
-        prompt, expected = played.prompt, played.prompt.tokens(played.shared - 1)
+        prompt, expected = played.prompt, played.reused
         tokens = share * prompt.total if len(prompt) else 0
         if played.goes_on and 2 * tokens < expected:
             if played.aside:
@@ -151,8 +158,8 @@ class SlotCache:
                 self._has(played.others)
                 self._aside = False
         elif not self._aside and 2 * expected < prompt.total and self._out:
-            _, count = self._pushed_out(prompt, played.salted)
-            self._aside = 2 * tokens > expected + prompt.tokens(count - 1) > 2 * expected
+            _, _, was = _most(self._out, prompt, played.salted)
+            self._aside = 2 * tokens > expected + was > 2 * expected
 
     def _has(self, slots: int) -> None:
         """Only so many: those that were used last."""
@@ -163,14 +170,40 @@ class SlotCache:
 
     def _push_out(self, slot: Slot) -> None:
         if slot.keys:
-            self._out.append(Slot(slot.keys, slot.tokens, slot.used))
+            self._out.append(Slot(slot.keys, slot.prompt, slot.tokens, slot.used))
             del self._out[:-_PUSHED_OUT]
 
-    def _pushed_out(self, prompt: Prompt, salted: Salted) -> tuple[Slot, int]:
-        """What was pushed out and shares most, and how many blocks."""
-        shared = [_shared(slot.keys, prompt, salted) for slot in self._out]
-        most = max(shared)
-        return self._out[shared.index(most)], most
+
+def _most(slots: list[Slot], prompt: Prompt, salted: Salted) -> tuple[int, int, int]:
+    """The one that shares most with a prompt; how many blocks, and how many tokens."""
+    shared = [_shared(slot.keys, prompt, salted) for slot in slots]
+    most = max(range(len(slots)), key=shared.__getitem__)
+    reused = _reused(slots[most], prompt, salted, shared[most])
+    if len(prompt) and 2 * reused < prompt.total:
+        # No talk that goes on, and others may begin alike in the middle of a block.
+        each = [_reused(slot, prompt, salted, n) for slot, n in zip(slots, shared, strict=True)]
+        most = max(range(len(slots)), key=each.__getitem__)
+        reused = each[most]
+    return most, shared[most], reused
+
+
+def _reused(slot: Slot, prompt: Prompt, salted: Salted, shared: int) -> int:
+    """The tokens of so many blocks, and what the next one has in common with the slot's."""
+    before = prompt.tokens(shared - 1)
+    if slot.prompt is None or shared >= min(len(slot.keys), len(prompt)):
+        return before
+    if _salt(slot.keys[shared]) != _salt(salted(shared)):
+        return before
+    mine, theirs = prompt.data(shared), slot.prompt.data(shared)
+    if not mine:
+        return before
+    part = _common_bytes(mine, theirs) / len(mine)
+    return before + int(part * (prompt.tokens(shared) - before))
+
+
+def _salt(key: Hashable) -> Hashable:
+    """What is common to all blocks of one account, under the same parameters."""
+    return key[0] if isinstance(key, tuple) else None
 
 
 def _shared(keys: list[Hashable], prompt: Prompt, salted: Salted) -> int:

@@ -141,7 +141,7 @@ def _causes(
         found.append(by.lookback(earlier, later, rules))
         found.append(by.thinking(earlier.rendered, later.rendered, profile))
     causes = [cause for cause in found if cause is not None]
-    return tuple(causes or [_nothing_found(earlier, later, expected)])
+    return tuple(causes or [_nothing_found(earlier, later, rules, expected)])
 
 
 def _local(earlier: Sent, later: Sent, rules: CacheRules, change: Change | None) -> list[Cause]:
@@ -174,12 +174,15 @@ def _kept(earlier: Sent, expected: Prediction) -> int:
     return tokens_before(rendered, rendered.offset(extent(earlier)), expected.scale)
 
 
-def _nothing_found(earlier: Sent, later: Sent, expected: Prediction) -> Cause:
+def _nothing_found(earlier: Sent, later: Sent, rules: CacheRules, expected: Prediction) -> Cause:
     """Nothing here explains it. The provider's side is named only when nothing else can be."""
     reasons = {span.reason for span in expected.outcome.spans}
     if "not_persisted" in reasons:
         said = "the provider keeps whole units only, and none ended there"
         return Cause(kind="not_persisted", said=said)
+    if rules.automatic_breakpoint.value == "slots" and expected.read < expected.left:
+        said = "another conversation has taken the server's slot since"
+        return Cause(kind="evicted", said=said)
     unknown = []
     if not (earlier.complete and later.complete):
         unknown.append("not every byte that was sent is recorded")

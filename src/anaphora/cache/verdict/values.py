@@ -57,6 +57,7 @@ CauseKind: TypeAlias = Literal[
     "no_marker",
     "thinking_dropped",
     "not_persisted",
+    "evicted",
     "provider_side",
     "unexplained",
 ]
