@@ -80,6 +80,7 @@ class Calling(ABC):
             self._failed(underway, problem)
             raise
         finally:
+            del underway.delivery  # it holds the body, and would hold it until garbage is collected
             self._end()
 
     async def stream(self, asked: Asked, turn: Turn) -> AsyncGenerator[Event, None]:
@@ -98,6 +99,7 @@ class Calling(ABC):
             self._failed(underway, problem)
             raise
         finally:
+            del underway.delivery  # it holds the body, and would hold it until garbage is collected
             self._end()
 
     # ── What differs ─────────────────────────────────────────────────────────────────────────────
