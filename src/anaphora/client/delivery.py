@@ -26,6 +26,7 @@ from blake3 import blake3
 
 from anaphora.errors import (
     AnaphoraError,
+    Parse,
     Throttled,
     Timeout,
     Transport,
@@ -47,6 +48,13 @@ _SILENT = (ReplyStart, UsageUpdate)
 #: How long the end of a body is waited for when the answer in it is complete, so that the
 #: connection can be used again; in seconds.
 _LAST_BYTES = 0.5
+
+
+class _Error(msgspec.Struct, frozen=True):
+    error: msgspec.Raw
+
+
+_error = msgspec.json.Decoder(_Error).decode
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -174,7 +182,10 @@ class Delivery:
                 await answer.close()
             if answer.status >= 300:
                 raise self._refused(stop, answer, data)
-            reply = stop.endpoint.wire.read_reply(data)
+            try:
+                reply = stop.endpoint.wire.read_reply(data)
+            except Parse as problem:
+                raise self._told(stop, answer, data) or problem from None
             passing.settle(reply.usage)
         return self._arrived(at, prepared, reply, blake3(data).hexdigest(), first, answer)
 
@@ -193,6 +204,7 @@ class Delivery:
                     raise self._refused(stop, answer, await self._in_time(answer.read()))
                 reader, digest = stop.endpoint.wire.reader(), blake3()
                 waiting: list[Event] = []
+                head = b""
                 pieces = answer.__aiter__()
                 while True:
                     try:
@@ -203,9 +215,13 @@ class Delivery:
                         raise
                     if data is not None:
                         digest.update(data)
+                        if not self._heard:
+                            head += data
                     for event in reader.close() if data is None else reader.feed(data):
                         if isinstance(event, ReplyFail):
                             error = raised(event)
+                            if not self._heard and isinstance(error, Parse | Transport):
+                                error = self._told(stop, answer, head) or error
                             error.partial = event.partial
                             raise error
                         if isinstance(event, ReplyEnd):
@@ -261,6 +277,14 @@ class Delivery:
     def _refused(self, stop: Stop, answer: Answer, data: bytes) -> Upstream:
         now = datetime.datetime.now(datetime.UTC)
         return stop.endpoint.wire.read_error(answer.status, answer.headers, data, now)
+
+    def _told(self, stop: Stop, answer: Answer, data: bytes) -> Upstream | None:
+        """The error in a body that cannot be read as an answer: some fail with a good status."""
+        try:
+            _error(data)
+        except (msgspec.DecodeError, UnicodeError):
+            return None
+        return self._refused(stop, answer, data)
 
     # ── What happened ────────────────────────────────────────────────────────────────────────────
 
