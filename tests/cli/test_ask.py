@@ -95,6 +95,20 @@ providers:
     base_url: {url}
     key: {{env: CLAUDE_FOR_THIS_TEST}}
     known_models: [gpt-5.6, gpt-5.2]
+  chat:
+    wire: openai_chat
+    base_url: {url}
+    key: {{env: CLAUDE_FOR_THIS_TEST}}
+    model: gpt-5.1
+  gemini:
+    wire: gemini
+    base_url: {url}
+    key: {{env: CLAUDE_FOR_THIS_TEST}}
+    model: gemini-2.5-flash
+  ollama:
+    wire: ollama
+    base_url: {url}
+    model: llama3.2
   keyless:
     dialect: deepseek
     key: {{env: NOBODY_SETS_THIS}}
@@ -349,6 +363,24 @@ def test_a_conversation_is_kept_and_goes_on(ask: Ask, home: Path, emu: Emulator)
     assert newest["read"] == sum(first["written"].values()) > 0
 
 
+@pytest.mark.parametrize("model", ["claude/claude-opus-5-5", "gpt/gpt-5.6", "chat/gpt-5.1", "gemini/gemini-2.5-flash", "ollama/llama3.2"])  # fmt: skip
+def test_what_another_process_left_is_expected_on_every_wire(ask: Ask, model: str) -> None:
+    ask("-m", model, "-s", LONG, "--temperature", "1", "hello")
+    told = ask("-c", "--temperature", "1", "--json", "hello again").json
+    assert told["verdict"]["result"] == "hit", told["verdict"]
+    # Ollama reads its cache as well, and says nothing about it.
+    read = told["usage"]["read"]
+    assert read is None if model.startswith("ollama") else read > 1000
+
+
+def test_parameters_of_the_last_call_are_remembered(ask: Ask) -> None:
+    """What differs from then is a change, and what does not is none."""
+    ask("-m", "claude/claude-opus-5-5", "-s", LONG, "--effort", "high", "hello")
+    asked = ask("-c", "--effort", "low", "hello again")
+    assert "note: the parameter effort changed from high to low" in asked.err
+    assert " · Hit: " in ask("-c", "--effort", "low", "hello again").err
+
+
 def test_what_is_another_beginning_is_told(ask: Ask) -> None:
     ask("-s", LONG, "hello")
     asked = ask("-c", "-s", "Somebody else. " + LONG, "hello")
@@ -557,6 +589,7 @@ def test_one_object_for_machines(ask: Ask, home: Path) -> None:
     assert float(told["dollars"]) > 0
     assert [attempt["status"] for attempt in told["attempts"]] == [200]
     assert told["conversation"] == conversation(home).stem
+    assert told["config"] == "llm.yaml"
 
 
 def test_a_preview_sends_nothing_and_needs_no_key(ask: Ask, home: Path, emu: Emulator) -> None:
@@ -693,7 +726,7 @@ def test_providers_models_and_conversations_are_completed(ask: Ask, home: Path, 
         found = run(_ANAPHORA_COMPLETE="bash_complete", **asked).stdout
         return [row.removeprefix("plain,") for row in found.split()]
 
-    assert complete("-p", "c") == ["claude"]
+    assert complete("-p", "cl") == ["claude"]
     assert complete("-p", "ma") == ["main"]
     assert complete("-m", "gpt/") == ["gpt/gpt-5.6", "gpt/gpt-5.2"]
     assert complete("-p", "gpt", "-m", "gpt-5.6") == ["gpt-5.6"]

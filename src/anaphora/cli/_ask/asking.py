@@ -1,8 +1,7 @@
-"""From what the command line says to a question that is asked and answered."""
+"""From what the command line says to a question, and to whom."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,22 +14,20 @@ import msgspec
 
 from anaphora import canonical
 from anaphora.catalog import Effort
-from anaphora.client.client import Client
 from anaphora.client.session.running import unanswered
 from anaphora.client.structured import Structured, output_of
-from anaphora.errors import AnaphoraError, InvalidJson, InvalidRequest
+from anaphora.errors import InvalidJson, InvalidRequest
 from anaphora.prompt import Params
 from anaphora.prompt.call import Reasoning
 from anaphora.values import Part, Text
 
-from . import choosing, conversations, failing, files, report
+from . import choosing, conversations, files
+from .answering import Answering
 from .choosing import Chosen, Source
 from .conversations import Kept, Settings
-from .talking import Outcome, Talk, Wish
+from .talking import Wish
 from .tools import registry_of
 from .voice import Voice
-
-_INTERRUPTED = 130
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,16 +58,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def ask(options: Options) -> None:
     """Asks, says the answer, and keeps both."""
     _check(options)
-    voice = Voice(quiet=options.quiet or options.as_json, silent=_is_silent(options))
+    # What is made of the whole answer is not said before there is one.
+    silent = options.as_json or options.schema is not None
+    voice = Voice(quiet=options.quiet or options.as_json, silent=silent)
     kept = _kept(options)
     try:
         with _source(options) as source:
             wish, chosen = _wish(options, source, kept)
-            _tell(source, chosen, kept, voice)
+            answering = Answering(source, chosen, wish, kept, voice, as_json=options.as_json)
             if options.preview:
-                _preview(Client(chosen.providers, chosen.routes), chosen, wish, kept, options)
-                return
-            _held(options, chosen, wish, kept, voice)
+                answering.preview()
+            else:
+                answering.hold()
     finally:
         if kept is not None:
             kept.close()
@@ -89,11 +88,6 @@ def _check(options: Options) -> None:
         raise click.BadParameter(f"{options.effort!r} is none of {known}", param_hint="--effort")
     if (*options.files, *options.question).count("-") > 1:
         raise click.UsageError("standard input can be read once")
-
-
-def _is_silent(options: Options) -> bool:
-    """What is printed is made of the whole answer."""
-    return options.as_json or options.schema is not None
 
 
 def _kept(options: Options) -> Kept | None:
@@ -214,73 +208,3 @@ def _output(file: Path) -> Structured[Any]:
     if not isinstance(schema, dict):
         raise InvalidRequest("a JSON schema is an object", path=str(file))
     return output_of(schema)
-
-
-# ── What is answered ─────────────────────────────────────────────────────────────────────────────
-
-
-def _tell(source: Source, chosen: Chosen, kept: Kept | None, voice: Voice) -> None:
-    if kept is not None and kept.torn:
-        voice.aside(f"note: the last line of {kept.path} was not whole, and is left out")
-    if source.emulated:
-        voice.aside(f"emulated: nobody is asked; the words of {chosen.model} are made up")
-    elif source.made_up:
-        key = chosen.providers[chosen.name].provider.key
-        voice.aside(f"no llm.yaml: asking {chosen.name}/{chosen.model} with the key from {key}")
-    for one in chosen.providers.values():
-        for notice in one.notices:
-            voice.aside(f"note: {notice}")
-
-
-def _preview(
-    client: Client, chosen: Chosen, wish: Wish, kept: Kept | None, options: Options
-) -> None:
-    preview = Talk(client, chosen, wish, kept, Voice(quiet=True)).preview()
-    if options.as_json:
-        click.echo(report.as_json(preview))
-    else:
-        click.echo("\n".join(report.preview_lines(preview)))
-
-
-def _held(options: Options, chosen: Chosen, wish: Wish, kept: Kept | None, voice: Voice) -> None:
-    try:
-        outcome = asyncio.run(_talk(chosen, wish, kept, voice))
-    except KeyboardInterrupt:
-        voice.end_line()
-        if options.as_json:
-            click.echo(report.as_json({"answer": voice.said, "interrupted": True}))
-        elif voice.said and _is_silent(options):
-            click.echo(voice.said)
-        voice.warn("anaphora: interrupted; the answer is not whole, and is not kept")
-        raise click.exceptions.Exit(_INTERRUPTED) from None
-    except AnaphoraError as problem:
-        voice.end_line()
-        voice.warn(f"anaphora: {failing.told(problem, chosen)}")
-        code = failing.code(problem, schema=options.schema is not None)
-        raise click.exceptions.Exit(code) from None
-    _say(outcome, kept, options, voice)
-    unkept = kept is not None and not outcome.kept
-    if unkept or outcome.stopped == "turns":
-        raise click.exceptions.Exit(failing.FOUND)
-
-
-async def _talk(chosen: Chosen, wish: Wish, kept: Kept | None, voice: Voice) -> Outcome:
-    def waiting(seconds: float) -> None:
-        voice.aside(f"waiting {seconds:.1f} s: the provider's limits")
-
-    async with Client(chosen.providers, chosen.routes, on_wait=waiting) as client:
-        return await Talk(client, chosen, wish, kept, voice).hold()
-
-
-def _say(outcome: Outcome, kept: Kept | None, options: Options, voice: Voice) -> None:
-    schema = options.schema is not None
-    if options.as_json:
-        click.echo(report.as_json(report.told(outcome, kept, schema=schema)))
-        return
-    if schema:
-        click.echo(report.as_json(outcome.last.parsed))
-    for notice in report.notices(outcome):
-        voice.aside(notice)
-    if (early := report.ended(outcome, kept)) is not None:
-        voice.warn(f"anaphora: {early}")
-    voice.aside(report.line(outcome, kept))

@@ -23,6 +23,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration, and where it is from."""
 
     config: Config
+    place: str
+    """A file, `environment` or `emulator`."""
     environ: Mapping[str, str]
     made_up: bool = False
     """Nobody wrote it: models are the catalog's, and it is told who is asked."""
@@ -51,7 +53,7 @@ def find(named: Path | None) -> Source:
     """The configuration: a file's, or what the environment has keys for."""
     file = places.config_file(named)
     if file is not None:
-        return Source(config=read(file), environ=os.environ)
+        return Source(config=read(file), place=str(file), environ=os.environ)
     config = usual.from_environment(os.environ)
     if not config.providers:
         names = [name for names in usual.variables().values() for name in names]
@@ -60,12 +62,14 @@ def find(named: Path | None) -> Source:
             f" the environment ({', '.join(names[:3])}, …). Set one, write an llm.yaml, or try it"
             " without either: anaphora ask --emulate"
         )
-    return Source(config=config, environ=os.environ, made_up=True)
+    return Source(config=config, place="environment", environ=os.environ, made_up=True)
 
 
 def emulated(url: str) -> Source:
     config = usual.for_emulator(url)
-    return Source(config=config, environ=usual.EMULATED, made_up=True, emulated=True)
+    return Source(
+        config=config, place="emulator", environ=usual.EMULATED, made_up=True, emulated=True
+    )
 
 
 def choose(source: Source, provider: str | None, model: str | None, *, keys: bool = True) -> Chosen:

@@ -25,6 +25,9 @@ from anaphora.errors import (
 from .choosing import Chosen
 from .voice import one_line
 
+#: A provider may say a lot; what to do comes behind it.
+_LONGEST = 500
+
 FOUND, USAGE, MISMATCH, UNMET = 1, 2, 4, 7
 
 _ADVICE: tuple[tuple[type[AnaphoraError], str], ...] = (
@@ -44,7 +47,7 @@ _ADVICE: tuple[tuple[type[AnaphoraError], str], ...] = (
 
 def told(problem: AnaphoraError, chosen: Chosen) -> str:
     """One line: who, what, how often, and what to do. No key is in it, whoever repeated one."""
-    said = str(problem)
+    said = one_line(str(problem), _LONGEST)
     if isinstance(problem, Upstream | Transport | Timeout):
         asked = problem.attempts[-1].provider if problem.attempts else chosen.name
         status = getattr(problem, "status", None)
@@ -56,7 +59,7 @@ def told(problem: AnaphoraError, chosen: Chosen) -> str:
         keys = ", ".join(str(one.provider.key or "none") for one in chosen.providers.values())
         hosts = ", ".join(one.base_url for one in chosen.providers.values())
         said = f"{said.rstrip('.')}; {advice.format(keys=keys, hosts=hosts)}"
-    return hidden(one_line(said), chosen)
+    return hidden(said, chosen)
 
 
 def hidden(text: str, chosen: Chosen) -> str:

@@ -38,6 +38,8 @@ from .choosing import Chosen
 from .conversations import Call, Kept, Line, Settings
 from .voice import Voice, one_line
 
+#: How much of a tool's arguments and result is shown.
+_SHOWN = 200
 _SPOKEN = ("text", "refusal")
 _FILLED = ("max_tokens", "temperature")
 _PARAMS = tuple(name for name in Params.__struct_fields__ if name != "stream")
@@ -149,7 +151,7 @@ class Talk:
     def _save(self, message: Message) -> None:
         for part in message.parts:
             if isinstance(part, ToolCall):
-                self._voice.aside(f"→ {part.name}({one_line(part.arguments)})")
+                self._voice.aside(f"→ {part.name}({one_line(part.arguments, _SHOWN)})")
             elif isinstance(part, ToolResult):
                 self._voice.aside(f"← {'failed: ' if part.error else ''}{_result(part)}")
         if self._kept is not None:
@@ -165,7 +167,7 @@ class Talk:
             self._kept.keep(line)
         except Io as problem:
             self._lost = problem
-            self._voice.warn(f"anaphora: not kept: {problem}")
+            self._voice.warn(f"not kept: {problem}")
 
     def _called(self, answered: Answered) -> Call:
         record, reply, output = answered.record, answered.reply, self._wish.output
@@ -249,8 +251,8 @@ def _words(message: Message) -> str:
 
 def _result(result: ToolResult) -> str:
     if isinstance(result.content, str):
-        return one_line(result.content)
-    return one_line(" ".join(_shown(part) for part in result.content))
+        return one_line(result.content, _SHOWN)
+    return one_line(" ".join(_shown(part) for part in result.content), _SHOWN)
 
 
 def _shown(part: Any) -> str:

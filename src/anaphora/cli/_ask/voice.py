@@ -9,7 +9,8 @@ from typing import TextIO
 
 #: What moves a cursor or changes a terminal; a model's words shall do neither.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_LONGEST = 400
+#: Beside an answer nobody wants to read more than that.
+_LONGEST = 1000
 
 
 class Voice:
@@ -48,16 +49,19 @@ class Voice:
             sys.stdout.flush()
 
     def aside(self, text: str) -> None:
+        """Something beside the answer, dimly."""
         if not self._quiet:
-            self.warn(text)
+            line = one_line(text)
+            self._tell(f"\x1b[2m{line}\x1b[0m" if _coloured(sys.stderr) else line)
 
     def warn(self, text: str) -> None:
-        """What is said even when quiet."""
+        """What went wrong: said even when quiet."""
+        self._tell(f"anaphora: {one_line(text)}")
+
+    def _tell(self, line: str) -> None:
         self.end_line()
-        line = one_line(text)
-        err = sys.stderr
-        err.write(f"\x1b[2m{line}\x1b[0m\n" if _coloured(err) else f"{line}\n")
-        err.flush()
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def one_line(text: str, longest: int = _LONGEST) -> str:
