@@ -1,6 +1,6 @@
 """What a call costs its client: ours, a POST by hand, the official SDKs, pydantic-ai, LiteLLM.
 
-    python bench/client.py [--rounds 7] [--calls 60]
+    python bench/client.py [--rounds 5] [--calls 60]
 
 A call has 42 messages, tools and a system prompt, about 40 KB, and is answered by a static server
 in another process. Every client is a process of its own, and warm; they take turns, so that
@@ -40,7 +40,7 @@ OTHERS = [
     ("pydantic-ai", "openai_chat", 20),
 ]
 GROWTH_TURNS, GROWTH_SESSIONS = 1000, 3
-IMPORTS = 25
+IMPORTS = 19
 
 
 def strangers() -> str | None:
@@ -105,7 +105,7 @@ def growth() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7, help="repetitions; medians are reported")
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions; medians are reported")
     parser.add_argument("--calls", type=int, default=60, help="of a round; the slow make fewer")
     chosen = parser.parse_args()
     foreign = strangers()
