@@ -188,3 +188,16 @@ def test_without_llama_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = CliRunner().invoke(anaphora, ["demo", "--providers", "ollama"], catch_exceptions=False)
     assert shown.exit_code == 0
     assert "Left out: xllamacpp is not installed." in shown.stdout
+
+
+@pytest.mark.breaks_prefix(reason=BREAKS)
+def test_a_server_that_does_not_start_ends_no_tour(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail() -> Measured:
+        raise RuntimeError("llama.cpp did not start; its log:\nmany lines")
+
+    monkeypatch.setattr(play, "why_not", lambda: None)
+    monkeypatch.setattr(play, "cold_and_warm", fail)
+    shown = CliRunner().invoke(anaphora, ["demo", "--providers", "ollama"], catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert "failed: llama.cpp did not start; its log:" in shown.stdout
+    assert "Try next" in shown.stdout

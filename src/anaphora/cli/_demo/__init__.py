@@ -1,1 +1,1 @@
-"""What `anaphora demo` plays: a story, its turns, and how they are shown."""
+"""What `anaphora demo` plays: a story, the agents in it, and how their bills are shown."""

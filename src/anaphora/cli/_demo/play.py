@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from anaphora import emulator
 from anaphora.emulator.core.options import Options
+from anaphora.errors import AnaphoraError
 
 from . import story
 from .engine import Measured, cold_and_warm, why_not
@@ -48,4 +49,8 @@ def _serve(audience: Audience) -> tuple[Measured | None, str]:
     if (missing := why_not()) is not None:
         return None, f"Left out: {missing}. In the repository, `make setup` installs it."
     audience.serving()
-    return asyncio.run(cold_and_warm()), ""
+    try:
+        return asyncio.run(cold_and_warm()), ""
+    except (AnaphoraError, OSError, RuntimeError) as problem:
+        # A machine that cannot run it has still seen the rest.
+        return None, f"It was tried, and failed: {str(problem).partition(chr(10))[0]}"

@@ -17,6 +17,8 @@ from .report import Break, Lane, Report
 
 #: From here on there is room for a bar and the wire's name.
 _WIDE = 104
+#: And here for what a command does, beside it.
+_VERY_WIDE = 136
 _PROSE = 88
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _GOOD, _BAD = "green", "red"
@@ -148,10 +150,15 @@ def _legend(lanes: Sequence[Lane], width: int) -> Table:
     met = sum(abs((turn.predicted or 0) - (turn.read or 0)) <= 1 for turn in turns)
     rows: list[tuple[str, str | Text]] = [
         ("in all", f"${usual:.2f} as usual, ${ours:.2f} with Anaphora"),
+        (
+            "as usual",
+            "laid out as above; where a provider takes cache markers, one, at the end of the system"
+            " prompt: it writes what is never read, and that costs extra",
+        ),
         ("cached", "of all input, the share that was read from the cache"),
         (
             "predicted",
-            f"{met:,} of {len(turns):,} calls read what was said before they were sent, within"
+            f"{met:,} of {len(turns):,} calls read what had been predicted before sending, within"
             " one token",
         ),
     ]
@@ -220,7 +227,7 @@ def served(found: Measured, width: int) -> Group:
 
     def bar(seconds: float, style: str) -> Text:
         cells = max(1, round(seconds / slowest * room))
-        return Text.assemble(("█" * cells, style), f" {seconds:.2f} s")
+        return Text.assemble(("▇" * cells, style), f" {seconds:.2f} s")
 
     grid = _fields(
         ("cold", bar(found.cold, _BAD)),
@@ -249,7 +256,7 @@ def closing(report: Report, width: int) -> Group:
         (f"anaphora lint {_LINTED}", "what is going to break one"),
         ("anaphora demo --json", "this tour as data"),
     ]
-    beside = width >= _WIDE
+    beside = width >= _VERY_WIDE
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     for command, what in rows:
