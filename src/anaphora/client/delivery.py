@@ -281,10 +281,10 @@ class Delivery:
     def _told(self, stop: Stop, answer: Answer, data: bytes) -> Upstream | None:
         """The error in a body that cannot be read as an answer: some fail with a good status."""
         try:
-            _error(data)
+            told = bytes(_error(data).error)
         except (msgspec.DecodeError, UnicodeError):
             return None
-        return self._refused(stop, answer, data)
+        return None if told == b"null" else self._refused(stop, answer, data)
 
     # ── What happened ────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,726 @@
+"""Each fault of the emulator, each wire, in one piece and as a stream: what the caller gets, how often
+it was sent, and that the conversation goes on afterwards as if nothing had been.
+
+`heard` faults break a stream after its first words: those are never sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from support.raw_server import RawServer, raw_server, reset
+from support.talking import MODELS, WIRES, Talk, talking
+
+from anaphora import errors
+from anaphora import wire as wires
+from anaphora.client.session import Session
+from anaphora.emulator.core.faults import KINDS
+from anaphora.emulator.core.saying import events
+from anaphora.emulator.server.run import Emulator
+from anaphora.values import (
+    Event,
+    Message,
+    PartDelta,
+    Reply,
+    ReplyEnd,
+    ReplyStart,
+    Usage,
+    UsageUpdate,
+)
+
+#: Two attempts with small waits.
+BRISK: dict[str, Any] = {
+    "retry": {"max_attempts": 2, "first_wait": 0.001},
+    "timeouts": {"first_byte": 10.0, "idle": 10.0, "total": 20.0},
+    "breaker": {"failures": 100},
+}
+#: No patience with what hangs.
+HASTY: dict[str, Any] = BRISK | {"timeouts": {"first_byte": 0.1, "total": 20.0}}
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a caller sees of a fault, and in how many attempts."""
+
+    error: type[errors.AnaphoraError] | None = None
+    attempts: int = 1
+    status: int | None = 200
+    phase: str | None = None
+
+
+FINE = Seen()
+LIMITED = Seen(errors.RateLimited, 2, 429)
+LATE = Seen(errors.Transport, 2, None, "first_byte")
+TORN = Seen(errors.Transport, 2, 200, "body")
+TORN_HEARD = Seen(errors.Transport, 1, 200, "body")
+FAILED = Seen(errors.Overloaded, 2, 500)
+UNREADABLE = Seen(errors.Parse, 1, 200)
+
+#: A wait that is longer than the call may take is not begun.
+TOO_LONG = "rate-limit-date; seconds=100"
+
+#: Fault -> an answer in one piece, a stream. The same on every wire, but for `ELSEWHERE`.
+FAULTS: dict[str, tuple[Seen, Seen]] = {
+    "rate-limit; seconds=0.01": (LIMITED, LIMITED),
+    "rate-limit-seconds; seconds=0.01": (LIMITED, LIMITED),
+    "rate-limit-ms; seconds=0.01": (LIMITED, LIMITED),
+    TOO_LONG: (Seen(errors.RateLimited, 1, 429),) * 2,
+    "rate-limit-bare": (LIMITED, LIMITED),
+    "spend-cap": (Seen(errors.QuotaExhausted, 1, 429),) * 2,
+    "500": (FAILED, FAILED),
+    "503": (Seen(errors.Overloaded, 2, 503),) * 2,
+    "529": (Seen(errors.Overloaded, 2, 529),) * 2,
+    "ok-error": (Seen(errors.Overloaded, 2, 200),) * 2,
+    "timeout": (LATE, LATE),
+    "slow-first-byte; seconds=3": (LATE, LATE),
+    "slow-first-byte; seconds=0.01": (FINE, FINE),
+    "slow-drip; seconds=0.001": (FINE, FINE),
+    "reset": (TORN, TORN),
+    "reset; after=4": (TORN, TORN_HEARD),
+    "cut": (TORN, TORN_HEARD),
+    "cut; after=0": (TORN, TORN),
+    "stream-error": (FAILED, Seen(errors.Overloaded, 1, 200)),
+    "stream-error; after=0": (FAILED, Seen(errors.Overloaded, 2, 200)),
+    "broken-json": (UNREADABLE, UNREADABLE),
+    "broken-utf8": (UNREADABLE, UNREADABLE),
+    "wrong-content-type": (FINE, FINE),
+    "duplicate-events": (FINE, FINE),
+    "unknown-events": (FINE, FINE),
+}
+ELSEWHERE = {("spend-cap", "ollama"): Seen(errors.QuotaExhausted, 1, 402)}
+#: Streams in which the caller has heard something before they break.
+HEARD = {"reset; after=4", "cut", "stream-error", "broken-json", "broken-utf8"}
+#: Text that comes twice is text, unless the wire numbers its events or tells all of it at the end.
+TWICE = {"anthropic", "openai_chat", "gemini", "ollama"}
+
+
+def test_no_fault_is_left_out() -> None:
+    assert {fault.partition(";")[0] for fault in FAULTS} == set(KINDS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_left_to_the_collector() -> Iterator[None]:
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what is found unclosed here fails the module
+        gc.collect()
+
+
+async def ask(chat: Session, said: str, *, stream: bool, **options: Any) -> list[Event]:
+    """One turn, and its events."""
+    if not stream:
+        await chat.send(said, **options)
+        return []
+    async with chat.send(said, **options) as heard:
+        return [event async for event in heard]
+
+
+async def failing(
+    chat: Session, said: str, *, stream: bool, **options: Any
+) -> tuple[errors.AnaphoraError | None, list[Event]]:
+    heard: list[Event] = []
+    try:
+        if stream:
+            async for event in chat.send(said, **options):
+                heard.append(event)  # noqa: PERF401 - what was heard before a failure counts
+        else:
+            await chat.send(said, **options)
+    except errors.AnaphoraError as problem:
+        return problem, heard
+    return None, heard
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault(emu: Emulator, fault: str, wire: str) -> None:
+    late = FAULTS[fault][0] is LATE
+
+    async def main(stream: bool) -> None:
+        async with talking(emu, [wire], **BRISK) as talk:
+            plain = await talk.client.session(wire).send("Hello there")
+            emu.reset()
+        async with talking(emu, [wire], **(HASTY if late else BRISK)) as talk:
+            chat = talk.client.session(wire)
+            talk.line.faults = [fault]
+            problem, heard = await failing(chat, "Hello there", stream=stream)
+            seen = ELSEWHERE.get((fault, wire), FAULTS[fault][stream])
+            check(emu, talk, chat, seen, problem)
+            if problem is None:
+                assert chat.last is not None
+                twice = fault == "duplicate-events" and stream and wire in TWICE
+                assert (chat.last.text == plain.text) is not twice
+            elif stream:
+                assert bool(heard) is (fault in HEARD)
+                check_partial(problem, heard)
+            if fault == TOO_LONG:
+                with pytest.raises(errors.Throttled):  # nobody is asked before that time
+                    await ask(chat, "And now?", stream=stream)
+                assert len(emu.requests()) == 1
+            elif not late:  # on a busy machine the next answer could be late as well
+                await goes_on(talk, chat, stream)
+
+    asyncio.run(main(stream=False))
+    emu.reset()
+    asyncio.run(main(stream=True))
+
+
+def check(
+    emu: Emulator,
+    talk: Talk,
+    chat: Session,
+    seen: Seen,
+    problem: errors.AnaphoraError | None,
+) -> None:
+    """The error, the attempts, the one record, and how often the provider was asked."""
+    (record,) = talk.records
+    assert type(problem) is (seen.error or type(None))
+    assert record.error == (seen.error and seen.error.__name__)
+    tries = record.attempts
+    assert len(tries) == len(emu.requests()) == seen.attempts
+    assert {attempt.status for attempt in tries} == {seen.status}
+    assert {attempt.error for attempt in tries} == {record.error}
+    assert all(attempt.wait is not None for attempt in tries[:-1])
+    assert tries[-1].wait is None
+    if problem is None:
+        assert len(chat.messages) == 2
+        return
+    assert problem.attempts == tries
+    assert getattr(problem, "phase", None) == seen.phase
+    assert chat.messages == ()
+    assert chat.last is None
+
+
+def check_partial(problem: errors.AnaphoraError, heard: list[Event]) -> None:
+    """What was heard is what the error has; and nobody heard the beginning twice."""
+    assert sum(isinstance(event, ReplyStart) for event in heard) == bool(heard)
+    assert not any(isinstance(event, ReplyEnd) for event in heard)
+    if heard:
+        said = "".join(event.delta for event in heard if isinstance(event, PartDelta))
+        assert problem.partial.text == said
+
+
+async def goes_on(talk: Talk, chat: Session, stream: bool) -> None:
+    """After a failure the conversation is as it was, and the next turn is answered at once."""
+    before, sent = len(chat.messages), len(talk.line.sent)
+    talk.line.faults = []
+    problem, _ = await failing(chat, "And now?", stream=stream)
+    assert problem is None
+    assert len(chat.messages) == before + 2
+    assert len(talk.line.sent) == sent + 1
+    assert talk.line.in_use == 0
+
+
+# ── Sending again ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("fault", ["rate-limit-ms; seconds=0.02", "503", "reset", "cut; after=0"])
+def test_the_second_attempt_is_answered(emu: Emulator, fault: str, wire: str, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [wire], **BRISK) as talk:
+            chat = talk.client.session(wire)
+            talk.line.faults = [fault, None]
+            heard = await ask(chat, "Hello", stream=stream)
+            assert chat.last is not None
+            first, second = chat.last.attempts
+            assert first.error is not None
+            assert second.error is None
+            assert first.wait is not None
+            assert second.at >= first.at + first.seconds + first.wait - 0.002
+            assert len(emu.requests()) == 2
+            assert talk.line.bodies[0] == talk.line.bodies[1]
+            if stream:
+                assert sum(isinstance(event, ReplyStart) for event in heard) == 1
+                assert isinstance(heard[-1], ReplyEnd)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "fault, wait",
+    [("rate-limit", 0.05), ("rate-limit-seconds", 0.05), ("rate-limit-ms", 0.05)],
+)
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_wait_is_what_the_provider_asks_for(
+    emu: Emulator, wire: str, fault: str, wait: float
+) -> None:
+    async def main() -> None:
+        async with talking(emu, [wire], **BRISK) as talk:
+            talk.line.faults = [f"{fault}; seconds={wait}", None]
+            answered = await talk.client.complete("Hello", wire)
+            first, second = answered.attempts
+            assert first.wait == pytest.approx(wait)
+            assert second.at - first.at >= wait
+
+    asyncio.run(main())
+
+
+def test_a_date_is_waited_for(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["openai_chat"], **BRISK) as talk:
+            talk.line.faults = ["rate-limit-date; seconds=0.1", None]
+            answered = await talk.client.complete("Hello", "openai_chat")
+            first, second = answered.attempts
+            # Dates have whole seconds, and the emulator rounds them up.
+            assert first.wait is not None
+            assert 0 < first.wait <= 1.2
+            assert second.at >= first.at + first.wait
+
+    asyncio.run(main())
+
+
+def test_max_attempts_are_meant_literally(emu: Emulator) -> None:
+    async def main() -> None:
+        for most in (1, 2, 4):
+            emu.reset()
+            retry = {"max_attempts": most, "first_wait": 0.001}
+            async with talking(emu, ["anthropic"], **(BRISK | {"retry": retry})) as talk:
+                talk.line.faults = ["503"]
+                with pytest.raises(errors.Overloaded) as caught:
+                    await talk.client.complete("Hello", "anthropic")
+                assert len(caught.value.attempts) == len(emu.requests()) == most
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_silent_events_of_a_try_that_failed_are_never_heard(emu: Emulator, wire: str) -> None:
+    """A stream that broke before it said anything has begun with its id and its counts."""
+
+    async def main() -> None:
+        async with talking(emu, [wire], **BRISK) as talk:
+            chat = talk.client.session(wire)
+            talk.line.faults = ["cut; after=1", None]
+            problem, heard = await failing(chat, "Hello", stream=True)
+            starts = [event for event in heard if isinstance(event, ReplyStart)]
+            assert len(starts) == 1
+            if problem is None:  # Gemini and Ollama say something with their first event
+                assert chat.last is not None
+                assert len(chat.last.attempts) == 2
+                assert starts[0].id == chat.last.reply.id
+
+    asyncio.run(main())
+
+
+# ── Budgets ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_a_budget_that_ends_before_the_answer_begins(emu: Emulator, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"], **BRISK) as talk:
+            chat = talk.client.session("anthropic")
+            talk.line.faults = ["timeout"]
+            problem, _ = await failing(chat, "Hello", stream=stream, timeout=0.1)
+            assert isinstance(problem, errors.Timeout)
+            assert problem.timeout_ms == 100
+            assert [attempt.error for attempt in problem.attempts] == ["Timeout"]
+            assert problem.attempts[0].seconds >= 0.09
+            await goes_on(talk, chat, stream)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_budget_that_ends_in_the_middle_of_a_stream(emu: Emulator, wire: str) -> None:
+    async def main() -> None:
+        async with talking(emu, [wire], **BRISK) as talk:
+            chat = talk.client.session(wire)
+            await chat.send("Warm")
+            before = chat.messages
+            talk.line.faults = ["slow-drip; seconds=0.03"]
+            problem, heard = await failing(chat, "Hello", stream=True, timeout=0.25)
+            assert isinstance(problem, errors.Timeout)
+            assert len(problem.attempts) == 1
+            check_partial(problem, heard)
+            assert chat.messages == before
+            await goes_on(talk, chat, stream=True)
+
+    asyncio.run(main())
+
+
+def test_what_the_caller_does_between_two_events_is_not_interrupted(emu: Emulator) -> None:
+    """Only waiting for the provider is on the budget: this one is over when the answer is there."""
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"], **BRISK) as talk:
+            chat = talk.client.session("anthropic")
+            count = 0
+            async for _ in chat.send("Hello", timeout=0.3):
+                if not count:
+                    await asyncio.sleep(0.4)
+                count += 1
+            assert chat.last is not None
+            assert count > 3
+
+    asyncio.run(main())
+
+
+def test_all_attempts_share_one_budget(emu: Emulator) -> None:
+    async def main() -> None:
+        settings: dict[str, Any] = HASTY | {"retry": {"max_attempts": 50, "first_wait": 0.001}}
+        async with talking(emu, ["anthropic"], **settings) as talk:
+            talk.line.faults = ["timeout"]  # a tenth of a second each
+            with pytest.raises((errors.Timeout, errors.Transport)) as caught:
+                await talk.client.complete("Hello", "anthropic", timeout=0.35)
+            assert 3 <= len(caught.value.attempts) <= 4
+            assert len(talk.line.sent) == len(caught.value.attempts)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_a_budget_that_ends_in_the_queue(emu: Emulator, stream: bool) -> None:
+    """Our own limits are told apart from a provider that takes too long, and nothing is sent."""
+
+    async def main() -> None:
+        waits: list[float] = []
+        limited: dict[str, Any] = BRISK | {"limits": {"concurrency": 1}}
+        async with talking(emu, ["anthropic"], on_wait=waits.append, **limited) as talk:
+            talk.line.faults = ["slow-first-byte; seconds=0.4", None]
+            first = asyncio.create_task(talk.client.complete("First", "anthropic"))
+            await asyncio.sleep(0.05)
+            chat = talk.client.session("anthropic")
+            problem, _ = await failing(chat, "Second", stream=stream, timeout=0.1)
+            assert isinstance(problem, errors.Throttled)
+            assert [attempt.error for attempt in problem.attempts] == ["Throttled"]
+            assert waits == [0.0]
+            await first
+            assert len(talk.line.sent) == 1
+            await goes_on(talk, chat, stream)
+
+    asyncio.run(main())
+
+
+# ── Nobody waits any more ────────────────────────────────────────────────────────────────────────
+
+
+async def cancelled(chat: Session, *, stream: bool, after: float) -> None:
+    task = asyncio.create_task(ask(chat, "Hello", stream=stream))
+    await asyncio.sleep(after)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "fault, tried",
+    [
+        ("timeout", ["CancelledError"]),  # before the headers
+        ("slow-drip; seconds=0.05", ["CancelledError"]),  # in the middle of the answer
+        ("rate-limit-ms; seconds=5", ["RateLimited"]),  # while waiting to send again
+    ],
+)
+def test_a_call_that_is_cancelled(
+    emu: Emulator, fault: str, tried: list[str], wire: str, stream: bool
+) -> None:
+    async def main() -> None:
+        async with talking(emu, [wire], **BRISK) as talk:
+            chat = talk.client.session(wire)
+            talk.line.faults = [fault]
+            await cancelled(chat, stream=stream, after=0.12)
+            (record,) = talk.records
+            assert record.error == "CancelledError"
+            assert [attempt.error for attempt in record.attempts] == tried
+            assert talk.line.in_use == 0
+            assert chat.messages == ()
+            if "rate" in fault:
+                return  # the gate keeps the next call waiting just as long
+            await goes_on(talk, chat, stream)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_a_call_that_is_cancelled_in_the_queue(emu: Emulator, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"], **BRISK, limits={"concurrency": 1}) as talk:
+            talk.line.faults = ["slow-first-byte; seconds=0.2", None]
+            first = asyncio.create_task(talk.client.complete("First", "anthropic"))
+            await asyncio.sleep(0.05)
+            chat = talk.client.session("anthropic")
+            await cancelled(chat, stream=stream, after=0.05)
+            assert len(talk.line.sent) == 1
+            await first
+            await goes_on(talk, chat, stream)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_stream_that_is_left(emu: Emulator, wire: str) -> None:
+    """`break` needs no ceremony: the next turn may follow at once."""
+
+    async def main() -> None:
+        async with talking(emu, [wire], **BRISK) as talk:
+            chat = talk.client.session(wire)
+            talk.line.faults = ["slow-drip; seconds=0.01"]
+            async for event in chat.send("Hello"):
+                if isinstance(event, PartDelta):
+                    break
+            await goes_on(talk, chat, stream=False)
+            left, answered = talk.records
+            assert left.error == "GeneratorExit"
+            assert answered.error is None
+            assert len(chat.messages) == 2
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_left_with_its_last_event_was_answered(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"], **BRISK) as talk:
+            chat = talk.client.session("anthropic")
+            async for event in chat.send("Hello"):
+                if isinstance(event, ReplyEnd):
+                    break
+            assert len(chat.messages) == 2
+            await goes_on(talk, chat, stream=True)
+            assert [record.error for record in talk.records] == [None, None]
+
+    asyncio.run(main())
+
+
+def test_two_turns_at_once_are_refused(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"], **BRISK) as talk:
+            chat = talk.client.session("anthropic")
+            talk.line.faults = ["slow-first-byte; seconds=0.1", None]
+            first = asyncio.create_task(ask(chat, "Hello", stream=False))
+            await asyncio.sleep(0.02)
+            with pytest.raises(errors.InvalidRequest, match="fork"):
+                await chat.send("Me too")
+            await first
+            assert len(chat.messages) == 2
+            await chat.send("Now")
+
+    asyncio.run(main())
+
+
+# ── A provider that fails, and another ───────────────────────────────────────────────────────────
+
+
+def test_the_breaker_opens_and_lets_a_probe_through(emu: Emulator) -> None:
+    async def main() -> None:
+        settings: dict[str, Any] = {
+            "retry": {"max_attempts": 1},
+            "breaker": {"failures": 2, "open_for": 0.2, "within": 10.0},
+        }
+        async with talking(emu, ["anthropic"], **settings) as talk:
+            chat = talk.client.session("anthropic")
+            talk.line.faults = ["503"]
+            for _ in range(2):
+                problem, _ = await failing(chat, "Hello", stream=False)
+                assert isinstance(problem, errors.Overloaded)
+            for stream in (False, True):
+                problem, _ = await failing(chat, "Hello", stream=stream)
+                assert isinstance(problem, errors.Unavailable)
+                assert 0 < problem.wait <= 0.2
+                assert [attempt.error for attempt in problem.attempts] == ["Unavailable"]
+            assert len(talk.line.sent) == 2
+            await asyncio.sleep(0.22)
+            problem, _ = await failing(chat, "Hello", stream=False)  # the probe, and it fails
+            assert isinstance(problem, errors.Overloaded)
+            problem, _ = await failing(chat, "Hello", stream=False)
+            assert isinstance(problem, errors.Unavailable)
+            await asyncio.sleep(0.22)
+            talk.line.faults = ["slow-first-byte; seconds=0.1", None]
+            probe = asyncio.create_task(ask(chat, "Hello", stream=False))
+            await asyncio.sleep(0.02)
+            others = [talk.client.session("anthropic") for _ in range(2)]
+            for other in others:  # each is turned away, and takes nobody's place
+                problem, _ = await failing(other, "Hello", stream=False)
+                assert isinstance(problem, errors.Unavailable)
+            await probe
+            await others[0].send("Hello")
+            assert len(talk.line.sent) == 5
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_a_probe_that_is_cancelled_gives_its_place_back(emu: Emulator, stream: bool) -> None:
+    async def main() -> None:
+        settings: dict[str, Any] = BRISK | {
+            "retry": {"max_attempts": 1},
+            "breaker": {"failures": 1, "open_for": 0.1},
+        }
+        async with talking(emu, ["anthropic"], **settings) as talk:
+            chat = talk.client.session("anthropic")
+            talk.line.faults = ["503", "timeout", None]
+            await failing(chat, "Hello", stream=False)
+            await asyncio.sleep(0.12)
+            await cancelled(chat, stream=stream, after=0.02)
+            await goes_on(talk, chat, stream)
+
+    asyncio.run(main())
+
+
+def test_a_mistake_of_the_apps_is_no_failure_of_the_providers(emu: Emulator) -> None:
+    """What an app's own function raises goes to the app, and the probe's place is free again."""
+
+    async def main() -> None:
+        settings: dict[str, Any] = {
+            "retry": {"max_attempts": 1},
+            "breaker": {"failures": 1, "open_for": 0.1},
+        }
+        async with talking(emu, ["anthropic"], **settings) as talk:
+            chat = talk.client.session("anthropic")
+            talk.line.faults = ["503", None]
+            await failing(chat, "Hello", stream=False)
+            await asyncio.sleep(0.12)
+
+            def broken() -> str:
+                raise LookupError("no state")
+
+            chat.state = broken
+            for stream in (False, True):
+                with pytest.raises(LookupError):
+                    await ask(chat, "Hello", stream=stream)
+            chat.state = None
+            await goes_on(talk, chat, stream=False)
+
+    asyncio.run(main())
+
+
+ROUTES = {
+    "main": [{"provider": "anthropic"}, {"provider": "openai_responses"}, {"provider": "gemini"}]
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_a_fallback_says_the_conversation_in_its_own_words(emu: Emulator, stream: bool) -> None:
+    """It renders anew from what was said, not from what the other provider was told."""
+    names = ("anthropic", "openai_responses", "gemini")
+
+    async def main() -> None:
+        retry = {"max_attempts": 1}
+        async with talking(emu, names, routes=ROUTES, **(BRISK | {"retry": retry})) as talk:
+            chat = talk.client.session("main", system="Be terse. " * 900)
+            await ask(chat, "One", stream=stream)
+            assert chat.provider == "anthropic"
+            cached = chat.last
+            assert cached is not None
+            talk.line.faults = ["503", "503", None]
+            await ask(chat, "Two", stream=stream)
+            assert chat.provider == "gemini"
+            moved = chat.last
+            assert moved is not None
+            assert [attempt.provider for attempt in moved.attempts] == list(names)
+            (notice,) = [notice for notice in moved.notices if notice.code == "moved"]
+            assert notice.tokens == cached.usage.written_total
+            assert "anthropic" in notice.message
+            assert "gemini" in notice.message
+            # The same as the last hop would be told by somebody who never was elsewhere.
+            alone = talk.client.session(
+                "gemini", system="Be terse. " * 900, messages=chat.messages[:2]
+            )
+            await ask(alone, "Two", stream=stream)
+            assert talk.line.bodies[-2] == talk.line.bodies[-1]
+            # It stays where it is now cached, and says nothing of moving.
+            await ask(chat, "Three", stream=stream)
+            assert chat.provider == "gemini"
+            assert chat.last is not None
+            assert chat.last.verdict is not None
+            assert chat.last.verdict.result == "hit"
+            assert not [notice for notice in chat.last.notices if notice.code == "moved"]
+
+    asyncio.run(main())
+
+
+def test_when_every_hop_fails_the_first_ones_error_is_raised(emu: Emulator) -> None:
+    async def main() -> None:
+        names = ("anthropic", "openai_responses", "gemini")
+        async with talking(emu, names, routes=ROUTES, **BRISK) as talk:
+            talk.line.faults = ["503", "503", "spend-cap", "reset", "reset"]
+            chat = talk.client.session("main")
+            problem, _ = await failing(chat, "Hello", stream=False)
+            assert isinstance(problem, errors.Overloaded)
+            assert [(tried.provider, tried.error) for tried in problem.attempts] == [
+                ("anthropic", "Overloaded"),
+                ("anthropic", "Overloaded"),
+                ("openai_responses", "QuotaExhausted"),
+                ("gemini", "Transport"),
+                ("gemini", "Transport"),
+            ]
+            await goes_on(talk, chat, stream=True)
+
+    asyncio.run(main())
+
+
+def test_nothing_moves_once_something_was_heard(emu: Emulator) -> None:
+    async def main() -> None:
+        names = ("anthropic", "openai_responses", "gemini")
+        async with talking(emu, names, routes=ROUTES, **BRISK) as talk:
+            talk.line.faults = ["cut", None]
+            chat = talk.client.session("main")
+            problem, heard = await failing(chat, "Hello", stream=True)
+            assert isinstance(problem, errors.Transport)
+            check_partial(problem, heard)
+            assert len(talk.line.sent) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("then", ["reset", "silence"])
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "ollama"])
+def test_an_answer_that_is_complete_is_not_less_so_when_the_line_breaks(
+    wire: str, then: str
+) -> None:
+    """The end of an answer comes before the end of its body, where the wire has a word for it."""
+    reply = Reply(
+        id="r1",
+        model=MODELS[wire],
+        message=Message.assistant("All is said."),
+        stop="end",
+        usage=Usage(uncached=5, read=0, output=3),
+    )
+    writer = wires.get(wire).writer()
+    said = b"".join(writer.write(event) for event in events(reply, 0.0))
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    async def handler(
+        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await server.read(reader)
+        writer.write(head + b"%x\r\n%b\r\n" % (len(said), said))
+        await writer.drain()
+        if then == "reset":
+            await asyncio.sleep(0.02)  # a reset may overtake what is still on its way
+            reset(writer)
+        else:
+            await reader.read()
+
+    async def main() -> None:
+        async with raw_server(handler) as server, talking(server, [wire], **BRISK) as talk:
+            chat = talk.client.session(wire)
+            heard = await ask(chat, "Hello", stream=True)
+            assert isinstance(heard[-1], ReplyEnd)
+            assert chat.last is not None
+            assert chat.last.text == "All is said."
+            assert [attempt.error for attempt in chat.last.attempts] == [None]
+            assert [record.error for record in talk.records] == [None]
+            assert len(server.requests) == 1
+            await server.closed()
+
+    asyncio.run(main())
+
+
+def test_usage_updates_are_heard_in_order(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"], **BRISK) as talk:
+            heard = await ask(talk.client.session("anthropic"), "Hello", stream=True)
+            kinds = [type(event) for event in heard]
+            assert kinds[0] is ReplyStart
+            assert kinds[1] is UsageUpdate
+            assert kinds[-1] is ReplyEnd
+
+    asyncio.run(main())
