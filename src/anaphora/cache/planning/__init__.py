@@ -42,6 +42,9 @@ __all__ = [
 _WORTH_A_CHANGE = 0.9
 
 
+_NOTHING = Plan()
+
+
 class Planner:
     """The breakpoints of one conversation."""
 
@@ -168,8 +171,10 @@ class Planner:
         )
 
     def _said(self, rendered: Rendered) -> RenderedPrompt:
-        if self._prompt is None or self._prompt[0] is not rendered:
-            self._prompt = rendered, RenderedPrompt(rendered, Plan())
+        if self._prompt is None:
+            self._prompt = rendered, RenderedPrompt(rendered, _NOTHING)
+        elif self._prompt[0] is not rendered:
+            self._prompt = rendered, RenderedPrompt(rendered, _NOTHING, before=self._prompt[1])
         return self._prompt[1]
 
     def _places(self, rendered: Rendered) -> Places:

@@ -101,8 +101,10 @@ class Simulator:
         outcome, found = self._look(prompt, salted, at, scope)
         if self._loss and outcome.read and self._drawn() < self._loss:
             outcome, found = self._cache.lose(prompt, found)
-        moments = {"request_start": at, "response_start": began, "response_end": ended or began}
-        moment = moments[self.rules.readable_from.value]
+        moment: float | None = at
+        if self.rules.readable_from.value != "request_start":
+            from_end = self.rules.readable_from.value == "response_end"
+            moment = (ended or began) if from_end else began
         readable = (at if moment is None else moment) + self._delay
         self._cache.commit(prompt, salted, found, at, readable)
         self._account.remember(prompt, scope)
@@ -146,7 +148,10 @@ class Simulator:
 
     def _explained(self, outcome: Outcome, prompt: Prompt, scope: Hashable) -> Outcome:
         """With a changed parameter named, where that is what made old tokens new."""
-        if not any(span.reason == "new" for span in outcome.spans):
+        for span in outcome.spans:
+            if span.reason == "new":
+                break
+        else:
             return outcome
         if outcome.read > prompt.tokens(prompt.leading):
             return outcome  # it reads messages, so no parameter has voided them

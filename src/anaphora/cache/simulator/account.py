@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 from anaphora.catalog import CacheRules
 from anaphora.values import Section
@@ -21,23 +21,20 @@ class Account:
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
-        self._knobs: OrderedDict[Hashable, dict[str, bytes]] = OrderedDict()
-        self._salts: dict[Hashable, dict[Section, Hashable]] = {}
-        """By scope and parameters, which are the same from call to call."""
+        self._knobs: OrderedDict[Hashable, Mapping[str, bytes]] = OrderedDict()
+        self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, Hashable]] = {}, "", {}
+        """Parameters, scope, and the salts they make: mostly the same from call to call."""
 
     def __len__(self) -> int:
         return len(self._knobs)
 
     def salted(self, prompt: Prompt, scope: Hashable) -> Salted:
         """The key of a block, by its position."""
-        asked = scope, tuple(prompt.knobs.items())
-        salts = self._salts.get(asked)
-        if salts is None:
-            if len(self._salts) >= _REMEMBERED:
-                self._salts.clear()
-            salts = self._salts[asked] = {
-                section: (scope, self._salt(prompt, section)) for section in _SECTIONS
-            }
+        if prompt.knobs is self._last[0] and scope == self._last[1]:
+            salts = self._last[2]
+        else:
+            salts = {section: (scope, self._salt(prompt, section)) for section in _SECTIONS}
+            self._last = prompt.knobs, scope, salts
         keyed = prompt.keyed
 
         def salted(position: int) -> Hashable:
@@ -49,7 +46,8 @@ class Account:
     def remember(self, prompt: Prompt, scope: Hashable) -> None:
         if len(prompt):
             key = scope, prompt.key(0)
-            self._knobs[key] = dict(prompt.knobs)
+            if self._knobs.get(key) is not prompt.knobs:
+                self._knobs[key] = prompt.knobs
             self._knobs.move_to_end(key)
             if len(self._knobs) > _REMEMBERED:
                 self._knobs.popitem(last=False)

@@ -64,6 +64,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The input of the call that the user's last words were sent with."""
     thought: bool
     """The model has thought since then."""
+    tail: int
+    """How many of its bytes were for that call only."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -73,8 +75,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Where it parted,"""
     beside: Mapping[Anchor, int]
     """so many tokens behind each of the anchors."""
-    behind: int
-    """How long the tail was by our estimate."""
+    tail: int
+    """How long its tail was, in bytes."""
 
 
 class Habits:
@@ -82,37 +84,56 @@ class Habits:
 
     def __init__(self) -> None:
         self._seen: dict[Turn, Seen] = {}
+        self._odd: dict[Turn, Seen] = {}
+        """Turns that were not as usual: the next one tells whether that is the habit now."""
         self.scale = 1.0
         """Billed tokens for each that was estimated, by the last bill."""
 
-    def read(self, ended: Ended, later: Rendered, outcome: Outcome) -> int:
+    def read(self, ended: Ended, later: Rendered) -> int:
         """How much of the slot the next call reads, when it goes on from there."""
         turn = turned(ended, later)
         seen = self._seen.get(turn) or Seen(_careful(turn), {}, 0)
-        behind = _behind(ended, turn, outcome) - seen.behind
-        read = _anchors(ended, turn).get(seen.anchor, ended.input) + seen.beside.get(seen.anchor, 0)
-        read -= round(behind * ended.input / max(1, ended.total))
+        read = _where(seen, ended, turn)
         whole = ended.input + max(0, ended.output - 1)
         if len(later) == len(ended.rendered) and not turn.answered:
             whole = ended.input - 1  # the same prompt again, and its last token is always computed
         return max(0, min(read, whole))
 
-    def learn(self, ended: Ended, later: Rendered, outcome: Outcome, read: int) -> None:
+    def learn(self, ended: Ended, later: Rendered, read: int) -> None:
         """From the bill of a call that should have gone on from its slot."""
         turn = turned(ended, later)
-        seen, behind = self._seen.get(turn), _behind(ended, turn, outcome)
+        tail = ended.tail
         beside = {at: read - tokens for at, tokens in _anchors(ended, turn).items()}
-        if seen is None:
-            # The nearest; of two that are as near, the careful one.
-            usual = _careful(turn)
-            anchor = min(beside, key=lambda at: (abs(beside[at]), at != usual))
+        usual, odd = self._seen.get(turn), self._odd.pop(turn, None)
+        if usual is None:
+            new = Seen(_nearest(beside, {}, _careful(turn)), beside, tail)
+        elif turn.tail or abs(_where(usual, ended, turn) - read) <= 1:
+            new = Seen(_nearest(beside, usual.beside, usual.anchor), beside, tail)
+        elif odd is not None and abs(_where(odd, ended, turn) - read) <= 1:
+            new = Seen(_nearest(beside, odd.beside, odd.anchor), beside, tail)
         else:
-            # The one that has moved least since; of two, the one it has been.
-            was, usual = seen.beside, seen.anchor
-            anchor = min(beside, key=lambda at: (abs(beside[at] - was.get(at, 0)), at != usual))
-        lost = -beside[anchor] - round(behind * ended.input / max(1, ended.total))
-        if lost < _AROUND:
-            self._seen[turn] = Seen(anchor, beside, behind)
+            new = Seen(_nearest(beside, {}, usual.anchor), beside, tail)
+            self._odd[turn] = new
+            return
+        if -beside[new.anchor] - _scaled(tail, ended) < _AROUND:
+            self._seen[turn] = new
+
+
+def _nearest(beside: Mapping[Anchor, int], was: Mapping[Anchor, int], usual: Anchor) -> Anchor:
+    """The anchor that has moved least; of two, the one it has been so far."""
+    return min(beside, key=lambda at: (abs(beside[at] - was.get(at, 0)), at != usual))
+
+
+def _where(seen: Seen, ended: Ended, turn: Turn) -> int:
+    """Where a turn parts from its slot when it is as that one was."""
+    anchor = _anchors(ended, turn).get(seen.anchor, ended.input)
+    longer = _scaled(ended.tail - seen.tail, ended)
+    return anchor + seen.beside.get(seen.anchor, 0) - longer
+
+
+def _scaled(size: int, ended: Ended) -> int:
+    """About how many tokens so many bytes are."""
+    return round(size * ended.input / max(1, ended.rendered.size)) if size else 0
 
 
 class Following:
@@ -131,7 +152,7 @@ class Following:
         if before is None:
             return round(outcome.read * self._habits.scale)
         if self.goes_on(outcome):
-            return self._habits.read(before, later, outcome)
+            return self._habits.read(before, later)
         if self._parted is not None and self._parted[0] == outcome.read:
             return self._parted[1]  # the same beginning has the same tokens
         return round(outcome.read * before.input / max(1, before.total))
@@ -156,7 +177,7 @@ class Following:
         before = self.before
         if before is not None and usage.read is not None:
             if self.goes_on(outcome):
-                self._habits.learn(before, rendered, outcome, usage.read)
+                self._habits.learn(before, rendered, usage.read)
             elif abs(usage.read - self.read(rendered, outcome)) < _AROUND + usage.read / 2:
                 self._parted = outcome.read, usage.read
         self.before = ended(before, rendered, outcome, usage, thought)
@@ -183,6 +204,7 @@ def ended(
         output=usage.output or 0,
         question=question,
         thought=thought,
+        tail=rendered.size - rendered.offset(rendered.cacheable),
     )
 
 
@@ -225,8 +247,3 @@ def _anchors(ended: Ended, turn: Turn) -> dict[Anchor, int]:
     if turn.thought:
         anchors["question"] = ended.question
     return anchors
-
-
-def _behind(ended: Ended, turn: Turn, outcome: Outcome) -> int:
-    """What the tail of the call before has, by our estimate."""
-    return ended.total - outcome.read if turn.tail else 0

@@ -64,9 +64,9 @@ class MarkedCache:
     ) -> None:
         if looked.found >= 0 and self._rules.reads_refresh.value:
             self._entries.refresh(salted(looked.found), at)
-        for marker in self._marks(prompt):
-            if marker.position <= looked.found and self._rules.reads_refresh.value:
-                self._entries.refresh(salted(marker.position), at)
+            for marker in self._marks(prompt):
+                if marker.position < looked.found:
+                    self._entries.refresh(salted(marker.position), at)
         for marker in looked.writes:
             self._entries.write(salted(marker.position), marker.ttl, at, readable)
         self._entries.purge(at)
@@ -95,7 +95,7 @@ class MarkedCache:
                 reason, detail = dead
         if found < 0 and reason == "new":
             reason, detail = self._out_of_reach(salted, marks, at)
-        kept = tuple(marker for marker in writes if marker.position > found)
+        kept = tuple([marker for marker in writes if marker.position > found])
         return Looked(found, kept, reason, detail)
 
     @staticmethod
@@ -113,6 +113,12 @@ class MarkedCache:
         reach = 1 if figure is None else figure.value
         seen = len(prompt)
         for marker in reversed(marks):
+            if self._unit != "tool_runs":
+                # Block by block, which is the usual way to count.
+                last = min(marker.position, seen - 1)
+                yield from range(last, max(-1, marker.position - reach), -1)
+                seen = min(seen, max(0, marker.position - reach + 1))
+                continue
             for position in _back(prompt, marker.position, reach, self._unit):
                 if position < seen:
                     yield position

@@ -94,9 +94,15 @@ class Prompt(ABC):
 class RenderedPrompt(Prompt):
     """A rendered call with its plan. Keys of a growing conversation are made once."""
 
-    def __init__(self, rendered: Rendered, plan: Plan, tokens: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        rendered: Rendered,
+        plan: Plan,
+        tokens: Sequence[int] | None = None,
+        before: RenderedPrompt | None = None,
+    ) -> None:
         """`tokens` are the counts at the end of each block, where somebody knows better than the
-        estimate by length."""
+        estimate by length; `before` is the turn before: what has not changed is taken from it."""
         self._rendered = rendered
         self._tokens = tokens
         self._counted: dict[int, int] = {}
@@ -104,20 +110,31 @@ class RenderedPrompt(Prompt):
         self._runs: list[tuple[Run, int, list[bytes]]] = []
         self._offsets: list[int] = []
         """Where the blocks of each run begin, in bytes of the prompt."""
-        first, offset, before = 0, 0, b""
-        for run in rendered.runs:
-            keys = _chain(run, before)
-            self._runs.append((run, first, keys))
+        first, offset, last = 0, 0, b""
+        known = before._runs if before is not None else []
+        for at, run in enumerate(rendered.runs):
+            if at < len(known) and known[at][0] is run:
+                # Tools and system blocks are the same objects from turn to turn.
+                self._runs.append(known[at])
+                keys = known[at][2]
+            else:
+                known = []
+                keys = _chain(run, last)
+                self._runs.append((run, first, keys))
             self._offsets.append(offset + len(run.lead))
             first += run.count
             offset += run.size
-            before = keys[run.count - 1]
+            last = keys[run.count - 1]
         self._count = first
-        self.knobs = dict(rendered.envelope.knobs)
+        knobs = rendered.envelope.knobs
+        if before is not None and before._rendered.envelope.knobs == knobs:
+            self.knobs = before.knobs
+        else:
+            self.knobs = dict(knobs)
         self._plan(plan)
 
     def _plan(self, plan: Plan) -> None:
-        self.markers = tuple(Marker(mark.chunk, mark.ttl) for mark in plan.marks)
+        self.markers = tuple([Marker(mark.chunk, mark.ttl) for mark in plan.marks])
         self.automatic = plan.automatic
         if plan.held is not None:
             self.held, self.handle = plan.held.chunks, plan.held.handle
