@@ -1,11 +1,16 @@
-"""One llama.cpp server for all tests of this folder."""
+"""One llama.cpp server for all tests of this folder, and others for those that need another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 from support.llama import Llama, running, why_not
+
+Start: TypeAlias = Callable[..., Llama]
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +19,16 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llama]:
         pytest.skip(reason)
     with running(tmp_path_factory.mktemp("llama")) as server:
         yield server
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a server of the test's own, with `slots`, `aside`, `template`."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+
+        def one(**how: Any) -> Llama:
+            return stack.enter_context(running(tmp_path, **how))
+
+        yield one

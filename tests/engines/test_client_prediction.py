@@ -1,0 +1,232 @@
+"""What we say before sending, and what the engine's own count says afterwards.
+
+A slot keeps the prompt and the answer but for its last token, and reads again what the next prompt
+begins with. How that is rendered is up to the chat template, which the client never sees.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.llama import Llama
+from support.llama_client import LOOPING, OWN, apart, changed, registry, with_client
+from support.llama_talk import LOOK, WIRES, ask, conversation, request
+
+from anaphora.client.answered import Answered
+from anaphora.client.client import Client
+from anaphora.values import Conversation, Message
+
+every_wire = pytest.mark.parametrize("name", WIRES)
+
+TURNS = 20
+SYSTEM = "You are a careful assistant, and you say one word at a time. " * 10
+
+
+def right(answers: list[Answered]) -> int:
+    """How many turns were predicted within one token."""
+    return sum(abs(apart(answered)) <= 1 for answered in answers)
+
+
+# ── What really happens ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_slot_keeps_the_prompt_and_the_answer_but_for_its_last_token(llama: Llama) -> None:
+    """The engine renders and tokenizes both prompts for us: what they share, the answer between
+    them, is what it then says it has read."""
+    talk = Conversation([Message.user("hi")])
+    made = conversation(talk, system=SYSTEM)
+    reply = ask(llama, "openai_chat", made)
+    then = conversation(talk.append(reply.message, Message.user("more")), system=SYSTEM)
+    kept = tokens(llama, made) + spelled(llama, reply.text)
+    assert len(kept) == (reply.usage.input or 0) + (reply.usage.output or 0) - 1
+    shared = common(kept, tokens(llama, then))
+    assert shared == len(kept)
+    assert ask(llama, "openai_chat", then).usage.read == shared
+
+
+def test_a_call_of_a_tool_is_written_anew(llama: Llama) -> None:
+    """The template makes the model call with a cue that its history does not have, so the next
+    prompt parts from the slot before the answer begins."""
+    talk = Conversation([Message.user("hi")])
+    made = conversation(talk, system=SYSTEM, tools=(LOOK,))
+    reply = ask(llama, "openai_chat", made)
+    (called,) = reply.tool_calls
+    then = talk.append(reply.message, Message.tool(called.id, "It rains."))
+    later = conversation(then, system=SYSTEM, tools=(LOOK,))
+    kept, prompt = tokens(llama, made), tokens(llama, later)
+    assert common(kept, prompt) == len(kept) - 1
+    assert ask(llama, "openai_chat", later).usage.read == len(kept) - 1
+
+
+def tokens(llama: Llama, made: Any) -> list[int]:
+    """A call's prompt as the engine computes it."""
+    told = json.loads(request("openai_chat", made).body.join())
+    shown = llama.post("/apply-template", json.dumps(told).encode())
+    return spelled(llama, json.loads(shown.body)["prompt"])
+
+
+def spelled(llama: Llama, text: str) -> list[int]:
+    asked = json.dumps({"content": text, "parse_special": True}).encode()
+    told: list[int] = json.loads(llama.post("/tokenize", asked).body)["tokens"]
+    return told
+
+
+def common(one: list[int], other: list[int]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+# ── What we say of it ────────────────────────────────────────────────────────────────────────────
+
+
+@every_wire
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+def test_a_tool_loop_of_twenty_turns(
+    start: Callable[..., Llama], name: str, streamed: bool
+) -> None:
+    async def loop(client: Client) -> Any:
+        chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
+        run = chat.run("Go on until you are told to stop.", max_turns=TURNS)
+        if streamed:
+            async for _ in run:
+                pass
+        else:
+            await run
+        return run.ran
+
+    ran = with_client(start(template=LOOPING), loop)
+    assert (ran.stopped, ran.turns) == ("turns", TURNS)
+    assert all(answered.reply.tool_calls for answered in ran.answers)
+    assert right(ran.answers) >= 0.95 * TURNS, [apart(answered) for answered in ran.answers]
+    # And there was something to predict: all but the new result is read, turn after turn.
+    reads = [answered.usage.read for answered in ran.answers]
+    assert reads == sorted(reads)
+    assert reads[-1] > reads[1] > len(SYSTEM)
+    assert {answered.verdict.result for answered in ran.answers[1:]} == {"hit"}
+
+
+@every_wire
+def test_questions_tools_and_answers_in_turn(start: Callable[..., Llama], name: str) -> None:
+    """Calls are written anew, answers come back as they were said: two kinds of turn, two ends."""
+
+    async def talk(client: Client) -> list[Answered]:
+        chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
+        answers: list[Answered] = []
+        for turn in range(TURNS // 2):
+            answers += (await chat.run(f"Question {turn}: how is the weather?")).answers
+        return answers
+
+    answers = with_client(start(), talk)
+    assert [bool(answered.reply.tool_calls) for answered in answers] == [True, False] * 10
+    assert right(answers) >= 0.95 * TURNS, [apart(answered) for answered in answers]
+
+
+#: What a template may do, and from which turn on it is known.
+_OPENING = "<|turn|>{{ message.role }}\n"
+_CUED = changed(
+    LOOPING,
+    _OPENING,
+    _OPENING + "{% if tools and message.role == 'assistant' %}<|act|>{% endif -%}\n",
+)
+_COMPACT = changed(
+    _CUED, "asked.arguments | tojson", "asked.arguments | tojson(separators=(',', ':'))"
+)
+
+
+@every_wire
+@pytest.mark.parametrize("template", [_CUED, _COMPACT], ids=["spaced", "compact"])
+def test_a_call_that_is_kept_in_part(start: Callable[..., Llama], name: str, template: str) -> None:
+    """The history has the cue, and the call is written with other spaces than the model put there:
+    the prompts part in the middle of the answer. Nobody can know that; one bill tells."""
+
+    async def loop(client: Client) -> Any:
+        chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
+        return await chat.run("Go on.", max_turns=8)
+
+    answers = with_client(start(template=template), loop).answers
+    first, taught, *others = map(apart, answers)
+    assert first == 0
+    assert taught > 1
+    assert others == [0] * 6
+
+
+_THINKING = changed(OWN, "{%- elif last.content and 'think' in last.content -%}", "{%- else -%}")
+_THINKING = changed(
+    _THINKING, "\n{%- elif last.content and 'accent' in last.content -%}<|accent|>", ""
+)
+
+
+@every_wire
+def test_thinking(start: Callable[..., Llama], name: str) -> None:
+    """The cue that makes the model think is not in the history either."""
+
+    async def talk(client: Client) -> list[Answered]:
+        chat = client.session(name, system=SYSTEM, max_tokens=200)
+        return [await chat.send(f"Question {turn}?") for turn in range(6)]
+
+    answers = with_client(start(template=_THINKING), talk)
+    assert all(len(answered.reply.message.parts) == 2 for answered in answers)
+    assert right(answers) == 6, [apart(answered) for answered in answers]
+
+
+@every_wire
+def test_a_state_that_is_said_once(start: Callable[..., Llama], name: str) -> None:
+    """What was true of one call stands at its end and is gone in the next. How long it is, is an
+    estimate the first time; after that only what it got longer by."""
+
+    async def talk(client: Client) -> list[Answered]:
+        hours = iter(range(10, 24))
+        chat = client.session(
+            name, system=SYSTEM, state=lambda: f"It is {next(hours)} o'clock.", max_tokens=50
+        )
+        return [await chat.send(f"Question {turn}?") for turn in range(8)]
+
+    answers = with_client(start(), talk)
+    assert right(answers[2:]) == 6, [apart(answered) for answered in answers]
+
+
+@every_wire
+def test_one_odd_turn_makes_no_habit(start: Callable[..., Llama], name: str) -> None:
+    """`accent` has a cue of its own. What is said next is as it always was."""
+
+    async def talk(client: Client) -> list[Answered]:
+        chat = client.session(name, system=SYSTEM, max_tokens=50)
+        said = ("hi", "hi again", "accent", "so", "and so", "on")
+        return [await chat.send(text) for text in said]
+
+    *usual, odd, after, later = with_client(start(), talk)
+    assert right(usual) == 3
+    assert abs(apart(odd)) > 1
+    assert right([after, later]) == 2
+
+
+@every_wire
+def test_a_preview_says_the_same_and_sends_nothing(start: Callable[..., Llama], name: str) -> None:
+    async def talk(client: Client) -> Any:
+        chat = client.session(name, system=SYSTEM, max_tokens=50)
+        await chat.send("hi")
+        await chat.send("more")
+        told = [chat.preview("and more").usage.read for _ in range(3)]
+        return told, await chat.send("and more")
+
+    told, answered = with_client(start(), talk)
+    assert told == [answered.usage.read] * 3 == [answered.record.predicted] * 3
+
+
+@every_wire
+def test_a_new_conversation_reads_what_another_began_with(
+    start: Callable[..., Llama], name: str
+) -> None:
+    """It has no bill of its own, but others have shown how many tokens the server counts."""
+
+    async def talk(client: Client) -> Answered:
+        for question in ("One?", "Two?"):
+            answered = await client.session(name, system=SYSTEM, max_tokens=50).send(question)
+        return answered
+
+    answered = with_client(start(), talk)
+    assert (answered.usage.read or 0) > len(SYSTEM)
+    assert answered.record.predicted == pytest.approx(answered.usage.read, rel=0.05)

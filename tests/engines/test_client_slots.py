@@ -1,0 +1,120 @@
+"""Several conversations on one server: the prediction follows who is pushed out.
+
+Nobody tells the client how many slots there are, or whether prompts without one are kept: it begins
+with what llama.cpp does unless told otherwise, and one bill that says something else is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.llama import Llama
+from support.llama_client import apart, with_client
+
+from anaphora.client.answered import Answered
+from anaphora.client.client import Client
+
+ROUNDS = 6
+#: Two of these have little in common.
+PEOPLE = [f"{letter * 3} is who you are, and who you were before. " * 20 for letter in "ABCDEF"]
+RULES = "Everybody has to keep these rules. " * 30
+
+
+def in_turn(llama: Llama, systems: list[str]) -> list[list[Answered]]:
+    """Conversations that take turns; the answers of each round."""
+
+    async def talk(client: Client) -> list[list[Answered]]:
+        chats = [client.session("openai_chat", system=text, max_tokens=20) for text in systems]
+        return [
+            [await chat.send(f"Question {turn}: and you?") for chat in chats]
+            for turn in range(ROUNDS)
+        ]
+
+    return with_client(llama, talk)
+
+
+def far(answers: list[list[Answered]]) -> list[tuple[int, int]]:
+    """Turns whose prediction was off by more than one token: round and conversation."""
+    return [
+        (turn, who)
+        for turn, said in enumerate(answers)
+        for who, answered in enumerate(said)
+        if abs(apart(answered)) > 1
+    ]
+
+
+@pytest.mark.parametrize(
+    "slots, aside, talks, kept",
+    [
+        (1, 0, 1, True),
+        (1, 0, 2, False),
+        (2, 0, 2, True),
+        (2, 0, 3, False),
+        (4, 0, 3, True),
+        (4, 0, 4, True),
+        (4, 0, 5, False),
+        (1, 64, 2, True),
+        (4, 64, 6, True),
+    ],
+)
+def test_who_is_kept(
+    start: Callable[..., Llama], slots: int, aside: int, talks: int, kept: bool
+) -> None:
+    answers = in_turn(start(slots=slots, aside=aside), PEOPLE[:talks])
+    settled = answers[3:]
+    for answered in (one for said in settled for one in said):
+        assert answered.verdict is not None
+        assert answered.verdict.result == ("hit" if kept else "partial")
+        assert answered.verdict.cause == (None if kept else "evicted")
+    # Surprises are over after the second time around, and most conversations have none.
+    assert not [turn for turn, _ in far(answers) if turn > 2]
+    assert far(answers[1:3]) == [] or not kept or aside
+
+
+def test_a_conversation_that_begins_alike_takes_the_slot_though_others_are_free(
+    start: Callable[..., Llama],
+) -> None:
+    """The slot that shares most is taken, whoever needs the rest of it: two conversations with the
+    same rules take turns in one slot of four. What they share is read, to the token."""
+    answers = in_turn(start(slots=4), [RULES + person for person in PEOPLE[:2]])
+    for said in answers[3:]:
+        for answered in said:
+            assert len(RULES) < (answered.usage.read or 0) < len(RULES) + 50
+            assert answered.verdict is not None
+            assert answered.verdict.cause == "evicted"
+    assert not [turn for turn, _ in far(answers) if turn > 2]
+
+
+def test_a_conversation_that_comes_back_when_others_are_done(start: Callable[..., Llama]) -> None:
+    """One slot. The first is pushed out, comes back, and is at home again."""
+
+    async def talk(client: Client) -> list[Answered]:
+        one, two = (
+            client.session("openai_chat", system=text, max_tokens=20) for text in PEOPLE[:2]
+        )
+        said = [await one.send("Hello?"), await two.send("Hello?"), await one.send("Still there?")]
+        return [*said, await one.send("So?"), await two.send("And me?"), await two.send("So?")]
+
+    first, _, lost, home, other, settled = with_client(start(slots=1), talk)
+    assert (first.usage.read, first.record.predicted) == (0, 0)
+    assert (lost.usage.read or 0) < 20  # nobody had said that there is one slot only
+    for answered in (home, settled):
+        assert answered.usage.read == answered.record.predicted
+        assert (answered.usage.read or 0) > len(PEOPLE[0])
+    assert max(other.usage.read or 0, other.record.predicted or 0) < 100  # now it is known
+
+
+def test_a_fork_shares_the_prefix(start: Callable[..., Llama]) -> None:
+    async def talk(client: Client) -> list[Answered]:
+        chat = client.session("openai_chat", system=PEOPLE[0], max_tokens=20)
+        await chat.send("Hello?")
+        await chat.send("More?")
+        branch = chat.fork()
+        return [await chat.send("Left?"), await branch.send("Right?")]
+
+    left, right = with_client(start(slots=4), talk)
+    assert left.usage.read == left.record.predicted
+    # The branch goes on from the same slot, in which the other one has said something since.
+    assert (right.usage.read or 0) >= (left.usage.read or 0)
+    assert right.record.predicted == pytest.approx(right.usage.read, abs=20)

@@ -1,0 +1,65 @@
+"""Our client, talking to llama.cpp over each of the wires it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from support.llama import MODEL, Llama
+from support.llama_talk import WIRES
+
+from anaphora.cli._demo.engine_model import TEMPLATE
+from anaphora.client.answered import Answered
+from anaphora.client.client import Client
+from anaphora.client.observe.watchers import Watcher
+from anaphora.prompt.tools import ToolRegistry
+
+T = TypeVar("T")
+
+#: The model's own chat template: it makes the model call a tool when the user has spoken.
+OWN = TEMPLATE.read_text(encoding="utf-8")
+
+
+def changed(template: str, before: str, after: str) -> str:
+    assert before in template
+    return template.replace(before, after)
+
+
+#: The same, but the model calls a tool whatever was said last: a loop that never ends by itself.
+LOOPING = changed(OWN, "{%- if tools and last.role != 'tool' -%}", "{%- if tools -%}")
+
+
+def with_client(
+    llama: Llama, made: Callable[[Client], Awaitable[T]], watchers: Iterable[Watcher] = ()
+) -> T:
+    """What an app makes of a client whose providers are called as our wires are."""
+
+    async def main() -> T:
+        providers = {
+            name: {"dialect": f"llamacpp/{name}", "base_url": llama.address, "model": MODEL}
+            for name in WIRES
+        }
+        config = {"providers": providers}
+        async with Client.from_config(config, environ={}, watchers=watchers) as client:
+            return await made(client)
+
+    return asyncio.run(main())
+
+
+def registry() -> ToolRegistry:
+    tools = ToolRegistry()
+
+    @tools.tool
+    def look(city: str, days: int) -> str:
+        """Look at the weather of a place."""
+        return f"{city} will have rain, {days} days of it."
+
+    return tools
+
+
+def apart(answered: Answered) -> int:
+    """How many tokens more the server read than we had said before sending."""
+    assert answered.usage.read is not None
+    assert answered.record.predicted is not None
+    return answered.usage.read - answered.record.predicted
