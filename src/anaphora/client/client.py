@@ -7,6 +7,7 @@ async with Client.from_config("llm.yaml") as client:
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notic
 
 from .answered import Answered
 from .asking import Asked, Content, messages_of
-from .composing import Composing
+from .composing import Composing, beginning
 from .config.reading import from_data, read
 from .config.resolving import Resolved, resolve
 from .config.values import Config, Hop
@@ -113,11 +114,14 @@ class Client:
         is the form that the answer must have; `timeout` is for everything, in seconds.
         """
         if not isinstance(call, Call):
-            stops, _ = self._stops(provider, model)
+            stops, hops = self._stops(provider, model)
             ir = PromptIR.chat(messages_of(call))
             call = Call(ir=ir, model=stops[0].model.name)
         else:
-            stops, _ = self._stops(provider, model or call.model)
+            stops, hops = self._stops(provider, model or call.model)
+        if len(stops) > 1:
+            whole = call
+            stops = Stops(stops, hops).order(lambda: beginning(whole), time.monotonic())
         once = OneShot(
             call,
             stops,

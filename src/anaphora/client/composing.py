@@ -60,7 +60,6 @@ class Composing:
         self._diagnose = diagnose
         self._store = store
         self._structured: dict[type, Structured[Any]] = {}
-        self.prefix_key = _key(system, self.tools())
 
     def tools(self) -> tuple[AnyTool, ...]:
         return self.registry.tools() if self.registry is not None else self._tools
@@ -161,8 +160,12 @@ def _known(changes: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def _key(system: str | Sequence[PromptBlock], tools: tuple[AnyTool, ...]) -> bytes:
-    """What conversations that begin alike have in common."""
-    text = system if isinstance(system, str) else "\0".join(block.text for block in system)
-    names = "\0".join(tool.name for tool in tools)
-    return blake3(f"{text}\0\0{names}".encode(errors="replace")).digest(16)
+def beginning(call: Call) -> bytes:
+    """What a call begins with: it decides where a conversation is at home."""
+    first = next((message for run in call.ir.body_runs() for message in run.messages), None)
+    said = blake3(call.ir.system_field().encode(errors="replace"))
+    for tool in call.tools:
+        said.update(b"\0" + tool.name.encode(errors="replace"))
+    if first is not None:
+        said.update(b"\0" + repr(first.parts).encode(errors="replace"))
+    return said.digest(16)

@@ -22,7 +22,7 @@ from .endpoint import Stop
 from .observe.watchers import Watchers
 from .recording import answered_record, shares
 from .structured import Structured
-from .writing import Account, Written
+from .writing import Account, Written, dollars_of
 
 
 class OneShot(Calling):
@@ -75,9 +75,7 @@ class OneShot(Calling):
         tier = written.call.params.service_tier or ""
         price = stop.endpoint.price(stop.model.name, delivered.at, tier)
         account = Account(
-            dollars=None
-            if price is None
-            else price.of(reply.usage, marked=bool(written.plan.marks)),
+            dollars=dollars_of(reply.usage, price, written.plan),
             saved=dollars_saved(reply.usage, price),
         )
         record = underway.record = answered_record(

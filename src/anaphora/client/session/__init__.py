@@ -20,7 +20,7 @@ import msgspec
 from anaphora.client.answered import Answered
 from anaphora.client.asking import Asked, Content, messages_of
 from anaphora.client.calling import Calling, Underway
-from anaphora.client.composing import Composing
+from anaphora.client.composing import Composing, beginning
 from anaphora.client.delivery import Delivered, Prepared
 from anaphora.client.endpoint import Stop
 from anaphora.client.observe.watchers import Watchers
@@ -113,7 +113,7 @@ class Session(Calling):
     def preview(self, content: Content | None = None, **params: Any) -> Preview:
         """What the next call would read, write and cost; nothing is sent."""
         asked = Asked(messages=messages_of(content), changes=params)
-        stop = self._stops.order(self._composing.prefix_key, time.monotonic())[0]
+        stop = self._order(asked)[0]
         place, at = self._place(stop), time.time()
         written = place.write(self._call(place, asked, stream=False), at)
         expected = place.foresee(written)
@@ -142,15 +142,16 @@ class Session(Calling):
     async def prewarm(self) -> Answered:
         """Writes the beginning of the conversation to the provider's cache, and asks for no
         answer: for calls that are to start together, or a user who is about to speak."""
-        stop = self._stops.order(self._composing.prefix_key, time.monotonic())[0]
+        messages = () if len(self.conversation) else (Message.user("."),)
+        asked = Asked(messages=messages, prewarm=True)
+        stop = self._order(asked)[0]
         if stop.endpoint.home not in ("anthropic", "openai_responses"):
             raise InvalidRequest(
                 f"{stop.endpoint.id} speaks {stop.endpoint.home}, which has no call that only"
                 " writes the cache",
                 path="prewarm",
             )
-        messages = () if len(self.conversation) else (Message.user("."),)
-        return await self.answer(Asked(messages=messages, prewarm=True))
+        return await self.answer(asked)
 
     def append(self, *messages: Message) -> None:
         """Goes on without a call: what somebody else has said."""
@@ -218,15 +219,24 @@ class Session(Calling):
 
     # ── A turn ───────────────────────────────────────────────────────────────────────────────────
 
-    def _stops_of(self, asked: Asked) -> Sequence[Stop]:  # noqa: ARG002
+    def _stops_of(self, asked: Asked) -> Sequence[Stop]:
         if self._busy:
             raise InvalidRequest(
                 "this conversation has a turn under way; `fork()` gives a branch for another",
                 path="session",
             )
-        stops = self._stops.order(self._composing.prefix_key, time.monotonic())
+        stops = self._order(asked)
         self._busy = True
         return stops
+
+    def _order(self, asked: Asked) -> tuple[Stop, ...]:
+        """Where the call may go, the best first."""
+
+        def begins() -> bytes:
+            place = self._place(self._stops.current)
+            return beginning(self._call(place, asked, stream=False))
+
+        return self._stops.order(begins, time.monotonic(), self._places)
 
     def _end(self) -> None:
         self._busy = False

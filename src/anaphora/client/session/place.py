@@ -18,7 +18,7 @@ from anaphora.cache.verdict import Sent, diagnosis_of, judge
 from anaphora.cache.verdict.predicting import Prediction, foresee, foresee_followed
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Stop
-from anaphora.client.writing import Account, Written
+from anaphora.client.writing import Account, Written, dollars_of
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import Reply, Thinking
@@ -104,7 +104,7 @@ class Place:
         self.rendered = written.rendered
         self.past = Past(sent=sent, outcome=outcome)
         self.reply = reply
-        dollars = None if price is None else price.of(reply.usage, marked=bool(written.plan.marks))
+        dollars = dollars_of(reply.usage, price, written.plan)
         return Account(
             verdict=verdict, predicted=expected.read, dollars=dollars, saved=verdict.saved
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
 from anaphora.client.config.values import Hop
@@ -27,12 +27,20 @@ class Stops:
     def current(self) -> Stop:
         return self._stops[self._at or 0] if self._at is not None else self._ordered[0]
 
-    def order(self, key: bytes, now: float) -> tuple[Stop, ...]:
-        """Where the next call may go, the best first."""
+    def order(
+        self, begins: Callable[[], bytes], now: float, places: Mapping[Stop, Place] | None = None
+    ) -> tuple[Stop, ...]:
+        """Where the next call may go, the best first. `begins` is how the conversation begins."""
         if len(self._stops) == 1:
             return self._stops
         available = [not stop.endpoint.breaker.allows(now) for stop in self._stops]
-        found = order(self._hops, key, self._at, available)
+        key = begins()
+        at = self._at
+        if at is not None and places is not None:
+            home = order(self._hops, key, None, available)[0]
+            if home != at and pays_to_return(places, self._stops[at], self._stops[home]):
+                at = home
+        found = order(self._hops, key, at, available)
         self._ordered = tuple(self._stops[at] for at in found)
         return self._ordered
 
@@ -53,6 +61,24 @@ class Stops:
 
     def fork(self) -> Stops:
         return copy.copy(self)
+
+
+def pays_to_return(places: Mapping[Stop, Place], here: Stop, home: Stop) -> bool:
+    """Whether a conversation that had to move is cheaper where it was meant to be, over the calls
+    that are to be expected, what it pays for its prefix again counted in. Where a price is unknown
+    it stays."""
+    place = places.get(here)
+    past = place.past if place is not None else None
+    if place is None or past is None or past.sent.usage is None or past.sent.at is None:
+        return False
+    usage, at = past.sent.usage, past.sent.at
+    tokens = (usage.read or 0) + (usage.written_total or 0)
+    now, then = place.price(at), home.endpoint.price(home.model.name, at)
+    move = price_of_moving(tokens, now, then)
+    if move is None or now is None or then is None or now.read is None or then.read is None:
+        return False
+    calls = Decimal(here.model.memory.usual())
+    return calls * tokens * (now.read - then.read) > move.scaleb(6)
 
 
 def moved(left: Place, place: Place) -> tuple[Notice, ...]:
