@@ -1,0 +1,32 @@
+"""The demo's last stop: the same beginning twice at llama.cpp's own server."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from typing import Any
+
+import pytest
+
+from anaphora.cli._demo import engine, engine_server
+
+
+@pytest.mark.skipif(engine.why_not() is not None, reason=str(engine.why_not()))
+def test_the_second_conversation_reads_what_the_first_began_with() -> None:
+    measured = asyncio.run(engine.cold_and_warm(3000))
+    assert measured.tokens > measured.cached > 3000
+    assert measured.tokens - measured.cached < 100
+    assert measured.predicted == pytest.approx(measured.cached, rel=0.05)
+    assert measured.cold > 0
+    assert measured.warm > 0
+
+
+@pytest.mark.parametrize("missing", ["xllamacpp", "gguf"])
+def test_what_is_missing_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+
+    def find(name: str) -> Any:
+        return None if name == missing else found("json")
+
+    monkeypatch.setattr(engine_server, "find_spec", find)
+    assert engine.why_not() == f"{missing} is not installed"
