@@ -12,7 +12,7 @@ When the block ends, nothing may be left behind: no task, no connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -40,7 +40,7 @@ MODELS: dict[str, str] = {
 }
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama")
 
-LONG = "You are terse and to the point. " * 300
+LONG = "You are terse and to the point. " * 450
 """Long enough to be cached everywhere."""
 
 
@@ -51,16 +51,50 @@ class Serving(Protocol):
     def url(self) -> str: ...
 
 
+class Heard:
+    """An answer whose bytes are kept besides."""
+
+    def __init__(self, answer: AiohttpAnswer, received: bytearray) -> None:
+        self._answer = answer
+        self._received = received
+
+    @property
+    def status(self) -> int:
+        return self._answer.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._answer.headers
+
+    async def read(self) -> bytes:
+        data = await self._answer.read()
+        self._received += data
+        return data
+
+    def __aiter__(self) -> Heard:
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = await anext(self._answer)
+        self._received += data
+        return data
+
+    async def close(self) -> None:
+        await self._answer.close()
+
+
 class Line:
     """The usual transport. Keeps what goes out, and asks the emulator for faults on its way."""
 
     def __init__(self) -> None:
         self.transport = AiohttpTransport()
         self.sent: list[Outgoing] = []
+        self.received: list[bytearray] = []
+        """What has come of each answer, as it came."""
         self.faults: list[str | None] = []
         """Of the next requests, in order; the last one stays."""
 
-    async def send(self, outgoing: Outgoing) -> AiohttpAnswer:
+    async def send(self, outgoing: Outgoing) -> Heard:
         self.sent.append(outgoing)
         fault = None
         if self.faults:
@@ -68,7 +102,9 @@ class Line:
         if fault is not None:
             headers = {**outgoing.headers, HEADER: fault}
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
-        return await self.transport.send(outgoing)
+        answer = await self.transport.send(outgoing)
+        self.received.append(bytearray())
+        return Heard(answer, self.received[-1])
 
     async def close(self) -> None:
         await self.transport.close()
@@ -101,8 +137,7 @@ def _provider(url: str, name: str) -> dict[str, Any]:
     if name in WIRES:
         return {"wire": name, "base_url": url, **common}
     house = name.partition("/")[0]
-    tails = {"minimax": "/anthropic", "openrouter": "/api/v1"}
-    return {"dialect": name, "base_url": f"{url}/{house}{tails.get(house, '')}", **common}
+    return {"dialect": name, "base_url": f"{url}/{house}", **common}
 
 
 @asynccontextmanager

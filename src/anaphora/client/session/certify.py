@@ -7,11 +7,12 @@ from typing import Literal, TypeAlias
 
 from anaphora.cache.verdict import Sent, find_change, preflight
 from anaphora.cache.verdict.comparing import begins_with
+from anaphora.catalog import CacheRules
 from anaphora.client.writing import Written
 from anaphora.errors import PrefixBroken
 from anaphora.values import Notice
 
-from .place import Place
+from .place import Past, Place
 
 Certify: TypeAlias = Literal["warn", "raise", "off"]
 """What happens before sending when the prefix would break: a warning and a notice, an error
@@ -36,7 +37,7 @@ def certify(place: Place, written: Written, how: Certify | Literal["tell"]) -> t
     plans = (past.sent.plan, written.plan)
     notices = preflight(earlier, later, place.model.rules, plans=plans)
     broken = next((notice for notice in notices if notice.code in _LOSSES), None)
-    if broken is None or how == "tell":
+    if broken is None or how == "tell" or not _kept(past, place.model.rules):
         return notices
     if how == "raise":
         change = find_change(past.sent, Sent(rendered=later, plan=written.plan))
@@ -48,3 +49,10 @@ def certify(place: Place, written: Written, how: Certify | Literal["tell"]) -> t
         )
     warnings.warn(f"the prefix breaks: {broken}", PrefixWarning, stacklevel=2)
     return notices
+
+
+def _kept(past: Past, rules: CacheRules) -> bool:
+    """Whether the call before was long enough to leave anything that could be lost."""
+    usage = past.sent.usage
+    billed = usage.input if usage is not None else None
+    return (billed or past.outcome.total) >= rules.minimum_tokens.value

@@ -1,0 +1,442 @@
+"""Every wire, and some dialects of others: whole answers, streams, tools, thinking, structured output.
+
+What the client says of a call is held against what the emulator billed for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from blake3 import blake3
+from support.talking import LONG, MODELS, Talk, talking
+
+from anaphora import Client, emulator, errors
+from anaphora.cache.verdict.comparing import parting
+from anaphora.client.answered import Answered
+from anaphora.client.session import Session
+from anaphora.emulator.core.options import Options
+from anaphora.emulator.core.replies.script import Script
+from anaphora.emulator.server.run import Emulator
+from anaphora.prompt import Call, Params, PromptIR, Reasoning
+from anaphora.prompt.tools import ToolRegistry
+from anaphora.values import (
+    Event,
+    Message,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Reply,
+    ReplyEnd,
+    ReplyStart,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+    UsageUpdate,
+)
+
+SCRIPT = """
+replies:
+  - match: {tool: weather, text: weather}
+    reply:
+      text: I shall look.
+      tool_calls:
+        - {name: weather, arguments: {city: Rome}}
+        - {name: weather, arguments: {city: Oslo}}
+  - match: {result_of: weather}
+    reply: {text: Sunny in both.}
+  - match: {text: ponder}
+    reply: {thinking: Let me see., text: I have seen.}
+  - match: {text: misshapen}
+    reply: {text: '{"city": 17, "nights": 1}'}
+  - match: {text: decline}
+    reply: {refusal: No.}
+"""
+
+NAMES = tuple(MODELS)
+#: How each is asked to think, and whether it shows what it thought.
+THINKING: dict[str, tuple[Reasoning, bool]] = {
+    "anthropic": (Reasoning(mode="enabled", budget_tokens=1024), True),
+    "openai_chat": (Reasoning(effort="low"), False),
+    "openai_responses": (Reasoning(effort="low", summary="auto"), True),
+    "gemini": (Reasoning(budget_tokens=512, display="summarized"), True),
+    "ollama": (Reasoning(mode="enabled"), True),
+    "deepseek": (Reasoning(mode="enabled"), True),
+    "minimax/anthropic": (Reasoning(mode="enabled", budget_tokens=1024), True),
+    "openrouter": (Reasoning(effort="low"), False),
+}
+#: Nobody states a price, or how much was read.
+UNPRICED, UNTOLD = {"ollama"}, {"ollama"}
+
+every = pytest.mark.parametrize("name", NAMES)
+both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+
+
+@dataclasses.dataclass
+class Trip:
+    city: str
+    nights: int
+
+
+@pytest.fixture(scope="module")
+def _scripted() -> Iterator[Emulator]:
+    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+        yield running
+
+
+@pytest.fixture
+def emu(_scripted: Emulator) -> Emulator:
+    _scripted.reset()
+    return _scripted
+
+
+async def turn(
+    chat: Session | Client, said: Any, *, stream: bool, **options: Any
+) -> tuple[Answered, list[Event]]:
+    """One turn of a conversation, or a call on its own."""
+    sending = chat.send(said, **options)
+    if not stream:
+        return await sending, []
+    heard = [event async for event in sending]
+    assert sending.answered is not None
+    return sending.answered, heard
+
+
+# ── Whole answers and streams ────────────────────────────────────────────────────────────────────
+
+
+@both
+@every
+def test_a_conversation(emu: Emulator, name: str, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, system=LONG)
+            spent = Decimal(0)
+            for number, said in enumerate(("Hello", "More", "And more")):
+                answered, heard = await turn(chat, said, stream=stream)
+                check_account(emu, talk, answered, name, stream, first=not number)
+                if stream:
+                    check_events(heard, answered.reply)
+                assert chat.last is answered
+                spent += answered.dollars or 0
+            assert chat.dollars == (None if name in UNPRICED else spent)
+            assert [message.role for message in chat.messages] == ["user", "assistant"] * 3
+            check_prefixes(emu, 3)
+
+    asyncio.run(main())
+
+
+def check_account(
+    emu: Emulator, talk: Talk, answered: Answered, name: str, stream: bool, *, first: bool
+) -> None:
+    """The bill, the verdict and the record against what the emulator says of the same call."""
+    billed, usage, record = emu.requests()[0], answered.usage, answered.record
+    assert talk.records[-1] is record
+    assert answered.text
+    assert usage.output == billed["output"]
+    assert usage.input == billed["read"] + billed["uncached"] + sum(billed["written"].values())
+    parts = (usage.uncached or 0) + (usage.read or 0) + (usage.written_total or 0)
+    assert parts == usage.input
+    assert (usage.read or 0) == (0 if name in UNTOLD else billed["read"])
+    assert (answered.dollars is None) == (name in UNPRICED)
+    if answered.dollars is not None:
+        assert answered.dollars == Decimal(billed["dollars"])
+    verdict = answered.verdict
+    assert verdict is not None
+    assert verdict.result == ("first" if first else "hit"), str(verdict)
+    assert billed["verdict"]["result"] == verdict.result
+    if not first and name not in UNTOLD:
+        assert record.predicted == billed["read"]
+        assert billed["read"]
+    assert answered.raw_hash == blake3(talk.line.received[-1]).hexdigest()
+    assert (record.provider, record.model, record.answered_by) == (name, MODELS[name], MODELS[name])
+    assert record.streamed is stream
+    assert record.error is None
+    assert record.response_id == answered.reply.id
+    assert record.request_id == (billed["request_id"] if record.request_id else None)
+    assert [attempt.error for attempt in record.attempts] == [None]
+    assert record.attempts[0].status == 200
+    assert record.first is not None
+    assert 0 <= record.first <= record.seconds
+    assert record.blocks
+    assert not answered.notices
+
+
+def check_events(heard: list[Event], reply: Reply) -> None:
+    assert isinstance(heard[0], ReplyStart)
+    assert heard[-1] == ReplyEnd(reply)
+    assert sum(isinstance(event, ReplyEnd | ReplyStart) for event in heard) == 2
+    kinds = {event.index: event.kind for event in heard if isinstance(event, PartStart)}
+    ends = [event.index for event in heard if isinstance(event, PartEnd)]
+    assert list(kinds) == ends == sorted(kinds)
+    deltas = [event for event in heard if isinstance(event, PartDelta)]
+    said = "".join(event.delta for event in deltas if kinds[event.index] == "text")
+    assert said == reply.text
+    assert any(isinstance(event, UsageUpdate) for event in heard)
+
+
+def check_prefixes(emu: Emulator, count: int) -> None:
+    """Each request on the wire begins with the one before it."""
+    sent = [entry.called.sent.rendered for entry in emu.engine.journal._entries if entry.called]
+    assert len(sent) == count
+    for earlier, later in itertools.pairwise(sent):
+        assert parting(earlier, later, len(earlier)) is None
+
+
+def plainly(reply: Reply) -> Any:
+    """What an answer says, without the ids that each has of its own."""
+    parts: list[Any] = []
+    for part in reply.message.parts:
+        match part:
+            case Text(text):
+                parts.append(("text", text))
+            case Thinking(text):
+                parts.append(("thinking", text))
+            case ToolCall(_, name, arguments):
+                parts.append((name, msgspec.json.decode(arguments)))
+            case _:
+                parts.append(part)
+    counted = msgspec.structs.replace(reply.usage, raw=None)
+    return parts, reply.stop, reply.model, counted
+
+
+@every
+@pytest.mark.parametrize("said", ["Hello", "How is the weather?", "ponder"])
+def test_a_stream_says_what_a_whole_answer_says(emu: Emulator, name: str, said: str) -> None:
+    async def main() -> None:
+        replies = []
+        for stream in (False, True):
+            emu.reset()
+            async with talking(emu, [name]) as talk:
+                chat = talk.client.session(
+                    name, system=LONG, tools=weather(), reasoning=THINKING[name][0], max_tokens=4000
+                )
+                answered, _ = await turn(chat, said, stream=stream)
+                replies.append(plainly(answered.reply))
+        assert replies[0] == replies[1]
+
+    asyncio.run(main())
+
+
+@both
+@every
+def test_a_call_on_its_own(emu: Emulator, name: str, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            ir = PromptIR.chat((Message.user("Hello"),))
+            call = Call(ir=ir, model=MODELS[name], params=Params(max_tokens=200))
+            answered, heard = await turn(talk.client, call, stream=stream, provider=name)
+            if stream:
+                check_events(heard, answered.reply)
+            billed = emu.requests()[0]
+            assert answered.usage.output == billed["output"]
+            assert answered.raw_hash == blake3(talk.line.received[-1]).hexdigest()
+            assert (answered.dollars is None) == (name in UNPRICED)
+            if answered.dollars is not None:
+                assert answered.dollars == Decimal(billed["dollars"])
+            assert answered.verdict is None  # nothing is remembered from call to call
+            (record,) = talk.records
+            assert record is answered.record
+            assert record.blocks
+
+    asyncio.run(main())
+
+
+def test_a_text_alone_is_a_call(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            whole = await talk.client.complete("Hello", "anthropic")
+            heard = [event async for event in talk.client.stream("Hello", "anthropic")]
+            assert isinstance(heard[-1], ReplyEnd)
+            assert heard[-1].reply.text == whole.text
+
+    asyncio.run(main())
+
+
+# ── Tools ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def weather(asked: list[str] | None = None) -> ToolRegistry:
+    registry = ToolRegistry()
+
+    @registry.tool
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        if asked is not None:
+            asked.append(city)
+        return f"sunny in {city}"
+
+    return registry
+
+
+@both
+@every
+def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: bool) -> None:
+    async def main() -> None:
+        asked: list[str] = []
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, system=LONG, tools=weather(asked))
+            running = chat.run("How is the weather?", parallel=False)
+            if stream:
+                steps = [step async for step in running]
+                results = [step for step in steps if isinstance(step, ToolResult)]
+                assert [result.content for result in results] == ["sunny in Rome", "sunny in Oslo"]
+                assert sum(isinstance(step, ReplyEnd) for step in steps) == 2
+                assert running.ran is not None
+                ran = running.ran
+            else:
+                ran = await running
+            assert (ran.stopped, ran.turns, ran.text) == ("done", 2, "Sunny in both.")
+            assert asked == ["Rome", "Oslo"]
+            assert [message.role for message in chat.messages] == [
+                "user",
+                "assistant",
+                "tool",
+                "assistant",
+            ]
+            calls = ran.answers[0].tool_calls
+            assert [call.name for call in calls] == ["weather"] * 2
+            results = [part for part in chat.messages[2].parts if isinstance(part, ToolResult)]
+            assert [result.call_id for result in results] == [call.id for call in calls]
+            assert ran.last is not None
+            assert ran.last.verdict is not None
+            assert ran.last.verdict.result == "hit"
+            assert ran.dollars == chat.dollars
+            check_prefixes(emu, 2)
+            assert len(talk.records) == 2
+
+    asyncio.run(main())
+
+
+# ── Thinking ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@both
+@every
+def test_thinking_comes_back_as_it_was_said(emu: Emulator, name: str, stream: bool) -> None:
+    """And goes back with the conversation, in the provider's own words, without a notice."""
+    asking, shown = THINKING[name]
+
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, system=LONG, reasoning=asking, max_tokens=4000)
+            first, heard = await turn(chat, "ponder", stream=stream)
+            thoughts = [part for part in first.reply.message.parts if isinstance(part, Thinking)]
+            assert [part.text for part in thoughts] == ["Let me see."] * shown
+            assert first.text == "I have seen."
+            assert shown or first.usage.reasoning
+            if stream:
+                kinds = [event.kind for event in heard if isinstance(event, PartStart)]
+                assert kinds == ["thinking"] * shown + ["text"]
+            second, _ = await turn(chat, "ponder more", stream=stream)
+            assert second.verdict is not None
+            assert second.verdict.result == "hit", str(second.verdict)
+            assert not second.notices
+            check_prefixes(emu, 2)
+
+    asyncio.run(main())
+
+
+# ── Structured output ────────────────────────────────────────────────────────────────────────────
+
+
+@both
+@every
+def test_an_answer_of_a_given_form(emu: Emulator, name: str, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name)
+            answered, _ = await turn(chat, "Plan a trip", stream=stream, output=Trip)
+            assert isinstance(answered.parsed, Trip)
+            assert answered.parsed == Trip(**msgspec.json.decode(answered.text))
+            once = await talk.client.complete("Plan a trip", name, output=Trip)
+            assert isinstance(once.parsed, Trip)
+
+    asyncio.run(main())
+
+
+@both
+@every
+def test_an_answer_of_another_form_is_told_once(emu: Emulator, name: str, stream: bool) -> None:
+    """It is `Parse` for the caller; but it was given and paid for, so it is in the conversation, and
+    whoever watches gets one record, with the answer and the error."""
+
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name)
+            with pytest.raises(errors.Parse) as caught:
+                await turn(chat, "misshapen", stream=stream, output=Trip)
+            assert "city" in caught.value.path
+            (record,) = talk.records
+            check_misshapen(record, caught.value)
+            assert [message.role for message in chat.messages] == ["user", "assistant"]
+            assert chat.last is not None
+            assert chat.last.parsed is None
+            assert chat.dollars == chat.last.dollars
+            answered, _ = await turn(chat, "Go on", stream=stream)
+            assert answered.text
+            talk.records.clear()
+            with pytest.raises(errors.Parse) as caught:
+                await turn(talk.client, "misshapen", stream=stream, provider=name, output=Trip)
+            (record,) = talk.records
+            check_misshapen(record, caught.value)
+
+    asyncio.run(main())
+
+
+def check_misshapen(record: Any, problem: errors.Parse) -> None:
+    assert record.error == "Parse"
+    assert record.usage != Usage()
+    assert record.first is not None
+    assert [attempt.error for attempt in record.attempts] == [None]
+    assert problem.attempts == record.attempts
+    assert problem.partial.text == '{"city": 17, "nights": 1}'
+
+
+@every
+def test_a_refusal_is_no_answer_of_that_form(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            with pytest.raises(errors.Parse):
+                await talk.client.session(name).send("decline", output=Trip)
+            assert len(talk.records) == 1
+
+    asyncio.run(main())
+
+
+# ── Many at once ─────────────────────────────────────────────────────────────────────────────────
+
+
+@both
+def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
+    """Each keeps to itself: its own messages, its own prefix, its own bill."""
+
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chats = [talk.client.session(NAMES[n % len(NAMES)], system=f"{n}. ") for n in range(50)]
+
+            async def talks(number: int) -> None:
+                for said in range(3):
+                    await turn(chats[number], f"{number}/{said}", stream=stream)
+
+            await asyncio.gather(*map(talks, range(50)))
+            for number, chat in enumerate(chats):
+                said = [message.parts for message in chat.messages if message.role == "user"]
+                assert said == [(Text(f"{number}/{turn}"),) for turn in range(3)]
+                assert len(chat.messages) == 6
+            assert len(talk.records) == len(emu.requests()) == 150
+            assert {record.error for record in talk.records} == {None}
+            spent = sum(record.dollars or 0 for record in talk.records)
+            assert sum(chat.dollars or 0 for chat in chats) == spent
+            results = [record.verdict.result for record in talk.records if record.verdict]
+            assert results.count("first") == 50
+
+    asyncio.run(main())
