@@ -32,6 +32,10 @@ _EXACT = Context(prec=60)
 _DIGITS = Decimal("0.001")
 
 
+_NOTHING = Decimal(0)
+_add, _times = _EXACT.add, _EXACT.multiply
+
+
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars per million tokens. None is unknown, which is not 0."""
 
@@ -109,15 +113,16 @@ class Price(Rates, frozen=True, kw_only=True):
             (usage.read or 0, read),
             (usage.output, rates.output),
         ]
-        for ttl, count in (usage.written or {}).items():
-            billed.append((count, rates.writing(unsplit if ttl == "unsplit" else ttl)))
-        with localcontext(_EXACT):
-            total = Decimal(0)
-            for count, rate in billed:
-                if count and rate is None:
+        if usage.written:
+            for ttl, count in usage.written.items():
+                billed.append((count, rates.writing(unsplit if ttl == "unsplit" else ttl)))
+        total = _NOTHING
+        for count, rate in billed:
+            if count:
+                if rate is None:
                     return None
-                total += count * (rate or 0)
-            return total.scaleb(-6)
+                total = _add(total, _times(rate, count))
+        return total.scaleb(-6, _EXACT)
 
 
 def price(

@@ -48,6 +48,7 @@ class ChunkLog:
         "contextual",
         "ends",
         "ids",
+        "keys",
         "kinds",
         "labels",
         "message_ends",
@@ -70,6 +71,9 @@ class ChunkLog:
         self.splices = array("q", splices)
         """Byte offset at which a marker goes into each chunk; -1 where none may."""
         self.kinds = first.kinds
+        self.keys: tuple[bytes, list[bytes]] | None = None
+        """What simulators know the blocks by, as far as one has asked: what stood before the log,
+        and a key for the prefix that ends with each block."""
         self.message_ends = array("Q", first.message_ends)
         """For each source message, how many chunks there are up to its end."""
         self.labels: tuple[str, ...] = ()

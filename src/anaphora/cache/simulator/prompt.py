@@ -11,12 +11,11 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeAlias
-from weakref import WeakKeyDictionary
 
 import msgspec
 from blake3 import blake3
 
-from anaphora.rendered import ChunkLog, Kind, Plan, Rendered, Run
+from anaphora.rendered import Kind, Plan, Rendered, Run
 from anaphora.values import Section, Ttl
 
 Key: TypeAlias = Hashable
@@ -233,19 +232,14 @@ def _role(run: Run, at: int) -> str:
     return run.log.roles[run.log.wire_message_of(at)]
 
 
-#: The chained keys of each log, and the key of what stood before it.
-_chains: WeakKeyDictionary[ChunkLog, tuple[bytes, list[bytes]]] = WeakKeyDictionary()
-
-
 def _chain(run: Run, before: bytes) -> list[bytes]:
     """The keys of a run's blocks, of which only the new ones are made."""
-    base = before + b"\0" + run.lead
-    known = _chains.get(run.log)
+    base, log = before + b"\0" + run.lead, run.log
+    known = log.keys
     if known is None or known[0] != base:
-        known = (base, [])
-        _chains[run.log] = known
+        known = log.keys = (base, [])
     keys = known[1]
-    done, log = len(keys), run.log
+    done = len(keys)
     if done < run.count:
         last, start = keys[-1] if keys else base, log.start(done)
         new, begin = log.slice(start, log.ends[run.count - 1]), start

@@ -15,7 +15,7 @@ from .comparing import extent, parting
 from .diagnosis import agrees
 from .money import dollars_lost, dollars_saved
 from .predicting import Prediction, predict, tokens_before
-from .sentences import change_said, sentence
+from .sentences import change_said
 from .values import VOLATILE, Cause, Change, Diagnosis, Result, Sent, Verdict
 
 #: Of an implicit cache without granules: bills of one that found all there was read so much of it.
@@ -46,24 +46,24 @@ def judge(
             saved=dollars_saved(later.usage, price),
             diagnosis=diagnosis,
         )
-        return told(verdict)
+        return verdict
     earlier = _heard(earlier, rules)
-    change = find_change(earlier, later)
     if expected is None:
         expected = predict(earlier, later, rules, outcome)
     read = expected.read if billed is None else billed
     result = _result(read, expected, rules.granule_tokens.value)
     causes: tuple[Cause, ...] = ()
     lost = 0
-    if result == "hit" and billed is not None:
-        change = None  # the bill proves that it did not matter
+    change: Change | None = None
+    if result != "hit" or billed is None:  # otherwise the bill proves that it did not matter
+        change = find_change(earlier, later)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
     if result != "hit":
         causes = _causes(earlier, later, rules, expected, change, profile, read)
         # What is not sent any more is not paid for again.
         missed = _reusable(earlier, later, rules, expected, causes) - read
         lost = max(0, min(missed, (usage.input or 0) - read))
-    verdict = Verdict(
+    return Verdict(
         result=result,
         causes=causes,
         change=change,
@@ -77,7 +77,6 @@ def judge(
         diagnosis=diagnosis,
         agrees=None if diagnosis is None else agrees(diagnosis, causes, change, result == "hit"),
     )
-    return told(verdict)
 
 
 def _heard(sent: Sent, rules: CacheRules) -> Sent:
@@ -90,11 +89,6 @@ def find_change(earlier: Sent, later: Sent) -> Change | None:
     more; None when the later call begins with all of it."""
     offset = parting(earlier.rendered, later.rendered, extent(earlier))
     return None if offset is None else change_at(earlier.rendered, later.rendered, offset)
-
-
-def told(verdict: Verdict) -> Verdict:
-    """With its sentence."""
-    return replace(verdict, sentence=sentence(verdict))
 
 
 def _result(read: int, expected: Prediction, granule: int) -> Result:

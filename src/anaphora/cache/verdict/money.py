@@ -8,11 +8,14 @@ from anaphora.catalog import Price, Rates
 from anaphora.values import TTL_SECONDS, Usage, WriteTtl
 
 
+_NOTHING = Decimal(0)
+
+
 def dollars_lost(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
     """The tokens that were lost stand first behind what was read: they were written again as far
     as anything was, the longest TTL first, and else paid for as input."""
     if not lost:
-        return Decimal(0)
+        return _NOTHING
     if usage is None or price is None:
         return None
     rates = price.at(usage.input or 0)

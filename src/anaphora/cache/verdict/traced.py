@@ -20,7 +20,7 @@ from anaphora.catalog import CacheRules, Price
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Plan, Rendered, Run
 from anaphora.values import CachePolicy, SegmentRole, Ttl
 
-from .judging import judge, told
+from .judging import judge
 from .values import Cause, Sent, Verdict
 
 _KINDS = {
@@ -156,7 +156,7 @@ def _explained(verdict: Verdict, found: Predicted) -> Verdict:
         return verdict
     assert found.cause is not None
     said = f"{MEANING[found.cause]} (likely, by the bills)"
-    return told(replace(verdict, causes=(Cause(kind="unexplained", said=said),)))
+    return replace(verdict, causes=(Cause(kind="unexplained", said=said),))
 
 
 def _log(trace: Trace) -> tuple[ChunkLog, list[int]]:

@@ -149,7 +149,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     agrees: bool | None = None
     """Whether the provider says the same; None where it says nothing."""
-    sentence: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Made when somebody asks: most verdicts are only counted."""
+        from .sentences import sentence
+
+        return sentence(self)
 
     @property
     def cause(self) -> CauseKind | None:

@@ -37,7 +37,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     at: float | None = None
     gap: float | None = None
     broke: bool = False
+    sentence: str
+    """What happened, for people,"""
     verdict: Verdict
+    """and for programs."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +146,7 @@ def _requests(pairs: Iterable[tuple[Made | None, Made]], till: Till) -> Iterator
             at=at,
             gap=None if at is None or then is None else at - then,
             broke=verdict.broke,
+            sentence=str(verdict),
             verdict=verdict,
         )
 
@@ -221,6 +225,7 @@ def _recorded(entries: Iterator[Entry], till: Till, problems: list[Problem]) -> 
             at=one.at,
             gap=one.gap,
             broke=one.verdict.broke,
+            sentence=str(one.verdict),
             verdict=one.verdict,
         )
 
