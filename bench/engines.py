@@ -1,0 +1,129 @@
+"""llama.cpp's own server, and what the client said of each turn before it was sent.
+
+    python bench/engines.py
+
+Twenty turns of each kind on each wire: how many tokens the server read of how many, by its own
+count, and in how many turns that was predicted within one token. Then the same 12,000 tokens twice:
+how long until the first words. Needs `xllamacpp` and `gguf` (`make setup`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from anaphora.cli._demo.engine import cold_and_warm, why_not
+from anaphora.cli._demo.engine_model import TEMPLATE
+from anaphora.cli._demo.engine_server import MODEL, running
+from anaphora.client.answered import Answered
+from anaphora.client.client import Client
+from anaphora.client.session import Session
+from anaphora.prompt.tools import ToolRegistry
+
+WIRES = ("anthropic", "openai_chat", "openai_responses")
+TURNS = 20
+SYSTEM = "You are a careful assistant, and you say one word at a time. " * 10
+OWN = TEMPLATE.read_text(encoding="utf-8")
+LOOPING = OWN.replace("{%- if tools and last.role != 'tool' -%}", "{%- if tools -%}")
+
+Open = Callable[..., Session]
+Talk = Callable[[Open], Awaitable[list[Answered]]]
+
+
+def tools() -> ToolRegistry:
+    registry = ToolRegistry()
+
+    @registry.tool
+    def look(city: str, days: int) -> str:
+        """Look at the weather of a place."""
+        return f"{city} will have rain, {days} days of it."
+
+    return registry
+
+
+async def words(opened: Open) -> list[Answered]:
+    chat = opened()
+    return [await chat.send(f"Question {turn}?") for turn in range(TURNS)]
+
+
+async def loop(opened: Open) -> list[Answered]:
+    return list((await opened(tools=tools()).run("Go on.", max_turns=TURNS)).answers)
+
+
+async def mixed(opened: Open) -> list[Answered]:
+    chat = opened(tools=tools())
+    runs = [await chat.run(f"Question {turn}?") for turn in range(TURNS // 2)]
+    return [answered for ran in runs for answered in ran.answers]
+
+
+async def stated(opened: Open) -> list[Answered]:
+    hours = itertools.count(10)
+    chat = opened(state=lambda: f"It is {next(hours)} o'clock.")
+    return [await chat.send(f"Question {turn}?") for turn in range(TURNS)]
+
+
+async def in_turn(opened: Open) -> list[Answered]:
+    chats = [opened(system=f"{name * 3} is who you are. " * 30) for name in "ABCD"]
+    rounds = range(TURNS // len(chats))
+    return [await chat.send(f"Question {turn}?") for turn in rounds for chat in chats]
+
+
+TALKS: tuple[tuple[str, Talk, int, str], ...] = (
+    ("answers in words", words, 1, OWN),
+    ("a tool loop", loop, 1, LOOPING),
+    ("tools and answers in turn", mixed, 1, OWN),
+    ("a state at the end of each call", stated, 1, OWN),
+    ("four conversations in turn, 4 slots", in_turn, 4, OWN),
+    ("four conversations in turn, 1 slot", in_turn, 1, OWN),
+)
+
+
+async def talked(talk: Talk, wire: str, slots: int, template: str) -> list[Answered]:
+    """One server for each, so that nothing is left from another."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(Path(folder), slots=slots, template=template) as address,
+    ):
+        provider = {"dialect": f"llamacpp/{wire}", "base_url": address, "model": MODEL}
+        async with Client.from_config({"providers": {"llama": provider}}, environ={}) as client:
+
+            def opened(**how: object) -> Session:
+                asked = {"system": SYSTEM, "max_tokens": 200, **how}
+                return client.session("llama", **asked)  # type: ignore[arg-type]
+
+            return await talk(opened)
+
+
+def right(answers: list[Answered]) -> int:
+    return sum(abs((a.usage.read or 0) - (a.record.predicted or 0)) <= 1 for a in answers)
+
+
+def main() -> None:
+    if (missing := why_not()) is not None:
+        sys.exit(f"{missing}: `make setup` installs it")
+    found: dict[str, dict[str, int]] = {}
+    print(f"| turns predicted within one token, of {TURNS} | chat | responses | messages | read |")
+    print("| --- | --- | --- | --- | --- |")
+    for title, talk, slots, template in TALKS:
+        answers = {w: asyncio.run(talked(talk, w, slots, template)) for w in WIRES}
+        counts = found[title] = {w: right(one) for w, one in answers.items()}
+        every = [answered.usage for one in answers.values() for answered in one]
+        share = sum(u.read or 0 for u in every) / sum(u.input or 0 for u in every)
+        chat, responses = counts["openai_chat"], counts["openai_responses"]
+        print(f"| {title} | {chat} | {responses} | {counts['anthropic']} | {share:.0%} |")
+    measured = asyncio.run(cold_and_warm())
+    print(
+        f"\n{measured.cached:,} of {measured.tokens:,} tokens read, {measured.predicted:,} predicted"
+    )
+    print(f"first words after {measured.cold:.2f} s cold, {measured.warm:.2f} s warm")
+    ratio = round(measured.cold / measured.warm, 1)
+    print(json.dumps({"within_one": found, "turns": TURNS, "cold_vs_warm": ratio}))
+
+
+if __name__ == "__main__":
+    main()
