@@ -12,7 +12,7 @@ taken: after a crash `chat.run()` on the saved messages goes on where it ended.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import aclosing
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -22,7 +22,7 @@ import msgspec
 from anaphora.client.answered import Answered
 from anaphora.client.dispatch import dispatch_all
 from anaphora.errors import InvalidRequest, Timeout
-from anaphora.values import Event, Message, ReplyEnd, ToolCall, ToolResult
+from anaphora.values import Conversation, Event, Message, ReplyEnd, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from . import Session
@@ -163,7 +163,7 @@ class Running:
     async def _answer_calls(self, begun: float) -> tuple[ToolResult, ...]:
         """Runs the tools that the last answer asked for and nobody has answered yet."""
         session = self._session
-        calls = unanswered(session.messages)
+        calls = unanswered(session.conversation)
         if not calls:
             return ()
         registry = session.tools
@@ -205,7 +205,7 @@ class Running:
 
     @staticmethod
     def _check_answered(conversation: Any) -> None:
-        calls = unanswered(conversation[:])
+        calls = unanswered(conversation)
         if calls:
             raise InvalidRequest(
                 f"{calls[0].name!r} ({calls[0].id}) was called and not answered yet; go on with"
@@ -214,10 +214,11 @@ class Running:
             )
 
 
-def unanswered(messages: tuple[Message, ...]) -> tuple[ToolCall, ...]:
-    """The calls at the end of a conversation that no result answers."""
+def unanswered(messages: Sequence[Message] | Conversation) -> tuple[ToolCall, ...]:
+    """The calls at the end of a conversation that no result answers. Looks at its end only."""
     answered: set[str] = set()
-    for message in reversed(messages):
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
         if message.role == "tool":
             answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
         elif message.role == "assistant":
