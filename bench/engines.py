@@ -117,9 +117,8 @@ def main() -> None:
         chat, responses = counts["openai_chat"], counts["openai_responses"]
         print(f"| {title} | {chat} | {responses} | {counts['anthropic']} | {share:.0%} |")
     measured = asyncio.run(cold_and_warm())
-    print(
-        f"\n{measured.cached:,} of {measured.tokens:,} tokens read, {measured.predicted:,} predicted"
-    )
+    read, total = measured.cached, measured.tokens
+    print(f"\n{read:,} of {total:,} tokens read, {measured.predicted:,} predicted")
     print(f"first words after {measured.cold:.2f} s cold, {measured.warm:.2f} s warm")
     ratio = round(measured.cold / measured.warm, 1)
     print(json.dumps({"within_one": found, "turns": TURNS, "cold_vs_warm": ratio}))
