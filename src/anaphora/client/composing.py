@@ -78,6 +78,9 @@ class Composing:
         said = asked.messages
         history = conversation.append(*said) if said else conversation
         segments = [Segment(SegmentRole.CONVERSATION, history)]
+        if asked.prewarm and not state:
+            # A prompt ends with the user; what stands there is neither written nor read again.
+            state = "."
         if state:
             segments.append(Segment.of(SegmentRole.VOLATILE_TAIL, Message.user(state)))
         ir = PromptIR(
@@ -85,13 +88,14 @@ class Composing:
             system_blocks=self._system_blocks,
             segments=tuple(segments),
             cache=self._cache_plan(place, asked),
-            continuation=None if whole else self._continuation(place),
+            continuation=None if whole or asked.prewarm else self._continuation(place),
         )
         changes: dict[str, Any] = {}
         if stream:
             changes["stream"] = True
         if self._store is not None and place.endpoint.home == "openai_responses":
-            changes["store"] = self._store
+            # Nobody goes on from what only wrote the cache.
+            changes["store"] = self._store and not asked.prewarm
         if asked.output is not None:
             changes["output"] = asked.output.output
         if asked.changes:
@@ -123,7 +127,10 @@ class Composing:
     def _cache_plan(self, place: Place, asked: Asked) -> PromptCachePlan:
         plan = self._cache
         if asked.prewarm:
-            plan = msgspec.structs.replace(plan, prewarm=True)
+            # Where a provider adds breakpoints of its own, it would add one behind the last word.
+            only_ours = place.endpoint.home == "openai_responses" and plan.mode is None
+            mode = "explicit" if only_ours else plan.mode
+            plan = msgspec.structs.replace(plan, prewarm=True, mode=mode)
         if self._diagnose and place.reply is not None:
             earlier = Earlier(place.endpoint.system, place.reply.id)
             plan = msgspec.structs.replace(plan, diagnose=True, compare_with=earlier)

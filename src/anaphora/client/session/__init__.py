@@ -142,8 +142,7 @@ class Session(Calling):
     async def prewarm(self) -> Answered:
         """Writes the beginning of the conversation to the provider's cache, and asks for no
         answer: for calls that are to start together, or a user who is about to speak."""
-        messages = () if len(self.conversation) else (Message.user("."),)
-        asked = Asked(messages=messages, prewarm=True)
+        asked = Asked(messages=(), prewarm=True)
         stop = self._order(asked)[0]
         if stop.endpoint.home not in ("anthropic", "openai_responses"):
             raise InvalidRequest(
@@ -175,7 +174,7 @@ class Session(Calling):
         said = self.conversation.prefix(len(self.conversation) - 1)
         call = self._composing.call(place, said, asked, state=None, stream=False, whole=True)
         place.account(place.write(call, at), reply, at=at, first=first)
-        place.committed = self.conversation[-1].id
+        place.reply, place.committed = reply, self.conversation[-1].id
         self._stops.settle(stop, place, self._places)
         return True
 
@@ -288,6 +287,7 @@ class Session(Calling):
         self.last = Answered(reply=reply, record=record, raw_hash=delivered.raw_hash)
         self._pay(account)
         if not asked.prewarm:
+            place.reply = reply
             self._go_on(place, written.call.ir.run(_HISTORY), asked.messages, reply.message)
         if asked.output is not None:
             parsed = self._composing.read(asked, reply)

@@ -103,7 +103,6 @@ class Place:
             self._learn(written.rendered, outcome, reply)
         self.rendered = written.rendered
         self.past = Past(sent=sent, outcome=outcome)
-        self.reply = reply
         dollars = dollars_of(reply.usage, price, written.plan)
         return Account(
             verdict=verdict, predicted=expected.read, dollars=dollars, saved=verdict.saved
