@@ -74,6 +74,19 @@ def test_entries_are_bounded_even_when_time_stands_still() -> None:
     assert len(entries) == 100
 
 
+def test_where_entries_are_too_many_those_in_use_stay() -> None:
+    """A system prompt that everybody reads was written before all others."""
+    entries = Entries(most=100)
+    entries.write("shared", "5m", 0.0, 0.0)
+    for at in range(1, 250):
+        entries.refresh("shared", float(at))
+        entries.write(at, "5m", float(at), float(at))
+        entries.purge(float(at))
+        assert len(entries) <= 100
+    assert entries.get("shared") is not None
+    assert [entries.get(at) is not None for at in (150, 151, 249)] == [False, True, True]
+
+
 def test_prefixes_are_bounded_and_the_longest_unused_go_first() -> None:
     prefixes = Prefixes(most=100)
 

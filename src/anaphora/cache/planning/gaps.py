@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 #: What is believed before anything was seen: most calls follow within minutes.
 _BELIEF = ((300.0, 0.9), (3600.0, 0.98))
 #: How many pauses that belief is worth.
@@ -20,7 +18,7 @@ class Gaps:
     __slots__ = ("_last", "_seen", "_short", "count")
 
     def __init__(self) -> None:
-        self._seen: deque[float] = deque()
+        self._seen: list[float] = []  # few, and of these objects there are many
         self._short: dict[float, int] = {}
         """How many of them were no longer than what somebody asked for."""
         self._last: float | None = None
@@ -39,7 +37,7 @@ class Gaps:
         if change > 0:
             self._seen.append(gap)
         else:
-            self._seen.popleft()
+            del self._seen[0]
         for seconds in self._short:
             if gap <= seconds:
                 self._short[seconds] += change

@@ -12,6 +12,9 @@ from .gaps import SOME, Gaps
 
 #: Beginnings whose use is remembered.
 _MOST = 4096
+#: Prefixes that may be read again. Where every block is one, they are 80 conversations of 300
+#: blocks; where only markers are, one or two come with each call, and mostly the last one is read.
+_BLOCKS, _MARKERS = 25_000, 10_000
 #: A conversation that was not heard of for so long has ended, as far as one can tell.
 _SILENCE = 600.0
 
@@ -21,10 +24,12 @@ class AppMemory:
 
     def __init__(self, rules: CacheRules) -> None:
         self.rules = rules
-        self.simulator = Simulator(rules)
+        by_itself = rules.automatic_breakpoint.value in ("granules", "units")
+        self.simulator = Simulator(rules, most=_BLOCKS if by_itself else _MARKERS)
         self._shared: OrderedDict[Hashable, Gaps] = OrderedDict()
         self._talking: OrderedDict[int, float] = OrderedDict()
-        """Conversations that may go on, and when each was last heard of."""
+        """Conversations that may go on, and when each was last heard of; some of them, if there
+        are many: they are only counted."""
         self._lately: deque[float] = deque(maxlen=_MOST)
         self._begun = 0
         self._went_on = 0
@@ -67,12 +72,19 @@ class AppMemory:
         """Notes a call of a conversation, and plays it."""
         self._lately.append(at)
         self.per_minute(at)
-        self._went_on += conversation in self._talking
-        self._talking[conversation] = at
-        self._talking.move_to_end(conversation)
-        while at - next(iter(self._talking.values())) > _SILENCE:
-            self._talking.popitem(last=False)
-            self._ended += 1
+        self._heard_of(conversation, at)
         if shared is not None:
             self.uses(prompt.key(shared)).use(at)
         return self.simulator.call(prompt, at=at, began=began)
+
+    def _heard_of(self, conversation: int, at: float) -> None:
+        talking = self._talking
+        while talking and at - next(iter(talking.values())) > _SILENCE:
+            talking.popitem(last=False)
+            self._ended += 1
+        if conversation in talking:
+            self._went_on += 1
+        elif len(talking) >= _MOST:
+            return
+        talking[conversation] = at
+        talking.move_to_end(conversation)

@@ -60,12 +60,12 @@ class Entries:
         """Forgets what has been dead for as long as it had to live, and what is too much."""
         queue, entries = self._queue, self._entries
         while queue and (queue[0][0] < at or len(entries) > self._most):
-            _, _, key = heapq.heappop(queue)
+            noted, _, key = heapq.heappop(queue)
             entry = entries[key]
-            if len(entries) > self._most or _forgotten(entry) < at:
-                del entries[key]
+            if _forgotten(entry) > noted:
+                self._wait(key, entry)  # it was used since: others go first
             else:
-                self._wait(key, entry)  # it was read since
+                del entries[key]
 
     def _wait(self, key: Hashable, entry: Entry) -> None:
         self._count += 1
