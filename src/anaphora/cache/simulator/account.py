@@ -24,6 +24,7 @@ class Account:
         self._knobs: OrderedDict[Hashable, Mapping[str, bytes]] = OrderedDict()
         self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, Hashable]] = {}, "", {}
         """Parameters, scope, and the salts they make: mostly the same from call to call."""
+        self._salts: dict[Hashable, Hashable] = {}
 
     def __len__(self) -> int:
         return len(self._knobs)
@@ -33,7 +34,9 @@ class Account:
         if prompt.knobs is self._last[0] and scope == self._last[1]:
             salts = self._last[2]
         else:
-            salts = {section: (scope, self._salt(prompt, section)) for section in _SECTIONS}
+            salts = {
+                section: self._shared((scope, self._salt(prompt, section))) for section in _SECTIONS
+            }
             self._last = prompt.knobs, scope, salts
         keyed = prompt.keyed
 
@@ -63,6 +66,12 @@ class Account:
             if last.get(name) != prompt.knobs.get(name) and self._voids(name)
         ]
         return ", ".join(names)
+
+    def _shared(self, salt: Hashable) -> Hashable:
+        """The same object for all that are equal: every key that is remembered holds on to it."""
+        if len(self._salts) >= _REMEMBERED:
+            self._salts.clear()
+        return self._salts.setdefault(salt, salt)
 
     def _salt(self, prompt: Prompt, section: Section) -> Hashable:
         return tuple(
