@@ -29,8 +29,8 @@ class Handles:
         """While something is held, this is one of the `holders`."""
         self._place = place
         self._holders = holders
-        self._alive: dict[str, int] = {}
-        """Each handle, and how many tokens it holds."""
+        self._alive: dict[str, float] = {}
+        """Each handle, and when it ends by itself."""
 
     async def carry_out(self, written: Written) -> tuple[Written, tuple[Notice, ...]]:
         """Does what the plan wants done first; the call with a plan that has the handles."""
@@ -71,21 +71,32 @@ class Handles:
                 rendered = written.rendered
                 tokens = said.tokens or rendered.tokens_in(rendered.offset(chunks))
                 simulator.hold(said.handle, tokens, at=written.at, seconds=until - written.at)
-                self._alive[said.handle] = tokens
-                self._holders.add(self)
+                self._alive[said.handle] = until
+                self._join(written.at)
                 self._place.planner(written.at).hold(handle, until)
             case ExtendHeld(name, seconds):
                 held = written.plan.held
                 assert held is not None
-                simulator.extend(name, at=written.at, seconds=seconds)
-                until = _seconds(said.expires, written.at + seconds)
+                until = self._alive[name] = _seconds(said.expires, written.at + seconds)
+                simulator.extend(name, at=written.at, seconds=until - written.at)
+                self._join(written.at)
                 self._place.planner(written.at).hold(held, until)
             case DeleteHeld(name):
                 self._gone(name, written.at)
         return None
 
+    def _join(self, at: float) -> None:
+        """Those whose handles have ended by themselves leave: nobody may have closed them, and
+        whatever they know of their conversation would stay."""
+        for ended in [other for other in self._holders if other._ended(at)]:
+            self._holders.discard(ended)
+        self._holders.add(self)
+
+    def _ended(self, at: float) -> bool:
+        return all(until < at for until in self._alive.values())
+
     def _gone(self, handle: str, at: float) -> None:
-        if self._alive.pop(handle, None) is not None:
+        if self._alive.pop(handle, 0.0) >= at:  # otherwise it has ended by itself
             self._place.model.memory.simulator.release(handle, at=at)
         self._place.planner(at).let_go(handle)
         if not self._alive:

@@ -1,0 +1,60 @@
+"""Handles that end by themselves: nobody has to have closed the conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+from support.talking import LONG, Talk, talking
+
+from anaphora.client.asking import Asked
+from anaphora.client.session import Session
+from anaphora.client.session.holding import Handles
+from anaphora.emulator.server.run import Emulator
+from anaphora.rendered import CreateHeld
+from anaphora.values import Message
+
+
+async def holding(talk: Talk) -> tuple[Session, Handles]:
+    """A conversation for which the provider has just begun to hold the system prompt."""
+    chat = talk.client.session("gemini", system=LONG)
+    stop = chat._stops.current
+    place = chat._place(stop)
+    call = chat._call(place, Asked(messages=(Message.user("Hello"),)), stream=False)
+    written = place.write(call, time.time())
+    plan = msgspec.structs.replace(written.plan, preludes=(CreateHeld(1, 300),))
+    handles = chat._handles[stop] = Handles(place, chat._holders)
+    await handles.carry_out(msgspec.structs.replace(written, plan=plan))
+    return chat, handles
+
+
+@pytest.mark.parametrize("late", [0, 1000])
+def test_closing_lets_go_of_what_is_held_and_of_what_has_ended(emu: Emulator, late: int) -> None:
+    emu.advance(-late)  # so that the five minutes end in our past
+
+    async def run() -> None:
+        async with talking(emu, ["gemini"]) as talk:
+            chat, handles = await holding(talk)
+            assert talk.client._holders == {handles}
+            await chat.close()
+            assert not talk.client._holders
+            assert talk.line.sent[-1].method == "DELETE"
+
+    asyncio.run(run())
+
+
+def test_a_conversation_that_nobody_closed_is_forgotten_when_its_handle_has_ended(
+    emu: Emulator,
+) -> None:
+    async def run() -> None:
+        async with talking(emu, ["gemini"]) as talk:
+            emu.advance(-1000)
+            await holding(talk)
+            emu.advance(1000)
+            _, second = await holding(talk)
+            _, third = await holding(talk)
+            assert talk.client._holders == {second, third}
+
+    asyncio.run(run())
