@@ -1,0 +1,536 @@
+"""What a conversation does besides talking: certifying, foreseeing, going on from what providers keep,
+warming up, branching."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from support.talking import LONG, MODELS, talking
+
+from anaphora import errors
+from anaphora.client.session import Certify, PrefixWarning, Session
+from anaphora.emulator.server.run import Emulator
+from anaphora.prompt import ToolChoice
+from anaphora.prompt.tools import ToolRegistry
+from anaphora.values import Conversation, Message, ReplyEnd
+
+NAMES = tuple(MODELS)
+every = pytest.mark.parametrize("name", NAMES)
+both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+CHANGED = pytest.mark.breaks_prefix(reason="certification is there to find that")
+
+
+async def say(chat: Session, said: str, *, stream: bool = False, **options: Any) -> None:
+    if stream:
+        async for _ in chat.send(said, **options):
+            pass
+    else:
+        await chat.send(said, **options)
+
+
+# ── Certifying ───────────────────────────────────────────────────────────────────────────────────
+
+
+def a_tool_more(chat: Session) -> None:
+    def added(city: str) -> str:
+        """Comes late."""
+        return city
+
+    chat.tools.add(added)
+
+
+def a_past_rewritten(chat: Session) -> None:
+    first, *rest = chat.messages
+    other = Message(role="user", parts=Message.user("Something else").parts, id=first.id)
+    chat.conversation = Conversation((other, *rest))
+
+
+def a_past_cut(chat: Session) -> None:
+    chat.conversation = Conversation(chat.messages[2:])
+
+
+PLANTED: dict[str, Callable[[Session], None]] = {
+    "a tool more": a_tool_more,
+    "a past rewritten": a_past_rewritten,
+    "a past cut": a_past_cut,
+}
+
+
+def registry() -> ToolRegistry:
+    found = ToolRegistry()
+
+    @found.tool
+    def zone(city: str) -> str:
+        """The time zone of a city."""
+        return city
+
+    return found
+
+
+NO_TOOLS = ToolChoice("none")
+
+
+async def two_turns(chat: Session) -> None:
+    await chat.send("One", tool_choice=NO_TOOLS)
+    await chat.send("Two", tool_choice=NO_TOOLS)
+
+
+@CHANGED
+@both
+@pytest.mark.parametrize("planted", PLANTED)
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
+def test_a_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, system=LONG, tools=registry(), certify="raise")
+            await two_turns(chat)
+            sent, before = len(talk.line.sent), chat.messages
+            PLANTED[planted](chat)
+            changed = chat.messages
+            with pytest.raises(errors.PrefixBroken) as caught:
+                await say(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
+            assert len(talk.line.sent) == sent
+            assert caught.value.path
+            assert caught.value.label
+            assert caught.value.offset > 0
+            assert chat.messages == changed
+            assert [attempt.error for attempt in caught.value.attempts] == ["PrefixBroken"]
+            assert talk.records[-1].error == "PrefixBroken"
+            # What was as before is sent.
+            if planted == "a tool more":
+                chat.tools.remove("added")
+            chat.conversation = Conversation(before)
+            await say(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
+            assert chat.last is not None
+            assert chat.last.verdict is not None
+            assert chat.last.verdict.result == "hit"
+
+    asyncio.run(main())
+
+
+@CHANGED
+@pytest.mark.parametrize("how", ["warn", "off"])
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_broken_prefix_is_told_and_sent(emu: Emulator, planted: str, how: Certify) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", system=LONG, tools=registry(), certify=how)
+            await two_turns(chat)
+            PLANTED[planted](chat)
+            seen = chat.preview("Three", tool_choice=NO_TOOLS)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                await chat.send("Three", tool_choice=NO_TOOLS)
+            kinds = [warning.category for warning in caught]
+            assert kinds == ([PrefixWarning] if how == "warn" else [])
+            assert chat.last is not None
+            codes = [notice.code for notice in chat.last.notices]
+            assert ("prefix_breaks" in codes) is (how == "warn")
+            assert "prefix_breaks" in [notice.code for notice in seen.notices]
+            assert chat.last.verdict is not None
+            assert chat.last.verdict.result in ("miss", "partial")
+            # What is left of a prefix that broke is estimated, not known from a bill.
+            assert seen.usage.read == pytest.approx(chat.last.usage.read, rel=0.01)
+
+    asyncio.run(main())
+
+
+def test_what_is_too_short_to_be_cached_cannot_be_lost(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", certify="raise")
+            await chat.send("One", output={"type": "object", "properties": {}})
+            await chat.send("Two")
+            assert len(chat.messages) == 4
+
+    asyncio.run(main())
+
+
+# ── Foreseeing ───────────────────────────────────────────────────────────────────────────────────
+
+
+@every
+def test_a_preview_is_what_then_happens(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, system=LONG, state="It is noon.")
+            for said in ("One", "Two", "Three"):
+                asked, messages = len(talk.line.sent), chat.messages
+                seen = chat.preview(said)
+                assert chat.preview(said) == seen  # looking changes nothing
+                assert len(talk.line.sent) == asked
+                assert chat.messages == messages
+                answered = await chat.send(said)
+                usage = answered.usage
+                assert seen.size == len(talk.line.bodies[-1])
+                assert seen.usage.input == usage.input
+                billed = emu.requests()[0]
+                if name != "ollama":  # which says nothing of its cache
+                    assert seen.usage.read == billed["read"]
+                assert seen.usage.written_total == sum(billed["written"].values())
+                assert (seen.provider, seen.model) == (name, MODELS[name])
+                if seen.dollars is not None and answered.dollars is not None:
+                    assert 0 < seen.dollars < answered.dollars  # the answer costs besides
+                    assert seen.uncached_dollars is not None
+
+    asyncio.run(main())
+
+
+def test_a_preview_tells_the_wait(emu: Emulator) -> None:
+    async def main() -> None:
+        limits = {"requests_per_minute": 1}
+        async with talking(emu, ["anthropic"], limits=limits) as talk:
+            chat = talk.client.session("anthropic")
+            assert chat.preview("One").wait == 0
+            await chat.send("One")
+            assert 50 < chat.preview("Two").wait <= 60
+
+    asyncio.run(main())
+
+
+# ── Going on from what a provider keeps ──────────────────────────────────────────────────────────
+
+
+def fields(body: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(body)
+    return found
+
+
+@both
+def test_only_what_is_new_goes_to_a_provider_that_stores(emu: Emulator, stream: bool) -> None:
+    name = "openai_responses"
+
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, system=LONG, store=True)
+            last = None
+            for said in ("One", "Two", "Three"):
+                await say(chat, said, stream=stream)
+                body = fields(talk.line.bodies[-1])
+                assert body["store"] is True
+                assert body.get("previous_response_id") == last
+                if last is not None:
+                    (item,) = body["input"]
+                    assert item["content"][0]["text"] == said
+                assert chat.last is not None
+                last = chat.last.reply.id
+            # As far as the provider is concerned, it is the whole conversation.
+            whole = talk.client.session(name, system=LONG, messages=chat.messages[:4])
+            await say(whole, "Three", stream=stream)
+            assert whole.last is not None
+            assert chat.last is not None
+            assert whole.last.usage.input == chat.last.usage.input
+
+    asyncio.run(main())
+
+
+@both
+def test_a_stored_response_that_is_gone_is_said_again(emu: Emulator, stream: bool) -> None:
+    name = "openai_responses"
+
+    async def main() -> None:
+        async with talking(emu, [name], retry={"max_attempts": 1}) as talk:
+            chat = talk.client.session(name, system=LONG, store=True)
+            await say(chat, "One", stream=stream)
+            await say(chat, "Two", stream=stream)
+            emu.reset()
+            await say(chat, "Three", stream=stream)
+            assert chat.last is not None
+            gone, answered = chat.last.attempts
+            assert (gone.error, gone.status) == ("NotFound", 400)
+            assert answered.error is None
+            whole = fields(talk.line.bodies[-1])
+            assert "previous_response_id" not in whole
+            assert len(whole["input"]) > 5
+            # From there it goes on as ever.
+            await say(chat, "Four", stream=stream)
+            assert len(chat.last.attempts) == 1
+            assert len(fields(talk.line.bodies[-1])["input"]) == 1
+            assert len(chat.messages) == 8
+
+    asyncio.run(main())
+
+
+#: Caches only what is held, so that holding pays.
+HOLDING: dict[str, Any] = {"model": "gemini-2.0-flash"}
+VERY_LONG = LONG * 3
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the clock of both sides: the emulator runs in this process."""
+    real, ahead = time.time, 0.0
+
+    def move(seconds: float) -> None:
+        nonlocal ahead
+        ahead += seconds
+
+    monkeypatch.setattr(time, "time", lambda: real() + ahead)
+    return move
+
+
+def held(emu: Emulator) -> list[str]:
+    """What was done about handles, the oldest first."""
+    told = reversed(emu.requests())
+    return [entry["method"] for entry in told if entry["operation"] in ("caches", "cache")]
+
+
+@both
+def test_a_beginning_is_held_used_extended_and_let_go(
+    emu: Emulator, later: Callable[[float], None], stream: bool
+) -> None:
+    async def main() -> None:
+        async with talking(emu, ["gemini"], **HOLDING) as talk:
+            chat = talk.client.session("gemini", system=VERY_LONG)
+            await say(chat, "One", stream=stream)
+            assert held(emu) == []
+            await say(chat, "Two", stream=stream)
+            assert held(emu) == ["POST"]
+            body = fields(talk.line.bodies[-1])
+            assert body["cachedContent"].startswith("cachedContents/")
+            assert "systemInstruction" not in body
+            assert chat.last is not None
+            assert chat.last.usage.read
+            later(5)
+            await say(chat, "Three", stream=stream)
+            assert held(emu) == ["POST"]
+            assert chat.last.verdict is not None
+            assert chat.last.verdict.result == "hit"
+            for number in range(32):  # unless it is extended, it lives for five minutes
+                later(10)
+                await say(chat, f"And {number}", stream=stream)
+                assert chat.last.usage.read
+                assert not [n for n in chat.last.notices if n.code == "handle_failed"]
+            assert held(emu) == ["POST", "PATCH", "PATCH"]
+        assert held(emu) == ["POST", "PATCH", "PATCH", "DELETE"]
+
+    asyncio.run(main())
+
+
+@both
+def test_a_handle_that_is_gone_is_no_reason_to_fail(emu: Emulator, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, ["gemini"], retry={"max_attempts": 1}, **HOLDING) as talk:
+            chat = talk.client.session("gemini", system=VERY_LONG)
+            for said in ("One", "Two"):
+                await say(chat, said, stream=stream)
+            assert held(emu) == ["POST"]
+            emu.advance(7200)  # at the provider alone
+            await say(chat, "Three", stream=stream)
+            assert chat.last is not None
+            assert [attempt.error for attempt in chat.last.attempts] == ["Forbidden", None]
+            assert "systemInstruction" in fields(talk.line.bodies[-1])
+            assert len(chat.messages) == 6
+        # There is nothing left to be deleted.
+        assert held(emu) == ["POST"]
+
+    asyncio.run(main())
+
+
+def test_a_handle_that_cannot_be_made_is_told(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["gemini"], **HOLDING) as talk:
+            chat = talk.client.session("gemini", system=VERY_LONG)
+            await chat.send("One")
+            talk.line.faults = ["503", None]
+            answered = await chat.send("Two")
+            assert "handle_failed" in [notice.code for notice in answered.notices]
+            assert "systemInstruction" in fields(talk.line.bodies[-1])
+            assert len(answered.attempts) == 1
+
+    asyncio.run(main())
+
+
+def test_what_is_held_for_a_conversation_that_nobody_remembers_is_let_go(emu: Emulator) -> None:
+    """Also of branches, and also when deleting fails: the client still closes."""
+
+    async def main() -> None:
+        async with talking(emu, ["gemini"], **HOLDING) as talk:
+
+            async def forgotten() -> None:
+                chat = talk.client.session("gemini", system=VERY_LONG)
+                await chat.send("One")
+                await chat.send("Two")
+                branch = chat.fork()
+                await branch.send("Three")
+                await branch.send("Four")
+
+            await forgotten()
+            made = held(emu).count("POST")
+            assert made
+            talk.line.faults = ["503"]
+        assert held(emu).count("DELETE") == made
+
+    asyncio.run(main())
+
+
+# ── Warming up, and asking why ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("store", [None, True])
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses"])
+def test_a_prewarm_writes_what_the_first_turn_reads(
+    emu: Emulator, name: str, store: bool | None
+) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, system=LONG, certify="raise", store=store)
+            warm = await chat.prewarm()
+            assert warm.record.operation == "prewarm"
+            assert warm.usage.written_total
+            assert not warm.text
+            assert chat.messages == ()
+            first = await chat.send("One")
+            assert first.usage.read == warm.usage.written_total
+            assert first.verdict is not None
+            assert first.verdict.result == "hit", str(first.verdict)
+            assert "previous_response_id" not in fields(talk.line.bodies[-1])
+            assert not first.notices
+            await chat.send("Two")
+            assert len(chat.messages) == 4
+
+    asyncio.run(main())
+
+
+def test_a_prewarm_in_between_leaves_the_conversation_alone(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", system=LONG, certify="raise")
+            await chat.send("One")
+            before = chat.messages
+            await chat.prewarm()
+            assert chat.messages == before
+            second = await chat.send("Two")
+            assert second.verdict is not None
+            assert second.verdict.result == "hit"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "gemini", "ollama"])
+def test_where_there_is_no_prewarm_that_is_said(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            with pytest.raises(errors.InvalidRequest, match="prewarm"):
+                await talk.client.session(name).prewarm()
+            assert not talk.line.sent
+
+    asyncio.run(main())
+
+
+@CHANGED
+@both
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses"])
+def test_the_provider_is_asked_why_a_prefix_was_missed(
+    emu: Emulator, name: str, stream: bool
+) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(
+                name, system=LONG, tools=registry(), diagnose=True, certify="off"
+            )
+            await two_turns(chat)
+            a_tool_more(chat)
+            await say(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
+            assert chat.last is not None
+            verdict = chat.last.verdict
+            assert verdict is not None
+            assert verdict.diagnosis is not None
+            assert verdict.diagnosis.word == "tools_changed"
+            assert verdict.agrees is True
+
+    asyncio.run(main())
+
+
+# ── Branches, and what is true only now ──────────────────────────────────────────────────────────
+
+
+@every
+def test_branches_go_on_side_by_side(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, system=LONG, certify="raise")
+            await chat.send("Root")
+            root = chat.messages
+            branches = [chat.fork(), chat.fork(), chat]
+            await asyncio.gather(*(branch.send(f"Branch {n}") for n, branch in enumerate(branches)))
+            for number, branch in enumerate(branches):
+                assert branch.messages[:2] == root
+                assert branch.messages[2].parts == Message.user(f"Branch {number}").parts
+                assert len(branch.messages) == 4
+            assert len({repr(branch.messages[3].parts) for branch in branches}) > 1
+            assert min(entry["read"] for entry in emu.requests()[:3]) > 1000
+            for branch in branches:
+                assert branch.last is not None
+                assert branch.last.verdict is not None
+                assert branch.last.verdict.result == "hit", str(branch.last.verdict)
+                await branch.send("And on")
+                assert branch.last.verdict.result == "hit"
+
+    asyncio.run(main())
+
+
+@both
+@every
+def test_state_is_said_and_never_kept(emu: Emulator, name: str, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            hours = iter(range(10))
+            chat = talk.client.session(
+                name, system=LONG, certify="raise", state=lambda: f"It is {next(hours)} o'clock."
+            )
+            for number, said in enumerate(("One", "Two", "Three")):
+                await say(chat, said, stream=stream)
+                body = talk.line.bodies[-1]
+                assert body.count(b"o'clock") == 1
+                assert f"It is {number} o'clock.".encode() in body
+            assert "o'clock" not in repr(chat.messages)
+            assert chat.last is not None
+            assert chat.last.verdict is not None
+            assert chat.last.verdict.result == "hit", str(chat.last.verdict)
+
+    asyncio.run(main())
+
+
+def test_what_an_app_says_meanwhile_is_not_lost(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            saved: list[Message] = []
+            chat = talk.client.session("anthropic", save=saved.append)
+            async for event in chat.send("One"):
+                if isinstance(event, ReplyEnd):
+                    break
+                if len(chat.messages) == 0:
+                    chat.append(Message.user("By the way"))
+            said = [message.parts for message in chat.messages]
+            assert said[0] == Message.user("By the way").parts
+            assert said[1] == Message.user("One").parts
+            assert len(said) == 3
+            assert tuple(saved) == chat.messages
+
+    asyncio.run(main())
+
+
+def test_a_place_to_save_that_fails_loses_no_answer(emu: Emulator) -> None:
+    def full(message: Message) -> None:
+        raise OSError("no space left")
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", save=full)
+            with pytest.raises(OSError, match="space"):
+                await chat.send("One")
+            assert len(chat.messages) == 2
+            assert chat.last is not None
+            assert chat.dollars == chat.last.dollars
+            (record,) = talk.records
+            assert record.error == "OSError"
+            assert record.response_id == chat.last.reply.id
+
+    asyncio.run(main())
