@@ -115,7 +115,6 @@ def verdict_saying(text: str) -> Verdict:
         lost=5000,
         dollars=Decimal("0.0150"),
         saved=Decimal("-0.01"),
-        sentence=text,
     )
 
 

@@ -51,7 +51,6 @@ VERDICT = Verdict(
     dollars=Decimal("0.0006"),
     diagnosis=Diagnosis(provider="anthropic", word="system_changed", tokens=200),
     agrees=True,
-    sentence="Partial: 700 of 900 tokens were read, because the text was edited.",
 )
 FULL = Record(
     provider="main",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
@@ -134,7 +134,7 @@ class Fields:
         if raw is None:
             return None
         try:
-            value: T = _decoder(kind)(raw)
+            value: T = _decoder(cast(Any, kind))(raw)
         except UNREADABLE:
             return None
         del self._fields[name]

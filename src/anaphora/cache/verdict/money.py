@@ -7,7 +7,6 @@ from decimal import Decimal, localcontext
 from anaphora.catalog import Price, Rates
 from anaphora.values import TTL_SECONDS, Usage, WriteTtl
 
-
 _NOTHING = Decimal(0)
 
 
