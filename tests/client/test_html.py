@@ -166,7 +166,7 @@ def test_a_verdict_shows_its_figures_and_the_change() -> None:
         assert told in text
     first = Verdict(result="first")._repr_html_()
     assert Seen(first).tags == {"div", "b"}
-    assert "first" in first
+    assert "First" in first
 
 
 def test_an_answer_shows_both_and_how_often_it_was_sent() -> None:

@@ -129,7 +129,6 @@ def test_the_planting_reaches_every_place_where_text_has_been() -> None:
         planted.notices[0].message,
         planted.notices[0].path,
         planted.usage.raw,
-        verdict.sentence,
         verdict.causes[0].said,
         verdict.change.before,
         verdict.change.after,
