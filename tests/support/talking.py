@@ -20,9 +20,8 @@ import msgspec
 
 from anaphora import Client
 from anaphora.client.record import Record
-from anaphora.client.transport import Outgoing
+from anaphora.client.transport import Answer, Outgoing
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
-from anaphora.client.transport.over_aiohttp.answer import AiohttpAnswer
 from anaphora.emulator.core.faults import HEADER
 
 KEY = "sk-canary-4711"
@@ -54,9 +53,13 @@ class Serving(Protocol):
 class Heard:
     """An answer whose bytes are kept besides."""
 
-    def __init__(self, answer: AiohttpAnswer, received: bytearray) -> None:
+    def __init__(
+        self, answer: Answer, received: bytearray, closed: Callable[[Heard], None]
+    ) -> None:
         self._answer = answer
+        self._pieces = answer.__aiter__()
         self._received = received
+        self._closed = closed
 
     @property
     def status(self) -> int:
@@ -75,12 +78,13 @@ class Heard:
         return self
 
     async def __anext__(self) -> bytes:
-        data = await anext(self._answer)
+        data = await anext(self._pieces)
         self._received += data
         return data
 
     async def close(self) -> None:
         await self._answer.close()
+        self._closed(self)
 
 
 class Line:
@@ -88,6 +92,7 @@ class Line:
 
     def __init__(self) -> None:
         self.transport = AiohttpTransport()
+        self._open: set[Heard] = set()
         self.sent: list[Outgoing] = []
         self.received: list[bytearray] = []
         """What has come of each answer, as it came."""
@@ -104,7 +109,9 @@ class Line:
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
         answer = await self.transport.send(outgoing)
         self.received.append(bytearray())
-        return Heard(answer, self.received[-1])
+        heard = Heard(answer, self.received[-1], self._open.discard)
+        self._open.add(heard)
+        return heard
 
     async def close(self) -> None:
         await self.transport.close()
@@ -115,9 +122,8 @@ class Line:
 
     @property
     def in_use(self) -> int:
-        """Connections that somebody has, and has not given back."""
-        session: Any = self.transport._session
-        return 0 if session is None else len(session.connector._acquired)
+        """Answers that somebody has, and has not closed."""
+        return len(self._open)
 
 
 class Talk:

@@ -1,0 +1,394 @@
+"""The tool loop: its bounds, its tools, and going on after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from support.talking import LONG, WIRES, Talk, talking
+
+from anaphora import emulator, errors
+from anaphora.client.session import Session
+from anaphora.client.session.running import Ran
+from anaphora.emulator.core.options import Options
+from anaphora.emulator.core.replies.script import Script
+from anaphora.emulator.server.run import Emulator
+from anaphora.prompt.tools import ToolRegistry
+from anaphora.values import Message, ReplyEnd, ToolResult, from_json, to_json
+
+SCRIPT = """
+replies:
+  - match: {text: begin}
+    reply:
+      text: First I do two things.
+      tool_calls:
+        - {name: step, id: call_1, arguments: {number: 1}}
+        - {name: step, id: call_2, arguments: {number: 2}}
+  - match: {result: did 2}
+    reply:
+      tool_calls: [{name: step, id: call_3, arguments: {number: 3}}]
+  - match: {result: did 3}
+    reply:
+      tool_calls: [{name: step, id: call_4, arguments: {number: 4}}]
+  - match: {result: did 4}
+    reply: {text: All done.}
+  - match: {result: out of order}
+    reply: {text: I see that it failed.}
+  - match: {text: cut off}
+    reply:
+      tool_calls: [{name: step, id: call_9, arguments: {number: 9}}]
+      stop: length
+  - match: {text: cannot}
+    reply: {refusal: I had rather not.}
+  - match: {text: rest}
+    reply: {text: Half of it., stop: pause}
+"""
+both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+#: Pauses exist with Anthropic only.
+HOME = "anthropic"
+
+
+@pytest.fixture(scope="module")
+def _scripted() -> Iterator[Emulator]:
+    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+        yield running
+
+
+@pytest.fixture
+def emu(_scripted: Emulator) -> Emulator:
+    _scripted.reset()
+    return _scripted
+
+
+def steps(done: list[int], wait: asyncio.Event | None = None, at: int = 0) -> ToolRegistry:
+    """A tool that keeps what it did; at one of its calls it waits."""
+    registry = ToolRegistry()
+
+    @registry.tool
+    async def step(number: int) -> str:
+        """Does a step."""
+        if wait is not None and number == at:
+            await wait.wait()
+        done.append(number)
+        return f"did {number}"
+
+    return registry
+
+
+async def ran(chat: Session, said: str | None, *, stream: bool, **bounds: Any) -> Ran:
+    running = chat.run(said, **bounds)
+    if not stream:
+        return await running
+    heard = [step async for step in running]
+    assert running.ran is not None
+    assert sum(isinstance(step, ReplyEnd) for step in heard) == running.ran.turns
+    return running.ran
+
+
+def roles(chat: Session) -> str:
+    """The first letters."""
+    return "".join(message.role[0] for message in chat.messages)
+
+
+# ── Bounds ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@both
+def test_a_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
+    async def main() -> None:
+        done: list[int] = []
+        async with talking(emu, [HOME]) as talk:
+            chat = talk.client.session(HOME, system=LONG, tools=steps(done))
+            found = await ran(chat, "begin", stream=stream)
+            assert (found.stopped, found.turns, found.text) == ("done", 4, "All done.")
+            assert sorted(done) == [1, 2, 3, 4]
+            assert roles(chat) == "uatatata"
+            assert found.dollars == chat.dollars
+            assert found.seconds > 0
+            hits = [answer.verdict.result for answer in found.answers if answer.verdict]
+            assert hits == ["first", "hit", "hit", "hit"]
+
+    asyncio.run(main())
+
+
+@both
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_turns_bound_a_run_and_it_goes_on_from_there(
+    emu: Emulator, turns: int, stream: bool
+) -> None:
+    async def main() -> None:
+        done: list[int] = []
+        async with talking(emu, [HOME]) as talk:
+            chat = talk.client.session(HOME, tools=steps(done))
+            first = await ran(chat, "begin", stream=stream, max_turns=turns)
+            assert (first.stopped, first.turns) == ("turns", turns)
+            assert roles(chat)[-1] == "t"  # what was asked for is answered, so that it can go on
+            rest = await ran(chat, None, stream=stream)
+            assert (rest.stopped, rest.turns) == ("done", 4 - turns)
+            assert sorted(done) == [1, 2, 3, 4]
+            assert len(talk.line.sent) == 4
+
+    asyncio.run(main())
+
+
+@both
+def test_dollars_bound_a_run(emu: Emulator, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [HOME]) as talk:
+            chat = talk.client.session(HOME, tools=steps([]))
+            found = await ran(chat, "begin", stream=stream, max_dollars="0.000001")
+            assert (found.stopped, found.turns) == ("dollars", 1)
+            assert found.dollars is not None
+            assert found.dollars > Decimal("0.000001")
+            again = talk.client.session(HOME, tools=steps([]))
+            found = await ran(again, "begin", stream=stream, max_dollars=100)
+            assert found.stopped == "done"
+
+    asyncio.run(main())
+
+
+def test_what_nobody_can_price_is_not_begun(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["ollama"]) as talk:
+            chat = talk.client.session("ollama", tools=steps([]))
+            with pytest.raises(errors.InvalidRequest, match="max_dollars"):
+                await chat.run("begin", max_dollars=1)
+            assert not talk.line.sent
+
+    asyncio.run(main())
+
+
+@both
+def test_seconds_bound_a_turn(emu: Emulator, stream: bool) -> None:
+    """The turn under way is given up, and may be made again."""
+
+    async def main() -> None:
+        done: list[int] = []
+        async with talking(emu, [HOME]) as talk:
+            chat = talk.client.session(HOME, tools=steps(done))
+            talk.line.faults = [None, "timeout"]
+            found = await ran(chat, "begin", stream=stream, max_seconds=0.4)
+            assert (found.stopped, found.turns) == ("seconds", 1)
+            assert roles(chat) == "uat"
+            assert [record.error for record in talk.records] == [None, "Timeout"]
+            talk.line.faults = []
+            assert (await ran(chat, None, stream=stream)).text == "All done."
+            assert sorted(done) == [1, 2, 3, 4]
+
+    asyncio.run(main())
+
+
+def test_seconds_bound_the_tools(emu: Emulator) -> None:
+    async def main() -> None:
+        done: list[int] = []
+        async with talking(emu, [HOME]) as talk:
+            never = asyncio.Event()
+            chat = talk.client.session(HOME, tools=steps(done, never, at=2))
+            found = await ran(chat, "begin", stream=False, max_seconds=0.3)
+            assert (found.stopped, found.turns) == ("seconds", 1)
+            assert done == [1]
+            one, two = (part for part in chat.messages[-1].parts if isinstance(part, ToolResult))
+            assert (one.error, one.content) == (False, "did 1")
+            assert two.error
+            assert "timed out" in str(two.content)
+
+    asyncio.run(main())
+
+
+@both
+@pytest.mark.parametrize("said, stopped", [("cut off", "length"), ("cannot", "refusal")])
+def test_other_ends(emu: Emulator, said: str, stopped: str, stream: bool) -> None:
+    """Cut off in the middle of a call: it is not made."""
+
+    async def main() -> None:
+        done: list[int] = []
+        async with talking(emu, [HOME]) as talk:
+            chat = talk.client.session(HOME, tools=steps(done))
+            found = await ran(chat, said, stream=stream)
+            assert (found.stopped, found.turns) == (stopped, 1)
+            assert not done
+
+    asyncio.run(main())
+
+
+@both
+def test_a_pause_is_no_end(emu: Emulator, stream: bool) -> None:
+    """The model is given its own words again, and goes on."""
+
+    async def main() -> None:
+        async with talking(emu, [HOME]) as talk:
+            chat = talk.client.session(HOME)
+            found = await ran(chat, "rest", stream=stream)
+            assert [answer.reply.stop for answer in found.answers] == ["pause", "end"]
+            assert roles(chat) == "uaa"
+            assert b"Half of it." in talk.line.bodies[-1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", [0, -1])
+def test_no_turns_are_no_run(emu: Emulator, turns: int) -> None:
+    async def main() -> None:
+        async with talking(emu, [HOME]) as talk:
+            with pytest.raises(errors.InvalidRequest, match="max_turns"):
+                talk.client.session(HOME).run("begin", max_turns=turns)
+
+    asyncio.run(main())
+
+
+# ── Tools ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tools_run_side_by_side_unless_told_otherwise(emu: Emulator) -> None:
+    """Two that wait for each other end only when both run."""
+
+    async def main() -> None:
+        async with talking(emu, [HOME]) as talk:
+            met = threading.Barrier(2, timeout=0.3)
+            registry = ToolRegistry()
+
+            @registry.tool
+            def step(number: int) -> str:
+                """Does a step."""
+                if number <= 2:
+                    met.wait()
+                return f"did {number}"
+
+            chat = talk.client.session(HOME, tools=registry)
+            assert (await chat.run("begin")).text == "All done."
+            met.reset()
+            alone = talk.client.session(HOME, tools=registry)
+            await alone.run("begin", parallel=False, max_turns=1)
+            results = [part for part in alone.messages[-1].parts if isinstance(part, ToolResult)]
+            assert [result.error for result in results] == [True, True]
+
+    asyncio.run(main())
+
+
+@both
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_tool_that_fails_is_an_answer_to_the_model(
+    emu: Emulator, wire: str, stream: bool
+) -> None:
+    async def main() -> None:
+        registry = ToolRegistry()
+
+        @registry.tool
+        def step(number: int) -> str:
+            """Does a step."""
+            raise RuntimeError("out of order")
+
+        async with talking(emu, [wire]) as talk:
+            chat = talk.client.session(wire, tools=registry)
+            found = await ran(chat, "begin", stream=stream)
+            assert (found.stopped, found.text) == ("done", "I see that it failed.")
+            results = [part for part in chat.messages[2].parts if isinstance(part, ToolResult)]
+            assert [result.error for result in results] == [True, True]
+            assert "out of order" in str(results[0].content)
+
+    asyncio.run(main())
+
+
+def test_without_a_registry_the_app_answers_itself(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, [HOME]) as talk:
+            chat = talk.client.session(HOME, tools=steps([]).tools())
+            with pytest.raises(errors.InvalidRequest, match="registry"):
+                await chat.run("begin")
+            assert chat.last is not None
+            results = [
+                ToolResult(call_id=call.id, content="did 4", name=call.name)
+                for call in chat.last.tool_calls
+            ]
+            assert (await chat.send(results)).text == "All done."
+
+    asyncio.run(main())
+
+
+def test_nothing_new_is_said_before_calls_are_answered(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, [HOME]) as talk:
+            chat = talk.client.session(HOME, tools=steps([]))
+            await chat.send("begin")
+            with pytest.raises(errors.InvalidRequest, match="not answered"):
+                await chat.run("Something else")
+            assert (await chat.run()).text == "All done."
+
+    asyncio.run(main())
+
+
+@both
+def test_a_run_that_is_left_lets_the_next_turn_follow(emu: Emulator, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [HOME]) as talk:
+            chat = talk.client.session(HOME, tools=steps([]))
+            async for event in chat.run("begin"):
+                if isinstance(event, ReplyEnd) is stream:
+                    break
+            found = await chat.run()
+            assert found.text == "All done."
+
+    asyncio.run(main())
+
+
+# ── After a crash ────────────────────────────────────────────────────────────────────────────────
+
+
+async def crashes(talk: Talk, wire: str, at: int, stream: bool) -> list[bytes]:
+    """Runs until a tool hangs, and is killed there; what was saved until then."""
+    saved: list[bytes] = []
+    never = asyncio.Event()
+    chat = talk.client.session(
+        wire,
+        system=LONG,
+        tools=steps([], never, at=at),
+        save=lambda message: saved.append(to_json(message)),
+    )
+    task = asyncio.create_task(ran(chat, "begin", stream=stream))
+    calls = {1: 1, 3: 2, 4: 3}[at]
+    while len(talk.line.sent) < calls or len(saved) < 2 * calls:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return saved
+
+
+@both
+@pytest.mark.parametrize("at", [1, 3, 4])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_run_goes_on_after_a_crash(emu: Emulator, wire: str, at: int, stream: bool) -> None:
+    """From its saved messages another process sends the very bytes that the first one would have."""
+
+    def unmarked(body: bytes) -> bytes:
+        return body.replace(b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}', b"")
+
+    async def main() -> None:
+        async with talking(emu, [wire]) as talk:
+            chat = talk.client.session(wire, system=LONG, tools=steps([]))
+            await ran(chat, "begin", stream=stream)
+            whole = talk.line.bodies
+            assert len(whole) == 4
+        emu.reset()
+        async with talking(emu, [wire]) as talk:
+            saved = await crashes(talk, wire, at, stream)
+            before = talk.line.bodies
+        done: list[int] = []
+        async with talking(emu, [wire]) as talk:
+            messages = [from_json(data, Message) for data in saved]
+            again = talk.client.session(wire, system=LONG, tools=steps(done), messages=messages)
+            found = await ran(again, None, stream=stream)
+            assert found.text == "All done."
+            assert sorted(done) == {1: [1, 2, 3, 4], 3: [3, 4], 4: [4]}[at]
+            sent = [*before, *talk.line.bodies]
+            if wire == "openai_responses":
+                # There a planner marks again where it wrote last, and a new one cannot know that.
+                sent, whole = list(map(unmarked, sent)), list(map(unmarked, whole))
+            assert sent == whole
+            assert again.messages == chat.messages
+
+    asyncio.run(main())
