@@ -21,6 +21,7 @@ from anaphora.wire.foreign import tell_foreign
 from .assistant import assistant_message
 from .facts import Facts
 from .parts import WIRE, Notices, extra_members, is_fields, message_fields, said_in, text_part
+from .usual import say_usual
 
 BEFORE_BRACE = -1
 
@@ -52,27 +53,45 @@ def add_messages(
 ) -> None:
     """The chunks of these messages. `last_role` is the wire role the log ends with; None: nothing
     stands in it yet, and its first chunk goes without glue."""
+    splice = BEFORE_BRACE if facts.breakpoints else None
     for message in messages:
-        place = f"{where}[{to.first_message + len(to.ids)}]"
-        notices: Notices = []
-        try:
-            pieces = lay_out(message, facts, notices)
-        except InvalidRequest as problem:
-            raise problem.within(place) from None
-        for notice in notices:
-            path = f"{place}.{notice.path}" if notice.path else place
-            to.notice(msgspec.structs.replace(notice, path=path))
-        for piece in pieces:
-            if piece.opening is None:
-                data = b"," + piece.data
-            else:
-                data = glue(last_role) + piece.opening + piece.data
-                to.open(piece.role)
-                last_role = piece.role
-            splice = BEFORE_BRACE if piece.markable and facts.breakpoints else None
-            to.chunk(piece.kind, data, splice)
-        tell_foreign(to, message, WIRE, place)
+        usual = say_usual(message, facts)
+        if usual is None:
+            last_role = add_any(to, message, last_role, where, facts)
+            continue
+        role, kind, data, markable = usual
+        to.open(role)
+        to.chunk(kind, glue(last_role) + data, splice if markable else None)
         to.end_message(message.id)
+        last_role = role
+
+
+def add_any(
+    to: Addition, message: Message, last_role: str | None, where: str, facts: Facts
+) -> str | None:
+    """The chunks of a message of any kind, and what could not be said of it. Gives the wire role
+    that the log ends with then."""
+    place = f"{where}[{to.first_message + len(to.ids)}]"
+    notices: Notices = []
+    try:
+        pieces = lay_out(message, facts, notices)
+    except InvalidRequest as problem:
+        raise problem.within(place) from None
+    for notice in notices:
+        path = f"{place}.{notice.path}" if notice.path else place
+        to.notice(msgspec.structs.replace(notice, path=path))
+    for piece in pieces:
+        if piece.opening is None:
+            data = b"," + piece.data
+        else:
+            data = glue(last_role) + piece.opening + piece.data
+            to.open(piece.role)
+            last_role = piece.role
+        splice = BEFORE_BRACE if piece.markable and facts.breakpoints else None
+        to.chunk(piece.kind, data, splice)
+    tell_foreign(to, message, WIRE, place)
+    to.end_message(message.id)
+    return last_role
 
 
 def lay_out(message: Message, facts: Facts, notices: Notices) -> list[Piece]:

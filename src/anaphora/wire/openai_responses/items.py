@@ -2,27 +2,24 @@
 
 A message's content stays open: the chunks of its parts follow each other, and whatever comes next
 closes it first. So does the output of a tool. Calls, reasoning and everything we only carry along
-are closed items, a chunk each. A chunk's glue depends on nothing but the state before it, and
-messages are never merged: that is what makes appending cheap and exact.
+are closed items, a chunk each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, Kind
+from anaphora.rendered import Kind
 from anaphora.values import (
     Message,
     Notice,
     Opaque,
     Part,
     Refusal,
-    ResultPart,
     Role,
     Text,
     Thinking,
@@ -30,22 +27,14 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request
-from anaphora.wire.foreign import tell_foreign
 
 from .content import INPUT, ITEM, OUTPUT, WIRE, Notices, closing, is_content, markable, members
 from .content import opaque as carried
-from .traits import Traits
+from .results import function_call_output
 
 #: The state of a log that ends with a closed item. Otherwise it is the role of the open one.
 CLOSED = "item"
 CLOSE_ITEM = b"]}"
-
-_ROLES: dict[str, Role] = {
-    "user": "user",
-    "tool": "user",
-    "assistant": "assistant",
-    "system": "system",
-}
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -65,8 +54,7 @@ def say(part: Any, role: Role, easy: bool, notices: Notices) -> Said | None:
     if isinstance(part, ToolCall):
         return Said(Kind.TOOL_CALL, function_call(part))
     if isinstance(part, ToolResult):
-        data, last = function_call_output(part, notices), last_said(part)
-        ends = last is not None and markable(as_parts(part)[last])
+        data, ends = function_call_output(part, notices)
         return Said(Kind.TOOL_RESULT, data, open=True, markable=ends)
     if isinstance(part, Thinking):
         thought = reasoning(part, notices)
@@ -151,38 +139,6 @@ def function_call(part: ToolCall) -> bytes:
     )
 
 
-def function_call_output(part: ToolResult, notices: Notices) -> bytes:
-    """All but the closing brackets."""
-    if part.error:
-        notices.append(
-            Notice("error_unsupported", "OpenAI has no error flag on tool outputs; left out")
-        )
-    said = [data for data in _output(as_parts(part), notices) if data is not None]
-    return _output_opening(part) + b",".join(said)
-
-
-def as_parts(part: ToolResult) -> tuple[ResultPart, ...]:
-    return (Text(part.content),) if isinstance(part.content, str) else part.content
-
-
-def last_said(part: ToolResult) -> int | None:
-    """The part that a tool's output ends with, which is where the chunk's own breakpoint goes."""
-    said = _output(as_parts(part), [])
-    return next((at for at in reversed(range(len(said))) if said[at] is not None), None)
-
-
-def nested_splice(part: ToolResult, index: int) -> int | None:
-    """Where in the output of a tool a breakpoint for its part `index` goes."""
-    inner = as_parts(part)
-    if not 0 <= index < len(inner) or not markable(inner[index]):
-        return None
-    *_, last = said = _output(inner[: index + 1], [])
-    if last is None:
-        return None
-    before = b",".join(data for data in said if data is not None)
-    return len(_output_opening(part)) + len(before) - 1
-
-
 def reasoning(part: Thinking, notices: Notices) -> bytes | None:
     if part.provider != WIRE:
         whose = f"signed by {part.provider}" if part.provider else "of unknown origin"
@@ -229,80 +185,3 @@ def glue(state: str | None) -> bytes:
     if state is None:
         return b""
     return b"," if state == CLOSED else CLOSE_ITEM + b","
-
-
-def add_messages(
-    to: Addition, messages: Sequence[Message], state: str | None, where: str, traits: Traits
-) -> None:
-    """The chunks of these messages. `state` is the role of the item the log ends inside, `CLOSED`,
-    or None when nothing stands in it yet."""
-    said: list[Notice] = []
-    for message in messages:
-        place = f"{where}[{to.first_message + len(to.ids)}]"
-        role = _ROLES.get(message.role)
-        if role is None:
-            raise InvalidRequest(
-                f"{message.role!r} is not a role; use system, user, assistant or tool",
-                path=f"{place}.role",
-            )
-        inside = False
-        for at, part in enumerate(message.parts):
-            begins = ITEM in (getattr(part, "extras", None) or ())
-            try:
-                spoken = say(part, role, is_easy(message, at, inside), said)
-                if spoken is not None and spoken.content and (begins or not inside):
-                    fields = members(getattr(part, "extras", None), ITEM)
-            except InvalidRequest as problem:
-                raise problem.within(f"{place}.parts[{at}]") from None
-            if said:
-                _note(to, said, f"{place}.parts[{at}]")
-                said = []
-            if spoken is None:
-                continue
-            if not spoken.content:
-                data = glue(state) + spoken.data
-                state, inside = "user" if spoken.open else CLOSED, False
-                to.open(state)
-            elif begins or not inside:
-                name = traits.system_role if role == "system" else role
-                data = glue(state) + message_opening(name, fields) + spoken.data
-                state, inside = role, True
-                to.open(state)
-            else:
-                data = b"," + spoken.data
-            to.chunk(spoken.kind, data, -1 if spoken.markable and traits.explicit else None)
-        if not message.parts:
-            to.notice(Notice("empty_message", "a message without parts is left out", place))
-        tell_foreign(to, message, WIRE, place)
-        to.end_message(message.id)
-
-
-def _output_opening(part: ToolResult) -> bytes:
-    more = members(part.extras, WIRE)
-    return (
-        b'{"type":"function_call_output","call_id":'
-        + string(part.call_id)
-        + (b"," + more if more else b"")
-        + b',"output":['
-    )
-
-
-def _output(parts: Sequence[ResultPart], notices: Notices) -> list[bytes | None]:
-    said: list[bytes | None] = []
-    for index, part in enumerate(parts):
-        if type(part) not in INPUT:
-            raise InvalidRequest(
-                f"{type(part).__name__} may not stand inside a tool result",
-                path=f"content[{index}]",
-            )
-        try:
-            said.append(INPUT[type(part)][1](part, notices))
-        except InvalidRequest as problem:
-            raise problem.within(f"content[{index}]") from None
-    return said
-
-
-def _note(to: Addition, said: list[Notice], place: str) -> None:
-    for notice in said:
-        path = f"{place}.{notice.path}" if notice.path else place
-        to.notice(msgspec.structs.replace(notice, path=path))

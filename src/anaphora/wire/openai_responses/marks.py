@@ -8,7 +8,8 @@ from anaphora.rendered import Run
 from anaphora.values import ToolResult
 from anaphora.wire.marking import Found, find_message
 
-from .items import is_said, last_said, nested_splice
+from .items import is_said
+from .results import last_said, nested_splice
 from .traits import Traits
 
 

@@ -17,12 +17,12 @@ from .content import ITEM, OUTPUT, WIRE, Notices, is_content, members
 from .items import (
     CLOSE_ITEM,
     function_call,
-    function_call_output,
     goes_on,
     message_opening,
     reasoning_item,
 )
 from .items import reasoning as own_reasoning
+from .results import function_call_output
 
 
 def output_items(parts: Sequence[Part], reply_id: str, notices: Notices) -> list[bytes]:
@@ -98,7 +98,7 @@ def single_item(part: Part, reply_id: str, index: int, notices: Notices) -> byte
         made = item_id("fc", reply_id, index)
         return item[:-1] + b',"id":' + string(made) + b',"status":"completed"}'
     if isinstance(part, ToolResult):
-        return function_call_output(part, notices) + CLOSE_ITEM
+        return function_call_output(part, notices)[0] + CLOSE_ITEM
     if isinstance(part, Thinking):
         return thinking_item(part, item_id("rs", reply_id, index), notices)
     return OUTPUT[type(part)][1](part, notices)

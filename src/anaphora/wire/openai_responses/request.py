@@ -32,8 +32,9 @@ from anaphora.wire.shared import SharedLogs
 
 from . import params
 from .content import ITEM, WIRE, closing, input_text, members
-from .items import CLOSE_ITEM, CLOSED, add_messages, glue, message_opening
+from .items import CLOSE_ITEM, CLOSED, glue, message_opening
 from .marks import locate
+from .messages import add_messages
 from .traits import Traits, traits
 
 MARKERS: dict[Ttl, bytes] = {

@@ -1,0 +1,101 @@
+"""Messages to chunks: the items of each, glued to what stands before them.
+
+A chunk's glue depends on nothing but the state before it, and messages are never merged: that is
+what makes appending cheap and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Addition
+from anaphora.values import Message, Notice, Role
+from anaphora.wire.foreign import tell_foreign
+
+from .content import ITEM, WIRE, members
+from .items import CLOSED, glue, is_easy, message_opening, say
+from .traits import Traits
+from .usual import say_usual
+
+BEFORE_BRACE = -1
+
+_ROLES: dict[str, Role] = {
+    "user": "user",
+    "tool": "user",
+    "assistant": "assistant",
+    "system": "system",
+}
+
+
+def add_messages(
+    to: Addition, messages: Sequence[Message], state: str | None, where: str, traits: Traits
+) -> None:
+    """The chunks of these messages. `state` is the role of the item the log ends inside, `CLOSED`,
+    or None when nothing stands in it yet."""
+    splice = BEFORE_BRACE if traits.explicit else None
+    for message in messages:
+        usual = say_usual(message, traits)
+        if usual is None:
+            state = add_any(to, message, state, where, traits)
+            continue
+        for after, kind, data, markable in usual:
+            to.open(after)
+            to.chunk(kind, glue(state) + data, splice if markable else None)
+            state = after
+        to.end_message(message.id)
+
+
+def add_any(
+    to: Addition, message: Message, state: str | None, where: str, traits: Traits
+) -> str | None:
+    """The chunks of a message of any kind, and what could not be said of it. Gives the state
+    behind it."""
+    said: list[Notice] = []
+    place = f"{where}[{to.first_message + len(to.ids)}]"
+    role = _ROLES.get(message.role)
+    if role is None:
+        raise InvalidRequest(
+            f"{message.role!r} is not a role; use system, user, assistant or tool",
+            path=f"{place}.role",
+        )
+    inside = False
+    for at, part in enumerate(message.parts):
+        begins = ITEM in (getattr(part, "extras", None) or ())
+        try:
+            spoken = say(part, role, is_easy(message, at, inside), said)
+            if spoken is not None and spoken.content and (begins or not inside):
+                fields = members(getattr(part, "extras", None), ITEM)
+        except InvalidRequest as problem:
+            raise problem.within(f"{place}.parts[{at}]") from None
+        if said:
+            _note(to, said, f"{place}.parts[{at}]")
+            said = []
+        if spoken is None:
+            continue
+        if not spoken.content:
+            data = glue(state) + spoken.data
+            state, inside = "user" if spoken.open else CLOSED, False
+            to.open(state)
+        elif begins or not inside:
+            name = traits.system_role if role == "system" else role
+            data = glue(state) + message_opening(name, fields) + spoken.data
+            state, inside = role, True
+            to.open(state)
+        else:
+            data = b"," + spoken.data
+        markable = spoken.markable and traits.explicit
+        to.chunk(spoken.kind, data, BEFORE_BRACE if markable else None)
+    if not message.parts:
+        to.notice(Notice("empty_message", "a message without parts is left out", place))
+    tell_foreign(to, message, WIRE, place)
+    to.end_message(message.id)
+    return state
+
+
+def _note(to: Addition, said: list[Notice], place: str) -> None:
+    for notice in said:
+        path = f"{place}.{notice.path}" if notice.path else place
+        to.notice(msgspec.structs.replace(notice, path=path))

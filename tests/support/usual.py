@@ -1,0 +1,55 @@
+"""Messages for the laws that hold a wire's quick way to say them against its thorough one: mostly
+usual ones, and everything that makes one unusual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from support import strategies as some
+
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Addition
+from anaphora.values import Message, Part, Text, ToolCall, ToolResult
+
+#: Some that JSON cannot hold, too.
+texts = some.texts | st.sampled_from(["", " ", "plain", "\ud800"])
+
+
+def messages(wire: str) -> st.SearchStrategy[Message]:
+    extras = st.none() | st.sampled_from(
+        [{}, {wire: "{}"}, {wire: '{"a":1}'}, {wire: "no object"}, {"gemini": '{"b":2}'}]
+    )
+    usual: st.SearchStrategy[Part] = st.one_of(
+        st.builds(Text, texts),
+        st.builds(ToolCall, texts, some.words, texts | some.arguments),
+        st.builds(ToolResult, texts, texts, st.sampled_from([False, False, True])),
+    )
+    unusual: st.SearchStrategy[Part] = st.one_of(
+        st.builds(Text, texts, extras),
+        st.builds(ToolCall, some.words, some.words, some.arguments, extras),
+        st.builds(ToolResult, some.words, texts, extras=extras),
+        some.results,
+        some.user_parts,
+        some.assistant_parts,
+    )
+    # The last two are no roles: both ways refuse them.
+    roles = ["user", "assistant", "tool", "system"]
+    return st.builds(
+        Message,
+        id=some.words,
+        role=st.sampled_from([*roles, *roles, "developer", "robot"]),
+        parts=st.lists(usual | usual | usual | unusual, max_size=3).map(tuple),
+    )
+
+
+def outcome(add: Callable[[Addition], object]) -> dict[str, Any] | tuple[type, str]:
+    """All that was added, or the error that it ended with."""
+    to = Addition()
+    to.first_chunk, to.first_message = 7, 5
+    try:
+        add(to)
+    except InvalidRequest as problem:
+        return type(problem), str(problem)
+    return {name: getattr(to, name) for name in Addition.__slots__}

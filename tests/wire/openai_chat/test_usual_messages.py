@@ -1,0 +1,92 @@
+"""Usual messages are said in one go. That gives what the thorough way gives."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import usual
+
+from anaphora.rendered import Addition
+from anaphora.values import Message, Text, ToolCall, ToolResult
+from anaphora.wire.openai_chat.facts import MARKERS, NEAREST, Facts
+from anaphora.wire.openai_chat.messages import add_any, add_messages
+from anaphora.wire.openai_chat.usual import say_usual
+
+
+def facts_with(system_role: str, breakpoints: bool, needed: bool) -> Facts:
+    return Facts(
+        max_tokens_field="max_tokens",
+        system_role=system_role,
+        breakpoints=breakpoints,
+        options=breakpoints,
+        markers=MARKERS if breakpoints else {},
+        nearest=NEAREST,
+        reasoning_field=None,
+        host="openai",
+        reasoning_needed=needed,
+    )
+
+
+FACTS = st.builds(
+    facts_with,
+    st.sampled_from(["system", "developer", "instructor"]),
+    st.booleans(),
+    st.sampled_from([False, False, True]),
+)
+LAST = st.sampled_from([None, "user", "assistant", "tool"])
+
+
+@given(st.lists(usual.messages("openai_chat"), max_size=5), FACTS, LAST)
+def test_both_ways_say_the_same(said: list[Message], facts: Facts, last: str | None) -> None:
+    def thoroughly(to: Addition) -> None:
+        role = last
+        for message in said:
+            role = add_any(to, message, role, "conversation", facts)
+
+    quickly = usual.outcome(lambda to: add_messages(to, said, last, "conversation", facts))
+    assert quickly == usual.outcome(thoroughly)
+
+
+CALL = ToolCall("call_1", "look_up", '{"a":1}')
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message.system("Be brief."),
+        Message.user("Hello"),
+        Message.assistant("Hi"),
+        Message.assistant("Let me see.", CALL, CALL),
+        Message.assistant(CALL),
+        Message.tool("call_1", "found"),
+        Message.tool("call_1", ""),
+    ],
+    ids=lambda message: f"{message.role} {[type(part).__name__ for part in message.parts]}",
+)
+def test_these_are_usual(message: Message) -> None:
+    """Else the law above would compare the thorough way with itself."""
+    assert say_usual(message, facts_with("developer", True, False)) is not None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message.user(),
+        Message.user("one", "two"),
+        Message.user(Text("Hello", {"openai_chat": '{"a":1}'})),
+        Message.assistant(CALL, "late"),
+        Message.user(ToolResult("call_1", "found"), "and this"),
+        Message.tool("call_1", "broken", error=True),
+        Message.tool("call_1", (Text("found"),)),
+        Message(role="developer", parts=(Text("x"),)),  # type: ignore[arg-type]
+        Message.user("\ud800"),
+    ],
+    ids=repr,
+)
+def test_these_take_the_thorough_way(message: Message) -> None:
+    assert say_usual(message, facts_with("developer", True, False)) is None
+
+
+def test_calls_that_need_their_reasoning_take_the_thorough_way() -> None:
+    assert say_usual(Message.assistant("x", CALL), facts_with("system", False, True)) is None

@@ -1,0 +1,72 @@
+"""Usual messages are said in one go. That gives what the thorough way gives."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import usual
+
+from anaphora.rendered import Addition
+from anaphora.values import Message, Text, ToolCall, ToolResult
+from anaphora.wire.openai_responses.messages import add_any, add_messages
+from anaphora.wire.openai_responses.traits import Traits
+from anaphora.wire.openai_responses.usual import say_usual
+
+ITEM = "openai_responses.item"
+TRAITS = st.builds(
+    Traits,
+    system_role=st.sampled_from(["system", "developer", "instructor"]),
+    explicit=st.booleans(),
+)
+STATES = st.sampled_from([None, "item", "user", "system"])
+
+
+@given(st.lists(usual.messages("openai_responses"), max_size=5), TRAITS, STATES)
+def test_both_ways_say_the_same(said: list[Message], traits: Traits, before: str | None) -> None:
+    def thoroughly(to: Addition) -> None:
+        state = before
+        for message in said:
+            state = add_any(to, message, state, "conversation", traits)
+
+    quickly = usual.outcome(lambda to: add_messages(to, said, before, "conversation", traits))
+    assert quickly == usual.outcome(thoroughly)
+
+
+CALL = ToolCall("call_1", "look_up", '{"a":1}')
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message.system("Be brief."),
+        Message.user("Hello"),
+        Message.assistant("Hi"),
+        Message.assistant("Let me see.", CALL, CALL, "So."),
+        Message.assistant(CALL),
+        Message.tool("call_1", "found"),
+        Message.tool("call_1", ""),
+        Message.user(ToolResult("call_1", "found"), "and this"),
+    ],
+    ids=lambda message: f"{message.role} {[type(part).__name__ for part in message.parts]}",
+)
+def test_these_are_usual(message: Message) -> None:
+    """Else the law above would compare the thorough way with itself."""
+    assert say_usual(message, Traits()) is not None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message.user(),
+        Message.user("one", "two"),
+        Message.assistant(Text("Hi", {ITEM: '{"id":"msg_1"}'})),
+        Message.tool("call_1", "broken", error=True),
+        Message.tool("call_1", (Text("found"),)),
+        Message(role="developer", parts=(Text("x"),)),  # type: ignore[arg-type]
+        Message.user("\ud800"),
+    ],
+    ids=repr,
+)
+def test_these_take_the_thorough_way(message: Message) -> None:
+    assert say_usual(message, Traits()) is None
