@@ -169,6 +169,8 @@ async def talking(
     try:
         yield Talk(client, line, records)
         await client.close()
+        for _ in range(8):  # a stream that was left by `break` is closed by the loop
+            await asyncio.sleep(0)
         assert line.in_use == 0, "a connection was not given back"
         assert asyncio.all_tasks() <= before, "a task was left behind"
         assert KEY not in repr(records)
