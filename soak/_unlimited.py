@@ -1,0 +1,65 @@
+"""The emulator in a process of its own, for a client that makes calls as fast as it can.
+
+    python soak/_unlimited.py emulator PORT
+
+An account's limits are not told: the client would keep to them, and wait for most of the time. Now
+and then something goes wrong, in every way that does not take long.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
+
+from _served import serve
+
+from anaphora.emulator.core.engine import Engine
+from anaphora.emulator.core.faults import Faults
+from anaphora.emulator.core.options import Options
+from anaphora.emulator.server.app import App, Cut
+
+#: Faults, and the share of requests that each befalls.
+FAULTS = {
+    "503": 0.01,
+    "529": 0.005,
+    "reset": 0.004,
+    "cut": 0.01,
+    "stream-error": 0.004,
+    "broken-json": 0.002,
+    "ok-error": 0.002,
+    "spend-cap": 0.002,
+    "unknown-events": 0.005,
+}
+
+_LIMITS = (b"anthropic-ratelimit-", b"x-ratelimit-")
+
+
+def options() -> Options:
+    rows = "".join(f'  - {{fault: "{name}", rate: {rate}}}\n' for name, rate in FAULTS.items())
+    return Options(faults=Faults.decode("faults:\n" + rows, "faults.yaml"))
+
+
+class Unlimited:
+    """The emulator's application, silent about limits."""
+
+    def __init__(self) -> None:
+        self._app = App(Engine(options()))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def say(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                told = [pair for pair in message["headers"] if not pair[0].startswith(_LIMITS)]
+                message = {**message, "headers": told}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, say)
+        except Cut:
+            raise ConnectionError("cut on purpose") from None
+
+
+if __name__ == "__main__":
+    serve(Unlimited(), int(sys.argv[2]))

@@ -1,0 +1,123 @@
+"""The client's memory over 100,000 calls in one process: four wires, everything that apps do with it.
+
+The emulator answers from another process. What is remembered of prefixes is bounded; conversations
+with a long past fill that first, as far as the bounds are far, and the first fifth of the calls does
+the rest. From then on memory is flat, and in the end no task and no socket is left. Prints the curve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from _client_day import App, settings
+from _served import child
+
+import anaphora
+from anaphora.client.record import Record
+
+HERE = Path(__file__).parent
+CALLS = int(os.environ.get("SOAK_CALLS", "100000"))
+STRETCHES = 20
+#: How many use the client at the same time.
+APPS = 16
+#: Conversations with a long past that fill the memory of providers where every block counts, and
+#: how long each is.
+FILLING = ("chat", "responses", "gemini") * 450
+PAST = 60
+#: What allocators need to breathe, in MB.
+FLAT = 5.0
+
+
+class Counted:
+    """Every call has a record."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.ends: Counter[str] = Counter()
+        self.providers: Counter[str] = Counter()
+
+    def __call__(self, record: Record) -> None:
+        self.calls += 1
+        self.ends[record.error or "answered"] += 1
+        self.providers[record.provider] += 1
+
+
+def rss_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def sockets() -> int:
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+        except OSError:
+            pass  # the one that lists them
+    return found
+
+
+async def soaked(url: str) -> list[float]:
+    """The curve: memory after each stretch."""
+    curve: list[float] = []
+    counted = Counted()
+    tasks, before = asyncio.all_tasks(), sockets()
+    client = anaphora.Client.from_config(settings(url), environ={"KEY": "any"}, watchers=[counted])
+    async with client:
+        apps = [App(client, number) for number in range(APPS)]
+        filling = iter(FILLING)
+
+        async def fill(app: App) -> None:
+            for place in filling:
+                await app.long_past(place, PAST)
+
+        print(f"before the first call: {rss_mb():7.1f} MB", flush=True)
+        await asyncio.gather(*map(fill, apps))
+        print(f"with a long past     : {rss_mb():7.1f} MB", flush=True)
+        counted.calls = 0
+        for stretch in range(STRETCHES):
+            until, begun = CALLS * (stretch + 1) // STRETCHES, time.monotonic()
+            calls = counted.calls
+
+            async def work(app: App, until: int = until) -> None:
+                while counted.calls < until:
+                    await app.something()
+
+            await asyncio.gather(*map(work, apps))
+            curve.append(rss_mb())
+            pace = (counted.calls - calls) / (time.monotonic() - begun)
+            print(
+                f"after {counted.calls:7} calls: {curve[-1]:7.1f} MB"
+                f"   {sockets() - before:3} sockets   {pace:5.0f} a second",
+                flush=True,
+            )
+        await asyncio.sleep(0.1)  # streams that were left are closed by the loop
+        assert asyncio.all_tasks() == tasks
+        assert sockets() - before <= 4 * APPS, "connections are used again"
+    print(dict(counted.ends.most_common()), dict(counted.providers.most_common()))
+    assert asyncio.all_tasks() == tasks
+    assert sockets() == before
+    assert counted.ends["answered"] > 0.8 * counted.calls
+    assert sum(app.failed for app in apps) > 0.01 * counted.calls
+    assert sum(app.cancelled for app in apps) > 0.01 * counted.calls
+    return curve
+
+
+def test_memory_is_flat_over_many_calls() -> None:
+    with child("emulator", str(HERE / "_unlimited.py")) as emulator:
+        curve = asyncio.run(soaked(f"http://127.0.0.1:{emulator.port}"))
+    growth = curve[-1] - curve[STRETCHES // 5 - 1]
+    print(
+        json.dumps(
+            {"calls": CALLS, "rss_mb": round(curve[-1], 1), "rss_growth_mb": round(growth, 1)}
+        )
+    )
+    assert growth < FLAT, "from a fifth of the run to its end"
