@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 
+from blake3 import blake3
+
 from anaphora.catalog import CacheRules
 from anaphora.values import Section
 
@@ -15,6 +17,15 @@ _REMEMBERED = 10_000
 
 Salted = Callable[[int], Hashable]
 
+_SALT = 16
+
+
+def salt_of(key: Hashable) -> Hashable:
+    """What is common to all blocks of one account, under the same parameters."""
+    if isinstance(key, bytes):
+        return key[:_SALT]
+    return key[0] if isinstance(key, tuple) else None
+
 
 class Account:
     """The scope of keys. A parameter that voids a section makes other keys of that section's."""
@@ -22,9 +33,8 @@ class Account:
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
         self._knobs: OrderedDict[Hashable, Mapping[str, bytes]] = OrderedDict()
-        self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, Hashable]] = {}, "", {}
+        self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] = {}, "", {}
         """Parameters, scope, and the salts they make: mostly the same from call to call."""
-        self._salts: dict[Hashable, Hashable] = {}
 
     def __len__(self) -> int:
         return len(self._knobs)
@@ -34,15 +44,14 @@ class Account:
         if prompt.knobs is self._last[0] and scope == self._last[1]:
             salts = self._last[2]
         else:
-            salts = {
-                section: self._shared((scope, self._salt(prompt, section))) for section in _SECTIONS
-            }
+            salts = {section: self._salt(prompt, section, scope) for section in _SECTIONS}
             self._last = prompt.knobs, scope, salts
         keyed = prompt.keyed
 
         def salted(position: int) -> Hashable:
             section, key = keyed(position)
-            return salts[section], key
+            # Small, and hashed faster than a tuple.
+            return salts[section] + key if type(key) is bytes else (salts[section], key)
 
         return salted
 
@@ -67,18 +76,13 @@ class Account:
         ]
         return ", ".join(names)
 
-    def _shared(self, salt: Hashable) -> Hashable:
-        """The same object for all that are equal: every key that is remembered holds on to it."""
-        if len(self._salts) >= _REMEMBERED:
-            self._salts.clear()
-        return self._salts.setdefault(salt, salt)
-
-    def _salt(self, prompt: Prompt, section: Section) -> Hashable:
-        return tuple(
-            (name, value)
-            for name, value in sorted(prompt.knobs.items())
-            if section in self._voids(name)
-        )
+    def _salt(self, prompt: Prompt, section: Section, scope: Hashable) -> bytes:
+        """Scope and the parameters that void the section, as one key."""
+        said = blake3(repr(scope).encode(errors="replace"))
+        for name, value in sorted(prompt.knobs.items()):
+            if section in self._voids(name):
+                said.update(b"%s\0%d\0" % (name.encode(), len(value)) + value)
+        return said.digest(_SALT)
 
     def _voids(self, name: str) -> tuple[Section, ...]:
         figure = self._rules.invalidates.get(name)  # type: ignore[call-overload]

@@ -12,7 +12,7 @@ import msgspec
 
 from anaphora.cache.fingerprint import _common_bytes
 
-from .account import Salted
+from .account import Salted, salt_of
 from .outcome import Outcome, Span, spans_of
 from .prompt import Prompt
 
@@ -192,18 +192,13 @@ def _reused(slot: Slot, prompt: Prompt, salted: Salted, shared: int) -> int:
     before = prompt.tokens(shared - 1)
     if slot.prompt is None or shared >= min(len(slot.keys), len(prompt)):
         return before
-    if _salt(slot.keys[shared]) != _salt(salted(shared)):
+    if salt_of(slot.keys[shared]) != salt_of(salted(shared)):
         return before
     mine, theirs = prompt.data(shared), slot.prompt.data(shared)
     if not mine:
         return before
     part = _common_bytes(mine, theirs) / len(mine)
     return before + int(part * (prompt.tokens(shared) - before))
-
-
-def _salt(key: Hashable) -> Hashable:
-    """What is common to all blocks of one account, under the same parameters."""
-    return key[0] if isinstance(key, tuple) else None
 
 
 def _shared(keys: list[Hashable], prompt: Prompt, salted: Salted) -> int:
