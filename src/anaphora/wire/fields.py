@@ -23,6 +23,12 @@ P = ParamSpec("P")
 UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def rest_for(wire: str, members: dict[str, msgspec.Raw]) -> Extras | None:
+    """What is left of an object as extras of that wire, each member as it came."""
+    return {wire: _encode(members).decode()} if members else None
 
 
 @functools.cache
@@ -218,16 +224,15 @@ class Fields:
 
     def whole(self) -> str:
         """The object as it came, less what was taken."""
-        return "{" + self.rest().decode() + "}"
+        return _encode(self._fields).decode()
 
     def rest(self) -> bytes:
         """What nobody took, as members of an object, in the order they came; empty when nothing."""
-        return b",".join(string(name) + b":" + bytes(raw) for name, raw in self._fields.items())
+        return _encode(self._fields)[1:-1]
 
     def rest_for(self, wire: str) -> Extras | None:
         """What nobody took, as extras of that wire."""
-        left = self.rest()
-        return {wire: (b"{" + left + b"}").decode()} if left else None
+        return rest_for(wire, self._fields)
 
     def drop_nulls(self) -> None:
         """Forgets fields that are null: they say what a missing field says."""

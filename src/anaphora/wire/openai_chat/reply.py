@@ -10,13 +10,16 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
-from anaphora.wire.fields import Fields, bad_answer, reads
+from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads, rest_for
 from anaphora.wire.openai_failure import ErrorObject, from_object
 
 from .assistant import sort_parts
 from .incoming import read_assistant
 from .parts import WIRE, extra_members
 from .usage import read_usage, write_usage
+from .usual_choice import read_usual
+
+_NULL = msgspec.Raw(b"null")
 
 STOPS: dict[str, StopReason] = {
     "stop": "end",
@@ -35,10 +38,47 @@ _SAID: dict[StopReason, str] = {
 }
 
 
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_text = msgspec.json.Decoder(str).decode
+
+
 @reads(bad_answer)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be; an
     error that came with a good status is raised as what it is."""
+    try:
+        usual = _read_usual(body)
+    except (*UNREADABLE, KeyError):
+        usual = None
+    return _read_any(body) if usual is None else usual
+
+
+def _read_usual(body: bytes) -> Reply | None:
+    """An answer with nothing unusual in its choice, in one go; what stands beside it is carried
+    along in the order it came."""
+    members = _members(body)
+    choice = read_usual(members.pop("choices"))
+    if choice is None:
+        return None
+    parts, stop = choice
+    reply_id, model = _text(members.pop("id")), _text(members.pop("model"))
+    usage = members.pop("usage", _NULL)
+    members.pop("object", None)
+    for name in [name for name, raw in members.items() if raw == _NULL]:
+        del members[name]
+    return Reply(
+        id=reply_id,
+        model=model,
+        message=Message(id=reply_id, role="assistant", parts=parts),
+        stop=read_stop(stop),
+        stop_raw=stop,
+        usage=Usage() if usage == _NULL else read_usage(bytes(usage), "$.usage"),
+        extras=rest_for(WIRE, members),
+    )
+
+
+def _read_any(body: bytes) -> Reply:
+    """Field by field, so that what has no name is carried along, and what is wrong is named."""
     fields = Fields(body, "$")
     if "choices" not in fields and (error := fields.known("error", ErrorObject)) is not None:
         raise from_object(error, 200)

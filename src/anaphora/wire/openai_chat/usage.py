@@ -42,12 +42,9 @@ def read_usage(raw: bytes, path: str) -> Usage:
     except UNREADABLE as problem:
         raise Parse(str(problem), path=path) from None
     details = told.prompt_tokens_details or _Input()
-    read = _first(
-        details.cached_tokens,
-        told.cached_tokens,
-        told.num_cached_tokens,
-        told.prompt_cache_hit_tokens,
-    )
+    read = count(details.cached_tokens)
+    if read is None:
+        read = _first(told.cached_tokens, told.num_cached_tokens, told.prompt_cache_hit_tokens)
     wrote = count(details.cache_write_tokens)
     uncached, read, written, overlap = partition(
         count(told.prompt_tokens), read, None if wrote is None else counts({"30m": wrote})

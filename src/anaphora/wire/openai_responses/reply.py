@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import Parse
 from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads
+from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads, rest_for
 
 from .content import WIRE, closing
 from .incoming import read_item
 from .output import output_items
 from .usage import read_usage, write_usage
+from .usual_output import decode_members, read_texts
 
 #: Why an answer is incomplete, and what its status says where that is all there is.
 _REASONS: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
@@ -35,12 +38,48 @@ class _Told(msgspec.Struct, frozen=True):
     usage: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class _Usual(_Told, frozen=True, kw_only=True):
+    """An answer with all that it should have."""
+
+    object: Literal["response"]
+    id: str
+    model: str
+    output: list[msgspec.Raw]
+
+
 _told = msgspec.json.Decoder(_Told).decode
+_usual = msgspec.json.Decoder(_Usual).decode
 
 
 @reads(bad_answer)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be."""
+    try:
+        told, members = _usual(body), decode_members(body)
+    except UNREADABLE:
+        return _read_any(body)
+    del members["id"], members["model"], members["output"]
+    parts: list[Part] = []
+    for index, raw in enumerate(told.output):
+        parts += read_output(raw, f"$.output[{index}]")
+    usage = bytes(told.usage)
+    counted = usage[:1] == b"{"
+    if counted:
+        del members["usage"]
+    stop, stop_raw = read_stop(told.status, told.incomplete_details, parts)
+    return Reply(
+        id=told.id,
+        model=told.model,
+        message=Message(id=told.id, role="assistant", parts=tuple(parts)),
+        stop=stop,
+        stop_raw=stop_raw,
+        usage=read_usage(usage, "$.usage") if counted else Usage(),
+        extras=rest_for(WIRE, members),
+    )
+
+
+def _read_any(body: bytes) -> Reply:
+    """Field by field, so that what is wrong is named."""
     fields = Fields(body, "$")
     try:
         told = _told(body)
@@ -71,6 +110,9 @@ def read_reply(body: bytes) -> Reply:
 
 def read_output(raw: msgspec.Raw, path: str) -> list[Part]:
     """The parts of one item of an answer. The first part of a message always knows its item."""
+    texts = read_texts(raw)
+    if texts is not None:
+        return texts
     _, parts = read_item(raw, path, bad_answer, [])
     return list(parts)
 

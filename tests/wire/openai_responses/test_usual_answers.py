@@ -1,0 +1,174 @@
+"""The quick way to read an answer says what the thorough one says, to the letter of the extras."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora.errors import AnaphoraError, Parse
+from anaphora.values import Message, Part, Reply, to_json
+from anaphora.wire.fields import UNREADABLE, bad_answer, reads
+from anaphora.wire.openai_responses import read_reply
+from anaphora.wire.openai_responses.incoming import read_item
+from anaphora.wire.openai_responses.reply import _read_any, _usual, read_output
+from anaphora.wire.openai_responses.usual_output import read_texts
+
+Json = dict[str, Any]
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | TEXTS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2),
+    max_leaves=4,
+)
+COUNTS = st.none() | st.integers(-1, 9)
+
+
+def mostly(usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """What a field should be, and now and then anything."""
+    return st.one_of(usual, usual, usual, usual, usual, VALUES)
+
+
+def shuffled(objects: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
+    return objects.flatmap(lambda one: st.permutations(list(one.items())).map(dict))
+
+
+PARTS = shuffled(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["output_text"] * 6 + ["refusal", "input_text", "new", 5])},
+        optional={
+            "text": mostly(TEXTS),
+            "refusal": TEXTS,
+            "annotations": st.sampled_from([[], None, [{"type": "url_citation", "url": "u"}]]),
+            "logprobs": st.just([]),
+            'a "name"\n': VALUES,
+        },
+    )
+)
+MARKED = st.just(
+    {"type": "output_text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}}
+)
+MESSAGES = shuffled(
+    st.fixed_dictionaries(
+        {
+            "type": st.just("message"),
+            "role": st.sampled_from(["assistant"] * 8 + ["user", "robot", None]),
+            "content": mostly(st.lists(st.one_of(PARTS, PARTS, PARTS, MARKED), max_size=3)),
+        },
+        optional={
+            "id": mostly(TEXTS),
+            "status": st.sampled_from(["completed", None]),
+            "phase": TEXTS,
+        },
+    )
+)
+CALLS = shuffled(
+    st.fixed_dictionaries(
+        {"type": st.just("function_call"), "call_id": TEXTS, "name": TEXTS, "arguments": TEXTS},
+        optional={"id": TEXTS, "status": st.just("completed"), "more": VALUES},
+    )
+)
+SUMMARY = st.lists(st.just({"type": "summary_text", "text": "so"}), max_size=2)
+REASONING = st.fixed_dictionaries(
+    {"type": st.just("reasoning"), "id": TEXTS, "summary": SUMMARY},
+    optional={"encrypted_content": st.none() | TEXTS},
+)
+OTHERS = st.fixed_dictionaries({"type": st.just("web_search_call"), "id": TEXTS})
+ITEMS = st.one_of(MESSAGES, MESSAGES, MESSAGES, CALLS, REASONING, OTHERS, VALUES)
+USAGES = st.fixed_dictionaries(
+    {"input_tokens": COUNTS, "output_tokens": COUNTS},
+    optional={"input_tokens_details": st.none() | st.fixed_dictionaries({"cached_tokens": COUNTS})},
+)
+ANSWERS = shuffled(
+    st.fixed_dictionaries(
+        {
+            "id": mostly(TEXTS),
+            "model": mostly(TEXTS),
+            "output": mostly(st.lists(ITEMS, max_size=3)),
+        },
+        optional={
+            "object": st.sampled_from(["response"] * 6 + ["response.compaction", "list", None, 5]),
+            "status": st.sampled_from(["completed"] * 4 + ["incomplete", "failed", None, 5]),
+            "incomplete_details": st.sampled_from([None, None, {"reason": "max_output_tokens"}, 5]),
+            "created_at": st.integers(0, 2**40),
+            "error": VALUES,
+            "instructions": st.none() | TEXTS,
+            'a "name"\n': VALUES,
+            "usage": mostly(st.none() | USAGES),
+        },
+    )
+)
+#: How JSON may be written.
+WRITINGS = st.fixed_dictionaries(
+    {"ensure_ascii": st.booleans(), "indent": st.sampled_from([None, None, 1])}
+)
+
+
+thorough = reads(bad_answer)(_read_any)
+
+
+def heard(read: Callable[[], Reply | Message]) -> bytes | tuple[type, str]:
+    try:
+        return to_json(read())
+    except (AnaphoraError, *UNREADABLE) as problem:
+        return type(problem), str(problem)
+
+
+@given(ANSWERS, WRITINGS)
+def test_both_ways_say_the_same(answer: Json, how: Json) -> None:
+    body = json.dumps(answer, **how).encode()
+    assert heard(lambda: read_reply(body)) == heard(lambda: thorough(body))
+
+
+@given(ITEMS, WRITINGS)
+def test_both_ways_say_the_same_of_an_item(item: Any, how: Json) -> None:
+    raw = msgspec.Raw(json.dumps(item, **how).encode())
+
+    def message(parts: tuple[Part, ...]) -> Message:
+        return Message(role="assistant", parts=parts)
+
+    def quickly() -> Message:
+        return message(tuple(read_output(raw, "$")))
+
+    def thoroughly() -> Message:
+        return message(read_item(raw, "$", bad_answer, [])[1])
+
+    assert heard(quickly) == heard(thoroughly)
+
+
+TEXT: Json = {"type": "output_text", "text": "x", "annotations": [], "logprobs": []}
+ITEM: Json = {"id": "msg_1", "type": "message", "status": "completed", "role": "assistant"}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {**ITEM, "content": [TEXT]},
+        {**ITEM, "phase": "commentary", "content": [TEXT, TEXT]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]},
+    ],
+    ids=json.dumps,
+)
+def test_these_are_usual(item: Json) -> None:
+    """Else the laws above would compare the thorough way with itself."""
+    assert read_texts(msgspec.Raw(json.dumps(item).encode())) is not None
+    answer = {"id": "r", "object": "response", "model": "m", "status": "completed"}
+    body = json.dumps({**answer, "output": [item], "usage": None}).encode()
+    _usual(body)
+    told = {"openai_responses": '{"object":"response","status":"completed","usage":null}'}
+    assert read_reply(body).extras == _read_any(body).extras == told
+
+
+@pytest.mark.parametrize("field", ["id", "model", "output"])
+def test_what_is_missing_is_named_all_the_same(field: str) -> None:
+    answer: Json = {"id": "r", "object": "response", "model": "m", "output": []}
+    del answer[field]
+    with pytest.raises(Parse) as caught:
+        read_reply(json.dumps(answer).encode())
+    assert caught.value.path == f"$.{field}"
