@@ -15,7 +15,8 @@ from anaphora.values import Event, Notice
 
 from .answered import Answered
 from .asking import Asked
-from .delivery import Delivered, Delivery, Prepared
+from .delivered import Delivered, Prepared
+from .delivery import Delivery
 from .endpoint import Stop
 from .observe.watchers import Watchers
 from .record import Operation, Record

@@ -7,7 +7,6 @@ Nothing is sent again once an event of an answer has reached the caller.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import random
 import time
 from collections.abc import (
@@ -31,15 +30,15 @@ from anaphora.errors import (
     Timeout,
     Transport,
     Unavailable,
-    Upstream,
 )
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
+from .delivered import Delivered, Prepare, Prepared
 from .endpoint import Stop, request_id
-from .failing import raised
-from .record import Attempt
+from .failing import partial_of, raised, refused, told
 from .retry import Failed, Try, Wait, attempts
-from .transport import Answer, Outgoing
+from .transport import Answer
+from .trying import Trying
 
 #: Events that say nothing yet: they wait for the first that does, so that a stream which breaks
 #: before it said anything can be tried again.
@@ -48,42 +47,6 @@ _SILENT = (ReplyStart, UsageUpdate)
 #: How long the end of a body is waited for when the answer in it is complete, so that the
 #: connection can be used again; in seconds.
 _LAST_BYTES = 0.5
-
-
-class _Error(msgspec.Struct, frozen=True):
-    error: msgspec.Raw
-
-
-_error = msgspec.json.Decoder(_Error).decode
-
-
-class Prepared(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A call as it is sent to one stop."""
-
-    outgoing: Outgoing
-    tokens: int
-    """About how long the prompt is."""
-    gone: tuple[type[AnaphoraError], ...] = ()
-    """How the provider says that what the call leans on is there no more: a response that it
-    stored, a beginning that it holds. Empty: the call leans on nothing."""
-
-
-class Delivered(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What came back."""
-
-    stop: int
-    prepared: Prepared
-    reply: Reply
-    raw_hash: str
-    at: float
-    """When the request that was answered was sent, in seconds since the epoch,"""
-    first: float
-    """and when its answer began."""
-    request_id: str | None
-
-
-#: Makes the request for a stop; with true, one that leans on no stored response.
-Prepare = Callable[[int, bool], Awaitable[Prepared]]
 
 
 class Delivery:
@@ -106,13 +69,10 @@ class Delivery:
         """Stops where what the call leant on is there no more."""
         self._deadline = 0.0
         self._heard = False
-        self._trying = self._queueing = False
-        """An attempt has begun; it waits for our own limits."""
         self.at = 0
-        self._begun = self._sent_at = 0.0
-        self._queued = 0.0
-        self._answer: Answer | None = None
-        self.tries: list[Attempt] = []
+        self._trying = Trying()
+        self.tries = self._trying.made
+        """Every attempt that is over."""
         self.delivered: Delivered | None = None
 
     async def single(self) -> Delivered:
@@ -157,7 +117,7 @@ class Delivery:
                         yield event
                 return
             except AnaphoraError as error:
-                if not self._trying:
+                if not self._trying.begun:
                     raise  # the budget has ended, and that is noted
                 step = self._after(error, step.hop, policy)
             except BaseException as problem:
@@ -170,9 +130,9 @@ class Delivery:
         stop = self._stops[at]
         prepared = await self._ready(at)
         gate = stop.model.gate
-        self._queueing = True
+        self._trying.queueing = True
         async with gate.passing(prepared.tokens, self._deadline, self._on_wait) as passing:
-            self._queueing, self._queued = False, passing.queued
+            self._trying.passed(passing.queued)
             answer = await self._send(stop, prepared)
             try:
                 first = time.time()
@@ -181,11 +141,11 @@ class Delivery:
             finally:
                 await answer.close()
             if answer.status >= 300:
-                raise self._refused(stop, answer, data)
+                raise refused(stop.endpoint, answer, data)
             try:
                 reply = stop.endpoint.wire.read_reply(data)
             except Parse as problem:
-                raise self._told(stop, answer, data) or problem from None
+                raise told(stop.endpoint, answer, data) or problem from None
             passing.settle(reply.usage)
         return self._arrived(at, prepared, reply, blake3(data).hexdigest(), first, answer)
 
@@ -193,15 +153,15 @@ class Delivery:
         stop = self._stops[at]
         prepared = await self._in_time(self._ready(at))
         gate = stop.model.gate
-        self._queueing = True
+        self._trying.queueing = True
         async with gate.passing(prepared.tokens, self._deadline, self._on_wait) as passing:
-            self._queueing, self._queued = False, passing.queued
+            self._trying.passed(passing.queued)
             answer = await self._in_time(self._send(stop, prepared))
             try:
                 first = time.time()
                 passing.heard(answer.headers, first)
                 if answer.status >= 300:
-                    raise self._refused(stop, answer, await self._in_time(answer.read()))
+                    raise refused(stop.endpoint, answer, await self._in_time(answer.read()))
                 reader, digest = stop.endpoint.wire.reader(), blake3()
                 waiting: list[Event] = []
                 head = b""
@@ -211,7 +171,7 @@ class Delivery:
                         data = await self._in_time(anext(pieces, None))
                     except (Transport, Timeout) as problem:
                         # What was said before it broke off is not lost.
-                        problem.partial = _partial(reader.close())
+                        problem.partial = partial_of(reader.close())
                         raise
                     if data is not None:
                         digest.update(data)
@@ -221,7 +181,7 @@ class Delivery:
                         if isinstance(event, ReplyFail):
                             error = raised(event)
                             if not self._heard and isinstance(error, Parse | Transport):
-                                error = self._told(stop, answer, head) or error
+                                error = told(stop.endpoint, answer, head) or error
                             error.partial = event.partial
                             raise error
                         if isinstance(event, ReplyEnd):
@@ -256,7 +216,7 @@ class Delivery:
             pass
 
     async def _ready(self, at: int) -> Prepared:
-        self.at, self._trying = at, True
+        self.at, self._trying.begun = at, True
         wait = self._stops[at].endpoint.breaker.enters(self._now())
         if wait:
             name = self._stops[at].endpoint.id
@@ -269,26 +229,15 @@ class Delivery:
         return prepared
 
     async def _send(self, stop: Stop, prepared: Prepared) -> Answer:
-        self._sent_at, self._begun = time.time(), self._now()
-        self._answer = None
-        self._answer = await stop.endpoint.transport.send(prepared.outgoing)
-        return self._answer
-
-    def _refused(self, stop: Stop, answer: Answer, data: bytes) -> Upstream:
-        now = datetime.datetime.now(datetime.UTC)
-        return stop.endpoint.wire.read_error(answer.status, answer.headers, data, now)
-
-    def _told(self, stop: Stop, answer: Answer, data: bytes) -> Upstream | None:
-        """The error in a body that cannot be read as an answer: some fail with a good status."""
-        try:
-            told = bytes(_error(data).error)
-        except (msgspec.DecodeError, UnicodeError):
-            return None
-        return None if told == b"null" else self._refused(stop, answer, data)
+        self._trying.sent(self._now())
+        answer = self._trying.answer = await stop.endpoint.transport.send(prepared.outgoing)
+        return answer
 
     # ── What happened ────────────────────────────────────────────────────────────────────────────
 
     def _begin(self) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
+        if self._timeout <= 0:
+            raise Timeout(0)  # a request that is sent and left alone is paid for
         self._deadline = self._now() + self._timeout
         retries = [stop.endpoint.config.retry for stop in self._stops]
         return attempts(retries, deadline=self._deadline, draw=random.random)
@@ -298,8 +247,8 @@ class Delivery:
     ) -> Delivered:
         now = self._now()
         self._stops[at].endpoint.breaker.succeeded(now)
-        named, sent_at = request_id(answer.headers), self._sent_at
-        self._note(at, now, None, named)
+        named, sent_at = request_id(answer.headers), self._trying.sent_at
+        self._trying.over(self._stops[at], now, None, named)
         self.delivered = Delivered(
             stop=at,
             prepared=prepared,
@@ -321,7 +270,7 @@ class Delivery:
         now = self._now()
         if not isinstance(error, Unavailable):  # that one was not let in
             self._stops[at].endpoint.breaker.failed(error, now)
-        self._note(at, now, error)
+        self._trying.over(self._stops[at], now, error)
         prepared = self._prepared.get(at)
         leant = prepared is not None and isinstance(error, prepared.gone)
         if leant and not self._heard and at not in self._gone:
@@ -338,28 +287,6 @@ class Delivery:
             self.tries[-1] = msgspec.structs.replace(self.tries[-1], wait=step.seconds)
         return step
 
-    def _note(
-        self, at: int, now: float, error: BaseException | None, named: str | None = None
-    ) -> None:
-        stop, answer = self._stops[at], self._answer
-        begun = self._begun or now
-        self.tries.append(
-            Attempt(
-                provider=stop.endpoint.id,
-                model=stop.model.name,
-                at=self._sent_at or time.time(),
-                seconds=now - begun,
-                queued=self._queued,
-                status=answer.status if answer is not None else None,
-                request_id=named or getattr(error, "request_id", None),
-                error=None if error is None else type(error).__name__,
-                reason="" if error is None else str(error),
-            )
-        )
-        self._queued = self._begun = self._sent_at = 0.0
-        self._answer = None
-        self._trying = self._queueing = False
-
     async def _in_time(self, coming: Awaitable[Any]) -> Any:
         """What comes, before the call's budget ends. Only waiting for the provider is measured:
         what the caller does between two events is not interrupted."""
@@ -375,26 +302,22 @@ class Delivery:
     def _late(self) -> AnaphoraError:
         """The budget has ended; where our own limits used it up, that is said."""
         error: AnaphoraError = Timeout(round(self._timeout * 1000))
-        if self._queueing:
+        if self._trying.queueing:
             error = Throttled("no place became free in the time that the call may take", wait=0.0)
-        if self._trying:
-            now = self._now()
-            self._stops[self.at].endpoint.breaker.failed(error, now)
-            self._note(self.at, now, error)
+        if self._trying.begun:
+            now, stop = self._now(), self._stops[self.at]
+            stop.endpoint.breaker.failed(error, now)
+            self._trying.over(stop, now, error)
         return error
 
     def _left(self, problem: BaseException) -> None:
         """Nobody waits for the answer any more, or something that is no concern of the provider's
         went wrong."""
-        if self._trying:
-            now = self._now()
-            self._stops[self.at].endpoint.breaker.left(now)
-            self._note(self.at, now, problem)
+        if self._trying.begun:
+            now, stop = self._now(), self._stops[self.at]
+            stop.endpoint.breaker.left(now)
+            self._trying.over(stop, now, problem)
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _partial(events: list[Event]) -> Reply | None:
-    return next((event.partial for event in events if isinstance(event, ReplyFail)), None)

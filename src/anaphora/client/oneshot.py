@@ -17,7 +17,7 @@ from .answered import Answered
 from .asking import Asked
 from .calling import Calling, Underway
 from .composing import fitted
-from .delivery import Delivered, Prepared
+from .delivered import Delivered, Prepared
 from .endpoint import Stop
 from .observe.watchers import Watchers
 from .recording import answered_record, shares

@@ -12,7 +12,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import Notice
 
-from .delivery import Delivered
+from .delivered import Delivered
 from .record import BlockShare, Record
 from .writing import Account
 

@@ -21,8 +21,9 @@ from anaphora.client.answered import Answered
 from anaphora.client.asking import Asked, Content, messages_of
 from anaphora.client.calling import Calling, Underway
 from anaphora.client.composing import Composing, beginning
-from anaphora.client.delivery import Delivered, Prepared
+from anaphora.client.delivered import Delivered, Prepared
 from anaphora.client.endpoint import Stop
+from anaphora.client.given import messages_given, seconds_of
 from anaphora.client.observe.watchers import Watchers
 from anaphora.client.recording import answered_record, shares
 from anaphora.client.turn import Turn
@@ -100,7 +101,7 @@ class Session(Calling):
             messages=messages_of(content),
             changes=params,
             output=self._composing.form(output),
-            timeout=timeout,
+            timeout=seconds_of(timeout, "timeout"),
         )
         return Turn(self, asked)
 
@@ -110,9 +111,12 @@ class Session(Calling):
 
         return Running(self, messages_of(content), **bounds)
 
-    def preview(self, content: Content | None = None, **params: Any) -> Preview:
+    def preview(
+        self, content: Content | None = None, *, output: Any = None, **params: Any
+    ) -> Preview:
         """What the next call would read, write and cost; nothing is sent."""
-        asked = Asked(messages=messages_of(content), changes=params)
+        form = self._composing.form(output)
+        asked = Asked(messages=messages_of(content), changes=params, output=form)
         stop = self._order(asked)[0]
         place, at = self._place(stop), time.time()
         written = place.write(self._call(place, asked, stream=False), at)
@@ -155,7 +159,7 @@ class Session(Calling):
     def append(self, *messages: Message) -> None:
         """Goes on without a call: what somebody else has said."""
         before = len(self.conversation)
-        self.conversation = self.conversation.append(*messages)
+        self.conversation = self.conversation.append(*messages_given(messages, "messages"))
         self._saved(before)
 
     def recall(
