@@ -19,22 +19,18 @@ import anaphora
 from anaphora import Call, Message, Params, PromptBlock, PromptIR
 from anaphora.errors import AnaphoraError
 
-#: The models of each provider. The last two are a server that always fails, and a way around it.
-MODELS = {
-    "claude": "claude-sonnet-4-6",
-    "chat": "gpt-5.1",
-    "responses": "gpt-5.1",
-    "gemini": "gemini-2.5-flash",
-    "broken": "claude-sonnet-4-6",
+#: The wire and the model of each provider. One of them always fails; `main` is a way around it.
+PROVIDERS = {
+    "claude": ("anthropic", "claude-sonnet-4-6"),
+    "chat": ("openai_chat", "gpt-5.1"),
+    "responses": ("openai_responses", "gpt-5.1"),
+    "gemini": ("gemini", "gemini-2.5-flash"),
+    "ollama": ("ollama", "qwen3:0.6b"),
+    "broken": ("anthropic", "claude-sonnet-4-6"),
 }
-_WIRES = {
-    "claude": "anthropic",
-    "chat": "openai_chat",
-    "responses": "openai_responses",
-    "gemini": "gemini",
-    "broken": "anthropic",
-}
-PLACES = ("claude", "claude", "claude", "chat", "chat", "responses", "responses", "gemini", "main")
+#: Where conversations are, each as often as it is named, and calls on their own.
+TALKS = ("claude", "claude", "claude", "main", "chat", "chat", "responses", "responses")
+CALLS = (*PROVIDERS, "main")
 
 GUIDE = "You are the assistant of a shop, and answer in one line. " * 120
 _WORDS = "the order was sent on Monday and the parcel is with the carrier since; it says so".split()
@@ -64,9 +60,9 @@ class Fare(msgspec.Struct):
 
 def settings(url: str) -> dict[str, Any]:
     providers: dict[str, Any] = {}
-    for name, model in MODELS.items():
+    for name, (wire, model) in PROVIDERS.items():
         providers[name] = {
-            "wire": _WIRES[name],
+            "wire": wire,
             "base_url": url,
             "model": model,
             "key": {"env": "KEY"},
@@ -97,17 +93,11 @@ class App:
         """A conversation, mostly; or a call on its own."""
         drawn = self._chance.random()
         if drawn < 0.6:
-            await self._conversation(self._chance.choice(PLACES))
+            await self._conversation(self._chance.choice(TALKS))
         elif drawn < 0.8:
-            await self._tool_loop(self._chance.choice(PLACES))
+            await self._tool_loop(self._chance.choice(TALKS))
         else:
-            await self._on_its_own(self._chance.choice((*PLACES, "broken")))
-
-    async def long_past(self, place: str, messages: int) -> None:
-        """One call of a conversation that was saved long ago."""
-        saved = self._saved(messages // 2)
-        chat = self._client.session(place, system=GUIDE, messages=saved, max_tokens=50)
-        await self._trying(lambda: chat.send(self._words()))
+            await self._on_its_own(self._chance.choice(CALLS))
 
     # ── What is done ─────────────────────────────────────────────────────────────────────────────
 
@@ -137,8 +127,8 @@ class App:
 
     async def _on_its_own(self, place: str) -> None:
         ir = PromptIR.chat([Message.user(self._words())], system=GUIDE)
-        call = Call(ir=ir, model=MODELS["claude" if place == "main" else place])
-        call = msgspec.structs.replace(call, params=Params(max_tokens=200))
+        _, model = PROVIDERS["claude" if place == "main" else place]
+        call = Call(ir=ir, model=model, params=Params(max_tokens=200))
         match self._chance.randrange(4):
             case 0:
                 await self._trying(lambda: self._client.complete(call, place))
@@ -185,8 +175,8 @@ class App:
     # ── What is said ─────────────────────────────────────────────────────────────────────────────
 
     def _session(self, place: str, **options: Any) -> Any:
-        """Some go on with saved messages; some have a system prompt of their own, or a moving
-        state; some let the provider keep the answers."""
+        """One that goes on with saved messages. Some have a system prompt of their own, or a
+        moving state; some let the provider keep the answers."""
         system: Any = GUIDE
         drawn = self._chance.random()
         if drawn < 0.15:
@@ -196,11 +186,10 @@ class App:
                 PromptBlock.cached_long("guide", GUIDE),
                 PromptBlock.cached_long("customer", f"The customer: {self._words()}"),
             ]
-        pairs = self._chance.randint(2, 12) if self._chance.random() < 0.3 else 0
         return self._client.session(
             place,
             system=system,
-            messages=self._saved(pairs),
+            messages=self._saved(self._chance.randint(6, 18)),
             state=self._words if self._chance.random() < 0.2 else None,
             store=True if place == "responses" and self._chance.random() < 0.3 else None,
             max_tokens=200,
@@ -210,12 +199,12 @@ class App:
     def _saved(self, pairs: int) -> list[Message]:
         said: list[Message] = []
         for _ in range(pairs):
-            said += [Message.user(self._words()), Message.assistant(self._words())]
+            said += [Message.user(self._words(8)), Message.assistant(self._words(8))]
         return said
 
-    def _words(self) -> str:
+    def _words(self, most: int = 100) -> str:
         self._said += 1
-        said = self._chance.choices(_WORDS, k=self._chance.randint(10, 120))
+        said = self._chance.choices(_WORDS, k=self._chance.randint(2, most))
         return f"{self._number}.{self._said}: {' '.join(said)}"
 
 

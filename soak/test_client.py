@@ -1,8 +1,8 @@
 """The client's memory over 100,000 calls in one process: four wires, everything that apps do with it.
 
-The emulator answers from another process. What is remembered of prefixes is bounded; conversations
-with a long past fill that first, as far as the bounds are far, and the first fifth of the calls does
-the rest. From then on memory is flat, and in the end no task and no socket is left. Prints the curve.
+The emulator answers from another process. The first fifth fills what is kept up to a bound: what each
+model's cache would have, above all. From then on memory is flat, and in the end no task and no socket
+is left. Prints the curve.
 """
 
 from __future__ import annotations
@@ -29,10 +29,6 @@ CALLS = int(os.environ.get("SOAK_CALLS", "100000"))
 STRETCHES = 20
 #: How many use the client at the same time.
 APPS = 16
-#: Conversations with a long past that fill the memory of providers where every block counts, and
-#: how long each is.
-FILLING = ("chat", "responses", "gemini") * 450
-PAST = 60
 #: What allocators need to breathe, in MB.
 FLAT = 5.0
 
@@ -73,16 +69,6 @@ async def soaked(url: str) -> list[float]:
     client = anaphora.Client.from_config(settings(url), environ={"KEY": "any"}, watchers=[counted])
     async with client:
         apps = [App(client, number) for number in range(APPS)]
-        filling = iter(FILLING)
-
-        async def fill(app: App) -> None:
-            for place in filling:
-                await app.long_past(place, PAST)
-
-        print(f"before the first call: {rss_mb():7.1f} MB", flush=True)
-        await asyncio.gather(*map(fill, apps))
-        print(f"with a long past     : {rss_mb():7.1f} MB", flush=True)
-        counted.calls = 0
         for stretch in range(STRETCHES):
             until, begun = CALLS * (stretch + 1) // STRETCHES, time.monotonic()
             calls = counted.calls
