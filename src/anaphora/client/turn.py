@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from anaphora.errors import InvalidRequest
 from anaphora.values import Event
 
 from .answered import Answered
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """A turn that is made when it is awaited or gone through, once."""
+    """A turn that is made when it is awaited or gone through, once. Awaited again, it gives the
+    answer that it had; nothing is sent twice."""
 
     def __init__(self, calling: Calling, asked: Asked) -> None:
         self._calling = calling
         self._asked = asked
+        self._begun = False
         self._events: AsyncGenerator[Event, None] | None = None
         self.answered: Answered | None = None
         """The answer, once there is one."""
@@ -50,8 +53,17 @@ class Turn:
             await self._events.aclose()
 
     async def _whole(self) -> Answered:
+        if self.answered is not None:
+            return self.answered
+        self._begin()
         self.answered = await self._calling.answer(self._asked)
         return self.answered
 
     def _streamed(self) -> AsyncGenerator[Event, None]:
+        self._begin()
         return self._calling.stream(self._asked, self)
+
+    def _begin(self) -> None:
+        if self._begun:
+            raise InvalidRequest("a turn is made once; `send` gives another", path="turn")
+        self._begun = True

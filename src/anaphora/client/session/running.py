@@ -14,13 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import aclosing
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from anaphora.client.answered import Answered
 from anaphora.client.dispatch import dispatch_all
+from anaphora.client.given import params_of, seconds_of
 from anaphora.errors import InvalidRequest, Timeout
 from anaphora.values import Conversation, Event, Message, ReplyEnd, ToolCall, ToolResult
 
@@ -63,7 +64,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Running:
-    """A run that is made when it is awaited or gone through, once."""
+    """A run that is made when it is awaited or gone through, once. Awaited again, it gives what it
+    came to; nothing is sent twice."""
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class Running:
         parallel: bool = True,
         tool_timeout: float | None = None,
         output: Any = None,
+        timeout: float | None = None,
         **params: Any,
     ) -> None:
         """`max_turns` are calls of the model. A turn is not begun when a bound is reached; what it
@@ -83,17 +86,19 @@ class Running:
         way when `max_seconds` are over is given up, and can be made again with another `run()`;
         tools have no more time than that either, unless they have a timeout of their own.
         `parallel` lets the tools of one turn run side by side; `tool_timeout` is for each, in
-        seconds."""
-        if max_turns < 1:
-            raise InvalidRequest("at least one turn", path="max_turns")
+        seconds, and `timeout` for each turn; other keywords are parameters of every turn."""
+        if not isinstance(max_turns, int) or max_turns < 1:
+            raise InvalidRequest("a number of turns, at least one", path="max_turns")
         self._session = session
         self._messages = messages
         self._turns = max_turns
-        self._seconds = max_seconds
-        self._dollars = None if max_dollars is None else Decimal(str(max_dollars))
+        self._seconds = seconds_of(max_seconds, "max_seconds")
+        self._dollars = _dollars_of(max_dollars)
         self._parallel = parallel
-        self._tool_timeout = tool_timeout
-        self._params = {**params, "output": output}
+        self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
+        self._timeout = seconds_of(timeout, "timeout")
+        self._params = {**params_of(params), "output": output}
+        self._begun = False
         self._answers: list[Answered] = []
         self.ran: Ran | None = None
         """What it came to, once it has ended."""
@@ -105,6 +110,9 @@ class Running:
         return self._steps(stream=True)
 
     async def _whole(self) -> Ran:
+        before = self.ran
+        if before is not None:
+            return before
         async with aclosing(self._steps(stream=False)) as steps:
             async for _ in steps:
                 pass
@@ -112,6 +120,7 @@ class Running:
         return self.ran
 
     async def _steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
+        self._begin()
         session, begun = self._session, time.monotonic()
         if self._messages:
             self._check_answered(session.conversation)
@@ -126,7 +135,8 @@ class Running:
             if bound is not None:
                 stopped = bound
                 break
-            turn = session.send(None, timeout=self._left(begun), **self._params)
+            timeout = _sooner(self._left(begun), self._timeout)
+            turn = session.send(None, timeout=timeout, **self._params)
             try:
                 if stream:
                     async with turn as events:
@@ -175,8 +185,7 @@ class Running:
             )
         choice = self._params.get("tool_choice")
         parallel = self._parallel and (choice is None or choice.parallel is not False)
-        left, limit = self._left(begun), self._tool_timeout
-        timeout = left if limit is None or (left is not None and left < limit) else limit
+        timeout = _sooner(self._left(begun), self._tool_timeout)
         results = await dispatch_all(registry, calls, timeout=timeout, parallel=parallel)
         session.append(Message(role="tool", parts=results))
         return results
@@ -189,19 +198,30 @@ class Running:
             return "seconds"
         if self._dollars is None:
             return None
+        self._check_priced()
         spent = _sum(self._answers)
-        if spent is None or not self._session.priced:
-            raise InvalidRequest(
-                "nobody knows what this model costs, so dollars cannot bound it; use max_turns",
-                path="max_dollars",
-            )
-        return "dollars" if spent >= self._dollars else None
+        return "dollars" if spent is None or spent >= self._dollars else None
 
     def _left(self, begun: float) -> float | None:
         """What is left of the time: a turn does not go beyond it."""
         if self._seconds is None:
             return None
         return max(0.0, self._seconds - (time.monotonic() - begun))
+
+    def _begin(self) -> None:
+        """Whatever is wrong with the run is said before it says anything."""
+        if self._begun:
+            raise InvalidRequest("a run is made once; `run` gives another", path="run")
+        self._begun = True
+        if self._dollars is not None:
+            self._check_priced()
+
+    def _check_priced(self) -> None:
+        if _sum(self._answers) is None or not self._session.priced:
+            raise InvalidRequest(
+                "nobody knows what this model costs, so dollars cannot bound it; use max_turns",
+                path="max_dollars",
+            )
 
     @staticmethod
     def _check_answered(conversation: Any) -> None:
@@ -227,6 +247,24 @@ def unanswered(messages: Sequence[Message] | Conversation) -> tuple[ToolCall, ..
         else:
             return ()
     return ()
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _dollars_of(given: Decimal | float | str | None) -> Decimal | None:
+    if given is None:
+        return None
+    try:
+        dollars = Decimal(str(given))
+    except InvalidOperation:
+        dollars = Decimal("NaN")
+    if dollars.is_nan():
+        raise InvalidRequest(f"an amount, not {given!r}", path="max_dollars")
+    return dollars
 
 
 def _sum(answers: list[Answered]) -> Decimal | None:

@@ -1,0 +1,83 @@
+"""A turn and a run are made once: whoever awaits one again gets what it came to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.talking import talking
+
+from anaphora.client.session import Session
+from anaphora.emulator.server.run import Emulator
+from anaphora.errors import InvalidRequest
+
+NAMES = ("send", "run")
+ways = pytest.mark.parametrize("name", NAMES)
+
+
+def made(chat: Session, name: str) -> Any:
+    return getattr(chat, name)("Hello?")
+
+
+async def gone_through(turn: Any) -> list[Any]:
+    return [event async for event in turn]
+
+
+@ways
+def test_what_is_awaited_again_is_not_sent_again(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic")
+            turn = made(chat, name)
+            first = await turn
+            assert await turn is first
+            assert (len(talk.line.sent), len(chat.messages)) == (1, 2)
+
+    asyncio.run(main())
+
+
+@ways
+def test_what_was_gone_through_has_its_answer(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic")
+            turn = made(chat, name)
+            await gone_through(turn)
+            await turn
+            assert (len(talk.line.sent), len(chat.messages)) == (1, 2)
+
+    asyncio.run(main())
+
+
+@ways
+@pytest.mark.parametrize("awaited", [True, False])
+def test_events_come_once(emu: Emulator, name: str, awaited: bool) -> None:
+    """They would be those of another answer, which nobody notes."""
+
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic")
+            turn = made(chat, name)
+            await (turn if awaited else gone_through(turn))
+            with pytest.raises(InvalidRequest, match="made once"):
+                await gone_through(turn)
+            assert (len(talk.line.sent), len(chat.messages)) == (1, 2)
+
+    asyncio.run(main())
+
+
+@ways
+def test_two_who_await_the_same_do_not_send_twice(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic")
+            turn = made(chat, name)
+            one, other = await asyncio.gather(
+                *(asyncio.ensure_future(turn) for _ in range(2)), return_exceptions=True
+            )
+            assert isinstance(other, InvalidRequest)
+            assert not isinstance(one, Exception)
+            assert len(talk.line.sent) == 1
+
+    asyncio.run(main())
