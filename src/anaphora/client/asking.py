@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -53,7 +53,8 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
         return (content,)
     if isinstance(content, _PARTS):
         content = (content,)
-    if not isinstance(content, Iterable):
+    if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes | bytearray):
+        # A mapping's keys are texts, too, and are not what somebody wants to say.
         raise InvalidRequest(f"a text, a part or a message, not {_named(content)}", path="content")
     said: list[Message] = []
     parts: list[Part] = []

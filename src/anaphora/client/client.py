@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import msgspec
 
@@ -27,6 +27,7 @@ from .config.reading import from_data, read
 from .config.resolving import Resolved, resolve
 from .config.values import Config, Hop
 from .endpoint import Endpoint, Stop
+from .given import conversation_of, params_of, seconds_of
 from .observe.watchers import Watcher, Watchers
 from .oneshot import OneShot
 from .session import Certify, Session
@@ -113,12 +114,17 @@ class Client:
         `provider` is a provider's or a route's name; `model` goes before the call's own; `output`
         is the form that the answer must have; `timeout` is for everything, in seconds.
         """
+        timeout = seconds_of(timeout, "timeout")
         if not isinstance(call, Call):
             stops, hops = self._stops(provider, model)
             ir = PromptIR.chat(messages_of(call))
             call = Call(ir=ir, model=stops[0].model.name)
         else:
             stops, hops = self._stops(provider, model or call.model)
+            if call.params.stream:
+                # How it comes is decided by whoever awaits it, or goes through it.
+                params = msgspec.structs.replace(call.params, stream=False)
+                call = msgspec.structs.replace(call, params=params)
         if len(stops) > 1:
             whole = call
             stops = Stops(stops, hops).order(lambda: beginning(whole), time.monotonic())
@@ -160,7 +166,7 @@ class Client:
         provider: str,
         *,
         model: str | None = None,
-        system: str | Sequence[PromptBlock] = "",
+        system: str | Sequence[PromptBlock] | None = "",
         tools: ToolRegistry | Iterable[AnyTool] | None = None,
         messages: Conversation | Iterable[Message] = (),
         params: Params | None = None,
@@ -183,11 +189,13 @@ class Client:
         `diagnose` asks the provider, too, why a prefix was missed. Other keywords are parameters of
         every call: `max_tokens`, `temperature`, `reasoning`, ….
         """
+        if certify not in get_args(Certify):
+            raise InvalidRequest(f"must be one of {', '.join(get_args(Certify))}", path="certify")
         stops, hops = self._stops(provider, model)
         composing = Composing(
             system=system,
             tools=tools,
-            params=with_params(params or Params(), more),
+            params=with_params(params, more),
             cache=cache,
             extras=extras,
             store=store,
@@ -196,9 +204,9 @@ class Client:
         session = Session(
             Stops(stops, hops),
             composing,
-            messages=messages if isinstance(messages, Conversation) else Conversation(messages),
+            messages=conversation_of(messages),
             certify=certify,
-            timeout=timeout,
+            timeout=seconds_of(timeout, "timeout"),
             on_wait=self._on_wait,
             save=save,
             watchers=self._watchers,
@@ -252,13 +260,9 @@ class Client:
         return transport
 
 
-def with_params(params: Params, more: Mapping[str, Any]) -> Params:
-    if not more:
-        return params
-    unknown = sorted(set(more) - set(Params.__struct_fields__))
-    if unknown:
-        raise InvalidRequest(
-            f"no such parameter; there are {', '.join(sorted(Params.__struct_fields__))}",
-            path=unknown[0],
-        )
-    return msgspec.structs.replace(params, **more)
+def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
+    if params is None:
+        params = Params()
+    elif not isinstance(params, Params):
+        raise InvalidRequest(f"Params, not {type(params).__name__}", path="params")
+    return msgspec.structs.replace(params, **params_of(more)) if more else params

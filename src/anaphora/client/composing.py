@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     Call,
     Continuation,
@@ -24,12 +23,11 @@ from anaphora.values import AnyTool, Conversation, Extras, Message, Reply, Segme
 
 from .asking import Asked
 from .config.values import Provider
+from .given import blocks_of, params_of, tools_of
 from .structured import Structured, output_of
 
 if TYPE_CHECKING:
     from .session.place import Place
-
-_PARAMS = frozenset(Params.__struct_fields__) - {"stream"}
 
 
 class Composing:
@@ -38,7 +36,7 @@ class Composing:
     def __init__(
         self,
         *,
-        system: str | Sequence[PromptBlock] = "",
+        system: str | Sequence[PromptBlock] | None = "",
         tools: ToolRegistry | Iterable[AnyTool] | None = None,
         params: Params | None = None,
         cache: PromptCachePlan | None = None,
@@ -47,14 +45,16 @@ class Composing:
         diagnose: bool = False,
     ) -> None:
         self._system_text = system if isinstance(system, str) else ""
-        self._system_blocks = () if isinstance(system, str) else tuple(system)
+        self._system_blocks = () if isinstance(system, str) else blocks_of(system)
         self.registry: ToolRegistry | None = None
         self._tools: tuple[AnyTool, ...] = ()
         if isinstance(tools, ToolRegistry):
             self.registry = tools
         elif tools is not None:
-            self._tools = tuple(tools)
+            self._tools = tools_of(tools)
         self._params = params or Params()
+        if self._params.stream:
+            self._params = msgspec.structs.replace(self._params, stream=False)
         self._cache = cache or PromptCachePlan()
         self._extras = extras
         self._diagnose = diagnose
@@ -99,7 +99,7 @@ class Composing:
         if asked.output is not None:
             changes["output"] = asked.output.output
         if asked.changes:
-            changes.update(_known(asked.changes))
+            changes.update(params_of(asked.changes))
         endpoint, name = place.endpoint, place.model.name
         call = Call(ir=ir, model=name, tools=self.tools(), params=self._params, extras=self._extras)
         return fitted(call, endpoint.config, endpoint.home, name, changes)
@@ -156,15 +156,6 @@ def fitted(call: Call, config: Provider, wire: str, model: str, changes: dict[st
     if params is call.params and model == call.model:
         return call
     return msgspec.structs.replace(call, params=params, model=model)
-
-
-def _known(changes: dict[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(changes) - _PARAMS)
-    if unknown:
-        raise InvalidRequest(
-            f"no such parameter; there are {', '.join(sorted(_PARAMS))}", path=unknown[0]
-        )
-    return changes
 
 
 def beginning(call: Call) -> bytes:

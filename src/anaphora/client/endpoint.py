@@ -70,6 +70,8 @@ class Endpoint:
     def name_of(self, model: str | None) -> str:
         """The model to ask for, once it is known to be allowed."""
         name = model or self.config.model
+        if name is not None and not isinstance(name, str):
+            raise InvalidRequest(f"a model's name, not {name!r}", path="model")
         if name is None:
             raise InvalidRequest(
                 f"say which model of {self.id} (or give it one as `model` in llm.yaml)",

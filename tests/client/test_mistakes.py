@@ -1,0 +1,201 @@
+"""What an app gets wrong is told by the field, before anything is sent or said."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from support.talking import talking
+
+from anaphora.emulator.server.run import Emulator
+from anaphora.errors import AnaphoraError, InvalidRequest, Timeout
+from anaphora.prompt import Call, Params, PromptIR, ToolChoice
+from anaphora.values import Message, ReplyEnd
+
+NAN = float("nan")
+
+
+class Form(msgspec.Struct):
+    city: str
+
+
+def some_function() -> None: ...
+
+
+CONTENTS: dict[str, tuple[Any, str]] = {
+    "a mapping": ({"role": "user", "content": "Hello"}, "content"),
+    "mappings": ([{"role": "user", "content": "Hello"}], "content[0]"),
+    "bytes": (b"Hello", "content"),
+    "a number": (5, "content"),
+}
+PARAMS: dict[str, tuple[dict[str, Any], str]] = {
+    "a word for a choice": ({"tool_choice": "auto"}, "params.tool_choice"),
+    "a word for reasoning": ({"reasoning": "high"}, "params.reasoning"),
+    "a choice of another kind": ({"tool_choice": {"mode": "any"}}, "params.tool_choice.mode"),
+    "one stop that is not in a list": ({"stop": "END"}, "params.stop"),
+    "a warm word": ({"temperature": "hot"}, "params.temperature"),
+    "how it comes": ({"stream": True}, "stream"),
+    "a misspelt name": ({"maxtokens": 5}, "maxtokens"),
+}
+TIMES: dict[str, tuple[dict[str, Any], str]] = {
+    "a time in words": ({"timeout": "5"}, "timeout"),
+    "a time before now": ({"timeout": -1}, "timeout"),
+    "no number at all": ({"timeout": NAN}, "timeout"),
+}
+SESSIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a certificate nobody knows": ({"certify": "error"}, "certify"),
+    "a form": ({"output": Form}, "params.output"),
+    "functions": ({"tools": [some_function]}, "tools[0]"),
+    "a function": ({"tools": some_function}, "tools[0]"),
+    "messages of another kind": ({"messages": [{"role": "user"}]}, "messages[0]"),
+    "a text for messages": ({"messages": "Hello"}, "messages"),
+    "texts for blocks": ({"system": ["Be terse."]}, "system[0]"),
+    "a number for a text": ({"system": 5}, "system"),
+    "a mapping for parameters": ({"params": {"max_tokens": 5}}, "params"),
+    "a number for a model": ({"model": 5}, "model"),
+}
+RUNS: dict[str, tuple[dict[str, Any], str]] = {
+    "no turn": ({"max_turns": 0}, "max_turns"),
+    "turns in words": ({"max_turns": "3"}, "max_turns"),
+    "dollars in words": ({"max_dollars": "few"}, "max_dollars"),
+    "no number of dollars": ({"max_dollars": NAN}, "max_dollars"),
+    "seconds in words": ({"max_seconds": "9"}, "max_seconds"),
+    "a tool's time": ({"tool_timeout": -2}, "tool_timeout"),
+}
+
+
+def refused(emu: Emulator, path: str, act: Any) -> None:
+    """`act` is refused with that path; nothing is sent, and the conversation stays as it was."""
+
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic")
+            with pytest.raises(InvalidRequest) as caught:
+                await act(talk.client, chat)
+            assert caught.value.path == path
+            assert (talk.line.sent, chat.messages) == ([], ())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("mistake", CONTENTS)
+def test_something_that_nobody_says(emu: Emulator, mistake: str) -> None:
+    content, path = CONTENTS[mistake]
+
+    async def act(client: Any, chat: Any) -> None:
+        await chat.send(content)
+
+    refused(emu, path, act)
+
+
+@pytest.mark.parametrize("way", ["send", "run"])
+@pytest.mark.parametrize("mistake", PARAMS | TIMES)
+def test_a_parameter_of_another_kind(emu: Emulator, way: str, mistake: str) -> None:
+    options, path = (PARAMS | TIMES)[mistake]
+
+    async def act(client: Any, chat: Any) -> None:
+        await getattr(chat, way)("Hello", **options)
+
+    refused(emu, path, act)
+
+
+@pytest.mark.parametrize("mistake", PARAMS | TIMES | SESSIONS)
+def test_a_conversation_that_cannot_be_had(emu: Emulator, mistake: str) -> None:
+    options, path = (PARAMS | TIMES | SESSIONS)[mistake]
+
+    async def act(client: Any, chat: Any) -> None:
+        client.session("anthropic", **options)
+
+    refused(emu, path, act)
+
+
+@pytest.mark.parametrize("mistake", RUNS)
+def test_bounds_that_bind_nothing(emu: Emulator, mistake: str) -> None:
+    bounds, path = RUNS[mistake]
+
+    async def act(client: Any, chat: Any) -> None:
+        await chat.run("Hello", **bounds)
+
+    refused(emu, path, act)
+
+
+def test_a_message_of_another_kind_is_not_appended(emu: Emulator) -> None:
+    async def act(client: Any, chat: Any) -> None:
+        chat.append("Hello")
+
+    refused(emu, "messages[0]", act)
+
+
+def test_parameters_may_be_said_as_mappings(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic", system=None, stop=["END"])
+            answered = await chat.send("Hello", tool_choice={"mode": "auto"})
+            assert answered.text
+
+    asyncio.run(main())
+
+
+def test_dollars_that_nobody_knows_are_told_before_anything_is_said(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("ollama")
+            with pytest.raises(InvalidRequest, match="nobody knows what this model costs"):
+                await chat.run("Hello", max_dollars=1)
+            assert chat.messages == ()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_call_comes_the_way_that_it_is_asked_for(emu: Emulator, asked: bool) -> None:
+    """Not as its parameters have it: those are of no use to whoever awaits it."""
+
+    async def main() -> None:
+        async with talking(emu) as talk:
+            call = Call(
+                ir=PromptIR.chat([Message.user("Hello")]),
+                model="claude-sonnet-4-5",
+                params=Params(stream=asked),
+            )
+            answered = await talk.client.complete(call, "anthropic")
+            assert answered.text
+            *_, last = [event async for event in talk.client.stream(call, "anthropic")]
+            assert isinstance(last, ReplyEnd)
+            chat = talk.client.session("anthropic", params=Params(stream=asked))
+            assert (await chat.send("Hello")).text
+
+    asyncio.run(main())
+
+
+def test_a_preview_takes_a_form(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic")
+            assert chat.preview("Where?", output=Form).size > chat.preview("Where?").size
+
+    asyncio.run(main())
+
+
+def test_a_call_that_has_no_time_is_not_sent(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic")
+            with pytest.raises(Timeout):
+                await chat.send("Hello", timeout=0)
+            with pytest.raises(AnaphoraError):
+                async for _ in chat.send("Hello", timeout=0):
+                    pass
+            assert talk.line.sent == []
+
+    asyncio.run(main())
+
+
+def test_a_choice_stays_what_it_is() -> None:
+    from anaphora.client.given import params_of
+
+    choice = ToolChoice("none")
+    assert params_of({"tool_choice": choice, "temperature": 1})["tool_choice"] is choice
+    assert repr(params_of({"temperature": 1})["temperature"]) == "1"
