@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ssl
-from functools import lru_cache
 
 from yarl import URL
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 
 
-@lru_cache(maxsize=1024)
 def read_url(text: str) -> URL:
     """The address as it was given: what is quoted stays quoted as it is."""
     if not text.isascii() or not text.isprintable() or " " in text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import aiohttp
+from aiohttp.http import RawResponseMessage
 from yarl import URL
 
 from anaphora.client.transport import Outgoing
@@ -12,7 +13,7 @@ from anaphora.client.transport.patience import Patience
 from anaphora.errors import Transport
 
 from .addresses import place
-from .parts import abort
+from .exchange import Exchange
 from .problems import final, reason
 
 
@@ -22,7 +23,9 @@ class AiohttpAnswer:
     __slots__ = (
         "__weakref__",
         "status",
-        "_response",
+        "_exchange",
+        "_message",
+        "_content",
         "_headers",
         "_url",
         "_idle",
@@ -32,10 +35,18 @@ class AiohttpAnswer:
     )
 
     def __init__(
-        self, response: aiohttp.ClientResponse, url: URL, outgoing: Outgoing, patience: Patience
+        self,
+        exchange: Exchange,
+        message: RawResponseMessage,
+        content: aiohttp.StreamReader,
+        url: URL,
+        outgoing: Outgoing,
+        patience: Patience,
     ) -> None:
-        self.status = response.status
-        self._response = response
+        self.status: int = message.code
+        self._exchange = exchange
+        self._message = message
+        self._content = content
         self._headers: dict[str, str] | None = None
         self._url = url
         self._idle = outgoing.timeouts.idle
@@ -48,15 +59,18 @@ class AiohttpAnswer:
         """Names in lower case; what was said more than once is joined by commas."""
         if self._headers is None:
             headers: dict[str, str] = {}
-            for name, value in self._response.headers.items():
+            for name, value in self._message.headers.items():
                 name = name.lower()
                 headers[name] = f"{headers[name]}, {value}" if name in headers else value
             self._headers = headers
         return self._headers
 
     async def read(self) -> bytes:
-        # Not `response.read()`: that lifts the bound on what is decompressed at once.
-        pieces = []
+        # Not `content.read()`: that lifts the bound on what is decompressed at once.
+        data = await self._next()
+        if self._content.at_eof():
+            return data
+        pieces = [data]
         while data := await self._next():
             pieces.append(data)
         return b"".join(pieces)
@@ -70,14 +84,25 @@ class AiohttpAnswer:
         raise StopAsyncIteration
 
     async def close(self) -> None:
-        self._drop()
+        content = self._content
+        if content.is_eof() and content.exception() is None:
+            self._exchange.release()
+        else:
+            self._exchange.abort()
+
+    def __del__(self) -> None:
+        # Nobody reads the rest; the loop may be gone as well.
+        try:
+            self._exchange.abort()
+        except RuntimeError:
+            pass
 
     def expire(self) -> None:
-        self._response.content.set_exception(TimeoutError())
+        self._content.set_exception(TimeoutError())
 
     async def _next(self) -> bytes:
         """The next piece; empty at the end."""
-        content = self._response.content
+        content = self._content
         try:
             if content.is_eof():
                 data = content.read_nowait()
@@ -89,25 +114,19 @@ class AiohttpAnswer:
                 finally:
                     self._patience.end(self)
         except (aiohttp.ClientError, OSError, RuntimeError) as problem:
-            self._drop()
+            self._exchange.abort()
             raise self._failure(problem) from None
         except BaseException:
-            self._drop()
+            self._exchange.abort()
             raise
         self._taken += len(data)
         if self._taken > self._largest:
-            self._drop()
+            self._exchange.abort()
             what = f"the answer is longer than {self._largest:,} bytes"
             raise final(f"{place(self._url)}: {what}", "body")
+        if content.at_eof():
+            self._exchange.release()
         return data
-
-    def _drop(self) -> None:
-        """A connection whose answer came to its end is back in the pool already; any other one is
-        closed at once."""
-        connection = self._response.connection
-        if connection is not None:
-            abort(connection.transport)
-            self._response.close()
 
     def _failure(self, problem: Exception) -> Transport:
         where = place(self._url)

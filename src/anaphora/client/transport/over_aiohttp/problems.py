@@ -6,46 +6,50 @@ import os
 import ssl
 
 import aiohttp
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from anaphora.client.config.values import Timeouts
 from anaphora.errors import Phase, Transport
 
 
-class Lost(aiohttp.ServerDisconnectedError):
-    """The connection is gone before an answer came; aiohttp may send GET and DELETE again."""
-
-    def __init__(self, phase: Phase, what: str) -> None:
-        super().__init__(what)
-        self.phase: Phase = phase
-        self.what = what
-
-
-def before_answer(problem: Exception, timeouts: Timeouts) -> tuple[Phase, str]:
-    """How far a request came that got no answer, and why."""
+def unconnected(problem: Exception, timeouts: Timeouts) -> str:
+    """Why there is no connection."""
     match problem:
-        case Lost():
-            return problem.phase, problem.what
-        case aiohttp.ConnectionTimeoutError():
-            return "connect", f"no connection within {timeouts.connect:g} s"
+        case TimeoutError():
+            return f"no connection within {timeouts.connect:g} s"
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy refused with status {problem.status}"
+        case aiohttp.ClientResponseError():
+            return "the proxy does not speak HTTP"
+        case aiohttp.ClientConnectorDNSError():
+            return "the name does not resolve"
+        case aiohttp.ClientConnectorCertificateError():
+            return f"the certificate is not trusted ({reason(problem)})"
+        case aiohttp.ClientConnectorSSLError():
+            return f"TLS failed ({reason(problem)})"
+        case _:
+            return f"cannot connect ({reason(problem)})"
+
+
+def unanswered(
+    problem: Exception, timeouts: Timeouts, *, written: bool, kept: bool
+) -> tuple[Phase, str]:
+    """How far a request came that got no answer on its connection, and why."""
+    match problem:
         case aiohttp.SocketTimeoutError():
             return "first_byte", f"no answer came for {timeouts.first_byte:g} s"
-        case TimeoutError():
+        case TimeoutError() if not written and problem.errno is None:
             return "send", f"nothing more of the request was taken for {timeouts.idle:g} s"
-        case aiohttp.ClientHttpProxyError():
-            return "connect", f"the proxy refused with status {problem.status}"
-        case aiohttp.ClientConnectorDNSError():
-            return "connect", "the name does not resolve"
-        case aiohttp.ClientConnectorCertificateError():
-            return "connect", f"the certificate is not trusted ({reason(problem)})"
-        case aiohttp.ClientConnectorSSLError():
-            return "connect", f"TLS failed ({reason(problem)})"
-        case aiohttp.ClientResponseError():
+        case HttpProcessingError():
             too_large = _is_caused_by(problem, LineTooLong)
             what = "the answer's headers are too large" if too_large else "the answer is not HTTP"
             return "first_byte", what
+        case _ if not written:
+            return "send", f"lost while sending ({reason(problem)})"
+        case _ if kept:
+            return "send", f"the kept connection had gone ({reason(problem)})"
         case _:
-            return "connect", f"cannot connect ({reason(problem)})"
+            return "first_byte", f"no answer came ({reason(problem)})"
 
 
 def reason(problem: BaseException) -> str:

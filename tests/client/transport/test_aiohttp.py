@@ -1,0 +1,106 @@
+"""What we lean on in aiohttp without its promise: a release that takes it away fails here first, and
+says what is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from importlib.metadata import version
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import client_proto, connector, http
+from aiohttp.client_reqrep import ConnectionKey
+from yarl import URL
+
+from anaphora.client.transport.over_aiohttp.route import Destination
+
+#: Which of its attributes are used in `client/transport/over_aiohttp`.
+LEANT_ON: dict[type, str] = {
+    aiohttp.TCPConnector: "connect close",
+    connector.Connection: "protocol transport release close",
+    client_proto.ResponseHandler: (
+        "set_response_params read set_exception closed should_close writing_paused _drain_helper"
+    ),
+    aiohttp.StreamReader: "is_eof at_eof exception set_exception read_nowait readany",
+    aiohttp.ClientRequest: "connection_key",
+    http.RawResponseMessage: "code headers",
+    aiohttp.SocketTimeoutError: "__init__",
+}
+
+#: And how they are called.
+CALLED: dict[str, tuple[Any, tuple[object, ...], dict[str, object]]] = {
+    "TCPConnector.connect": (aiohttp.TCPConnector.connect, ("self", "req", [], "timeout"), {}),
+    "ResponseHandler.set_response_params": (
+        client_proto.ResponseHandler.set_response_params,
+        ("self",),
+        {"skip_payload": False, "read_until_eof": True},
+    ),
+    "ResponseHandler.set_exception": (
+        client_proto.ResponseHandler.set_exception,
+        ("self", "exc"),
+        {},
+    ),
+    "StreamReader.set_exception": (aiohttp.StreamReader.set_exception, ("self", "exc", "why"), {}),
+    "ClientRequest": (
+        aiohttp.ClientRequest.__init__,
+        ("self", "GET", "url"),
+        {"headers": {}, "proxy": None, "proxy_headers": {}},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LEANT_ON, ids=lambda kind: kind.__name__)
+def test_what_is_used_is_there(kind: type) -> None:
+    gone = [name for name in LEANT_ON[kind].split() if not hasattr(kind, name)]
+    assert not gone, f"aiohttp {version('aiohttp')}: {kind.__name__} has no {', '.join(gone)}"
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_what_is_called_takes_what_it_is_given(name: str) -> None:
+    called, plain, named = CALLED[name]
+    try:
+        inspect.signature(called).bind(*plain, **named)
+    except TypeError as problem:
+        pytest.fail(f"aiohttp {version('aiohttp')}: {name} is called otherwise: {problem}")
+
+
+def test_a_connection_has_a_transport_and_is_known_by_identity() -> None:
+    async def main() -> None:
+        handler = client_proto.ResponseHandler(asyncio.get_running_loop())
+        assert handler.transport is None
+        assert not handler.should_close
+        assert {handler: 1}[handler] == 1
+        assert isinstance(handler.closed, asyncio.Future)
+
+    asyncio.run(main())
+
+
+def test_what_the_connector_asks_for_the_way() -> None:
+    """The key tells apart what must not share a connection, and stays what it was when the
+    connector adds to the proxy's headers."""
+
+    async def main() -> None:
+        proxy = URL("http://user:word@proxy.example:3128")
+        direct = Destination(URL("https://api.example/v1"), None)
+        through = Destination(URL("https://api.example/v1"), proxy)
+        assert isinstance(direct.connection_key, ConnectionKey)
+        assert direct.connection_key[:5] == ("api.example", 443, True, True, None)
+        assert through.connection_key != direct.connection_key
+        assert Destination(URL("https://api.example/v2"), proxy).connection_key == (
+            through.connection_key
+        )
+        before = through.connection_key
+        assert through.proxy_headers is not None
+        through.proxy_headers["Host"] = "api.example"  # type: ignore[index]
+        assert through.connection_key == before
+
+    asyncio.run(main())
+
+
+def test_the_fast_parser_is_there() -> None:
+    """All would work with the one in Python, several times slower."""
+    from aiohttp import http_parser
+
+    assert http.HttpResponseParser is http_parser.HttpResponseParserC, "aiohttp has no extensions"

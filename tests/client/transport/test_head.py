@@ -1,0 +1,209 @@
+"""The head of a request, which we write ourselves: byte for byte what was meant, or an error."""
+
+from __future__ import annotations
+
+import asyncio
+import string
+from collections.abc import Callable
+from typing import TypeVar
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.raw_server import answering, raw_server, reply
+from yarl import URL
+
+import anaphora
+from anaphora import errors
+from anaphora.client.transport.over_aiohttp.addresses import read_url
+from anaphora.client.transport.over_aiohttp.route import Route, read_method
+
+T = TypeVar("T")
+
+AGENT = f"anaphora/{anaphora.__version__}"
+TOKEN = string.ascii_letters + string.digits + "!#$%&'*+-.^_`|~"
+
+
+def in_loop(make: Callable[[], T]) -> T:
+    async def main() -> T:
+        return make()
+
+    return asyncio.run(main())
+
+
+def route(url: str, proxy: str | None = None) -> Route:
+    return in_loop(lambda: Route(read_url(url), None if proxy is None else URL(proxy)))
+
+
+ROUTE = route("http://api.example:8080/v1/a%3Ab?key=a%20b#part")
+
+
+def lines(head: bytes) -> list[str]:
+    text = head.decode()
+    assert text.endswith("\r\n\r\n")
+    return text[:-4].split("\r\n")
+
+
+# ── The first line, and whom it is for ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "url, proxy, target, host",
+    [
+        ("http://h.example", None, "/", "h.example"),
+        ("http://h.example:80/", None, "/", "h.example"),
+        ("http://h.example?a=b", None, "/?a=b", "h.example"),
+        ("http://h.example:81/a//b/../c%2fd", None, "/a//b/../c%2fd", "h.example:81"),
+        ("https://h.example:443/v1#part", None, "/v1", "h.example"),
+        ("https://h.example:80/v1", None, "/v1", "h.example:80"),
+        ("http://[::1]:81/v1", None, "/v1", "[::1]:81"),
+        ("http://us:wo@h.example/v1", None, "/v1", "h.example"),
+        ("http://h.example/v1", "http://p:1", "http://h.example/v1", "h.example"),
+        ("http://h.example/v1?a=%3A#part", "http://p:1", "http://h.example/v1?a=%3A", "h.example"),
+        ("http://us:wo@h.example/v1", "http://p:1", "http://h.example/v1", "h.example"),
+        ("https://h.example/v1", "http://p:1", "/v1", "h.example"),
+    ],
+)
+def test_the_target_and_the_host(url: str, proxy: str | None, target: str, host: str) -> None:
+    first, second, *_ = lines(route(url, proxy).head("POST", {}, 0))
+    assert (first, second) == (f"POST {target} HTTP/1.1", f"Host: {host}")
+
+
+@pytest.mark.parametrize("method, said", [("POST", "POST"), ("get", "GET"), ("X-Y", "X-Y")])
+def test_a_method(method: str, said: str) -> None:
+    assert read_method(method) == said
+
+
+@pytest.mark.parametrize("method", ["", "GET /", "PO\r\nST", "GET\n", "GÉT"])
+def test_what_is_no_method(method: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match="method: not a method"):
+        read_method(method)
+
+
+# ── Headers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "method, size, said",
+    [
+        ("POST", 7, ["Content-Type: application/octet-stream", "Content-Length: 7"]),
+        ("POST", 0, ["Content-Length: 0"]),
+        ("DELETE", 0, ["Content-Length: 0"]),
+        ("GET", 0, []),
+        ("HEAD", 0, []),
+        ("GET", 7, ["Content-Type: application/octet-stream", "Content-Length: 7"]),
+    ],
+)
+def test_what_is_said_of_the_body(method: str, size: int, said: list[str]) -> None:
+    assert lines(ROUTE.head(method, {}, size))[5:] == said
+
+
+@pytest.mark.parametrize("name", ["Host", "host", "ACCEPT", "accept-encoding", "User-Agent"])
+def test_what_we_would_say_gives_way_to_what_is_given(name: str) -> None:
+    said = lines(ROUTE.head("GET", {name: "mine"}, 0))[1:]
+    assert f"{name}: mine" in said
+    assert len(said) == 4
+    assert len({line.split(":")[0].lower() for line in said}) == 4
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("a", "b\r\nc: d"),
+        ("a", "b\nc"),
+        ("a", "b\rc"),
+        ("a", "b\0"),
+        ("a", "b\x7f"),
+        ("a", "\ud800"),
+        ("a\r\nb", "c"),
+        ("a\n", "c"),
+        ("a: b", "c"),
+        ("a b", "c"),
+        ("", "c"),
+        ("ä", "c"),
+        ("Content-Length", "7"),
+        ("content-length", "7"),
+        ("Transfer-Encoding", "chunked"),
+    ],
+)
+def test_what_would_be_read_otherwise_is_refused(name: str, value: str) -> None:
+    with pytest.raises(errors.InvalidRequest) as caught:
+        ROUTE.head("POST", {name: value}, 7)
+    assert str(caught.value) == "headers: cannot be sent as they are"
+
+
+VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r\n\x7f")).filter(
+    lambda text: not any(letter < " " and letter != "\t" for letter in text)
+)
+NAMES = st.text(TOKEN, min_size=1, max_size=12).filter(
+    lambda name: name.lower() not in {"content-length", "transfer-encoding"}
+)
+
+
+@given(st.dictionaries(NAMES, VALUES), st.integers(0, 9))
+def test_every_header_is_one_line_and_as_it_was_given(headers: dict[str, str], size: int) -> None:
+    _, *said = lines(ROUTE.head("POST", headers, size))
+    given_lines = [f"{name}: {value}" for name, value in headers.items()]
+    at = said.index(given_lines[0]) if given_lines else 0
+    assert said[at : at + len(given_lines)] == given_lines
+    names = {line.split(":", 1)[0].lower() for line in said}
+    others = {"host", "accept", "accept-encoding", "user-agent", "content-length"}
+    assert names == others | {name.lower() for name in headers} | (
+        {"content-type"} if size else set()
+    )
+
+
+@given(st.text(min_size=1), st.text())
+def test_whatever_is_given_adds_no_second_line(name: str, value: str) -> None:
+    plain = len(lines(ROUTE.head("GET", {}, 0)))
+    try:
+        head = ROUTE.head("GET", {name: value}, 0)
+    except errors.InvalidRequest:
+        return
+    assert len(lines(head)) <= plain + 1
+    assert head.count(b"\n") == head.count(b"\r") == len(lines(head)) + 1
+
+
+# ── Credentials ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_credentials_of_an_address_become_a_header() -> None:
+    kept = route("http://us:wo@h.example/v1")
+    assert "Authorization: Basic dXM6d28=" in lines(kept.head("GET", {}, 0))
+    with pytest.raises(errors.InvalidRequest, match="the address has credentials, too"):
+        kept.head("GET", {"authorization": "Bearer canary"}, 0)
+
+
+@pytest.mark.parametrize("scheme, told", [("http", True), ("https", False)])
+def test_a_proxys_password_is_for_the_proxy_only(scheme: str, told: bool) -> None:
+    """Within a tunnel it would go to the provider."""
+    head = route(f"{scheme}://h.example/v1", "http://us:wo@p:1").head("GET", {}, 0)
+    assert ("Proxy-Authorization: Basic dXM6d28=" in lines(head)) is told
+    assert (b"dXM6d28=" in head) is told
+
+
+# ── Beside aiohttp's own ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("method, body", [("POST", b"{}"), ("GET", b""), ("DELETE", b"")])
+def test_aiohttp_would_say_the_same(method: str, body: bytes) -> None:
+    headers = {"x-api-key": "k", "content-type": "application/json", "x-said": "ü\tv"}
+
+    async def main() -> tuple[set[bytes], set[bytes]]:
+        async with raw_server(answering(reply())) as server:
+            url = f"{server.url}/v1/a%3Ab?key=a"
+            async with aiohttp.ClientSession(headers={"User-Agent": AGENT}) as session:
+                to = URL(url, encoded=True)
+                async with session.request(method, to, data=body or None, headers=headers) as got:
+                    await got.read()
+            theirs = server.requests[0].removesuffix(body)
+            ours = Route(read_url(url), None).head(method, headers, len(body))
+            return split(theirs), split(ours)
+
+    theirs, ours = asyncio.run(main())
+    assert ours == theirs
+
+
+def split(head: bytes) -> set[bytes]:
+    return set(head.split(b"\r\n"))
