@@ -7,6 +7,7 @@ async with Client.from_config("llm.yaml") as client:
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from .composing import Composing, beginning
 from .config.reading import from_data, read
 from .config.resolving import Resolved, resolve
 from .config.values import Config, Hop
-from .endpoint import Endpoint, Stop
+from .endpoint import Endpoint, Home, Stop
 from .given import conversation_of, params_of, seconds_of
 from .observe.watchers import Watcher, Watchers
 from .oneshot import OneShot
@@ -36,6 +37,9 @@ from .session.stops import Stops
 from .structured import output_of
 from .transport import Transport
 from .turn import Turn
+
+#: How long closing waits for providers that do not say whether they let go; in seconds.
+_LETTING_GO = 5.0
 
 
 class Client:
@@ -59,6 +63,8 @@ class Client:
         self._given = transport
         self._transports: dict[tuple[str | None, str | None], Transport] = {}
         self._endpoints: dict[str, Endpoint] = {}
+        self._home = Home()
+        self._closed = False
         self._holders: set[Handles] = set()
         """Whatever providers hold for conversations: those that nobody remembers, too."""
 
@@ -90,13 +96,28 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Lets go of what providers hold for open conversations, and of all connections."""
-        for handles in list(self._holders):
-            await handles.release()
-        for transport in self._transports.values():
-            await transport.close()
+        """Lets go of what providers hold for open conversations, and of all connections. No call
+        can be made afterwards."""
+        self._closed = True
+        home = self._home.loop
+        if home is None or home is asyncio.get_running_loop():
+            await self._close()
+        elif home.is_running():
+            there = asyncio.run_coroutine_threadsafe(self._close(), home)
+            await asyncio.wrap_future(there)
+        # Otherwise that loop has ended, and its connections with it.
         self._transports.clear()
         self._endpoints.clear()
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(_LETTING_GO):
+                await asyncio.gather(*(handles.release() for handles in list(self._holders)))
+        except TimeoutError:
+            pass  # what is held ends by itself
+        finally:
+            for transport in self._transports.values():
+                await transport.close()
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
@@ -238,13 +259,17 @@ class Client:
         return endpoint.stop(endpoint.name_of(model))
 
     def _endpoint(self, name: str) -> Endpoint:
+        if self._closed:
+            raise InvalidRequest("the client is closed", path="client")
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             resolved = self._resolved.get(name)
             if resolved is None:
                 known = ", ".join([*self._resolved, *self._routes]) or "none"
                 raise InvalidRequest(f"no provider {name!r}; there are {known}", path="provider")
-            endpoint = self._endpoints[name] = Endpoint(resolved, self._transport(resolved))
+            endpoint = self._endpoints[name] = Endpoint(
+                resolved, self._transport(resolved), self._home
+            )
         return endpoint
 
     def _transport(self, resolved: Resolved) -> Transport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -43,10 +44,31 @@ class Stop(msgspec.Struct, frozen=True, eq=False):
     model: Model
 
 
+class Home:
+    """The event loop where a client's connections are, and its calls wait for their turn."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def enter(self) -> None:
+        """The first who comes decides."""
+        loop = asyncio.get_running_loop()
+        if self.loop is loop:
+            return
+        if self.loop is not None:
+            raise InvalidRequest(
+                "this client was used in another event loop, where its connections are; make one"
+                " in each loop, or use a SyncClient",
+                path="client",
+            )
+        self.loop = loop
+
+
 class Endpoint:
     """Shared by all calls of a client."""
 
-    def __init__(self, resolved: Resolved, transport: Transport) -> None:
+    def __init__(self, resolved: Resolved, transport: Transport, home: Home | None = None) -> None:
+        self._home = home or Home()
         self.id = resolved.id
         self.config = resolved.provider
         self.wire_name = resolved.wire
@@ -125,6 +147,7 @@ class Endpoint:
 
     def outgoing(self, request: Request) -> Outgoing:
         """The request with everything that leaves this machine."""
+        self._home.enter()
         return Outgoing(
             method=request.method,
             url=self.base_url + request.path,

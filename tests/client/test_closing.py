@@ -1,0 +1,109 @@
+"""Where a client is at home, and what is left of it when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.talking import LONG, talking
+
+from anaphora import Client
+from anaphora.client import client as client_module
+from anaphora.emulator.server.run import Emulator
+from anaphora.errors import InvalidRequest, Transport
+
+MODEL = "claude-sonnet-4-5"
+
+
+def made(url: str, wire: str = "anthropic", **more: Any) -> Client:
+    one = {"wire": wire, "base_url": url, "key": {"env": "KEY"}, "model": MODEL} | more
+    return Client.from_config({"providers": {"one": one, "two": one}}, environ={"KEY": "any"})
+
+
+@pytest.mark.parametrize("provider", ["one", "two"], ids=["the same provider", "another"])
+def test_a_client_is_at_home_in_one_loop(emu: Emulator, provider: str) -> None:
+    client = made(emu.url)
+    chat = client.session(provider)
+
+    async def ask(name: str) -> None:
+        await client.complete("Hello", name)
+
+    async def go_through() -> None:
+        async for _ in chat.send("Hello"):
+            pass
+
+    with asyncio.Runner() as home:
+        home.run(ask("one"))
+        for elsewhere in (ask(provider), go_through()):
+            with pytest.raises(InvalidRequest, match="another event loop"):
+                asyncio.run(elsewhere)
+        home.run(client.close())
+
+
+def test_closing_does_not_wait_for_a_loop_that_stands_still(emu: Emulator) -> None:
+    client = made(emu.url)
+
+    async def ask() -> None:
+        await client.complete("Hello", "one")
+
+    with asyncio.Runner() as home:
+        home.run(ask())
+        (transport,) = client._transports.values()
+        asyncio.run(asyncio.wait_for(client.close(), 5))
+        home.run(transport.close())
+
+
+def test_closing_in_another_thread_closes_at_home(emu: Emulator) -> None:
+    client = made(emu.url)
+    failed: list[BaseException] = []
+
+    async def main() -> None:
+        await client.complete("Hello", "one")
+
+        def close() -> None:
+            try:
+                asyncio.run(asyncio.wait_for(client.close(), 5))
+            except BaseException as problem:
+                failed.append(problem)
+
+        await asyncio.to_thread(close)
+
+    asyncio.run(main())
+    assert failed == []
+
+
+def test_nothing_is_sent_by_a_client_that_is_closed(emu: Emulator) -> None:
+    async def main() -> None:
+        async with made(emu.url) as client:
+            chat = client.session("one")
+            await chat.send("Hello")
+        calls = len(emu.requests())
+        with pytest.raises(InvalidRequest, match="closed"):
+            await client.complete("Hello", "one")
+        with pytest.raises(InvalidRequest, match="closed"):
+            client.session("one")
+        with pytest.raises(Transport, match="closed"):
+            await chat.send("And now?")
+        await client.close()
+        assert (len(emu.requests()), len(chat.messages)) == (calls, 2)
+
+    asyncio.run(main())
+
+
+def test_a_provider_that_does_not_let_go_does_not_keep_us(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_LETTING_GO", 0.05)
+
+    async def main() -> None:
+        async with talking(emu, ["gemini"], model="gemini-2.0-flash") as talk:
+            chat = talk.client.session("gemini", system=LONG * 3)
+            await chat.send("One")
+            await chat.send("Two")
+            assert talk.client._holders, "something is held"
+            talk.line.faults = ["timeout"]
+            await asyncio.wait_for(talk.client.close(), 5)
+            assert talk.line.sent[-1].method == "DELETE"
+
+    asyncio.run(main())
