@@ -25,4 +25,6 @@ class Envelope(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Every parameter that affects the cache without being a chunk, as it is sent."""
     notices: tuple[Notice, ...] = ()
     plain: Envelope | None = None
-    """The wire's own, where a provider says it in other words."""
+    """The wire's own, where a provider says it in other words,"""
+    speaker: Any = None
+    """and who says it."""

@@ -5,6 +5,7 @@ A wire says where a tool, a system block or a part became a chunk; the rest is h
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -55,10 +56,15 @@ def resolve(
     return tuple(in_order), frozen, notices
 
 
-def nearest_of(markers: Mapping[Ttl, bytes]) -> dict[Ttl, Ttl]:
+def nearest_of(markers: Mapping[Ttl, bytes]) -> Mapping[Ttl, Ttl]:
     """For each lifetime that may be asked for the shortest one here that is long enough, or the
     longest."""
-    found = {asked: nearest_ttl(asked, markers) for asked in TTL_SECONDS}
+    return _nearest(tuple(markers))
+
+
+@functools.cache
+def _nearest(lifetimes: tuple[Ttl, ...]) -> Mapping[Ttl, Ttl]:
+    found = {asked: nearest_ttl(asked, lifetimes) for asked in TTL_SECONDS}
     return {asked: ttl for asked, ttl in found.items() if ttl is not None}
 
 

@@ -43,14 +43,19 @@ class Spoken:
 
     def render(self, call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
         said = say(call, self.dialect)
-        if previous is not None and previous.envelope.plain is not None:
-            # The codec goes on from what it said itself.
+        last = previous.envelope if previous is not None else None
+        own = last if last is not None and last.speaker is self.dialect else None
+        if previous is not None and not _heard_alike(previous.envelope, own):
             previous = msgspec.structs.replace(previous, envelope=previous.envelope.plain)
         rendered: Rendered = self._codec.render(said.call, profile, previous, **self._marking)
+        envelope = self._envelope(rendered.envelope, said, own)
+        place = self._key_place(call, rendered)
+        if envelope is rendered.envelope and place == rendered.key_place and not said.notices:
+            return rendered
         return msgspec.structs.replace(
             rendered,
-            key_place=self._key_place(call, rendered),
-            envelope=self._envelope(rendered.envelope, said),
+            key_place=place,
+            envelope=envelope,
             notices=(*said.notices, *rendered.notices),
         )
 
@@ -73,18 +78,23 @@ class Spoken:
         rendered: Rendered = self._codec.split(body, headers, path, **marking)
         return rendered
 
-    def _envelope(self, plain: Envelope, said: Said) -> Envelope:
-        """The envelope in the provider's words."""
+    def _envelope(self, envelope: Envelope, said: Said, last: Envelope | None) -> Envelope:
+        """The envelope in the provider's words; `last` while it says the same."""
         dialect = self.dialect
-        tail = _without(plain.tail, dialect.unsaid) if dialect.unsaid else plain.tail
-        method = plain.path.rpartition("/")[2]
+        plain = envelope if envelope.plain is None else envelope.plain
+        headers = (*plain.headers, *dialect.headers.items(), *said.headers)
+        knobs = (*plain.knobs, *said.knobs) if said.knobs else plain.knobs
+        if last is not None and (last.plain, last.headers, last.knobs) == (plain, headers, knobs):
+            return last
         return msgspec.structs.replace(
             plain,
-            path=dialect.path.replace("{model}:{method}", method) or plain.path,
-            headers=(*plain.headers, *dialect.headers.items(), *said.headers),
-            tail=tail,
-            knobs=(*plain.knobs, *said.knobs),
+            path=dialect.path.replace("{model}:{method}", plain.path.rpartition("/")[2])
+            or plain.path,
+            headers=headers,
+            tail=_without(plain.tail, dialect.unsaid) if dialect.unsaid else plain.tail,
+            knobs=knobs,
             plain=plain,
+            speaker=dialect,
         )
 
     def _key_place(self, call: Call, rendered: Rendered) -> bytes | str | None:
@@ -170,6 +180,13 @@ class Spoken:
         if shape is None or own is None:
             return status, headers, body
         return shape.status or status, headers, own
+
+
+def _heard_alike(envelope: Envelope, own: Envelope | None) -> bool:
+    """Whether the codec may go on from an envelope. That is one of its own, or our words for it
+    while they say nothing of the cache: nothing else of them is looked at."""
+    plain = envelope.plain
+    return plain is None or (envelope is own and envelope.knobs is plain.knobs)
 
 
 def _without(tail: bytes, unsaid: tuple[str, ...]) -> bytes:

@@ -35,6 +35,10 @@ def read_counts(usage: Usage, shape: UsageShape | None) -> Usage:
     """The counts, with those that stand where only this provider puts them."""
     if shape is None or usage.raw is None:
         return usage
+    if usage.read is not None and (
+        shape.written_ttl is None if usage.written else not shape.written
+    ):
+        return usage  # the wire's own places say it all
     told = _object(usage.raw)
     total = usage.input
     read, written = usage.read, usage.written
@@ -78,6 +82,8 @@ def read_stops(reply: Reply, dialect: Dialect) -> Reply:
 
 def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstream | None:
     """The error that an answer tells in the provider's own form; None where there is none."""
+    if isinstance(body, bytes) and dumps(shape.at) not in body and b"\\u" not in body:
+        return None  # nearly every answer: there is no such field, however it may be spelt
     try:
         whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         told = msgspec.json.decode(whole[shape.at], type=dict[str, Any])

@@ -7,6 +7,7 @@ of any dialect.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import msgspec
@@ -158,11 +159,18 @@ def _get(call: Call, param: str) -> Any:
     if param == "tool_choice":
         choice = call.params.tool_choice
         return None if choice is None or choice.name is not None else choice.mode
-    group, _, name = param.partition(".")
+    group, name = _levels(param)
     if not name:
         return getattr(call.params, group)
     holder: Any = call.ir.cache if group == "cache" else getattr(call.params, group)
     return None if holder is None else getattr(holder, name)
+
+
+@functools.cache
+def _levels(param: str) -> tuple[str, str]:
+    """Asked at every turn for every parameter that the row names."""
+    group, _, name = param.partition(".")
+    return group, name
 
 
 def _unasked(param: str, value: Any) -> bool:
