@@ -71,6 +71,10 @@ class Planner:
             return self._holding(rendered, at)
         if rules.mechanism.value == "implicit" or not rules.slots.value:
             return Plan(key=self._key(rendered, at))
+        if rendered.automatic is not None and _leans_on_stored(rendered):
+            # What is stored cannot be marked any more, and what is new will be joined to it
+            # otherwise: only the provider's own breakpoint is found again.
+            return Plan(automatic=rendered.automatic)
         found = self._places(rendered)
         prompt = self._said(rendered)
         own = self._own(prompt, found, at)
@@ -282,6 +286,12 @@ class Planner:
         # Counted block by block, which is the stricter of the published readings.
         within = reach is not None and tail - position < reach.value
         return None if within else position
+
+
+def _leans_on_stored(rendered: Rendered) -> bool:
+    """Whether some of the prompt is not sent, because the provider has stored it."""
+    order = rendered.body_order
+    return order is not None and len(order) < len(rendered.runs)
 
 
 def _longer(one: Ttl | None, other: Ttl | None) -> Ttl | None:
