@@ -28,9 +28,10 @@ from .config.reading import from_data, read
 from .config.resolving import Resolved, resolve
 from .config.values import Config, Hop
 from .endpoint import Endpoint, Home, Stop
-from .given import conversation_of, params_of, seconds_of
+from .given import conversation_of, seconds_of, with_params
 from .observe.watchers import Watcher, Watchers
 from .oneshot import OneShot
+from .routing import models_asked
 from .session import Certify, Session
 from .session.holding import Handles
 from .session.stops import Stops
@@ -251,7 +252,11 @@ class Client:
         """Where calls to a provider or route may go."""
         if name in self._routes:
             hops = tuple(self._routes[name])
-            return tuple(self._stop(hop.provider, hop.model or model) for hop in hops), hops
+            ends = [self._endpoint(hop.provider) for hop in hops]
+            known = [model is not None and end.knows(model) for end in ends]
+            names = models_asked(hops, model, known, [end.config.model for end in ends])
+            stops = (end.stop(end.name_of(name)) for end, name in zip(ends, names, strict=True))
+            return tuple(stops), hops
         return (self._stop(name, model),), ()
 
     def _stop(self, provider: str, model: str | None) -> Stop:
@@ -283,11 +288,3 @@ class Client:
 
             transport = self._transports[way] = AiohttpTransport(proxy=way[0], ca=way[1])
         return transport
-
-
-def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
-    if params is None:
-        params = Params()
-    elif not isinstance(params, Params):
-        raise InvalidRequest(f"Params, not {type(params).__name__}", path="params")
-    return msgspec.structs.replace(params, **params_of(more)) if more else params

@@ -107,6 +107,13 @@ class Endpoint:
             )
         return name
 
+    def knows(self, model: str) -> bool:
+        """Whether the provider is known to have a model: by the configuration, or the catalog."""
+        known = self.config.known_models
+        if known:
+            return model in known
+        return catalog.profile(self.system, model).known
+
     def model(self, name: str) -> Model:
         found = self._models.get(name)
         if found is None:

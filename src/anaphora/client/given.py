@@ -38,6 +38,15 @@ def params_of(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
+    """Parameters, and others that go before them."""
+    if params is None:
+        params = Params()
+    elif not isinstance(params, Params):
+        raise InvalidRequest(f"Params, not {type(params).__name__}", path="params")
+    return msgspec.structs.replace(params, **params_of(more)) if more else params
+
+
 def messages_given(messages: Iterable[Message], path: str) -> tuple[Message, ...]:
     """What is said already."""
     if isinstance(messages, str | Mapping):

@@ -38,6 +38,25 @@ def order(
     return tuple(sorted(ranked, key=lambda at: not available[at]))
 
 
+def models_asked(
+    hops: Sequence[Hop],
+    model: str | None,
+    known: Sequence[bool],
+    own: Sequence[str | None],
+) -> list[str | None]:
+    """Which model each hop is asked for, when the call names `model`: `known` says which hops'
+    providers are known to have it, `own` what they are asked for otherwise.
+
+    What a hop names goes first. A fallback at another house has not the model that was meant for
+    the first; one that nobody is known to have is asked for everywhere.
+    """
+    everywhere = not any(known)
+    return [
+        hop.model or (model if has or everywhere else mine or model)
+        for hop, has, mine in zip(hops, known, own, strict=True)
+    ]
+
+
 def _rank(hop: Hop, at: int, key: bytes, current: int | None) -> tuple[int, float, int]:
     if at == current:
         return 0, 0.0, at

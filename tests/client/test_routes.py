@@ -1,0 +1,49 @@
+"""Which model each place of a route is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.talking import MODELS, talking
+
+from anaphora.emulator.server.run import Emulator
+from anaphora.prompt import Call, PromptIR
+from anaphora.values import Message
+
+CLAUDE, GPT = MODELS["anthropic"], MODELS["openai_chat"]
+OTHER = "claude-opus-4-8"
+ROUTES = {
+    "main": [{"provider": "anthropic"}, {"provider": "openai_chat"}],
+    "named": [{"provider": "anthropic", "model": OTHER}, {"provider": "openai_chat"}],
+}
+#: The route, the model that a call names, and those that are asked for.
+ASKED = [
+    ("main", None, [CLAUDE, GPT]),
+    ("main", OTHER, [OTHER, GPT]),
+    ("main", GPT, [CLAUDE, GPT]),
+    ("main", "brand-new-1", ["brand-new-1", "brand-new-1"]),
+    ("named", CLAUDE, [OTHER, GPT]),
+    ("named", None, [OTHER, GPT]),
+]
+
+
+@pytest.mark.parametrize(("route", "model", "asked"), ASKED)
+@pytest.mark.parametrize("alone", [True, False], ids=["a call", "a conversation"])
+def test_a_fallback_is_asked_for_a_model_that_it_has(
+    emu: Emulator, route: str, model: str | None, asked: list[str], alone: bool
+) -> None:
+    async def main() -> None:
+        names = ["anthropic", "openai_chat"]
+        async with talking(emu, names, routes=ROUTES, retry={"max_attempts": 1}) as talk:
+            talk.line.faults = ["503", None]
+            if not alone:
+                answered = await talk.client.session(route, model=model).send("Hello")
+            elif model is None:
+                answered = await talk.client.complete("Hello", route)
+            else:
+                call = Call(ir=PromptIR.chat([Message.user("Hello")]), model=model)
+                answered = await talk.client.complete(call, route)
+            assert [attempt.model for attempt in answered.attempts] == asked
+
+    asyncio.run(main())
