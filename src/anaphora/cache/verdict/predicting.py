@@ -62,7 +62,9 @@ def foresee(wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheR
     estimated = wrote.read + sum(wrote.written.values())
     total = wrote.total
     scale = usage.input / total if usage is not None and usage.input and total else 1.0
-    if not estimated and not explicit(rules):
+    missed = bool(estimated) and usage is not None and usage.read == 0
+    if (not estimated or (missed and not rules.slots.value)) and not explicit(rules):
+        # Whatever a call reads, all of it is kept where the provider caches by itself.
         granule = rules.granule_tokens.value
         kept = round(total * scale) // granule * granule
         left = kept if kept >= max(1, rules.minimum_tokens.value) else 0
