@@ -6,7 +6,7 @@ import pytest
 
 from anaphora import catalog
 from anaphora.cache.planning import AppMemory
-from anaphora.cache.planning.memory import _BLOCKS, _MARKERS, _MOST
+from anaphora.cache.planning.memory import _BLOCKS, _MARKERS, _MOST, _TALKING
 from anaphora.cache.simulator import Marker, TokenRuns
 
 #: The parameters of so many beginnings are remembered besides.
@@ -34,13 +34,13 @@ def test_prefixes_beginnings_and_conversations(provider: str, model: str, most: 
     for conversation in range(12_000):
         call(memory, conversation)
     assert most <= len(memory.simulator) <= most + _BEGINNINGS
-    assert len(memory._shared) == len(memory._talking) == _MOST
+    assert (len(memory._shared), len(memory._talking)) == (_MOST, _TALKING)
 
 
 def test_how_long_conversations_go_on_is_known_from_some_of_them_where_there_are_many() -> None:
     """Three calls each, of more conversations at once than are remembered."""
     memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
-    many = 2 * _MOST
+    many = 2 * _TALKING
     for turn in range(3):
         for conversation in range(many):
             call(memory, conversation, at=turn * 100.0)

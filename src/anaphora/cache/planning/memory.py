@@ -12,9 +12,11 @@ from .gaps import SOME, Gaps
 
 #: Beginnings whose use is remembered.
 _MOST = 4096
-#: Prefixes that may be read again. Where every block is one, they are 80 conversations of 300
+#: Prefixes that may be read again. Where every block is one, they are 60 conversations of 300
 #: blocks; where only markers are, one or two come with each call, and mostly the last one is read.
-_BLOCKS, _MARKERS = 25_000, 10_000
+_BLOCKS, _MARKERS = 20_000, 10_000
+#: Conversations at once from which it is learned how long they go on.
+_TALKING = 1024
 #: A conversation that was not heard of for so long has ended, as far as one can tell.
 _SILENCE = 600.0
 
@@ -84,7 +86,7 @@ class AppMemory:
             self._ended += 1
         if conversation in talking:
             self._went_on += 1
-        elif len(talking) >= _MOST:
+        elif len(talking) >= _TALKING:
             return
         talking[conversation] = at
         talking.move_to_end(conversation)

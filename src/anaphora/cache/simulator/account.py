@@ -35,6 +35,8 @@ class Account:
         self._knobs: OrderedDict[Hashable, Mapping[str, bytes]] = OrderedDict()
         self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] = {}, "", {}
         """Parameters, scope, and the salts they make: mostly the same from call to call."""
+        self._usual: Mapping[str, bytes] = {}
+        """One object for all conversations with the same parameters."""
 
     def __len__(self) -> int:
         return len(self._knobs)
@@ -58,8 +60,11 @@ class Account:
     def remember(self, prompt: Prompt, scope: Hashable) -> None:
         if len(prompt):
             key = scope, prompt.key(0)
-            if self._knobs.get(key) is not prompt.knobs:
-                self._knobs[key] = prompt.knobs
+            known = self._knobs.get(key)
+            if known is not prompt.knobs and known != prompt.knobs:
+                if self._usual != prompt.knobs:
+                    self._usual = prompt.knobs
+                self._knobs[key] = self._usual
             self._knobs.move_to_end(key)
             if len(self._knobs) > _REMEMBERED:
                 self._knobs.popitem(last=False)
