@@ -307,3 +307,51 @@ def test_mcp_errors_are_errors() -> None:
     assert run(registry, "x_search") == ToolResult(
         "c1", (Text("search is down"),), error=True, name="x_search"
     )
+
+
+def test_tools_that_never_return_keep_nobody_waiting() -> None:
+    """More of them than a loop's executor has threads; and it ends at once."""
+    release = threading.Event()
+    registry = ToolRegistry()
+
+    @registry.tool
+    def hang() -> None:
+        """Hangs."""
+        release.wait(60)
+
+    @registry.tool
+    def quick() -> str:
+        """Is quick."""
+        return "done"
+
+    async def main() -> None:
+        hanging = [ToolCall(id=f"c{number}", name="hang", arguments="{}") for number in range(64)]
+        results = await dispatch_all(registry, hanging, timeout=0.05)
+        assert all(result.error for result in results)
+        (result,) = await dispatch_all(registry, [ToolCall(id="q", name="quick", arguments="{}")])
+        assert result.content == "done"
+        await asyncio.to_thread(str)  # and others who need a thread get one
+
+    ended = threading.Event()
+
+    def run() -> None:
+        asyncio.run(main())
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        assert ended.wait(20), "somebody waits for a tool"
+    finally:
+        release.set()
+
+
+def test_a_tool_that_wants_to_end_the_program_does_not() -> None:
+    registry = ToolRegistry()
+
+    @registry.tool
+    def leave() -> None:
+        """Ends it."""
+        raise SystemExit(3)
+
+    result = asyncio.run(dispatch(registry, ToolCall(id="c", name="leave", arguments="{}")))
+    assert (result.error, result.content) == (True, "RuntimeError: the tool left with 3")

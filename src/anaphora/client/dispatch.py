@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -29,10 +32,10 @@ async def dispatch(
     data become JSON text. The tool's own timeout goes before `timeout`; both are in seconds.
     Cancelling the caller cancels the tool.
 
-    Async tools are awaited; sync ones run in a worker thread. A thread cannot be stopped: when a
-    sync tool times out or is cancelled, its function runs on to its end and its result or
-    exception is discarded. Until then it occupies a worker of the loop's default executor, and
-    `asyncio.run` waits for it before it returns: give such a function a limit of its own.
+    Async tools are awaited; sync ones run in a thread of their own. A thread cannot be stopped:
+    when a sync tool times out or is cancelled, its function runs on to its end and its result or
+    exception is discarded. Nobody waits for it: neither the tools after it, nor the client that is
+    closed, nor the end of the program, which ends it wherever it is.
     """
     try:
         bound = registry.bind(call)
@@ -72,17 +75,44 @@ async def dispatch_all(
 
 
 async def _run(bound: Bound) -> Any:
-    value = bound() if bound.is_async else await asyncio.to_thread(_call_in_thread, bound)
+    value = bound() if bound.is_async else await _in_thread(bound)
     # A sync function may hand back a coroutine (a lambda, a decorated function).
     return await value if inspect.isawaitable(value) else value
 
 
-def _call_in_thread(bound: Bound) -> Any:
-    try:
-        return bound()
-    except StopIteration as problem:
-        # A future cannot carry StopIteration; Python 3.11 would wait for it for ever.
-        raise RuntimeError("the tool raised StopIteration") from problem
+async def _in_thread(bound: Bound) -> Any:
+    """In a daemon of its own: in the loop's executor, a few tools that never return would keep
+    everything else waiting that needs a thread there, and the program from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def tell(value: Any, problem: BaseException | None) -> None:
+        if done.done():
+            return  # nobody waits for it any more
+        if problem is None:
+            done.set_result(value)
+        else:
+            done.set_exception(problem)
+
+    def run() -> None:
+        value: Any = None
+        problem: BaseException | None = None
+        try:
+            value = context.run(bound)
+        except StopIteration as stop:
+            # A future cannot carry StopIteration; Python 3.11 would wait for it for ever.
+            problem = RuntimeError("the tool raised StopIteration")
+            problem.__cause__ = stop
+        except SystemExit as left:
+            problem = RuntimeError(f"the tool left with {left.code!r}")  # the program goes on
+        except BaseException as raised:
+            problem = raised
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, value, problem)
+
+    threading.Thread(target=run, name=f"tool {bound.call.name}", daemon=True).start()
+    return await done
 
 
 def _success(call: ToolCall, value: object) -> ToolResult:
