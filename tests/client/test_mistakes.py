@@ -12,9 +12,10 @@ from support.talking import talking
 from anaphora.emulator.server.run import Emulator
 from anaphora.errors import AnaphoraError, InvalidRequest, Timeout
 from anaphora.prompt import Call, Params, PromptIR, ToolChoice
-from anaphora.values import Message, ReplyEnd
+from anaphora.values import Message, ReplyEnd, Tool
 
 NAN = float("nan")
+TOOL = Tool(name="find")
 
 
 class Form(msgspec.Struct):
@@ -48,6 +49,7 @@ SESSIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a certificate nobody knows": ({"certify": "error"}, "certify"),
     "a form": ({"output": Form}, "params.output"),
     "functions": ({"tools": [some_function]}, "tools[0]"),
+    "two tools of one name": ({"tools": [TOOL, TOOL]}, "tools[1]"),
     "a function": ({"tools": some_function}, "tools[0]"),
     "messages of another kind": ({"messages": [{"role": "user"}]}, "messages[0]"),
     "a text for messages": ({"messages": "Hello"}, "messages"),

@@ -11,7 +11,7 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Params, PromptBlock
-from anaphora.values import AnyTool, Conversation, Message
+from anaphora.values import AnyTool, Conversation, Message, Tool
 
 #: Whether an answer comes in pieces is decided by how its turn is made.
 _PARAMS = frozenset(Params.__struct_fields__) - {"stream"}
@@ -72,6 +72,15 @@ def tools_of(tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
         if not isinstance(tool, _TOOLS):
             told = "; a function goes into a ToolRegistry" if callable(tool) else ""
             raise InvalidRequest(f"a Tool, not {type(tool).__name__}{told}", path=f"tools[{index}]")
+    seen: set[str] = set()
+    for index, tool in enumerate(given):
+        # Providers' own tools may share a name: each is said to its provider only.
+        if isinstance(tool, Tool):
+            if tool.name in seen:
+                raise InvalidRequest(
+                    f"there is already a tool `{tool.name}`", path=f"tools[{index}]"
+                )
+            seen.add(tool.name)
     return given
 
 

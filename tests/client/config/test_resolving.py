@@ -187,6 +187,8 @@ def test_routes_lead_somewhere(hops: str, line: int, reason: str) -> None:
 def test_a_configuration_without_providers_is_of_no_use() -> None:
     with pytest.raises(InvalidConfig, match=r"^llm\.yaml: there are no providers$"):
         resolve(read_text("", "llm.yaml"), "llm.yaml")
+    with pytest.raises(InvalidConfig, match=r"^empty\.yaml: there are no providers$"):
+        resolve(read_text("# nothing yet", "empty.yaml"))
     with pytest.raises(InvalidConfig, match=r"^there are no providers$"):
         resolve(Config())
 

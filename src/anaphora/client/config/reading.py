@@ -38,7 +38,7 @@ def read(path: str | os.PathLike[str]) -> Config:
 def read_text(text: str, file: str = "<text>") -> Config:
     """What a file of that name would say."""
     whole = Marked.read(text, file, _invalid)
-    return Config() if whole is None else _decoded(whole, file)
+    return _decoded(whole or Marked.of({}, file, _invalid), file)
 
 
 def from_data(data: Mapping[str, Any]) -> Config:
