@@ -33,6 +33,7 @@ from anaphora.errors import (
 )
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
+from .budget import Budget
 from .delivered import Delivered, Prepare, Prepared
 from .endpoint import Stop, request_id
 from .failing import partial_of, raised, refused, told
@@ -78,29 +79,30 @@ class Delivery:
     async def single(self) -> Delivered:
         """The whole answer."""
         policy = self._begin()
-        scope = asyncio.timeout_at(self._deadline)
+        budget = Budget(self._timeout)
         try:
-            async with scope:
-                step = next(policy)
-                while True:
-                    if isinstance(step, Wait):
-                        await asyncio.sleep(step.seconds)
-                        step = next(policy)
-                        continue
-                    try:
-                        return await self._single(step.hop)
-                    except AnaphoraError as error:
-                        step = self._after(error, step.hop, policy)
-        except TimeoutError as problem:
-            if not scope.expired():
-                self._left(problem)
-                raise
-            raise self._late() from None
+            step = next(policy)
+            while True:
+                if isinstance(step, Wait):
+                    await asyncio.sleep(step.seconds)
+                    step = next(policy)
+                    continue
+                try:
+                    return await self._single(step.hop)
+                except AnaphoraError as error:
+                    step = self._after(error, step.hop, policy)
+        except asyncio.CancelledError as problem:
+            if budget.is_why():
+                raise self._late() from None
+            self._left(problem)
+            raise
         except AnaphoraError:
             raise
         except BaseException as problem:
             self._left(problem)
             raise
+        finally:
+            budget.end()
 
     async def stream(self) -> AsyncGenerator[Event, None]:
         """Events as they come; `delivered` is there when they have ended."""

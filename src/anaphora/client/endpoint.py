@@ -82,9 +82,11 @@ class Endpoint:
         self.host = urlsplit(self.base_url).netloc
         self._headers = resolved.headers()
         self._gate = Gate.of(self.config.limits)
+        self._said: tuple[tuple[tuple[str, str], ...], dict[str, str]] = (), dict(self._headers)
+        """The headers of the last request, and what came of them."""
         self._models: dict[str, Model] = {}
         self._stops: dict[str, Stop] = {}
-        self._prices: dict[tuple[str, str], tuple[datetime.date, Price | None]] = {}
+        self._prices: dict[tuple[str, str], tuple[int, Price | None]] = {}
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id} at {self.base_url}>"
@@ -137,7 +139,7 @@ class Endpoint:
     def price(self, model: str, at: float, tier: str = "") -> Price | None:
         """What the model costs on that day; None where nobody states it, or the extra
         `anaphora[money]` is not installed."""
-        day = datetime.date.fromtimestamp(at)
+        day = int(at // 86400)
         known = self._prices.get((model, tier))
         if known is None or known[0] != day:
             when = datetime.datetime.fromtimestamp(at, datetime.UTC)
@@ -166,11 +168,14 @@ class Endpoint:
 
     def _with(self, said: tuple[tuple[str, str], ...]) -> dict[str, str]:
         """A request's own headers over the configured ones."""
+        if said is self._said[0]:
+            return self._said[1]  # as the call before had them, and nobody changes them
         headers = dict(self._headers)
         for name, value in said:
             if name in headers and name in _LISTS and headers[name] != value:
                 value = f"{headers[name]},{value}"
             headers[name] = value
+        self._said = said, headers
         return headers
 
 

@@ -143,6 +143,10 @@ class Planner:
                 break
         return outcome
 
+    def tokens(self, rendered: Rendered) -> int:
+        """How long the prompt is, by the estimate."""
+        return self._said(rendered).total if rendered.runs else 0
+
     def foresee(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
         """What the call would read and write if it were made now; nothing is noted."""
         prompt = self._said(rendered).marked(plan)

@@ -70,8 +70,7 @@ class Place:
 
     def tokens(self, written: Written) -> int:
         """About how many tokens count against the provider's limits."""
-        rendered = written.rendered
-        estimate = rendered.tokens_in(rendered.size)
+        estimate = self.planner(written.at).tokens(written.rendered)
         past = self.past
         usage = past.sent.usage if past is not None else None
         if past is None or usage is None or not usage.input:

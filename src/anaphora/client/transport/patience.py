@@ -18,14 +18,14 @@ class Patience:
     """`begin` a wait, `end` it when what was waited for has come."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._due: dict[Waiting, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._wake = inf
 
     def begin(self, waiting: Waiting, seconds: float) -> None:
         """Starts the wait; for one that is begun already, starts it anew."""
-        due = self._loop.time() + seconds
+        due = self.loop.time() + seconds
         self._due[waiting] = due
         if due < self._wake:
             self._sleep(due)
@@ -42,11 +42,11 @@ class Patience:
         if self._timer is not None:
             self._timer.cancel()
         self._wake = until
-        self._timer = None if until == inf else self._loop.call_at(until, self._look)
+        self._timer = None if until == inf else self.loop.call_at(until, self._look)
 
     def _look(self) -> None:
         # The loop may wake us up to its clock's resolution early, and would do so again and again.
-        now = max(self._loop.time(), self._wake)
+        now = max(self.loop.time(), self._wake)
         expired = [waiting for waiting, due in self._due.items() if due <= now]
         for waiting in expired:
             del self._due[waiting]
