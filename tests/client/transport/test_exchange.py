@@ -1,10 +1,9 @@
-"""Connections are shared, answers are not: whatever came before on a connection, and however others
-ended, a request gets its own answer, and all of it."""
+"""A request and its answer on one connection: long bodies, late readers, early answers, and answers
+without a body."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import socket
 import ssl
@@ -15,7 +14,6 @@ import trustme
 from support.raw_server import Handler, RawServer, answering, raw_server, reply
 from support.sending import outgoing
 
-from anaphora import errors
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
 from anaphora.client.transport.over_aiohttp.exchange import PIECE
 
@@ -40,68 +38,7 @@ def first_then(first: Handler) -> Handler:
     return handler
 
 
-# ── What nobody had asked for ────────────────────────────────────────────────────────────────────
-
-STRAYS = {
-    "an answer": reply(b"stray"),
-    "a farewell": b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
-    "no HTTP": b"stray stray\r\n\r\n",
-}
-
-
-def saying_more(stray: bytes, pause: float) -> Handler:
-    """Answers, and says something else after a pause."""
-
-    async def handler(
-        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        await server.read(reader)
-        if pause:
-            writer.write(reply(b"first"))
-            await asyncio.sleep(pause)
-            writer.write(stray)
-        else:
-            writer.write(reply(b"first") + stray)
-        await reader.read()
-
-    return handler
-
-
-@pytest.mark.parametrize(
-    "stray, pause",
-    [
-        ("an answer", 0),
-        ("an answer", 0.02),
-        ("a farewell", 0),
-        ("a farewell", 0.02),
-        ("no HTTP", 0.02),
-    ],
-)
-def test_what_nobody_asked_for_is_nobodys_answer(stray: str, pause: float) -> None:
-    async def main() -> None:
-        transport = AiohttpTransport(connections=1)
-        async with raw_server(first_then(saying_more(STRAYS[stray], pause))) as server:
-            assert await ask(transport, outgoing(server.url)) == b"first"
-            await asyncio.sleep(0.05)
-            assert await ask(transport, outgoing(server.url)) == b"well"
-            assert server.connections == 2
-            await transport.close()
-
-    asyncio.run(main())
-
-
-def test_an_answer_with_nonsense_behind_it_is_none() -> None:
-    """The parser gives both up; better no answer than one from such a server."""
-
-    async def main() -> None:
-        transport = AiohttpTransport(connections=1)
-        async with raw_server(first_then(saying_more(STRAYS["no HTTP"], 0))) as server:
-            with pytest.raises(errors.Transport, match="the answer is not HTTP"):
-                await ask(transport, outgoing(server.url))
-            assert await ask(transport, outgoing(server.url)) == b"well"
-            await transport.close()
-
-    asyncio.run(main())
+# ── Heads that are none yet ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -257,123 +194,3 @@ def test_a_long_request_may_be_refused_before_all_of_it_was_read(streamed: bool)
             await server.closed()
 
     asyncio.run(main())
-
-
-# ── Answers that nobody wants any more ───────────────────────────────────────────────────────────
-
-
-def test_an_answer_that_is_forgotten_closes_its_connection() -> None:
-    async def half(
-        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        await server.read(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhalf")
-        await reader.read()
-
-    async def main() -> None:
-        transport = AiohttpTransport(connections=1)
-        async with raw_server(first_then(half)) as server:
-            answer = await transport.send(outgoing(server.url))
-            del answer
-            gc.collect()
-            await server.closed()
-            assert await ask(transport, outgoing(server.url)) == b"well"
-            await transport.close()
-
-    asyncio.run(main())
-
-
-def test_a_get_goes_past_every_kept_connection_that_had_gone() -> None:
-    async def once(
-        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """The first three answer once and hang up when they hear more."""
-        special = server.connections <= 3
-        await server.read(reader)
-        await asyncio.sleep(0.02)
-        writer.write(reply(b"well"))
-        if special:
-            await server.read(reader)
-            return
-        await answering(reply(b"well"))(server, reader, writer)
-
-    async def main() -> None:
-        transport = AiohttpTransport()
-        async with raw_server(once) as server:
-            await asyncio.gather(*(ask(transport, outgoing(server.url)) for _ in range(3)))
-            assert server.connections == 3
-            assert await ask(transport, outgoing(server.url, b"", method="GET")) == b"well"
-            assert server.connections == 4
-            await transport.close()
-
-    asyncio.run(main())
-
-
-async def echoes_in_pieces(
-    server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    chance = random.Random(server.connections)
-    while request := await server.read(reader):
-        server.requests.clear()
-        body = request.partition(b"\r\n\r\n")[2]
-        said = reply(body)
-        if chance.random() < 0.5:
-            head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-            said = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-        at = 0
-        while at < len(said):
-            size = chance.choice((1, 7, 100, 5000))
-            writer.write(said[at : at + size])
-            at += size
-            await asyncio.sleep(0)
-        if chance.random() < 0.1:
-            return  # hangs up after this answer, without a word
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_among_many_everyone_gets_their_own_answer(seed: int) -> None:
-    """Some are cancelled at any moment, some stop reading, some connections go; every answer that
-    is complete is the right one, and the pool is as large as ever afterwards."""
-
-    async def main() -> int:
-        chance = random.Random(seed)
-        transport = AiohttpTransport(connections=4)
-        complete = 0
-
-        async def one(number: int, kind: str) -> None:
-            nonlocal complete
-            body = f"{number}:".encode() + chance.randbytes(chance.choice((1, 300, 20_000)))
-            for _ in range(9):
-                try:
-                    answer = await transport.send(outgoing(server.url, body))
-                    try:
-                        if kind == "leaves early":
-                            assert body.startswith(await anext(answer))
-                            return
-                        assert await answer.read() == body
-                        complete += 1
-                        return
-                    finally:
-                        await answer.close()
-                except errors.Transport as problem:
-                    if problem.phase != "send":  # a kept connection had gone
-                        raise
-
-        async with raw_server(echoes_in_pieces) as server:
-            tasks = []
-            for number in range(120):
-                kind = chance.choice(("reads",) * 4 + ("leaves early", "is cancelled"))
-                task = asyncio.create_task(one(number, kind))
-                tasks.append(task)
-                if kind == "is cancelled":
-                    asyncio.get_running_loop().call_later(chance.random() / 10, task.cancel)
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                assert result is None or isinstance(result, asyncio.CancelledError), result
-            fours = [await transport.send(outgoing(server.url, b"x", connect=5.0)) for _ in "1234"]
-            for answer in fours:
-                await answer.close()
-            await transport.close()
-            await server.closed()
-        return complete
-
-    assert asyncio.run(main()) >= 60
