@@ -74,6 +74,23 @@ def test_a_conversation(running: emulator.Emulator) -> None:
         chat.close()
 
 
+def test_what_else_a_client_can(running: emulator.Emulator) -> None:
+    with client_of(running.url) as client:
+        assert client.notices == ()
+        *_, last = client.stream("Hello?", "main")
+        assert isinstance(last, ReplyEnd)
+        chat = client.session("main", system=LONG)
+        chat.prewarm()
+        before = chat.preview("One?").size
+        chat.state = lambda: "It is 09:41."
+        assert chat.preview("One?").size > before
+        assert (chat.send("One?").reply().usage.read or 0) > 1000
+        turn = chat.send("Two?")
+        turn.reply()
+        with pytest.raises(errors.InvalidRequest, match="made once"):
+            list(turn)
+
+
 def test_inside_of_a_running_loop(running: emulator.Emulator) -> None:
     """As in a notebook."""
 

@@ -12,14 +12,14 @@ Ctrl-C, and a loop that is left early, cancel the call.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from anaphora.prompt import Call
-from anaphora.values import Event, Message, ToolResult
+from anaphora.values import Event, Message, Notice, ToolResult
 
 from .answered import Answered
 from .background import Background
@@ -65,6 +65,17 @@ class SyncClient:
     def complete(self, call: Call | Content, provider: str, **options: Any) -> Answered:
         """As `Client.complete`."""
         return self._background.call(lambda: self._client.complete(call, provider, **options))
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What is odd about the configuration, without being wrong."""
+        return self._client.notices
+
+    def stream(
+        self, call: Call | Content, provider: str, **options: Any
+    ) -> Generator[Event, None, None]:
+        """As `Client.stream`."""
+        return iter(self.send(call, provider, **options))
 
     def send(self, call: Call | Content, provider: str, **options: Any) -> SyncTurn:
         """As `Client.send`."""
@@ -136,6 +147,10 @@ class SyncSession:
         """What the next call would read, write and cost; nothing is sent."""
         return self._client._background.do(lambda: self._session.preview(content, **params))
 
+    def prewarm(self) -> Answered:
+        """Writes the beginning of the conversation to the provider's cache."""
+        return self._client._background.call(self._session.prewarm)
+
     def append(self, *messages: Message) -> None:
         self._client._background.do(lambda: self._session.append(*messages))
 
@@ -146,6 +161,15 @@ class SyncSession:
     def close(self) -> None:
         """Lets go of what the provider holds for this conversation."""
         self._client._background.call(self._session.close)
+
+    @property
+    def state(self) -> str | Callable[[], str] | None:
+        """What is true at this very moment: said at the end of every call, and never kept."""
+        return self._session.state
+
+    @state.setter
+    def state(self, state: str | Callable[[], str] | None) -> None:
+        self._session.state = state
 
     @property
     def last(self) -> Answered | None:
