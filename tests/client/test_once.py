@@ -11,6 +11,7 @@ from support.talking import talking
 from anaphora.client.session import Session
 from anaphora.emulator.server.run import Emulator
 from anaphora.errors import InvalidRequest
+from anaphora.prompt.tools import ToolRegistry
 
 NAMES = ("send", "run")
 ways = pytest.mark.parametrize("name", NAMES)
@@ -79,5 +80,50 @@ def test_two_who_await_the_same_do_not_send_twice(emu: Emulator, name: str) -> N
             assert isinstance(other, InvalidRequest)
             assert not isinstance(one, Exception)
             assert len(talk.line.sent) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("first", NAMES)
+def test_a_run_beside_another_says_nothing(emu: Emulator, first: str) -> None:
+    """Its words would go out with the other's."""
+
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic")
+            events = aiter(made(chat, first))
+            await anext(events)
+            with pytest.raises(InvalidRequest, match="under way"):
+                await chat.run("Something else")
+            await gone_through(events)
+            assert [message.role for message in chat.messages] == ["user", "assistant"]
+            assert (await chat.run("And now?")).stopped == "done"
+
+    asyncio.run(main())
+
+
+def test_a_run_beside_tools_says_nothing(emu: Emulator) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+    tools = ToolRegistry()
+
+    @tools.tool
+    async def wait() -> str:
+        """Waits."""
+        started.set()
+        await release.wait()
+        return "done"
+
+    async def main() -> None:
+        async with talking(emu) as talk:
+            chat = talk.client.session("anthropic", tools=tools)
+            under_way = asyncio.ensure_future(chat.run("Hello?", max_turns=2))
+            await started.wait()
+            with pytest.raises(InvalidRequest, match="under way"):
+                await chat.run()
+            release.set()
+            await under_way
+            roles = [message.role for message in chat.messages]
+            assert roles[:3] == ["user", "assistant", "tool"]
+            assert len(talk.line.sent) == 2
 
     asyncio.run(main())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .turn import Turn
 
 #: How many rounds the loop gets to close a stream that nobody reads any more.
-_MOMENT = 8
+MOMENT = 8
 
 
 class Underway:
@@ -125,7 +125,7 @@ class Calling(ABC):
 
     async def _settled(self) -> None:
         """A stream that was left by `break` is closed by the loop, a moment later."""
-        for _ in range(_MOMENT):
+        for _ in range(MOMENT):
             await asyncio.sleep(0)
             if not self._busy:
                 return

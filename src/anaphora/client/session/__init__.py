@@ -73,6 +73,7 @@ class Session(Calling):
         self._handles: dict[Stop, Handles] = {}
         self._holders = holders if holders is not None else set()
         self.conversation = self._sent_from = messages
+        self.run_under_way = False
         self.last: Answered | None = None
         """The newest answer."""
         self.dollars: Decimal | None = Decimal(0)
@@ -187,7 +188,7 @@ class Session(Calling):
         other = copy.copy(self)
         other._places = {stop: place.fork() for stop, place in self._places.items()}
         other._handles = {}
-        other._busy = False
+        other._busy = other.run_under_way = False
         other._save = None
         other._stops = self._stops.fork()
         return other
@@ -224,13 +225,22 @@ class Session(Calling):
 
     def _stops_of(self, asked: Asked) -> Sequence[Stop]:
         if self._busy:
+            self.refuse_second()
+        stops = self._order(asked)
+        self._busy = True
+        return stops
+
+    @property
+    def busy(self) -> bool:
+        """A turn or a run is under way."""
+        return self._busy or self.run_under_way
+
+    def refuse_second(self) -> None:
+        if self.busy:
             raise InvalidRequest(
                 "this conversation has a turn under way; `fork()` gives a branch for another",
                 path="session",
             )
-        stops = self._order(asked)
-        self._busy = True
-        return stops
 
     def _order(self, asked: Asked) -> tuple[Stop, ...]:
         """Where the call may go, the best first."""

@@ -11,6 +11,7 @@ taken: after a crash `chat.run()` on the saved messages goes on where it ended.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import aclosing
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.client.answered import Answered
+from anaphora.client.calling import MOMENT
 from anaphora.client.dispatch import dispatch_all
 from anaphora.client.given import params_of, seconds_of
 from anaphora.errors import InvalidRequest, Timeout
@@ -121,6 +123,15 @@ class Running:
 
     async def _steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
         self._begin()
+        await self._enter()
+        try:
+            async with aclosing(self._taken(stream=stream)) as steps:
+                async for step in steps:
+                    yield step
+        finally:
+            self._session.run_under_way = False
+
+    async def _taken(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
         session, begun = self._session, time.monotonic()
         if self._messages:
             self._check_answered(session.conversation)
@@ -215,6 +226,16 @@ class Running:
         self._begun = True
         if self._dollars is not None:
             self._check_priced()
+
+    async def _enter(self) -> None:
+        """Before anything is said: what two runs say at once would be one prompt."""
+        session = self._session
+        for _ in range(MOMENT):
+            if not session.busy:
+                break
+            await asyncio.sleep(0)  # one that was left by `break` is closed a moment later
+        session.refuse_second()
+        session.run_under_way = True
 
     def _check_priced(self) -> None:
         if _sum(self._answers) is None or not self._session.priced:
