@@ -32,7 +32,7 @@ STRETCHES = 20
 #: How many use the client at the same time.
 APPS = 16
 #: What allocators need to breathe, in MB.
-FLAT = 5.0
+FLAT = 8.0
 
 
 class Counted:
