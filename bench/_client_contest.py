@@ -17,6 +17,9 @@ HERE = Path(__file__).parent
 Key: TypeAlias = tuple[str, str]
 """Who calls, and on which wire."""
 
+#: Those that live in an environment of their own.
+STRANGERS = ("LiteLLM", "pydantic-ai")
+
 #: Calls that nobody counts: imports that wait for them, connections, caches.
 _WARM = 20
 
@@ -70,11 +73,10 @@ def contest(
     url: str, listed: list[tuple[str, str, int]], foreign: str
 ) -> Iterator[list[Contestant]]:
     """Started and warm. `foreign` is the interpreter of those that live elsewhere."""
-    own = ("raw", "bytes", "one-shot", "session", "anthropic SDK", "openai SDK")
     with contextlib.ExitStack() as stack:
         started = []
         for who, wire, share in listed:
-            python = sys.executable if who in own else foreign
+            python = foreign if who in STRANGERS else sys.executable
             started.append(Contestant(who, wire, url, python, share))
             stack.callback(started[-1].end)
         for one in started:

@@ -1,5 +1,5 @@
 """LiteLLM with its defaults, given the messages as dicts in OpenAI's form, as it wants them for
-every provider. Runs in the environment of soak/strangers."""
+every provider, contents as lists of parts. Runs in the environment of soak/strangers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import litellm  # type: ignore[import-not-found]
-from _client_talk import MAX_TOKENS, MODELS, body
+from _client_bodies import body, mark
+from _client_talk import MAX_TOKENS, MODELS
 
 _PREFIX = {"anthropic": "anthropic", "openai_chat": "openai"}
 
@@ -15,6 +16,9 @@ _PREFIX = {"anthropic": "anthropic", "openai_chat": "openai"}
 class LiteLlm:
     def __init__(self, who: str, wire: str, url: str) -> None:  # noqa: ARG002
         said = body("openai_chat")
+        if wire == "anthropic":
+            said["messages"][0]["role"] = "system"  # `developer` is OpenAI's word
+            mark(said["messages"])
         self._options: dict[str, Any] = {
             "model": f"{_PREFIX[wire]}/{MODELS[wire]}",
             "messages": said["messages"],

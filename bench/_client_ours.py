@@ -69,8 +69,8 @@ def session(client: Any, wire: str, count: int = BEGIN) -> Any:
 
 
 class OneShot:
-    def __init__(self, wire: str, url: str) -> None:
-        self._client, self._wire = client(wire, url), wire
+    def __init__(self, wire: str, url: str, **options: Any) -> None:
+        self._client, self._wire = client(wire, url, **options), wire
 
     async def ready(self) -> Callable[[], Awaitable[object]]:
         said = [message(each) for each in messages()]

@@ -1,5 +1,6 @@
-"""pydantic-ai with its defaults: an agent goes on with a history of 41 messages. Runs in the
-environment of soak/strangers."""
+"""pydantic-ai with its defaults: an agent goes on with a history of 41 messages. What the user says
+is given as a list of parts; the rest it writes as it likes. Runs in the environment of
+soak/strangers."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from _client_talk import (
 )
 from pydantic_ai import Agent  # type: ignore[import-not-found]
 from pydantic_ai.messages import (  # type: ignore[import-not-found]
+    CachePoint,
     ModelRequest,
     ModelResponse,
     TextPart,
@@ -42,8 +44,12 @@ class PydanticAi:
             toolsets=[ExternalToolset(tools)],
             model_settings={"max_tokens": MAX_TOKENS},
         )
-        *history, (_, self._last, _) = messages()
-        self._history = [_message(said) for said in history]
+        # Ours has breakpoints at what the customer said last, and before; OpenAI's has none.
+        point = [CachePoint()] if wire == "anthropic" else []
+        *history, before, between, (_, last, _) = messages()
+        marked = ModelRequest(parts=[UserPromptPart([before[1], *point])])
+        self._history = [*map(_message, history), marked, _message(between)]
+        self._last = [last, *point]
 
     async def ready(self) -> Callable[[], Awaitable[object]]:
         return self._call
@@ -58,7 +64,7 @@ class PydanticAi:
 def _message(said: Said) -> Any:
     role, text, call = said
     if role == "user":
-        return ModelRequest(parts=[UserPromptPart(text)])
+        return ModelRequest(parts=[UserPromptPart([text])])
     if role == "tool":
         return ModelRequest(parts=[ToolReturnPart(tool_of(call), text, call)])
     parts: list[Any] = [TextPart(text)]

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
-from _client_talk import PATHS, body
+from _client_bodies import body
+from _client_talk import PATHS
 
 
 class Raw:

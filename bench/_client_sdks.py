@@ -1,17 +1,18 @@
-"""The official SDKs with their defaults, given the messages as dicts."""
+"""The official SDKs with their defaults, given the messages as dicts; also with contents as plain
+strings, which spares them looking into lists."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from _client_talk import body
+from _client_bodies import body, plain
 
 
 class Sdk:
     def __init__(self, who: str, wire: str, url: str) -> None:
-        self._body = body(wire)
-        self._create = _anthropic(url) if who == "anthropic SDK" else _openai(url, wire)
+        self._body = plain(wire) if who.endswith("str") else body(wire)
+        self._create = _anthropic(url) if wire == "anthropic" else _openai(url, wire)
 
     async def ready(self) -> Callable[[], Awaitable[object]]:
         return self._call

@@ -1,5 +1,5 @@
-"""The call that everybody makes: 42 messages, about 40 KB, with tools and a system prompt; and what
-the server answers. Only the standard library, because the clients live in several environments.
+"""The call that everybody makes: 42 messages, about 40 KB, with tools and a system prompt. Only the
+standard library, because the clients live in several environments.
 
 A message is (role, text, call): `call` is the id of the tool call that an assistant's message
 makes, or that a tool's message answers.
@@ -7,7 +7,6 @@ makes, or that a tool's message answers.
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any, TypeAlias
 
@@ -75,78 +74,3 @@ def messages(count: int = 42) -> list[Said]:
         ]
     said += [("user" if at % 2 else "assistant", prose(760, 4000 + at), "") for at in range(6)]
     return said[:count]
-
-
-# ── The same as each wire has it ─────────────────────────────────────────────────────────────────
-
-
-def body(wire: str) -> Json:
-    """The whole request, as one writes it by hand."""
-    return {"anthropic": _anthropic, "openai_chat": _chat, "openai_responses": _responses}[wire]()
-
-
-def _anthropic() -> Json:
-    said: list[Json] = []
-    for role, text, call in messages():
-        if role == "tool":
-            result = {"type": "tool_result", "tool_use_id": call, "content": text}
-            said.append({"role": "user", "content": [result]})
-        elif call:
-            use = {"id": call, "name": tool_of(call), "input": arguments(call)}
-            content = [{"type": "text", "text": text}, {"type": "tool_use", **use}]
-            said.append({"role": "assistant", "content": content})
-        else:
-            said.append({"role": role, "content": text})
-    return {
-        "model": MODELS["anthropic"],
-        "max_tokens": MAX_TOKENS,
-        "system": SYSTEM,
-        "tools": [
-            {"name": name, "description": about, "input_schema": SCHEMA} for name, about in TOOLS
-        ],
-        "messages": said,
-    }
-
-
-def _chat() -> Json:
-    said: list[Json] = [{"role": "system", "content": SYSTEM}]
-    for role, text, call in messages():
-        if role == "tool":
-            said.append({"role": "tool", "tool_call_id": call, "content": text})
-        elif call:
-            function = {"name": tool_of(call), "arguments": json.dumps(arguments(call))}
-            calls = [{"id": call, "type": "function", "function": function}]
-            said.append({"role": "assistant", "content": text, "tool_calls": calls})
-        else:
-            said.append({"role": role, "content": text})
-    functions = [
-        {"name": name, "description": about, "parameters": SCHEMA} for name, about in TOOLS
-    ]
-    return {
-        "model": MODELS["openai_chat"],
-        "max_completion_tokens": MAX_TOKENS,
-        "tools": [{"type": "function", "function": function} for function in functions],
-        "messages": said,
-    }
-
-
-def _responses() -> Json:
-    said: list[Json] = []
-    for role, text, call in messages():
-        if role == "tool":
-            said.append({"type": "function_call_output", "call_id": call, "output": text})
-            continue
-        said.append({"role": role, "content": text})
-        if call:
-            asked = {"name": tool_of(call), "arguments": json.dumps(arguments(call))}
-            said.append({"type": "function_call", "call_id": call, **asked})
-    return {
-        "model": MODELS["openai_responses"],
-        "max_output_tokens": MAX_TOKENS,
-        "instructions": SYSTEM,
-        "tools": [
-            {"type": "function", "name": name, "description": about, "parameters": SCHEMA}
-            for name, about in TOOLS
-        ],
-        "input": said,
-    }

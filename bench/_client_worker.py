@@ -33,6 +33,8 @@ WHERE = {
     "session": "_client_ours",
     "anthropic SDK": "_client_sdks",
     "openai SDK": "_client_sdks",
+    "anthropic SDK, str": "_client_sdks",
+    "openai SDK, str": "_client_sdks",
     "LiteLLM": "_client_litellm",
     "pydantic-ai": "_client_pydantic_ai",
 }

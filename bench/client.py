@@ -3,10 +3,17 @@
     python bench/client.py [--rounds 5] [--calls 60]
 
 A call has 42 messages, tools and a system prompt, about 40 KB, and is answered by a static server
-in another process. Every client is a process of its own, and warm; they take turns, so that
-whatever else the machine does falls on all of them. A figure is the CPU of the client's process,
-user and system; ratios are medians of the rounds' ratios, on the same wire, and of several wires
-the worst one counts. What ours does in a call is told in _client_ours.py.
+in another process. All send the same document as far as they let one choose: contents are lists of
+parts, as ours are on the wire, and the breakpoints are there (see _client_bodies.py; that it is the
+one ours sends is checked before anything is measured). Raw and the SDKs send just that; LiteLLM and
+pydantic-ai rewrite a few fields, and pydantic-ai has strings where only the user's content may be a
+list. How the JSON is spaced is up to each. What the SDKs take when they get the least that says the
+same, with contents as strings, is told as "str", and is no headline.
+
+Every client is a process of its own, and warm; they take turns, so that whatever else the machine
+does falls on all of them. A figure is the CPU of the client's process, user and system; ratios are
+medians of the rounds' ratios, on the same wire, and of several wires the worst one counts. What
+ours does in a call is told in _client_ours.py.
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ from pathlib import Path
 
 from _client_contest import Contestant, Key, contest, rounds
 from _client_import import importing
+from _client_same import same_documents
 from _served import child
 
 HERE = Path(__file__).parent
@@ -32,6 +40,12 @@ SDKS = [
     ("anthropic SDK", "anthropic", 3),
     ("openai SDK", "openai_chat", 10),
     ("openai SDK", "openai_responses", 20),
+]
+#: With contents as strings.
+PLAIN = [
+    ("anthropic SDK, str", "anthropic", 3),
+    ("openai SDK, str", "openai_chat", 10),
+    ("openai SDK, str", "openai_responses", 20),
 ]
 OTHERS = [
     ("LiteLLM", "anthropic", 10),
@@ -83,7 +97,7 @@ def table(figures: Figures, contestants: list[Contestant]) -> None:
         if one.who not in ("raw", "bytes", "one-shot", "session"):
             said += f"   {figures.ratio(one.who, 'session', one.wire):6.1f} times a session's"
         print(
-            f"{one.wire:17} {one.who:14} {figures.cpu(one.who, one.wire):8.0f} µs"
+            f"{one.wire:17} {one.who:18} {figures.cpu(one.who, one.wire):8.0f} µs"
             f"   {one.bytes / 1e3:5.1f} KB {said}"
         )
 
@@ -108,8 +122,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="repetitions; medians are reported")
     parser.add_argument("--calls", type=int, default=60, help="of a round; the slow make fewer")
     chosen = parser.parse_args()
+    same_documents(WIRES)
     foreign = strangers()
-    listed = [*OURS, *SDKS, *(OTHERS if foreign else [])]
+    listed = [*OURS, *SDKS, *(OTHERS if foreign else []), *PLAIN]
     with (
         child("fixed", "_client_answers.py") as server,
         contest(f"http://127.0.0.1:{server.port}", listed, foreign or "") as contestants,

@@ -1,0 +1,150 @@
+"""The call as each wire has it, as one writes it by hand. Only the standard library, because the
+clients live in several environments.
+
+`body` is the document that ours sends: contents are lists of parts wherever ours are, neighbours of
+one role are one message where ours merges them, and the two breakpoints stand where ours puts them.
+`plain` is the least that says the same, with contents as strings: what one often writes.
+"""
+
+from __future__ import annotations
+
+import json
+
+from _client_talk import (
+    MAX_TOKENS,
+    MODELS,
+    SCHEMA,
+    SYSTEM,
+    TOOLS,
+    Json,
+    arguments,
+    messages,
+    tool_of,
+)
+
+
+def body(wire: str) -> Json:
+    """The whole request, in the form that ours has."""
+    return _BODIES[wire](True)
+
+
+def plain(wire: str) -> Json:
+    """The whole request, with contents as strings."""
+    return _BODIES[wire](False)
+
+
+def mark(said: list[Json]) -> None:
+    """The breakpoints of ours on Anthropic's wire: what the customer said last, and before."""
+    for message in (said[-3], said[-1]):
+        message["content"][-1]["cache_control"] = {"type": "ephemeral"}
+
+
+def _text(text: str, kind: str = "text") -> Json:
+    return {"type": kind, "text": text}
+
+
+# ── Anthropic ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _anthropic(parts: bool) -> Json:
+    said: list[Json] = [
+        {"role": "user" if role == "tool" else role, "content": _blocks(role, text, call, parts)}
+        for role, text, call in messages()
+    ]
+    if parts:
+        said = _merged(said)
+        mark(said)
+    return {
+        "model": MODELS["anthropic"],
+        "max_tokens": MAX_TOKENS,
+        "tools": [
+            {"name": name, "description": about, "input_schema": SCHEMA} for name, about in TOOLS
+        ],
+        "system": [_text(SYSTEM)] if parts else SYSTEM,
+        "messages": said,
+    }
+
+
+def _blocks(role: str, text: str, call: str, parts: bool) -> list[Json] | str:
+    if role == "tool":
+        content = [_text(text)] if parts else text
+        return [{"type": "tool_result", "tool_use_id": call, "content": content}]
+    if call:
+        use = {"id": call, "name": tool_of(call), "input": arguments(call)}
+        return [_text(text), {"type": "tool_use", **use}]
+    return [_text(text)] if parts else text
+
+
+def _merged(said: list[Json]) -> list[Json]:
+    """Neighbours of one role as one message."""
+    merged: list[Json] = []
+    for message in said:
+        if merged and merged[-1]["role"] == message["role"]:
+            merged[-1]["content"] += message["content"]
+        else:
+            merged.append(message)
+    return merged
+
+
+# ── OpenAI ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _chat(parts: bool) -> Json:
+    def content(text: str) -> list[Json] | str:
+        return [_text(text)] if parts else text
+
+    system = "developer" if parts else "system"
+    said: list[Json] = [{"role": system, "content": content(SYSTEM)}]
+    for role, text, call in messages():
+        if role == "tool":
+            said.append({"role": "tool", "tool_call_id": call, "content": content(text)})
+        elif call:
+            function = {"name": tool_of(call), "arguments": json.dumps(arguments(call))}
+            calls = [{"id": call, "type": "function", "function": function}]
+            said.append({"role": "assistant", "content": content(text), "tool_calls": calls})
+        else:
+            said.append({"role": role, "content": content(text)})
+    functions = [
+        {"name": name, "description": about, "parameters": SCHEMA} for name, about in TOOLS
+    ]
+    return {
+        "model": MODELS["openai_chat"],
+        "tools": [{"type": "function", "function": function} for function in functions],
+        "messages": said,
+        "max_completion_tokens": MAX_TOKENS,
+    }
+
+
+def _responses(parts: bool) -> Json:
+    """What the assistant said is a string in both: with parts it would need an id."""
+
+    def content(text: str) -> list[Json] | str:
+        return [_text(text, "input_text")] if parts else text
+
+    said: list[Json] = []
+    for role, text, call in messages():
+        if role == "tool":
+            output = {"call_id": call, "output": content(text)}
+            said.append({"type": "function_call_output", **output})
+            continue
+        spoken = text if role == "assistant" else content(text)
+        kind = {"type": "message"} if parts else {}
+        said.append({**kind, "role": role, "content": spoken})
+        if call:
+            asked = {"name": tool_of(call), "arguments": json.dumps(arguments(call))}
+            said.append({"type": "function_call", "call_id": call, **asked})
+    strict = {"strict": None} if parts else {}
+    functions = [
+        {"name": name, "description": about, "parameters": SCHEMA, **strict}
+        for name, about in TOOLS
+    ]
+    return {
+        "model": MODELS["openai_responses"],
+        "instructions": SYSTEM,
+        "tools": [{"type": "function", **function} for function in functions],
+        "input": said,
+        "max_output_tokens": MAX_TOKENS,
+    }
+
+
+_BODIES = {"anthropic": _anthropic, "openai_chat": _chat, "openai_responses": _responses}
