@@ -1,7 +1,7 @@
 """The client's memory over 100,000 calls in one process: four wires, everything that apps do with it.
 
-The emulator answers from another process. The first fifth fills what is kept up to a bound: what each
-model's cache would have, above all. From then on memory is flat, and in the end no task and no socket
+The emulator answers from another process. The first fifth fills most of what is kept up to a bound:
+what each model's cache would have. From then on memory hardly grows, and in the end no task and no socket
 is left. Prints the curve. With SOAK_CALLS=2000 it is quick, and only the end is looked at.
 """
 
@@ -26,12 +26,14 @@ from anaphora.client.record import Record
 
 HERE = Path(__file__).parent
 CALLS = int(os.environ.get("SOAK_CALLS", "100000"))
-#: After so many, everything that is bounded is full.
+#: After so many, the prefixes that are remembered are at their bound. Beginnings, which are smaller,
+#: are not: they fill until the end.
 FULL = 20_000
 STRETCHES = 20
 #: How many use the client at the same time.
 APPS = 16
-#: What allocators need to breathe, in MB.
+#: In MB, from then on. 6.1 were measured; beginnings are some 1.6 of them, by estimate, and what the
+#: others are is not known.
 FLAT = 8.0
 
 
@@ -106,4 +108,4 @@ def test_memory_is_flat_over_many_calls() -> None:
     growth = filled[-1] - filled[0] if filled else 0.0
     last = curve[-1][1]
     print(json.dumps({"calls": CALLS, "rss_mb": round(last, 1), "rss_growth_mb": round(growth, 1)}))
-    assert growth < FLAT, "since everything is full"
+    assert growth < FLAT, "since the prefixes are at their bound"
