@@ -1,4 +1,5 @@
-"""The client's memory over 100,000 calls in one process: four wires, everything that apps do with it.
+"""The client's memory over 100,000 calls in one process: conversations on three wires, single calls on
+five, and everything that apps do with them.
 
 The emulator answers from another process. The first fifth fills most of what is kept up to a bound:
 what each model's cache would have. From then on memory hardly grows, and in the end no task and no socket
