@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 #: What is believed before anything was seen: most calls follow within minutes.
 _BELIEF = ((300.0, 0.9), (3600.0, 0.98))
 #: How many pauses that belief is worth.
@@ -66,6 +68,7 @@ class Gaps:
         return max(left, self.count, 1)
 
 
+@functools.cache
 def _believed(seconds: float) -> float:
     """Between the two points, in proportion; beyond them, flat or towards certainty."""
     (short, some), (long, most) = _BELIEF
