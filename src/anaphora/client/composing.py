@@ -17,6 +17,7 @@ from anaphora.prompt import (
     PromptCachePlan,
     PromptIR,
     Segment,
+    ToolChoice,
 )
 from anaphora.prompt.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Extras, Message, Reply, SegmentRole
@@ -60,6 +61,10 @@ class Composing:
         self._diagnose = diagnose
         self._store = store
         self._structured: dict[type, Structured[Any]] = {}
+
+    @property
+    def tool_choice(self) -> ToolChoice | None:
+        return self._params.tool_choice
 
     def tools(self) -> tuple[AnyTool, ...]:
         return self.registry.tools() if self.registry is not None else self._tools

@@ -29,7 +29,7 @@ from anaphora.client.recording import answered_record, shares
 from anaphora.client.turn import Turn
 from anaphora.client.writing import Account, Written
 from anaphora.errors import AnaphoraError, Forbidden, InvalidRequest, NotFound
-from anaphora.prompt import Call
+from anaphora.prompt import Call, ToolChoice
 from anaphora.values import Conversation, Message, Reply, SegmentRole
 
 from .certify import Certify, PrefixWarning, certify
@@ -216,6 +216,11 @@ class Session(Calling):
         """Whether anybody states what the model costs."""
         stop = self._stops.current
         return stop.endpoint.price(stop.model.name, time.time()) is not None
+
+    @property
+    def tool_choice(self) -> ToolChoice | None:
+        """What every call says of it, unless a turn says otherwise."""
+        return self._composing.tool_choice
 
     @property
     def tools(self) -> Any:

@@ -194,7 +194,7 @@ class Running:
                 " it; answer it with `send`, or give the session a registry",
                 path="tools",
             )
-        choice = self._params.get("tool_choice")
+        choice = self._params.get("tool_choice") or session.tool_choice
         parallel = self._parallel and (choice is None or choice.parallel is not False)
         timeout = _sooner(self._left(begun), self._tool_timeout)
         results = await dispatch_all(registry, calls, timeout=timeout, parallel=parallel)

@@ -1,0 +1,69 @@
+"""Whether tools may run side by side is said for a run, a turn or a whole conversation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.talking import talking
+
+from anaphora import emulator
+from anaphora.emulator.core.options import Options
+from anaphora.emulator.core.replies.script import Script
+from anaphora.emulator.server.run import Emulator
+from anaphora.prompt import ToolChoice
+from anaphora.prompt.tools import ToolRegistry
+
+SCRIPT = """
+replies:
+  - match: {text: begin}
+    reply:
+      tool_calls:
+        - {name: step, id: call_1, arguments: {number: 1}}
+        - {name: step, id: call_2, arguments: {number: 2}}
+  - match: {result: did 2}
+    reply: {text: All done.}
+"""
+ONE = ToolChoice(parallel=False)
+#: For the conversation, for the run, and how many tools ran at the same time.
+SAID: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "nowhere": ({}, {}, 2),
+    "in the run": ({}, {"parallel": False}, 1),
+    "in the run's choice": ({}, {"tool_choice": ONE}, 1),
+    "in the conversation's choice": ({"tool_choice": ONE}, {}, 1),
+    "in both, the run's goes first": ({"tool_choice": ONE}, {"tool_choice": ToolChoice()}, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Emulator]:
+    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_tools_run_side_by_side_where_that_is_allowed(scripted: Emulator, said: str) -> None:
+    conversation, run, most = SAID[said]
+    now, seen = 0, 0
+    tools = ToolRegistry()
+
+    @tools.tool
+    async def step(number: int) -> str:
+        """Does a step."""
+        nonlocal now, seen
+        now += 1
+        seen = max(seen, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+        return f"did {number}"
+
+    async def main() -> None:
+        # Gemini cannot be told: it calls several tools all the same.
+        async with talking(scripted, ["gemini"]) as talk:
+            chat = talk.client.session("gemini", tools=tools, **conversation)
+            assert (await chat.run("begin", **run)).text == "All done."
+
+    asyncio.run(main())
+    assert seen == most
