@@ -18,7 +18,7 @@ from anaphora.cache.planning import (
     before_fan_out,
     until_next,
 )
-from anaphora.cache.planning.prices import best_ttl, expected_cost
+from anaphora.cache.planning.prices import Lifetimes, expected_cost
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.prompt import Call, Params, PartMark, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.rendered import Plan, Rendered
@@ -116,13 +116,13 @@ def test_the_lifetime_that_pays_for_the_pauses_seen(
     pauses: tuple[float, ...], ttl: str | None
 ) -> None:
     seen, at = gaps(*pauses)
-    assert best_ttl(RULES, seen, at + (pauses[-1] if pauses else 0)) == ttl
+    assert Lifetimes(RULES).best(seen, at + (pauses[-1] if pauses else 0)) == ttl
 
 
 def test_the_pause_before_this_very_call_counts() -> None:
     seen, _ = gaps(10.0)
-    assert best_ttl(RULES, seen, 30.0) == "5m"
-    assert best_ttl(RULES, seen, 2000.0) == "1h"
+    assert Lifetimes(RULES).best(seen, 30.0) == "5m"
+    assert Lifetimes(RULES).best(seen, 2000.0) == "1h"
 
 
 @given(st.lists(st.floats(0, 10_000), max_size=200), st.floats(0, 10_000))

@@ -25,7 +25,7 @@ from .gaps import Gaps
 from .holding import plan_holding
 from .memory import AppMemory
 from .places import Places, places, stable_end
-from .prices import best_ttl, by_itself, expected_cost
+from .prices import by_itself, expected_cost
 
 __all__ = [
     "Advice",
@@ -58,6 +58,8 @@ class Planner:
         self._held: tuple[Held, float] | None = None
         """The handle there is, and when it ends."""
         self._rules = memory.rules
+        self._by_itself = by_itself(memory.rules) is not None
+        """The provider caches what nobody marked, too."""
         self._gaps = Gaps()
         self._prompt: tuple[Rendered, RenderedPrompt] | None = None
         self._found: tuple[Rendered, Places] | None = None
@@ -165,8 +167,8 @@ class Planner:
         """The lifetime that pays for the history. Where a provider caches by itself as well, going
         from one way to the other gives up what the first has kept: a small gain is not worth it."""
         usual = self._memory.usual()
-        best = best_ttl(self._rules, self._gaps, at, usual)
-        if by_itself(self._rules) is None or self._gaps.count == 0:
+        best = self._memory.lifetimes.best(self._gaps, at, usual)
+        if not self._by_itself or self._gaps.count == 0:
             return best
         if (best is None) == (self._written is None):
             return best
@@ -196,7 +198,7 @@ class Planner:
         minimum = rules.minimum_tokens.value
         history = self._lifetime(at)
         marks: dict[int, Ttl] = {}
-        if history is None and by_itself(rules) is not None:
+        if history is None and self._by_itself:
             return marks  # what it caches by itself, it caches only where nothing is marked
 
         def place(position: int | None, ttl: Ttl | None) -> None:
@@ -208,7 +210,9 @@ class Planner:
             place(self._last_write(prompt, found.tail, at), history)
         if found.shared is not None:
             used = self._memory.uses(prompt.key(found.shared))
-            kept = _longer(best_ttl(rules, used, at) if used.count else history, history)
+            kept = history
+            if used.count:
+                kept = _longer(self._memory.lifetimes.best(used, at), history)
             place(found.shared, kept)
             place(found.frozen, history)
             place(found.first, kept)

@@ -9,6 +9,7 @@ from anaphora.cache.simulator import Outcome, Prompt, Simulator
 from anaphora.catalog import CacheRules
 
 from .gaps import SOME, Gaps
+from .prices import Lifetimes
 
 #: Beginnings whose use is remembered.
 _MOST = 4096
@@ -27,6 +28,7 @@ class AppMemory:
     def __init__(self, rules: CacheRules) -> None:
         self.rules = rules
         by_itself = rules.automatic_breakpoint.value in ("granules", "units")
+        self.lifetimes = Lifetimes(rules)
         self.simulator = Simulator(rules, most=_BLOCKS if by_itself else _MARKERS)
         self._shared: OrderedDict[Hashable, Gaps] = OrderedDict()
         self._talking: OrderedDict[int, float] = OrderedDict()

@@ -46,14 +46,31 @@ def _marked_cost(write: float, read: float, uses: float, found: float) -> float:
     return write + uses * (found * read + (1 - found) * write)
 
 
-def best_ttl(rules: CacheRules, gaps: Gaps, at: float, usual: float | None = None) -> Ttl | None:
-    """The lifetime that pays for these pauses; None where no marker does. `usual` is how often
-    something like it is used in all, where that is known."""
-    best, least = None, expected_cost(rules, gaps, None, at, usual)
-    uses, read = gaps.horizon(usual), rules.read_price.value
-    # The shorter one on a tie: it binds less.
-    for ttl in reversed(rules.ttls.value):
-        cost = _marked_cost(write_price(rules, ttl), read, uses, gaps.within(TTL_SECONDS[ttl], at))
-        if cost < least:
-            best, least = ttl, cost
-    return best
+class Lifetimes:
+    """What each lifetime costs by the rules: asked for at every turn, so put together once."""
+
+    __slots__ = ("_marked", "_read", "_unmarked")
+
+    def __init__(self, rules: CacheRules) -> None:
+        self._read = rules.read_price.value
+        # The shorter one first, for a tie: it binds less.
+        self._marked = [
+            (ttl, TTL_SECONDS[ttl], write_price(rules, ttl)) for ttl in reversed(rules.ttls.value)
+        ]
+        own = by_itself(rules)
+        self._unmarked = None if own is None else (TTL_SECONDS[own[0]], own[1])
+
+    def best(self, gaps: Gaps, at: float, usual: float | None = None) -> Ttl | None:
+        """The lifetime that pays for these pauses; None where no marker does. `usual` is how often
+        something like it is used in all, where that is known."""
+        uses, read = gaps.horizon(usual), self._read
+        best, least = None, 1.0 + uses
+        if self._unmarked is not None:
+            seconds, own = self._unmarked
+            least = _marked_cost(1.0, own, uses, gaps.within(seconds, at))
+        for ttl, seconds, write in self._marked:
+            found = gaps.within(seconds, at)
+            cost = write + uses * (found * read + (1 - found) * write)
+            if cost < least:
+                best, least = ttl, cost
+        return best

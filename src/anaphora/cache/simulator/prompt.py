@@ -109,7 +109,7 @@ class RenderedPrompt(Prompt):
         self._runs: list[tuple[Run, int, list[bytes]]] = []
         self._offsets: list[int] = []
         """Where the blocks of each run begin, in bytes of the prompt."""
-        first, offset, last = 0, 0, b""
+        first, offset, last, leading = 0, 0, b"", 0
         known = before._runs if before is not None else []
         for at, run in enumerate(rendered.runs):
             if at < len(known) and known[at][0] is run:
@@ -124,7 +124,9 @@ class RenderedPrompt(Prompt):
             first += run.count
             offset += run.size
             last = keys[run.count - 1]
-        self._count = first
+            if run.section != "messages":
+                leading = first
+        self._count, self._leading = first, leading - 1
         knobs = rendered.envelope.knobs
         if before is not None and before._rendered.envelope.knobs == knobs:
             self.knobs = before.knobs
@@ -221,11 +223,7 @@ class RenderedPrompt(Prompt):
 
     @property
     def leading(self) -> int:
-        count = 0
-        for run, first, _ in self._runs:
-            if run.section != "messages":
-                count = first + run.count
-        return count - 1
+        return self._leading
 
 
 def _role(run: Run, at: int) -> str:
