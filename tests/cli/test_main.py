@@ -161,7 +161,8 @@ def test_without_the_extra(missing: str, environment: Any) -> None:
 
 
 def test_a_reader_that_leaves_is_no_error(environment: Any) -> None:
-    for arguments in ("demo", "demo --json", "--help"):
+    small = "demo --providers ollama --no-engine"
+    for arguments in (small, f"{small} --json", "--help"):
         done = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {sys.executable} -m anaphora {arguments} | true"],
             env=environment(),
