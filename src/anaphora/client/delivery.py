@@ -50,6 +50,10 @@ _SILENT = (ReplyStart, UsageUpdate)
 _LAST_BYTES = 0.5
 
 
+#: What every policy begins with.
+_FIRST = Try(0)
+
+
 class Delivery:
     """One call. `single` or `stream` may be used once."""
 
@@ -69,6 +73,7 @@ class Delivery:
         self._gone: set[int] = set()
         """Stops where what the call leant on is there no more."""
         self._deadline = 0.0
+        self._policy: Generator[Try | Wait, Failed | None, AnaphoraError] | None = None
         self._heard = False
         self.at = 0
         self._trying = Trying()
@@ -78,19 +83,19 @@ class Delivery:
 
     async def single(self) -> Delivered:
         """The whole answer."""
-        policy = self._begin()
+        self._begin()
         budget = Budget(self._timeout)
         try:
-            step = next(policy)
+            step: Try | Wait = _FIRST
             while True:
                 if isinstance(step, Wait):
                     await asyncio.sleep(step.seconds)
-                    step = next(policy)
+                    step = self._waited()
                     continue
                 try:
                     return await self._single(step.hop)
                 except AnaphoraError as error:
-                    step = self._after(error, step.hop, policy)
+                    step = self._after(error, step.hop)
         except asyncio.CancelledError as problem:
             if budget.is_why():
                 raise self._late() from None
@@ -106,12 +111,12 @@ class Delivery:
 
     async def stream(self) -> AsyncGenerator[Event, None]:
         """Events as they come; `delivered` is there when they have ended."""
-        policy = self._begin()
-        step = next(policy)
+        self._begin()
+        step: Try | Wait = _FIRST
         while True:
             if isinstance(step, Wait):
                 await self._in_time(asyncio.sleep(step.seconds))
-                step = next(policy)
+                step = self._waited()
                 continue
             try:
                 async with aclosing(self._streamed(step.hop)) as events:
@@ -121,7 +126,7 @@ class Delivery:
             except AnaphoraError as error:
                 if not self._trying.begun:
                     raise  # the budget has ended, and that is noted
-                step = self._after(error, step.hop, policy)
+                step = self._after(error, step.hop)
             except BaseException as problem:
                 self._left(problem)
                 raise
@@ -237,12 +242,23 @@ class Delivery:
 
     # ── What happened ────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
+    def _begin(self) -> None:
         if self._timeout <= 0:
             raise Timeout(0)  # a request that is sent and left alone is paid for
         self._deadline = self._now() + self._timeout
-        retries = [stop.endpoint.config.retry for stop in self._stops]
-        return attempts(retries, deadline=self._deadline, draw=random.random)
+
+    def _asked(self) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
+        """The policy, made when something has failed: most calls need none."""
+        if self._policy is None:
+            retries = [stop.endpoint.config.retry for stop in self._stops]
+            self._policy = attempts(retries, deadline=self._deadline, draw=random.random)
+            first = next(self._policy)
+            assert first == _FIRST, "a call begins by being sent to its first stop"
+        return self._policy
+
+    def _waited(self) -> Try | Wait:
+        """What comes after a wait."""
+        return next(self._asked())
 
     def _arrived(
         self, at: int, prepared: Prepared, reply: Reply, raw: str, first: float, answer: Answer
@@ -262,12 +278,7 @@ class Delivery:
         )
         return self.delivered
 
-    def _after(
-        self,
-        error: AnaphoraError,
-        at: int,
-        policy: Generator[Try | Wait, Failed | None, AnaphoraError],
-    ) -> Try | Wait:
+    def _after(self, error: AnaphoraError, at: int) -> Try | Wait:
         """What comes next; raises when nothing does."""
         now = self._now()
         if not isinstance(error, Unavailable):  # that one was not let in
@@ -281,7 +292,7 @@ class Delivery:
             self._gone.add(at)
             return Try(at)
         try:
-            step = policy.send(Failed(error, now, self._heard))
+            step = self._asked().send(Failed(error, now, self._heard))
         except StopIteration as end:
             final: AnaphoraError = end.value
             raise final from (None if final is error else error)

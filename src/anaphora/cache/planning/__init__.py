@@ -201,23 +201,23 @@ class Planner:
         if history is None and self._by_itself:
             return marks  # what it caches by itself, it caches only where nothing is marked
 
-        def place(position: int | None, ttl: Ttl | None) -> None:
-            if position is not None and ttl is not None and prompt.tokens(position) >= minimum:
-                marks.setdefault(position, ttl)
-
+        wanted: list[tuple[int | None, Ttl | None]] = []
         if found.tail is not None:
-            place(found.tail, history)
-            place(self._last_write(prompt, found.tail, at), history)
+            again = self._last_write(prompt, found.tail, at)
+            wanted = [(found.tail, history), (again, history)]
         if found.shared is not None:
             used = self._memory.uses(prompt.key(found.shared))
             kept = history
             if used.count:
                 kept = _longer(self._memory.lifetimes.best(used, at), history)
-            place(found.shared, kept)
-            place(found.frozen, history)
-            place(found.first, kept)
+            wanted += [(found.shared, kept), (found.frozen, history), (found.first, kept)]
         else:
-            place(found.frozen, history)
+            wanted.append((found.frozen, history))
+        for position, ttl in wanted:
+            if position is None or ttl is None or position in marks:
+                continue
+            if prompt.tokens(position) >= minimum:
+                marks[position] = ttl
         return marks
 
     def _key(self, rendered: Rendered, at: float) -> str | None:
