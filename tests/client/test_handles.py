@@ -31,7 +31,9 @@ async def holding(talk: Talk) -> tuple[Session, Handles]:
 
 
 @pytest.mark.parametrize("late", [0, 1000])
-def test_closing_lets_go_of_what_is_held_and_of_what_has_ended(emu: Emulator, late: int) -> None:
+def test_closing_lets_go_of_what_is_held_and_of_what_has_ended(
+    emu: Emulator, late: int, caplog: pytest.LogCaptureFixture
+) -> None:
     emu.advance(-late)  # so that the five minutes end in our past
 
     async def run() -> None:
@@ -43,6 +45,25 @@ def test_closing_lets_go_of_what_is_held_and_of_what_has_ended(emu: Emulator, la
             assert talk.line.sent[-1].method == "DELETE"
 
     asyncio.run(run())
+    assert caplog.messages == []
+
+
+def test_a_handle_that_cannot_be_deleted_is_told(
+    emu: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It costs until it ends; one that is gone already is no news."""
+
+    async def run() -> None:
+        async with talking(emu, ["gemini"]) as talk:
+            chat, _ = await holding(talk)
+            talk.line.faults = ["503"]
+            await chat.close()
+            talk.line.faults = []
+
+    asyncio.run(run())
+    (told,) = caplog.messages
+    assert "could not be deleted (Overloaded)" in told
+    assert "paid for until it ends" in told
 
 
 def test_a_conversation_that_nobody_closed_is_forgotten_when_its_handle_has_ended(

@@ -16,7 +16,7 @@ from typing import Any, Self, get_args
 
 import msgspec
 
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.prompt.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notice
@@ -79,10 +79,16 @@ class Client:
     ) -> Self:
         """From the path of `llm.yaml`, or from what it would say. What is wrong with it is told
         here, secrets that are missing included."""
-        if isinstance(source, Mapping):
-            config = from_data(source)
+        given: object = source
+        if isinstance(given, Config):
+            config = given
+        elif isinstance(given, Mapping):
+            config = from_data(given)
+        elif isinstance(given, str | Path):
+            config = read(given)
         else:
-            config = source if isinstance(source, Config) else read(source)
+            kind = type(given).__name__
+            raise InvalidConfig(f"the path of llm.yaml, or what it would say, not {kind}")
         return cls(resolve(config, environ=environ), config.routes, **options)
 
     async def __aenter__(self) -> Self:

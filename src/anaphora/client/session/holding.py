@@ -7,6 +7,7 @@ A handle that cannot be made, or is gone, is never a reason for a call to fail: 
 from __future__ import annotations
 
 import datetime
+import logging
 import time
 from typing import Any
 
@@ -15,11 +16,13 @@ import msgspec
 from anaphora.cache import held as holding
 from anaphora.client.transport import Transport
 from anaphora.client.writing import Written
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, Forbidden, NotFound
 from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Prelude, Rendered
 from anaphora.values import Notice
 
 from .place import Place
+
+_log = logging.getLogger("anaphora")
 
 
 class Handles:
@@ -40,13 +43,20 @@ class Handles:
         return rewritten, tuple(notice for notice in notices if notice is not None)
 
     async def release(self) -> None:
-        """Lets go of everything: what is held is paid for by the hour. What cannot be deleted is
-        gone already, or ends by itself."""
+        """Lets go of everything: what is held is paid for by the hour. What is gone already is
+        fine; what cannot be deleted ends by itself, which is told, for it costs until then."""
         for handle in list(self._alive):
             try:
                 await self._send(DeleteHeld(handle), None)
-            except AnaphoraError:
-                pass
+            except (Forbidden, NotFound):
+                pass  # Google says the first of what is not there
+            except AnaphoraError as problem:
+                _log.warning(
+                    "%s at %s could not be deleted (%s): it is paid for until it ends by itself",
+                    handle,
+                    self._place.endpoint.id,
+                    type(problem).__name__,
+                )
             self._gone(handle, time.time())
 
     def forget(self) -> None:

@@ -1,0 +1,16 @@
+"""What a client is made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from anaphora import Client
+from anaphora.errors import InvalidConfig
+
+
+@pytest.mark.parametrize("source", [None, 3, ["llm.yaml"]])
+def test_what_is_no_configuration_is_named(source: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"the path of llm\.yaml, or what it would say, not"):
+        Client.from_config(source)
