@@ -57,10 +57,15 @@ class Part(msgspec.Struct, frozen=True):
 
 def together(parts: list[Part]) -> Part:
     """All of them, added up in one go."""
+    size = blocks = 0
     counted = media = NOTHING
     for part in parts:
-        counted, media = _sum(counted, part.counted), _sum(media, part.media)
-    size, blocks = sum([part.size for part in parts]), sum([part.blocks for part in parts])
+        size += part.size
+        blocks += part.blocks
+        if part.counted is not NOTHING:
+            counted = _sum(counted, part.counted)
+        if part.media is not NOTHING:
+            media = _sum(media, part.media)
     return Part(size, blocks, counted, media)
 
 
@@ -141,20 +146,27 @@ class Method:
 class Tally:
     """The totals at every chunk end of one log, counted by one method."""
 
-    __slots__ = ("_lock", "_rows")
+    __slots__ = ("_last", "_lock", "_rows")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._last = 0, Part()
+        """What was asked for last: of tools and system blocks that is always the same."""
         self._rows = array("Q")
         """For each chunk size, blocks, and the three figures of each count."""
 
     def upto(self, chunks: int, log: ChunkLog, method: Method) -> Part:
         """The total of the first chunks of the log."""
+        last, total = self._last
+        if chunks == last:
+            return total
         # Rows are only added, each at once: who reads without the lock goes by their number.
         if chunks * _ROW > len(self._rows):
             with self._lock:
                 self._count(chunks, log, method)
-        return self._total(chunks)
+        total = self._total(chunks)
+        self._last = chunks, total
+        return total
 
     def _total(self, chunks: int) -> Part:
         if not chunks:

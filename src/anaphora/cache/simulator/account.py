@@ -33,7 +33,7 @@ class Account:
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
         self._knobs: OrderedDict[Hashable, Mapping[str, bytes]] = OrderedDict()
-        self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] = {}, "", {}
+        self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] | None = None
         """Parameters, scope, and the salts they make: mostly the same from call to call."""
         self._usual: Mapping[str, bytes] = {}
         """One object for all conversations with the same parameters."""
@@ -43,8 +43,9 @@ class Account:
 
     def salted(self, prompt: Prompt, scope: Hashable) -> Salted:
         """The key of a block, by its position."""
-        if prompt.knobs is self._last[0] and scope == self._last[1]:
-            salts = self._last[2]
+        last, knobs = self._last, prompt.knobs
+        if last is not None and (knobs is last[0] or knobs == last[0]) and scope == last[1]:
+            salts = last[2]
         else:
             salts = {section: self._salt(prompt, section, scope) for section in _SECTIONS}
             self._last = prompt.knobs, scope, salts
