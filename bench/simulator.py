@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 from anaphora import catalog
-from anaphora.cache.simulator import Marker, Simulator, TokenRuns
+from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.cache.trace import MEANING, Predicted, Predictor, Trace, unplayable
 from anaphora.cache.trace.sources import Problem, numbered
 from anaphora.cache.trace.sources import form as trace_form
@@ -194,7 +194,7 @@ AT_ONCE, TURNS, BLOCK = 100, 20, 1000
 def prompt(conversation: int, turn: int) -> TokenRuns:
     blocks: list[tuple[Hashable, int]] = [("system", 2000), (conversation, 500)]
     blocks += [((conversation, at), 100) for at in range(turn)]
-    return TokenRuns(blocks, markers=(Marker(0, "1h"), Marker(len(blocks) - 1, "5m")))
+    return TokenRuns(blocks, markers=(Mark(0, "1h"), Mark(len(blocks) - 1, "5m")))
 
 
 def blocks(calls: int) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from anaphora.cache.simulator import Marker, TokenRuns
+from anaphora.cache.simulator import Mark, TokenRuns
 from anaphora.values import Ttl
 
 Blocks = Sequence[tuple[Hashable, int]]
@@ -12,12 +12,12 @@ Blocks = Sequence[tuple[Hashable, int]]
 
 def marked(blocks: Blocks, ttl: Ttl = "5m") -> TokenRuns:
     """Blocks with one marker, behind the last."""
-    return TokenRuns(blocks, markers=(Marker(len(blocks) - 1, ttl),))
+    return TokenRuns(blocks, markers=(Mark(len(blocks) - 1, ttl),))
 
 
 def chat(blocks: Blocks, marks: Sequence[int] = ()) -> TokenRuns:
     """Blocks with five-minute markers where one says."""
-    return TokenRuns(blocks, markers=tuple(Marker(at, "5m") for at in marks))
+    return TokenRuns(blocks, markers=tuple(Mark(at, "5m") for at in marks))
 
 
 def said(blocks: Blocks, spoken: Sequence[int] = ()) -> TokenRuns:

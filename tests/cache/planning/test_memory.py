@@ -7,7 +7,7 @@ import pytest
 from anaphora import catalog
 from anaphora.cache.planning import AppMemory
 from anaphora.cache.planning.memory import _BLOCKS, _MARKERS, _MOST, _TALKING
-from anaphora.cache.simulator import Marker, TokenRuns
+from anaphora.cache.simulator import Mark, TokenRuns
 
 #: The parameters of so many beginnings are remembered besides.
 _BEGINNINGS = 10_000
@@ -17,7 +17,7 @@ def call(memory: AppMemory, conversation: int, at: float = 0.0) -> None:
     """A first call, with a beginning of its own."""
     blocks = [((conversation, block), 2000) for block in range(3)]
     places = range(3) if memory.rules.slots.value else ()
-    markers = tuple(Marker(position, "5m") for position in places)
+    markers = tuple(Mark(position, "5m") for position in places)
     memory.call(TokenRuns(blocks, markers=markers), 0, conversation, at, None)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import catalog
-from anaphora.cache.simulator import Marker, Outcome, Simulator, TokenRuns
+from anaphora.cache.simulator import Mark, Outcome, Simulator, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Kind
 from anaphora.values import Section
@@ -49,7 +49,7 @@ def prompts(draw: st.DrawFn) -> TokenRuns:
     sections: list[Section] = ["system" if at < lead else "messages" for at in range(count)]
     return TokenRuns(
         blocks,
-        markers=tuple(Marker(at, draw(st.sampled_from(("1h", "5m")))) for at in sorted(places)),
+        markers=tuple(Mark(at, draw(st.sampled_from(("1h", "5m")))) for at in sorted(places)),
         automatic=draw(st.sampled_from((None, "5m"))),
         kinds=[draw(st.sampled_from(KINDS)) for _ in blocks],
         sections=sections,

@@ -6,7 +6,7 @@ import pytest
 from support.prompts import chat, marked
 
 from anaphora import catalog
-from anaphora.cache.simulator import Marker, Simulator, TokenRuns
+from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.rendered import Kind
 from anaphora.values import Ttl
 
@@ -91,7 +91,7 @@ def test_the_lookback_is_twenty_positions_with_the_markers_own(
     cache.call(marked([("a", 2000)]), at=0)
     blocks = [("a", 2000), *[(at, 10) for at in range(between)], ("end", 10)]
     kinds = [Kind.TEXT, *[kind] * between, Kind.TEXT]
-    prompt = TokenRuns(blocks, markers=(Marker(len(blocks) - 1, "5m"),), kinds=kinds)
+    prompt = TokenRuns(blocks, markers=(Mark(len(blocks) - 1, "5m"),), kinds=kinds)
     outcome = cache.call(prompt, at=1)
     assert outcome.read == (2000 if found else 0)
     if not found:
@@ -104,7 +104,7 @@ def test_the_default_reading_is_the_stricter_one() -> None:
     cache.call(marked([("a", 2000)]), at=0)
     blocks = [("a", 2000), *[(at, 10) for at in range(20)]]
     kinds = [Kind.TEXT, *[Kind.TOOL_RESULT] * 20]
-    prompt = TokenRuns(blocks, markers=(Marker(20, "5m"),), kinds=kinds)
+    prompt = TokenRuns(blocks, markers=(Mark(20, "5m"),), kinds=kinds)
     assert cache.call(prompt, at=1).read == 0
 
 
@@ -120,8 +120,8 @@ def test_a_bill_is_read_a_then_an_hour_up_to_b_then_five_minutes_up_to_c() -> No
     """PROVIDERS.md: "read A, 1h-write B−A, 5m-write C−B"."""
     cache = simulator()
     a, b, c, rest = ("a", 2000), ("b", 300), ("c", 50), ("rest", 7)
-    cache.call(TokenRuns([a], markers=(Marker(0, "1h"),)), at=0)
-    marks = (Marker(1, "1h"), Marker(2, "5m"))
+    cache.call(TokenRuns([a], markers=(Mark(0, "1h"),)), at=0)
+    marks = (Mark(1, "1h"), Mark(2, "5m"))
     outcome = cache.call(TokenRuns([a, b, c, rest], markers=marks), at=1)
     assert (outcome.read, outcome.written, outcome.uncached) == (2000, {"1h": 300, "5m": 50}, 7)
     assert [span.reason for span in outcome.spans] == ["found", "new", "new", "behind_last_marker"]
@@ -153,7 +153,7 @@ def test_a_changed_parameter_voids_its_sections_and_what_follows(knob: str, read
         return TokenRuns(
             [("tools", 2000), ("system", 300), ("q", 50)],
             sections=("tools", "system", "messages"),
-            markers=tuple(Marker(at, "5m") for at in range(3)),
+            markers=tuple(Mark(at, "5m") for at in range(3)),
             knobs={knob: value},
         )
 
@@ -186,7 +186,7 @@ def test_the_automatic_breakpoint_stands_on_the_last_block_that_may_carry_one() 
 
 def test_the_automatic_breakpoint_on_a_marked_block_is_no_second_one() -> None:
     cache = simulator()
-    prompt = TokenRuns([("a", 2000)], automatic="5m", markers=(Marker(0, "5m"),))
+    prompt = TokenRuns([("a", 2000)], automatic="5m", markers=(Mark(0, "5m"),))
     assert cache.call(prompt, at=0).written == {"5m": 2000}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from anaphora import catalog
-from anaphora.cache.simulator import Marker, Simulator, TokenRuns
+from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.rendered import Kind
 from anaphora.values import Section
 
@@ -31,7 +31,7 @@ def talk(turns: int, *, marks: Sequence[int] = (), implicit: bool = True) -> Tok
         blocks,
         sections=sections,
         spoken=[at > 0 and at % 2 == 0 for at in range(len(blocks))],
-        markers=tuple(Marker(at, "30m") for at in marks),
+        markers=tuple(Mark(at, "30m") for at in marks),
         automatic="30m" if implicit else None,
     )
 
@@ -146,7 +146,7 @@ def test_reuse_refreshes_and_half_an_hour_is_the_least() -> None:
 
 def test_twelve_hours_are_written_for_twelve_hours() -> None:
     cache = simulator()
-    marks = (Marker(0, "12h"), Marker(1, "30m"))
+    marks = (Mark(0, "12h"), Mark(1, "30m"))
     prompt = TokenRuns([("a", 2000), ("b", 100)], markers=marks)
     assert cache.call(prompt, at=0).written == {"12h": 2000, "30m": 100}
     assert cache.call(prompt, at=40_000).read == 2000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import catalog
-from anaphora.cache.simulator import Marker, Simulator, TokenRuns
+from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.cache.trace import Trace, TraceCall, TraceMessage, TraceUsage, contradictions
 from anaphora.cache.trace.contradictions import Row
 from anaphora.rendered import Kind
@@ -495,7 +495,7 @@ def played(where: tuple[str, str], sizes: list[int], gaps: list[float]) -> Trace
         last = len(blocks) - 1
         prompt = TokenRuns(
             list(blocks),
-            markers=(Marker(last, "5m"),) if marks else (),
+            markers=(Mark(last, "5m"),) if marks else (),
             kinds=list(kinds),
             spoken=[name.startswith("answer") for name, _ in blocks],
         )

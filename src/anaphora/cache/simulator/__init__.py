@@ -15,13 +15,14 @@ from typing import Any
 from blake3 import blake3
 
 from anaphora.catalog import CacheRules, LookbackUnit
+from anaphora.rendered import Mark
 
 from .account import Account, Salted
 from .following import Following, Habits
 from .holding import Holding
 from .marked import MarkedCache
 from .outcome import Fate, Outcome, Reason, Span
-from .prompt import Key, Marker, Prompt, RenderedPrompt, TokenRuns
+from .prompt import Key, Prompt, RenderedPrompt, TokenRuns
 from .routed import RoutedCache
 from .slots import SlotCache
 from .unmarked import UnmarkedCache
@@ -30,7 +31,7 @@ __all__ = [
     "Fate",
     "Following",
     "Key",
-    "Marker",
+    "Mark",
     "Outcome",
     "Prompt",
     "Reason",

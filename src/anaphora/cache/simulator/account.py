@@ -49,12 +49,13 @@ class Account:
         else:
             salts = {section: self._salt(prompt, section, scope) for section in _SECTIONS}
             self._last = prompt.knobs, scope, salts
-        keyed = prompt.keyed
+        key_of, leading, usual = prompt.key, prompt.leading, salts["messages"]
 
         def salted(position: int) -> Hashable:
-            section, key = keyed(position)
+            salt = usual if position > leading else salts[prompt.section(position)]
+            key = key_of(position)
             # Small, and hashed faster than a tuple.
-            return salts[section] + key if type(key) is bytes else (salts[section], key)
+            return salt + key if type(key) is bytes else (salt, key)
 
         return salted
 

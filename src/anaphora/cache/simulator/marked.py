@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import msgspec
 
 from anaphora.catalog import CacheRules, LookbackUnit
-from anaphora.rendered import Kind
+from anaphora.rendered import Kind, Mark
 
 from .account import Salted
 from .entries import MOST, Entries, Entry
 from .outcome import Outcome, Reason, Span, spans_of
-from .prompt import Marker, Prompt
+from .prompt import Prompt
 
 #: How far before a marker an entry is still looked for, to say that it was out of reach.
 _FAR = 400
@@ -26,7 +26,7 @@ class Looked(msgspec.Struct, frozen=True):
 
     found: int
     """The deepest position that is read; -1 where nothing is."""
-    writes: tuple[Marker, ...]
+    writes: tuple[Mark, ...]
     """The markers that write, in order."""
     reason: Reason
     """Why nothing deeper is read."""
@@ -65,10 +65,10 @@ class MarkedCache:
         if looked.found >= 0 and self._rules.reads_refresh.value:
             self._entries.refresh(salted(looked.found), at)
             for marker in self._marks(prompt):
-                if marker.position < looked.found:
-                    self._entries.refresh(salted(marker.position), at)
+                if marker.chunk < looked.found:
+                    self._entries.refresh(salted(marker.chunk), at)
         for marker in looked.writes:
-            self._entries.write(salted(marker.position), marker.ttl, at, readable)
+            self._entries.write(salted(marker.chunk), marker.ttl, at, readable)
         self._entries.purge(at)
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────
@@ -95,7 +95,7 @@ class MarkedCache:
                 reason, detail = dead
         if found < 0 and reason == "new":
             reason, detail = self._out_of_reach(salted, marks, at)
-        kept = tuple([marker for marker in writes if marker.position > found])
+        kept = tuple([marker for marker in writes if marker.chunk > found])
         return Looked(found, kept, reason, detail)
 
     @staticmethod
@@ -107,7 +107,7 @@ class MarkedCache:
             return "not_readable_yet", f"for another {entry.readable - at:.1f} s"
         return None
 
-    def _lookback(self, prompt: Prompt, marks: tuple[Marker, ...]) -> Iterator[int]:
+    def _lookback(self, prompt: Prompt, marks: tuple[Mark, ...]) -> Iterator[int]:
         """The positions that each marker looks at, the deepest marker's first."""
         figure = self._rules.lookback_positions
         reach = 1 if figure is None else figure.value
@@ -115,37 +115,37 @@ class MarkedCache:
         for marker in reversed(marks):
             if self._unit != "tool_runs":
                 # Block by block, which is the usual way to count.
-                last = min(marker.position, seen - 1)
-                yield from range(last, max(-1, marker.position - reach), -1)
-                seen = min(seen, max(0, marker.position - reach + 1))
+                last = min(marker.chunk, seen - 1)
+                yield from range(last, max(-1, marker.chunk - reach), -1)
+                seen = min(seen, max(0, marker.chunk - reach + 1))
                 continue
-            for position in _back(prompt, marker.position, reach, self._unit):
+            for position in _back(prompt, marker.chunk, reach, self._unit):
                 if position < seen:
                     yield position
                     seen = position
 
-    def _boundaries(self, prompt: Prompt, marks: tuple[Marker, ...]) -> list[int]:
+    def _boundaries(self, prompt: Prompt, marks: tuple[Mark, ...]) -> list[int]:
         """Where the request itself has a boundary, the deepest first: its first and latest markers;
         and where the provider places breakpoints by itself, the ends of earlier turns and of what
         stands before them all."""
         rules = self._rules
-        explicit = [marker.position for marker in prompt.markers]
+        explicit = [marker.chunk for marker in prompt.markers]
         first = rules.lookback_first.value if rules.lookback_first is not None else 0
         latest = rules.lookback_positions.value if rules.lookback_positions is not None else 0
         places = set(explicit[:first]) | set(explicit[-latest:] if latest else ())
         if prompt.automatic is not None:
-            places |= {marker.position for marker in marks}
+            places |= {marker.chunk for marker in marks}
             earlier = rules.automatic_lookback.value if rules.automatic_lookback is not None else 0
             # The latest of them is where the provider's own breakpoint stands.
             places |= set(itertools.islice(prompt.turn_ends(), earlier + 1)) | {prompt.leading}
         return sorted(places - {-1}, reverse=True)
 
     def _out_of_reach(
-        self, salted: Salted, marks: tuple[Marker, ...], at: float
+        self, salted: Salted, marks: tuple[Mark, ...], at: float
     ) -> tuple[Reason, str]:
         if not marks:
             return "no_marker", ""
-        last = marks[-1].position
+        last = marks[-1].chunk
         for position in range(last, max(-1, last - _FAR), -1):
             entry = self._entries.get(salted(position))
             if entry is not None and self._dead(entry, at) is None:
@@ -154,15 +154,15 @@ class MarkedCache:
 
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────
 
-    def _marks(self, prompt: Prompt) -> tuple[Marker, ...]:
+    def _marks(self, prompt: Prompt) -> tuple[Mark, ...]:
         """The request's markers and the one that the provider places by itself, in order."""
         if prompt.automatic is None:
             return prompt.markers
         position = self._automatic(prompt)
-        if position is None or any(marker.position == position for marker in prompt.markers):
+        if position is None or any(marker.chunk == position for marker in prompt.markers):
             return prompt.markers
-        marks = (*prompt.markers, Marker(position, prompt.automatic))
-        return tuple(sorted(marks, key=lambda marker: marker.position))
+        marks = (*prompt.markers, Mark(position, prompt.automatic))
+        return tuple(sorted(marks, key=lambda marker: marker.chunk))
 
     def _automatic(self, prompt: Prompt) -> int | None:
         where = self._rules.automatic_breakpoint.value
@@ -176,11 +176,11 @@ class MarkedCache:
             position -= 1
         return position if position >= 0 else None
 
-    def _writing(self, prompt: Prompt, marks: tuple[Marker, ...]) -> tuple[Marker, ...]:
+    def _writing(self, prompt: Prompt, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
         """The markers that write: those with enough before them, and no more than there are
         slots. The latest write where more are allowed than write."""
         enough = self._rules.minimum_tokens.value
-        long_enough = [mark for mark in marks if prompt.tokens(mark.position) >= enough]
+        long_enough = [mark for mark in marks if prompt.tokens(mark.chunk) >= enough]
         slots = self._rules.slots.value
         return tuple(long_enough[-slots:] if slots else ())
 
@@ -190,7 +190,7 @@ class MarkedCache:
         spans = [Span(0, read, "read", "found")]
         start = read
         for marker in looked.writes:
-            end = prompt.tokens(marker.position)
+            end = prompt.tokens(marker.chunk)
             spans.append(Span(start, end, "written", looked.reason, marker.ttl, looked.detail))
             start = max(start, end)
         spans.append(Span(start, total, "uncached", self._unwritten(prompt, looked), None))

@@ -8,32 +8,29 @@ is looked at, not what was ever said.
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-import msgspec
 from blake3 import blake3
 
-from anaphora.rendered import Kind, Plan, Rendered, Run
+from anaphora.rendered import Kind, Mark, Plan, Rendered, Run
 from anaphora.values import Section, Ttl
 
 Key: TypeAlias = Hashable
 
+_Placed: TypeAlias = tuple[Run, int, list[bytes], int]
+"""A run, its first block, the keys of its blocks, and the byte of the prompt where the log's first
+one begins."""
+
 _SPOKEN = (Kind.TOOL_CALL, Kind.THINKING)
-
-
-class Marker(msgspec.Struct, frozen=True):
-    """A breakpoint behind a block."""
-
-    position: int
-    ttl: Ttl
 
 
 class Prompt(ABC):
     """What a simulator asks of a request. Positions count blocks from 0."""
 
-    markers: tuple[Marker, ...] = ()
+    markers: tuple[Mark, ...] = ()
     """In hash order."""
     automatic: Ttl | None = None
     """The provider places one more by itself."""
@@ -81,10 +78,6 @@ class Prompt(ABC):
     def total(self) -> int:
         return self.tokens(len(self) - 1)
 
-    def keyed(self, position: int) -> tuple[Section, Key]:
-        """A block's section and key."""
-        return self.section(position), self.key(position)
-
     def data(self, position: int) -> bytes:  # noqa: ARG002
         """What the block says, where that is known."""
         return b""
@@ -104,28 +97,29 @@ class RenderedPrompt(Prompt):
         estimate by length; `before` is the turn before: what has not changed is taken from it."""
         self._rendered = rendered
         self._tokens = tokens
-        self._counted: dict[int, int] = {}
-        """Of the few places that are asked about, each several times."""
-        self._runs: list[tuple[Run, int, list[bytes]]] = []
-        self._offsets: list[int] = []
-        """Where the blocks of each run begin, in bytes of the prompt."""
+        self._per_token = rendered.bytes_per_token
+        self._runs: list[_Placed] = []
+        runs = self._runs
         first, offset, last, leading = 0, 0, b"", 0
         known = before._runs if before is not None else []
         for at, run in enumerate(rendered.runs):
             if at < len(known) and known[at][0] is run:
                 # Tools and system blocks are the same objects from turn to turn.
-                self._runs.append(known[at])
-                keys = known[at][2]
+                placed = known[at]
+                keys = placed[2]
             else:
                 known = []
                 keys = _chain(run, last)
-                self._runs.append((run, first, keys))
-            self._offsets.append(offset + len(run.lead))
-            first += run.count
-            offset += run.size
-            last = keys[run.count - 1]
+                placed = run, first, keys, offset + len(run.lead)
+            runs.append(placed)
+            count = run.count
+            first += count
+            last = keys[count - 1]
+            offset = placed[3] + run.log.ends[count - 1]
             if run.section != "messages":
                 leading = first
+        # Nearly everything that is asked is asked of the last run.
+        self._last = runs[-1][1] if runs else 0
         self._count, self._leading = first, leading - 1
         knobs = rendered.envelope.knobs
         if before is not None and before._rendered.envelope.knobs == knobs:
@@ -135,7 +129,7 @@ class RenderedPrompt(Prompt):
         self._plan(plan)
 
     def _plan(self, plan: Plan) -> None:
-        self.markers = tuple([Marker(mark.chunk, mark.ttl) for mark in plan.marks])
+        self.markers = plan.marks
         self.automatic = plan.automatic
         if plan.held is not None:
             self.held, self.handle = plan.held.chunks, plan.held.handle
@@ -150,41 +144,30 @@ class RenderedPrompt(Prompt):
     def __len__(self) -> int:
         return self._count
 
-    def _at(self, position: int) -> tuple[Run, int, list[bytes]]:
-        for run, first, keys in reversed(self._runs):
-            if position >= first:
-                return run, position - first, keys
+    def _at(self, position: int) -> _Placed:
+        """The run that a block is in."""
+        if position >= self._last:
+            return self._runs[-1]
+        for placed in reversed(self._runs):
+            if position >= placed[1]:
+                return placed
         raise IndexError(position)
 
     def key(self, position: int) -> bytes:
-        _, at, keys = self._at(position)
-        return keys[at]
-
-    def keyed(self, position: int) -> tuple[Section, Key]:
-        run, at, keys = self._at(position)
-        return run.section, keys[at]
+        _, first, keys, _ = self._at(position)
+        return keys[position - first]
 
     def tokens(self, position: int) -> int:
         if position < 0:
             return 0
         if self._tokens is not None:
             return self._tokens[position]
-        known = self._counted.get(position)
-        if known is None:
-            known = self._counted[position] = self._count_to(position)
-        return known
-
-    def _count_to(self, position: int) -> int:
-        for index in range(len(self._runs) - 1, -1, -1):
-            run, first, _ = self._runs[index]
-            if position >= first:
-                size = self._offsets[index] + run.log.ends[position - first]
-                return self._rendered.tokens_in(size)
-        raise IndexError(position)
+        run, first, _, offset = self._at(position)
+        return math.ceil((offset + run.log.ends[position - first]) / self._per_token)
 
     def kind(self, position: int) -> Kind:
-        run, at, _ = self._at(position)
-        return run.log.kinds[at]
+        run, first, _, _ = self._at(position)
+        return run.log.kinds[position - first]
 
     def data(self, position: int) -> bytes:
         return self._rendered.chunk(position).data
@@ -193,19 +176,20 @@ class RenderedPrompt(Prompt):
         return self._at(position)[0].section
 
     def spoken(self, position: int) -> bool:
-        run, at, _ = self._at(position)
+        run, first, _, _ = self._at(position)
         if run.section != "messages":
             return False
+        at = position - first
         # Some wires say calls and reasoning outside of any message.
         return run.log.kinds[at] in _SPOKEN or _role(run, at) in ("assistant", "model")
 
     def may_mark(self, position: int) -> bool:
-        run, at, _ = self._at(position)
-        return run.log.splices[at] >= 0
+        run, first, _, _ = self._at(position)
+        return run.log.splices[position - first] >= 0
 
     def turn_ends(self) -> Iterator[int]:
         after: Kind | None = None
-        for run, first, _ in reversed(self._runs):
+        for run, first, _, _ in reversed(self._runs):
             if run.section != "messages":
                 continue
             log = run.log
@@ -255,7 +239,7 @@ class TokenRuns(Prompt):
         self,
         blocks: Sequence[tuple[Hashable, int]],
         *,
-        markers: tuple[Marker, ...] = (),
+        markers: tuple[Mark, ...] = (),
         automatic: Ttl | None = None,
         kinds: Sequence[Kind] | None = None,
         sections: Sequence[Section] | None = None,

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 
 from blake3 import blake3
 
-from anaphora.cache.simulator import Marker, TokenRuns
+from anaphora.cache.simulator import Mark, TokenRuns
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Profile
 from anaphora.rendered import Kind
@@ -176,19 +176,17 @@ def _automatic(rules: CacheRules) -> Ttl | None:
     return rules.default_ttl.value
 
 
-def _lawful(markers: tuple[Marker, ...], rules: CacheRules) -> tuple[Marker, ...]:
+def _lawful(markers: tuple[Mark, ...], rules: CacheRules) -> tuple[Mark, ...]:
     """For a lifetime that this provider does not have, its usual one: the call may be played
     somewhere else than it was made for."""
     known = rules.ttls.value
     usual = rules.default_ttl.value if rules.default_ttl is not None else known[-1]
-    return tuple(
-        marker if marker.ttl in known else Marker(marker.position, usual) for marker in markers
-    )
+    return tuple(marker if marker.ttl in known else Mark(marker.chunk, usual) for marker in markers)
 
 
 def _markers(
     call: TraceCall, blocks: list[Block], first: int, lead: bool, ttls: tuple[Ttl, Ttl]
-) -> tuple[Marker, ...]:
+) -> tuple[Mark, ...]:
     places: dict[int, Ttl] = {}
     for where, ttl in call.breakpoints or ():
         lifetime = _TTLS.get(str(ttl), "5m")
@@ -200,7 +198,7 @@ def _markers(
         leading = sum(block.section != "messages" for block in blocks)
         assumed = zip((leading - 1 if lead else -1, len(blocks) - 1), ttls, strict=True)
         places |= {position: ttl for position, ttl in assumed if position >= 0}
-    return tuple(Marker(position, places[position]) for position in sorted(places))
+    return tuple(Mark(position, places[position]) for position in sorted(places))
 
 
 def _said(message: TraceMessage, content: object) -> bytes:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
+
+from anaphora.errors import RequestRejected
 
 JSON = "application/json"
 SSE = "text/event-stream; charset=utf-8"
 NDJSON = "application/x-ndjson"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Asked(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One request."""
 
     method: str
@@ -23,6 +27,22 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes = b""
     at: float = 0.0
     """When it came, in seconds since 1970, by the emulator's clock."""
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, msgspec.Raw]:
+        """The outermost fields of the body, which several ask for."""
+        return members(self.body)
+
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def members(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The outermost fields of a body; none of an empty one."""
+    try:
+        return _members(body or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise RequestRejected(f"the body is no JSON object: {problem}", status=400) from None
 
 
 class Chunk(NamedTuple):

@@ -27,7 +27,7 @@ from .ids import Ids
 from .journal import Entry, Journal
 from .limits import Limits, Spent, headers
 from .options import Options
-from .prompts import Prompt, Prompts, members
+from .prompts import Prompt, Prompts
 from .routes import Route, find
 
 #: Faults that come before the prompt is looked at: nothing is cached, and nothing billed.
@@ -115,7 +115,7 @@ class Engine:
 
     def _generate(self, asked: Asked, route: Route, workspace: str, entry: Entry) -> Answer:
         if route.wire == "ollama":
-            fields = members(asked.body)
+            fields = asked.fields
             if bytes(fields.get("messages", msgspec.Raw(b"[]"))) == b"[]":
                 model = str(msgspec.json.decode(fields.get("model", msgspec.Raw(b'""'))))
                 return whole(loaded(route, model, asked.at), wire=route.wire)
@@ -160,7 +160,7 @@ class Engine:
     def _unread(self, asked: Asked, route: Route) -> Upstream | None:
         """What the provider says to a request that cannot be read; None where that is not known."""
         try:
-            named = msgspec.json.decode(members(asked.body).get("model", msgspec.Raw(b'""')))
+            named = msgspec.json.decode(asked.fields.get("model", msgspec.Raw(b'""')))
             facts = self._billing.facts(route, route.name or str(named))
         except (RequestRejected, InvalidRequest) as problem:
             return problem if isinstance(problem, Upstream) else None
@@ -206,7 +206,7 @@ class Engine:
             return b"{}"
         content = contents.get(workspace, route.name, at)
         if asked.method == "PATCH":
-            ends = held.expiry(members(asked.body), at)
+            ends = held.expiry(asked.fields, at)
             if ends is None:
                 raise RequestRejected("only ttl and expireTime can be changed", status=400)
             content.updated, content.expires = at, ends
@@ -215,7 +215,7 @@ class Engine:
         return dumps(content.told())
 
     def _hold(self, asked: Asked, route: Route, workspace: str) -> bytes:
-        body = members(asked.body)
+        body = asked.fields
         if "model" not in body:
             raise RequestRejected("a cached content is for one model", status=400, param="model")
         model = str(msgspec.json.decode(body["model"])).rpartition("/")[2]

@@ -18,7 +18,7 @@ from .billing import Billing, simulated
 from .ids import Ids
 from .journal import Called, Entry, Journal
 from .options import Latency, Options
-from .prompts import Prompt, Prompts, members
+from .prompts import Prompt, Prompts
 from .replies import Said, invent, tokens_of
 from .replies.heard import Heard
 from .routes import Route
@@ -132,7 +132,7 @@ class Generator:
             if route.provider in ("openai", "azure"):
                 said["service_tier"] = "default"
         elif route.wire == "openai_responses":
-            said = echo.response_fields(members(asked.body), spoken.stop, asked.at)
+            said = echo.response_fields(asked.fields, spoken.stop, asked.at)
             if cache.compare_with is not None:
                 said["prompt_cache_diagnostics"] = diagnosis.openai(earlier, sent)
         elif route.wire == "ollama":
@@ -163,7 +163,7 @@ def _counts(asked: Asked, route: Route) -> bool:
     """Whether a stream of Chat's ends with its counts."""
     if route.provider in _ALWAYS_COUNTED:
         return True
-    options = msgspec.json.decode(members(asked.body).get("stream_options", msgspec.Raw(b"null")))
+    options = msgspec.json.decode(asked.fields.get("stream_options", msgspec.Raw(b"null")))
     return isinstance(options, dict) and options.get("include_usage") is True
 
 

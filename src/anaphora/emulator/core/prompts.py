@@ -9,7 +9,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Held, Plan, Rendered
 
 from . import held, stored
-from .asked import Asked
+from .asked import Asked, members
 from .billing import Billing, Facts, asked_plan
 from .held import Contents
 from .routes import Route
@@ -65,28 +65,28 @@ class Prompts:
     ) -> tuple[bytes, tuple[bytes, ...], held.Content | None]:
         """The body with what is held for it put in; the chain of its input, or the handle."""
         if route.wire == "openai_responses":
-            return *self._chained(asked.body, workspace), None
+            return *self._chained(asked, workspace), None
         if route.wire == "gemini":
             body, content = self._held(asked, route, workspace)
             return body, (), content
         return asked.body, (), None
 
-    def _chained(self, body: bytes, workspace: str) -> tuple[bytes, tuple[bytes, ...]]:
-        fields = members(body)
+    def _chained(self, asked: Asked, workspace: str) -> tuple[bytes, tuple[bytes, ...]]:
+        fields = asked.fields
         own = fields.get("input")
         items = stored.input_items(None if own is None else bytes(own))
         previous = msgspec.json.decode(fields.get("previous_response_id", msgspec.Raw(b"null")))
         if previous is None and "model" in fields:
-            return body, items
+            return asked.body, items
         if previous is not None:
             items = (*self.responses.chained(workspace, str(previous)), *items)
-        fields.setdefault("model", msgspec.Raw(_ANY_MODEL))
-        return stored.with_input(fields, items), items
+        whole = {"model": msgspec.Raw(_ANY_MODEL), **fields}
+        return stored.with_input(whole, items), items
 
     def _held(
         self, asked: Asked, route: Route, workspace: str
     ) -> tuple[bytes, held.Content | None]:
-        fields = members(asked.body)
+        fields = asked.fields
         inner = fields.get("generateContentRequest")
         if route.operation == "count" and inner is not None:
             fields = members(bytes(inner))
@@ -95,11 +95,3 @@ class Prompts:
             return (asked.body if inner is None else bytes(inner)), None
         content = self.contents.get(workspace, str(msgspec.json.decode(named)), asked.at)
         return held.merged(content.fields, fields), content
-
-
-def members(body: bytes) -> dict[str, msgspec.Raw]:
-    """The outermost fields of a body."""
-    try:
-        return msgspec.json.decode(body or b"{}", type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise RequestRejected(f"the body is no JSON object: {problem}", status=400) from None

@@ -46,14 +46,14 @@ def check(
     prompt overflows only when the lowest estimate does. With `counts`
     nothing is to be answered, and the prompt only counted.
     """
+    checks = import_module(f"{__name__}.{wire_name}") 
     try:
-        body = msgspec.json.decode(asked.body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        body = None
-    if counts and isinstance(body, dict):
-        # Gemini's whole request may stand inside.
-        body = body.get("generateContentRequest", body)
-    if not isinstance(body, dict):
+        fields = asked.fields
+        if counts and "generateContentRequest" in fields:
+            # Gemini's whole request may stand inside.
+            fields = members(fields["generateContentRequest"])
+        body, said, unusual = read(fields, checks.TALK)
+    except (msgspec.DecodeError, UnicodeDecodeError, Upstream):
         return _unreadable(wire_name)
     if prompt_tokens is None:
         size = 0 if rendered is None else rendered.size

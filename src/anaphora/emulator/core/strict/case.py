@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -15,17 +16,28 @@ from anaphora.errors import Upstream
 Object: TypeAlias = dict[str, Any]
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. Checks read `body`, whose values may be of any form."""
+class Case(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One request. Checks read `body`, whose values may be of any form; of a list of messages it
+    holds what came, which `unusual` and `messages` read."""
 
     asked: Asked
     body: Object
+    said: list[msgspec.Raw]
+    """The messages, as they came."""
+    unusual: list[tuple[int, Object]]
+    """Those that are more than somebody's text, with their places: the others are in order, each
+    by itself."""
     rules: CacheRules
     profile: Profile
     tokens: int
     """How many tokens the prompt is."""
     counts: bool = False
     """Its tokens are to be counted, and nothing is to be answered."""
+
+    @functools.cached_property
+    def messages(self) -> list[tuple[int, Object]]:
+        """All of them, for those who look at what follows what."""
+        return objects([msgspec.json.decode(raw) for raw in self.said])
 
     @property
     def model(self) -> str:
