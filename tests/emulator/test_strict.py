@@ -751,27 +751,62 @@ def mutants(value: Any) -> Iterator[Any]:
             yield from ([*value[:at], mutant, *value[at + 1 :]] for mutant in mutants(inner))
 
 
-@pytest.mark.parametrize(
-    "name, bodies",
-    [
-        ("anthropic", [row[1] for row in (*ANTHROPIC, *ANTHROPIC_TAKES)]),
-        ("openai_chat", [row[1] for row in CHAT]),
-        ("openai_responses", [row[1] for row in RESPONSES]),
-        ("gemini", [row[1] for row in GEMINI]),
-        (
-            "ollama",
-            [ollama({**HI, "images": ["aGk="], "tool_calls": [{"function": {"arguments": {}}}]})],
-        ),
-    ],
-)
-def test_a_request_of_any_form_gets_an_answer(name: str, bodies: list[Any]) -> None:
-    """An error of the provider's, or none; never one of ours."""
+BODIES = [
+    ("anthropic", [row[1] for row in (*ANTHROPIC, *ANTHROPIC_TAKES)]),
+    ("openai_chat", [row[1] for row in CHAT]),
+    ("openai_responses", [row[1] for row in RESPONSES]),
+    ("gemini", [row[1] for row in GEMINI]),
+    (
+        "ollama",
+        [ollama({**HI, "images": ["aGk="], "tool_calls": [{"function": {"arguments": {}}}]})],
+    ),
+]
+
+
+def checked(name: str, body: Any) -> Upstream | None:
+    """Held to its own bytes only."""
     provider, model = wire.PROVIDERS[name], MODELS[name]
     rules, profile = catalog.rules(provider, model, name), catalog.profile(provider, model)
+    headers, data = {"anthropic-version": "2026-10-21"}, json.dumps(body).encode()
+    asked = Asked(method="POST", path=PATHS[name], headers=headers, body=data)
+    return strict.check(asked, name, provider, None, None, rules, profile)
+
+
+@pytest.mark.parametrize("name, bodies", BODIES)
+def test_a_request_of_any_form_gets_an_answer(name: str, bodies: list[Any]) -> None:
+    """An error of the provider's, or none; never one of ours."""
     for mutant in (mutant for body in bodies for mutant in mutants(body)):
-        headers = {"anthropic-version": "2026-10-21"}
-        asked = Asked(
-            method="POST", path=PATHS[name], headers=headers, body=json.dumps(mutant).encode()
-        )
-        error = strict.check(asked, name, provider, None, None, rules, profile)
+        error = checked(name, mutant)
         assert error is None or wire.get(name).write_error(error)[0] in (400, 413)
+
+
+#: What each wire's plain messages look like, and some that nearly are.
+PLAIN = {
+    "anthropic": claude(HI, {"role": "assistant", "content": "Yes?"}, HI),
+    "openai_chat": chat({"role": "system", "content": "Be short."}, HI, HI),
+    "openai_responses": responses({"role": "user", "content": "Hello", "type": "message"}, HI),
+    "gemini": gemini(
+        {"role": "user", "parts": [{"text": "Hello"}]}, {"role": "model", "parts": [{"text": "Hi"}]}
+    ),
+    "ollama": ollama(HI, HI),
+}
+
+
+@pytest.mark.parametrize("name, bodies", BODIES)
+def test_plain_messages_are_those_that_no_check_objects_to(
+    name: str, bodies: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is passed over because it is plain is in order when it is looked at, too."""
+    found = [
+        (body, str(checked(name, body)))
+        for body in (mutant for body in (PLAIN[name], *bodies) for mutant in mutants(body))
+    ]
+
+    def nothing_is(_: msgspec.Raw) -> object:
+        raise msgspec.DecodeError
+
+    talk, checks = strict._of(name)
+    looked = strict.reading.Talk(talk.field, nothing_is)
+    monkeypatch.setattr(strict, "_of", lambda _: (looked, checks))
+    for body, error in found:
+        assert str(checked(name, body)) == error, body

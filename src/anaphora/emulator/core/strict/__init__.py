@@ -16,13 +16,14 @@ import msgspec
 
 from anaphora import errors, tokens, wire
 from anaphora.catalog import CacheRules, Feature, Profile
-from anaphora.emulator.core.asked import Asked
+from anaphora.emulator.core.asked import Asked, members
 from anaphora.errors import Upstream
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Rendered
 
 from .case import Case, Check, first, rejected, window
 from .known.anthropic import SAMPLING
+from .reading import Talk, read
 
 __all__ = ["check"]
 
@@ -46,30 +47,40 @@ def check(
     prompt overflows only when the lowest estimate does. With `counts`
     nothing is to be answered, and the prompt only counted.
     """
-    checks = import_module(f"{__name__}.{wire_name}") 
+    talk, checks = _of(wire_name)
     try:
         fields = asked.fields
         if counts and "generateContentRequest" in fields:
             # Gemini's whole request may stand inside.
             fields = members(fields["generateContentRequest"])
-        body, said, unusual = read(fields, checks.TALK)
+        body, said, unusual = read(fields, talk)
     except (msgspec.DecodeError, UnicodeDecodeError, Upstream):
+        return _unreadable(wire_name)
+    if not asked.body:
         return _unreadable(wire_name)
     if prompt_tokens is None:
         size = 0 if rendered is None else rendered.size
         prompt_tokens = tokens.estimate(size, profile).low
     case = Case(
-        asked=asked, body=body, rules=rules, profile=profile, tokens=prompt_tokens, counts=counts
+        asked=asked,
+        body=body,
+        said=said,
+        unusual=unusual,
+        rules=rules,
+        profile=profile,
+        tokens=prompt_tokens,
+        counts=counts,
     )
     if provider == wire.PROVIDERS[wire_name]:
-        return first(_checks(wire_name), case)
+        return first(checks, case)
     return _of_any_host(case, call)
 
 
 @functools.cache
-def _checks(wire_name: str) -> tuple[Check, ...]:
-    found: tuple[Check, ...] = import_module(f"{__name__}.{wire_name}").CHECKS
-    return found
+def _of(wire_name: str) -> tuple[Talk, tuple[Check, ...]]:
+    """How a wire says what was said, and what its provider looks at."""
+    module = import_module(f"{__name__}.{wire_name}")
+    return module.TALK, module.CHECKS
 
 
 def _of_any_host(case: Case, call: Call | None) -> Upstream | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
 
 from anaphora import errors
 from anaphora.errors import Upstream
@@ -11,6 +14,7 @@ from . import anthropic_markers as markers
 from .case import Case, Object, inside, objects, unknown, window, word
 from .known import anthropic as known
 from .paths import refused_at
+from .reading import Talk
 
 #: PROVIDERS.md, section 1: a body of at most 32 MB; the larger reading of it.
 LIMIT_BYTES = 32 * 1024 * 1024
@@ -24,6 +28,14 @@ _TOPS = {
     (True, True): known.COUNT | known.BETA_COUNT,
 }
 _EXTRA = "Extra inputs are not permitted"
+
+
+class _Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["user", "assistant"]
+    content: str
+
+
+TALK = Talk("messages", msgspec.json.Decoder(_Plain).decode)
 
 
 def version_header(case: Case) -> Upstream | None:
@@ -61,7 +73,7 @@ def unknown_fields(case: Case) -> Upstream | None:
         if field := unknown(block, known.BLOCKS["text"]):
             return refused_at(f"system.{at}.{field}", _EXTRA)
     message_fields = known.MESSAGE | known.BETA_MESSAGE if beta else known.MESSAGE
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.unusual:
         if (field := unknown(message, message_fields)) is not None:
             return refused_at(f"messages.{at}.{field}", _EXTRA)
         for place, block in objects(message.get("content")):
@@ -89,18 +101,25 @@ def _block_fields(block: Object, message: int, place: int) -> Upstream | None:
 
 def roles(case: Case) -> Upstream | None:
     """Who speaks first, and where a system message may stand (PROVIDERS.md, 2026 features)."""
-    said = [message.get("role") for _, message in objects(case.body.get("messages"))]
-    for at, role in enumerate(said):
+    system = False
+    for at, message in case.unusual:
+        role = message.get("role")
         if role not in ("user", "assistant", "system"):
             return refused_at(f"messages.{at}.role", "Input should be 'user' or 'assistant'")
-    if "system" in said and _takes_no_system(case):
+        system = system or role == "system"
+    if system and _takes_no_system(case):
         # anthropics/claude-code#61412
         return refused_at("", "role 'system' is not supported on this model")
-    if "thread" in case.body or not said:
+    if "thread" in case.body:
         return None  # what came before is with the provider
-    if said[0] == "assistant":
+    if case.said and inside(msgspec.json.decode(case.said[0]), "role") == "assistant":
         return refused_at("messages", 'first message must use the "user" role')
-    for at, role in enumerate(said) if "system" in said else ():
+    return _system_places(case) if system else None
+
+
+def _system_places(case: Case) -> Upstream | None:
+    said = [message.get("role") for _, message in case.messages]
+    for at, role in enumerate(said):
         before = next((other for other in reversed(said[:at]) if other != "system"), None)
         after = next((other for other in said[at + 1 :] if other != "system"), "assistant")
         if role == "system" and (before, after) != ("user", "assistant"):
@@ -141,7 +160,7 @@ def tool_pairs(case: Case) -> Upstream | None:
 def _uses_tools(case: Case) -> bool:
     return any(
         block.get("type") in ("tool_use", "tool_result")
-        for _, message in objects(case.body.get("messages"))
+        for _, message in case.unusual
         for _, block in objects(message.get("content"))
     )
 
@@ -166,7 +185,7 @@ def _unanswered(called: dict[str, int], missing: list[str]) -> Upstream:
 def _turns(case: Case) -> Iterator[tuple[str, list[tuple[int, int, Object]]]]:
     """Role, and the blocks with their places, of messages that are taken together."""
     role, blocks = "", list[tuple[int, int, Object]]()
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.messages:
         speaker = str(message.get("role"))
         if speaker != role and role:
             yield role, blocks
@@ -205,7 +224,7 @@ def _content_features(case: Case, version: str | None) -> Upstream | None:
     citations = case.profile.refuses("user_text_citations", api_version=version)
     if not documents and not citations:
         return None
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.unusual:
         role = message.get("role")
         for place, block in objects(message.get("content")):
             path = f"messages.{at}.content.{place}"

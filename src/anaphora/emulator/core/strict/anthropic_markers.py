@@ -42,7 +42,7 @@ def places(case: Case, marked: bool = False) -> Iterator[Place]:
         if not marked or "cache_control" in tool:
             yield Place(f"tools.{at}", tool)
     yield from _blocks(case.body.get("system"), "system", marked)
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.unusual:
         if not isinstance(message.get("content"), str):
             yield from _blocks(message.get("content"), f"messages.{at}.content", marked)
 

@@ -81,11 +81,11 @@ def inside(body: Mapping[str, Any], *keys: str) -> Any:
     return value
 
 
-def unknown(found: Mapping[str, Any], *known: frozenset[str]) -> str | None:
-    """The first field that is in none of the lists."""
-    if len(known) == 1 and found.keys() <= known[0]:
+def unknown(found: Mapping[str, Any], known: frozenset[str]) -> str | None:
+    """The first field that is not in the list."""
+    if found.keys() <= known:
         return None
-    return next((key for key in found if not any(key in names for names in known)), None)
+    return next(key for key in found if key not in known)
 
 
 def window(profile: Profile) -> int | None:

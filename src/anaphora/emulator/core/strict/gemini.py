@@ -5,16 +5,31 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from anaphora import errors
 from anaphora.errors import Upstream
 
 from .case import Case, Object, objects, rejected, window
 from .known import gemini as known
+from .reading import Talk
 
 _INVALID = "INVALID_ARGUMENT"
 _TEXT = frozenset(("text", "thought"))
+
+
+class _Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    text: str
+
+
+class _Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["user", "model"]
+    parts: list[_Text]
+
+
+TALK = Talk("contents", msgspec.json.Decoder(_Plain).decode)
 
 
 def refused(message: str, param: str | None = None) -> Upstream:
@@ -35,7 +50,7 @@ def unknown_names(case: Case) -> Upstream | None:
         error = _unknown(config, known.GENERATION_CONFIG, "generation_config")
         if error is not None:
             return error
-    for at, content in objects(case.body.get("contents")):
+    for at, content in case.unusual:
         if not content.keys() <= known.CONTENT:
             error = _unknown(content, known.CONTENT, f"contents[{at}]")
             if error is not None:
@@ -69,7 +84,7 @@ def roles(case: Case) -> Upstream | None:
     """One without a role is the user's on the Gemini API; Vertex wants to be told."""
     vertex = "/publishers/" in case.asked.path or "/projects/" in case.asked.path
     known_roles = ("user", "model", "function") if vertex else (None, "user", "model", "function")
-    for _, content in objects(case.body.get("contents")):
+    for _, content in case.unusual:
         if content.get("role") not in known_roles:
             return refused("Please use a valid role: user, model.")
     return None
@@ -124,7 +139,7 @@ def _calls_anything(case: Case) -> bool:
     """Most conversations are texts, and their turns need not be counted."""
     return any(
         not part.keys() <= _TEXT
-        for _, content in objects(case.body.get("contents"))
+        for _, content in case.unusual
         for _, part in objects(content.get("parts"))
     )
 
@@ -133,7 +148,7 @@ def _turns(case: Case) -> list[Counter[str]]:
     """How many calls and responses each turn has."""
     turns: list[Counter[str]] = []
     speaker: Any = ...
-    for _, content in objects(case.body.get("contents")):
+    for _, content in case.messages:
         if content.get("role") != speaker:
             turns.append(Counter())
         speaker = content.get("role")

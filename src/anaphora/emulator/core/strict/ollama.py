@@ -3,11 +3,22 @@ not know and objects to what is of another form. An error is a text; `param` is 
 
 from __future__ import annotations
 
+import msgspec
+
 from anaphora.errors import Upstream
 
 from .case import Case, inside, objects, rejected
+from .reading import Talk
 
 _ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+
+
+class _Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: str
+    content: str
+
+
+TALK = Talk("messages", msgspec.json.Decoder(_Plain).decode)
 
 
 def model_named(case: Case) -> Upstream | None:
@@ -17,7 +28,7 @@ def model_named(case: Case) -> Upstream | None:
 
 def texts(case: Case) -> Upstream | None:
     """danny-avila/LibreChat#2494."""
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.unusual:
         content = message.get("content")
         if isinstance(content, list | dict | int | float):
             found = "array" if isinstance(content, list) else _go_kind(content)
@@ -35,7 +46,7 @@ def _go_kind(value: object) -> str:
 
 def arguments(case: Case) -> Upstream | None:
     """Arguments are an object: the SDK's types, and what Go's decoder says of a text."""
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.unusual:
         for place, call in objects(message.get("tool_calls")):
             if isinstance(inside(call, "function", "arguments"), str):
                 told = "json: cannot unmarshal string into Go struct field"
@@ -49,7 +60,7 @@ def arguments(case: Case) -> Upstream | None:
 
 def images(case: Case) -> Upstream | None:
     """Base64 and nothing before it: BerriAI/litellm#18338, ollama/ollama-js#68."""
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.unusual:
         images = message.get("images")
         for place, image in enumerate(images if isinstance(images, list) else ()):
             illegal = _illegal_byte(image) if isinstance(image, str) else 0

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
+
 from anaphora.errors import Upstream
 
 from . import openai
 from .case import Case, Object, inside, objects, rejected, unknown, window, word
 from .known import openai as known
+from .reading import Talk
 
 #: How many answers may be asked for: thisisartium/continuous-alignment-testing#25.
 MOST_ANSWERS = 128
+
+
+class _Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+
+
+TALK = Talk("messages", msgspec.json.Decoder(_Plain).decode)
 
 
 def required(case: Case) -> Upstream | None:
@@ -26,7 +39,7 @@ def required(case: Case) -> Upstream | None:
 def unknown_fields(case: Case) -> Upstream | None:
     if (field := unknown(case.body, known.CHAT)) is not None:
         return openai.unknown_parameter(field)
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.unusual:
         fields = known.MESSAGES.get(word(message.get("role")))
         if fields is not None and (field := unknown(message, fields)) is not None:
             return openai.unknown_parameter(f"messages[{at}].{field}")
@@ -39,7 +52,7 @@ def unknown_fields(case: Case) -> Upstream | None:
 
 
 def roles(case: Case) -> Upstream | None:
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.unusual:
         role = message.get("role")
         if role is None:
             return openai.missing(f"messages[{at}].role")
@@ -53,12 +66,11 @@ def roles(case: Case) -> Upstream | None:
 
 def tool_messages(case: Case) -> Upstream | None:
     """Calls and their answers: sdcb/chats#132; without an id: langchain-ai/langchain#22600."""
-    messages = objects(case.body.get("messages"))
-    if not any("tool_calls" in each or each.get("role") == "tool" for _, each in messages):
+    if not any("tool_calls" in each or each.get("role") == "tool" for _, each in case.unusual):
         return None
     open_calls: list[str] = []
     answerable: set[str] = set()
-    for at, message in messages:
+    for at, message in case.messages:
         if message.get("role") == "tool":
             call_id = message.get("tool_call_id")
             if not call_id:
@@ -71,7 +83,7 @@ def tool_messages(case: Case) -> Upstream | None:
             return _unanswered(at, open_calls)
         open_calls = _calls(message)
         answerable = set(open_calls)
-    return _unanswered(len(case.body["messages"]), open_calls) if open_calls else None
+    return _unanswered(len(case.said), open_calls) if open_calls else None
 
 
 def _calls(message: Object) -> list[str]:
@@ -107,7 +119,7 @@ def audio(case: Case) -> Upstream | None:
     able = case.profile.capabilities
     if able is None or not able.verified or "audio" in able.value:
         return None
-    for at, message in objects(case.body.get("messages")):
+    for at, message in case.unusual:
         content = objects(message.get("content"))
         if content and any(part.get("type") == "input_audio" for _, part in content):
             told = "Content blocks are expected to be either text or image_url type."

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from anaphora import errors
 from anaphora.errors import Upstream
 
 from . import openai
-from .case import Case, inside, objects, rejected, unknown, window, word
+from .case import Case, inside, rejected, unknown, window, word
 from .known import openai as known
+from .reading import Talk
 
 #: Fields of Chat Completions that are somewhere else here: mkht/PSOpenAI#44.
 _MOVED = {"response_format": "text.format"}
+
+
+class _Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: str
+    content: str
+    type: Literal["message"] = "message"
+
+
+TALK = Talk("input", msgspec.json.Decoder(_Plain).decode)
 
 
 def unknown_fields(case: Case) -> Upstream | None:
@@ -26,7 +38,7 @@ def unknown_fields(case: Case) -> Upstream | None:
     fields = known.INPUT_TOKENS if case.counts else known.RESPONSES
     if (field_found := unknown(case.body, fields)) is not None:
         return openai.unknown_parameter(field_found)
-    for at, item in objects(case.body.get("input")):
+    for at, item in case.unusual:
         members = known.ITEMS.get(_kind(item))
         if members is not None and (name := unknown(item, members)) is not None:
             return openai.unknown_parameter(f"input[{at}].{name}")
@@ -43,10 +55,7 @@ def _kind(item: dict[str, Any]) -> str:
 
 def _only_talks(case: Case) -> bool:
     """Nothing but messages, which most requests are."""
-    found = case.body.get("input")
-    if not isinstance(found, list):
-        return True
-    return all(isinstance(item, dict) and _kind(item) == "message" for item in found)
+    return all(_kind(item) == "message" for _, item in case.unusual)
 
 
 def tool_pairs(case: Case) -> Upstream | None:
@@ -54,7 +63,7 @@ def tool_pairs(case: Case) -> Upstream | None:
     with the provider. continuedev/continue#10092, bytedance/trae-agent#245."""
     if _only_talks(case):
         return None
-    items = [item for _, item in objects(case.body.get("input"))]
+    items = [item for _, item in case.messages]
     # A tool search, too, may be answered with a function's output.
     called = {word(item.get("call_id")) for item in items if _kind(item).endswith("_call")}
     answered = {word(item.get("call_id")) for item in items if not _kind(item).endswith("_call")}
@@ -75,7 +84,7 @@ def reasoning_followed(case: Case) -> Upstream | None:
     id or is a call; a plain message of the assistant's is not that."""
     if _only_talks(case):
         return None
-    items = [item for _, item in objects(case.body.get("input"))]
+    items = [item for _, item in case.messages]
     for at, item in enumerate(items):
         if _kind(item) != "reasoning" or not item.get("id"):
             continue
@@ -90,7 +99,7 @@ def compaction_last(case: Case) -> Upstream | None:
     """PROVIDERS.md, 2b: `compaction_trigger` must be last."""
     if _only_talks(case):
         return None
-    items = [item for _, item in objects(case.body.get("input"))]
+    items = [item for _, item in case.messages]
     if any(_kind(item) == "compaction_trigger" for item in items[:-1]):
         return rejected("A compaction_trigger must be the last input item.", param="input")
     return None
