@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
@@ -64,6 +65,8 @@ class _Maker:
             return word(self._dice)
         if not isinstance(schema, dict):
             raise Unfit("nothing fits it")
+        if _CHOOSING.isdisjoint(schema):
+            return self._typed(schema, depth)  # which nearly all are
         if "$ref" in schema:
             rest = {name: said for name, said in schema.items() if name != "$ref"}
             return self.value(_merged([self._found(schema["$ref"]), rest]), depth + 1)
@@ -98,15 +101,9 @@ class _Maker:
         if isinstance(kind, list):
             kinds = [one for one in kind if one != "null"]
             kind = self._dice.one_of(kinds) if kinds else "null"
-        made = {
-            "object": self._object,
-            "array": self._array,
-            "string": self._string,
-            "integer": self._integer,
-            "number": self._number,
-        }.get(kind)
+        made = _MAKERS.get(kind)
         if made is not None:
-            return made(schema, depth)
+            return made(self, schema, depth)
         if kind == "boolean":
             return bool(self._dice.below(2))
         if kind == "null":
@@ -115,12 +112,11 @@ class _Maker:
 
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         properties = schema.get("properties") or {}
-        required = list(schema.get("required") or ())
-        wanted = required if depth >= _DEEP else [*properties, *required]
-        # In the schema's own order, as providers say it.
-        order = [*(n for n in properties if n in wanted), *(n for n in required)]
+        required = schema.get("required") or ()
+        wanted = properties if depth < _DEEP else [name for name in properties if name in required]
         made = {}
-        for name in dict.fromkeys(order):
+        # In the schema's own order, as providers say it.
+        for name in dict.fromkeys((*wanted, *required)):
             try:
                 made[name] = self.value(properties.get(name, True), depth + 1)
             except Unfit:
@@ -205,6 +201,16 @@ class _Maker:
             found = found[name]
         return found
 
+
+_MAKERS: dict[Any, Callable[[_Maker, dict[str, Any], int], Any]] = {
+    "object": _Maker._object,
+    "array": _Maker._array,
+    "string": _Maker._string,
+    "integer": _Maker._integer,
+    "number": _Maker._number,
+}
+#: What chooses between values or schemas, rather than to say what a value is.
+_CHOOSING = frozenset(("$ref", "const", "enum", "allOf", "anyOf", "oneOf"))
 
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 

@@ -50,8 +50,8 @@ class Dice:
     def _draw(self, count: int) -> bytes:
         end = self._at + count
         if end > len(self._bytes):
-            # A longer output begins with the shorter one.
-            self._bytes = self._state.digest(max(512, 2 * end))
+            # A longer output begins with the shorter one, and most need only a few numbers.
+            self._bytes = self._state.digest(max(64, 4 * end))
         drawn = self._bytes[self._at : end]
         self._at = end
         return drawn

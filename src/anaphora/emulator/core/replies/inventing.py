@@ -37,21 +37,26 @@ def invent(call: Call, wire: str, profile: Profile, *seeds: bytes) -> Said:
 
 
 def last_message(call: Call) -> Message | None:
-    messages = call.ir.body_chat()
-    return messages[-1] if len(messages) else None
+    runs = call.ir.body_runs()
+    return runs[-1].messages[-1] if runs else None
 
 
 def wants_json(call: Call) -> bool:
     """Whether JSON is asked for without saying of what form."""
     for text in (call.extras or {}).values():
-        said = msgspec.json.decode(text)
-        forms: list[Any] = [said.get("response_format"), (said.get("text") or {}).get("format")]
-        config = said.get("generationConfig") or {}
-        if any(isinstance(form, dict) and form.get("type") == "json_object" for form in forms):
+        said: dict[str, Any] = msgspec.json.decode(text)
+        forms = _inside(said, "response_format", "type"), _inside(said, "text", "format", "type")
+        if "json_object" in forms or said.get("format") == "json":
             return True
-        if said.get("format") == "json" or config.get("responseMimeType") == "application/json":
+        if _inside(said, "generationConfig", "responseMimeType") == "application/json":
             return True
     return False
+
+
+def _inside(said: Any, *names: str) -> Any:
+    for name in names:
+        said = said.get(name) if isinstance(said, dict) else None
+    return said
 
 
 def _text(call: Call, dice: Dice, seeds: tuple[bytes, ...]) -> str:
