@@ -66,14 +66,19 @@ def loads(text: str | bytes, *, path: str = "$") -> Any:
         raise InvalidJson("nested too deeply", path=path) from None
 
 
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
 def _is_plain(value: object) -> bool:
     """Whether this is JSON data by its types: what is in order costs no paths. Texts are left to
     the encoder, which refuses lone surrogates itself."""
-    kind = type(value)
-    if kind is str or kind is int or value is None or kind is bool:
+    if type(value) in _PLAIN:
         return True
     if isinstance(value, dict):
-        return all(type(key) is str and _is_plain(item) for key, item in value.items())
+        for key, item in value.items():
+            if type(key) is not str or not (type(item) in _PLAIN or _is_plain(item)):
+                return False
+        return True
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return isinstance(value, float) and math.isfinite(value)

@@ -15,7 +15,7 @@ import msgspec
 
 from anaphora.rendered import ChunkLog, Mark, Run
 
-from .fields import Fields, bad_request
+from .fields import UNREADABLE, Fields, bad_request
 
 #: How many lists of tools each wire remembers as it read them.
 TOOLS = 64
@@ -27,8 +27,15 @@ Cut: TypeAlias = tuple[Run, tuple[Mark, ...]]
 _NO_LOG = ChunkLog()
 
 
+_elements = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
+
+
 def elements_of(name: str, raw: bytes) -> list[msgspec.Raw]:
     """The elements of a list that stood under this name in a request; none where it was null."""
+    try:
+        return _elements(raw) or []
+    except UNREADABLE:
+        pass  # so that the error names the place
     fields = Fields(b'{"%b":%b}' % (name.encode(), raw), "$", bad_request)
     found: list[msgspec.Raw] | None = fields.maybe(name, list[msgspec.Raw])
     return found or []

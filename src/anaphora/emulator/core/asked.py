@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -45,7 +44,7 @@ def members(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
         raise RequestRejected(f"the body is no JSON object: {problem}", status=400) from None
 
 
-class Chunk(NamedTuple):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """A piece of an answer, and how long to wait before it is sent."""
 
     delay: float

@@ -44,13 +44,16 @@ class Bill(msgspec.Struct, frozen=True, eq=False):
         outcome = self.outcome
         if wire == "ollama":
             return Usage(uncached=outcome.total, output=output)
-        counted = outcome.usage(output)
-        if not self.facts.rules.slots.value and wire != "anthropic":
-            # Where nothing is written by request, nobody is told what was written.
-            counted = msgspec.structs.replace(counted, written=None)
-        if wire == "gemini" and not outcome.read:
-            counted = msgspec.structs.replace(counted, read=None)
-        return msgspec.structs.replace(counted, reasoning=reasoning)
+        read = outcome.read
+        # Where nothing is written by request, nobody is told what was written.
+        writes = self.facts.rules.slots.value or wire == "anthropic"
+        return Usage(
+            uncached=outcome.uncached,
+            read=None if wire == "gemini" and not read else read,
+            written=outcome.written if writes else None,
+            output=output,
+            reasoning=reasoning,
+        )
 
 
 class Billing:

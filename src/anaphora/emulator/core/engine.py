@@ -86,8 +86,7 @@ class Engine:
             spent = self._spend(asked, route, entry)
         except (Upstream, InvalidRequest) as problem:
             answer = self._refused(problem, route, entry)
-        about = headers(route.wire, entry.request_id, spent, asked.at)
-        answer = msgspec.structs.replace(answer, headers={**answer.headers, **about})
+        answer.headers.update(headers(route.wire, entry.request_id, spent, asked.at))
         if fault is None:
             return answer
         entry.fault = fault.name

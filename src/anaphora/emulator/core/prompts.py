@@ -42,7 +42,7 @@ class Prompts:
         """The request in full; errors as the provider would tell them."""
         body, items, content = self._whole(asked, route, workspace)
         call = route.codec.parse(body, route.path)
-        rendered, facts = self._split(body, asked, route)
+        rendered, facts = self._split(body, route)
         plan = asked_plan(rendered, facts.rules, call.ir.cache.mode)
         if content is not None:
             if content.model != rendered.model:
@@ -53,11 +53,11 @@ class Prompts:
 
     def cut(self, asked: Asked, route: Route, workspace: str) -> tuple[Rendered, Facts]:
         """A prompt that nobody wants answered."""
-        return self._split(self._whole(asked, route, workspace)[0], asked, route)
+        return self._split(self._whole(asked, route, workspace)[0], route)
 
-    def _split(self, body: bytes, asked: Asked, route: Route) -> tuple[Rendered, Facts]:
+    def _split(self, body: bytes, route: Route) -> tuple[Rendered, Facts]:
         path = route.path.replace(":countTokens", ":generateContent")
-        rendered = route.codec.split(body, tuple(asked.headers.items()), path)
+        rendered = route.codec.split(body, (), path)
         return rendered, self._billing.facts(route, rendered.model)
 
     def _whole(

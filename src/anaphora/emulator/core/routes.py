@@ -59,6 +59,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     wire: str
     operation: Operation
     dialect: Dialect
+    codec: Wire
     path: str
     """As the provider itself is asked."""
     name: str = ""
@@ -70,17 +71,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         home = self.provider == wire.PROVIDERS[self.wire] and not self.dialect.surface
         return "" if home else self.dialect.name
 
-    @property
-    def codec(self) -> Wire:
-        return codec_of(self.dialect.key)
 
-
-@functools.cache
-def codec_of(key: tuple[str, str, str]) -> Wire:
-    provider, spoken, surface = key
-    if provider == wire.PROVIDERS[spoken] and not surface:
-        return wire.get(spoken)
-    return wire.speak(catalog.dialects().find(provider, spoken, surface))
+def codec_of(row: Dialect) -> Wire:
+    if row.provider == wire.PROVIDERS[row.wire] and not row.surface:
+        return wire.get(row.wire)
+    return wire.speak(row)
 
 
 def find(method: str, path: str, headers: Mapping[str, str]) -> Route | None:
@@ -144,6 +139,7 @@ def _at(provider: str, method: str, path: str, asker: str) -> Route | None:
             wire=row.wire,
             operation=operation,
             dialect=row,
+            codec=codec_of(row),
             path=path,
             name=name,
         )
@@ -203,6 +199,7 @@ def _gemini(path: str) -> Route | None:
         wire="gemini",
         operation=operation,
         dialect=row,
+        codec=codec_of(row),
         path=path,
         name=name,
     )

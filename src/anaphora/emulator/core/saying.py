@@ -56,13 +56,14 @@ def say_stream(
     if spoken == "anthropic":
         said[0] = _diagnosed(said[0], reply)
         said.insert(1, sse.encode("ping", b'{"type":"ping"}'))
-    told = [event for data in said for event in _events(data, spoken)]
-    chunks = tuple(
-        Chunk(latency.pace if index else latency.first, data) for index, data in enumerate(told)
-    )
+    # Several events may have been written at once.
+    end = b"\n" if spoken == "ollama" else b"\n\n"
+    pace = latency.pace
+    chunks = [Chunk(pace, data + end) for data in b"".join(said).split(end) if data]
+    chunks[0] = Chunk(latency.first, chunks[0].data)
     kind = NDJSON if spoken == "ollama" else SSE
     headers = {"content-type": kind, "cache-control": "no-cache"}
-    return Answer(headers=headers, chunks=chunks, stream=True, wire=spoken)
+    return Answer(headers=headers, chunks=tuple(chunks), stream=True, wire=spoken)
 
 
 def as_array(answer: Answer) -> Answer:
@@ -95,12 +96,6 @@ def events(reply: Reply, at: float | None = None) -> Iterator[Event]:
             yield PartStart(index, "opaque")
         yield PartEnd(index, part)
     yield ReplyEnd(reply)
-
-
-def _events(data: bytes, spoken: str) -> list[bytes]:
-    """The events of a stream one by one; several may have been written at once."""
-    end = b"\n" if spoken == "ollama" else b"\n\n"
-    return [event + end for event in data.split(end) if event]
 
 
 def _field(part: Text | Thinking | Refusal) -> str | None:

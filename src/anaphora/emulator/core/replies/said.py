@@ -21,13 +21,18 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 def tokens_of(said: Said, profile: Profile) -> tuple[int, int]:
     """Everything that was said, and how much of that was reasoning."""
-    thought = said.hidden + sum(
-        max(1, count_text(part.text, profile)) for part in said.parts if isinstance(part, Thinking)
-    )
-    return thought + sum(_spoken(part, profile) for part in said.parts), thought
+    spoken, thought = 0, said.hidden
+    for part in said.parts:
+        if isinstance(part, Thinking):
+            thought += _tokens(part, profile)
+        else:
+            spoken += _tokens(part, profile)
+    return spoken + thought, thought
 
 
-def _spoken(part: Part, profile: Profile) -> int:
+def _tokens(part: Part, profile: Profile) -> int:
+    if isinstance(part, Thinking):
+        return max(1, count_text(part.text, profile))
     if isinstance(part, Text | Refusal):
         return count_text(part.text, profile)
     if isinstance(part, ToolCall):
@@ -46,7 +51,7 @@ def limited(said: Said, most: int | None, stops: tuple[str, ...], profile: Profi
                 parts.append(Text(part.text[: cut[0]]))
                 return _ended(said, parts, "stop_sequence", cut[1])
         if left is not None:
-            size = tokens_of(Said(parts=(part,)), profile)[0]
+            size = _tokens(part, profile)
             if size > left:
                 if isinstance(part, Text) and left > 0:
                     parts.append(Text(_shortened(part.text, left, profile)))
