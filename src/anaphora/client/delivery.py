@@ -18,6 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -214,9 +215,8 @@ class Delivery:
 
     async def _drain(self, pieces: AsyncIterator[bytes]) -> None:
         """Nothing that happens to the connection now makes the answer less complete."""
-        until = min(self._deadline, self._now() + _LAST_BYTES)
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout(min(_LAST_BYTES, self._deadline - monotonic())):
                 while await anext(pieces, None) is not None:
                     pass
         except (AnaphoraError, TimeoutError):
@@ -224,7 +224,7 @@ class Delivery:
 
     async def _ready(self, at: int) -> Prepared:
         self.at, self._trying.begun = at, True
-        wait = self._stops[at].endpoint.breaker.enters(self._now())
+        wait = self._stops[at].endpoint.breaker.enters(monotonic())
         if wait:
             name = self._stops[at].endpoint.id
             raise Unavailable(
@@ -236,7 +236,7 @@ class Delivery:
         return prepared
 
     async def _send(self, stop: Stop, prepared: Prepared) -> Answer:
-        self._trying.sent(self._now())
+        self._trying.sent(monotonic())
         answer = self._trying.answer = await stop.endpoint.transport.send(prepared.outgoing)
         return answer
 
@@ -245,7 +245,7 @@ class Delivery:
     def _begin(self) -> None:
         if self._timeout <= 0:
             raise Timeout(0)  # a request that is sent and left alone is paid for
-        self._deadline = self._now() + self._timeout
+        self._deadline = monotonic() + self._timeout
 
     def _asked(self) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
         """The policy, made when something has failed: most calls need none."""
@@ -263,7 +263,7 @@ class Delivery:
     def _arrived(
         self, at: int, prepared: Prepared, reply: Reply, raw: str, first: float, answer: Answer
     ) -> Delivered:
-        now = self._now()
+        now = monotonic()
         self._stops[at].endpoint.breaker.succeeded(now)
         named, sent_at = request_id(answer.headers), self._trying.sent_at
         self._trying.over(self._stops[at], now, None, named)
@@ -280,7 +280,7 @@ class Delivery:
 
     def _after(self, error: AnaphoraError, at: int) -> Try | Wait:
         """What comes next; raises when nothing does."""
-        now = self._now()
+        now = monotonic()
         if not isinstance(error, Unavailable):  # that one was not let in
             self._stops[at].endpoint.breaker.failed(error, now)
         self._trying.over(self._stops[at], now, error)
@@ -303,7 +303,7 @@ class Delivery:
     async def _in_time(self, coming: Awaitable[Any]) -> Any:
         """What comes, before the call's budget ends. Only waiting for the provider is measured:
         what the caller does between two events is not interrupted."""
-        scope = asyncio.timeout_at(self._deadline)
+        scope = asyncio.timeout(self._deadline - monotonic())
         try:
             async with scope:
                 return await coming
@@ -318,7 +318,7 @@ class Delivery:
         if self._trying.queueing:
             error = Throttled("no place became free in the time that the call may take", wait=0.0)
         if self._trying.begun:
-            now, stop = self._now(), self._stops[self.at]
+            now, stop = monotonic(), self._stops[self.at]
             stop.endpoint.breaker.failed(error, now)
             self._trying.over(stop, now, error)
         return error
@@ -327,10 +327,6 @@ class Delivery:
         """Nobody waits for the answer any more, or something that is no concern of the provider's
         went wrong."""
         if self._trying.begun:
-            now, stop = self._now(), self._stops[self.at]
+            now, stop = monotonic(), self._stops[self.at]
             stop.endpoint.breaker.left(now)
             self._trying.over(stop, now, problem)
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()

@@ -167,8 +167,7 @@ class ChunkLog:
 
     def slice(self, start: int, end: int) -> bytes:
         """A copy of some bytes; no view is left behind that would pin the buffer."""
-        with memoryview(self.buffer) as view, view[start:end] as part:
-            return part.tobytes()
+        return bytes(memoryview(self.buffer)[start:end])
 
     @property
     def hashing(self) -> RunningHash:

@@ -30,15 +30,16 @@ class Body:
         )
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        for piece in self._pieces:
-            if isinstance(piece, bytes):
-                yield piece
-            else:
-                log, start, end = piece
-                yield memoryview(log.buffer)[start:end]
+        return iter(self._slices())
 
     def join(self) -> bytes:
-        return b"".join(self)
+        return b"".join(self._slices())
+
+    def _slices(self) -> list[bytes | memoryview]:
+        return [
+            piece if isinstance(piece, bytes) else memoryview(piece[0].buffer)[piece[1] : piece[2]]
+            for piece in self._pieces
+        ]
 
     __bytes__ = join
 

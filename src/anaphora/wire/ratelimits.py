@@ -62,6 +62,9 @@ _OTHERS = (
     _form("requests", "ratelimit-{}", False),
 )
 
+#: What any of them comes with.
+_NAMES = frozenset({"ratelimit", *(form[1] for form in (*_ANTHROPIC, *_OTHERS))})
+
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h|d))+")
 _STEP = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h|d)")
 _UNITS = {
@@ -86,6 +89,8 @@ def read_limits(
     """Every limit that the headers tell of, or those of which at most such a share is left. Names
     are lowercase; `now`, in seconds since 1970, is for moments in them."""
     found: list[Left] = []
+    if _NAMES.isdisjoint(headers):
+        return found  # nothing is told, and every answer is asked
     anthropic = "anthropic-ratelimit-requests-remaining" in headers
     for what, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
         said = headers.get(remaining)

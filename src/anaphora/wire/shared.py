@@ -22,6 +22,8 @@ class SharedLogs:
         self._by_identity: WeakValueDictionary[int, ChunkLog] = WeakValueDictionary()
 
     def get(self, source: T, last: Run | None, render: Callable[[T], ChunkLog]) -> ChunkLog:
+        if last is not None and last.log.source is source:
+            return last.log  # the usual case from turn to turn
         log = self._by_identity.get(id(source))
         if log is not None and log.source is source:
             return log

@@ -133,7 +133,8 @@ class Planner:
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
     ) -> Outcome:
         """Notes that a call was made, and says what it reads and writes by the rules."""
-        prompt = self._said(rendered).marked(plan)
+        prompt = self._said(rendered)
+        prompt.mark(plan)
         shared = self._places(rendered).shared
         outcome = self._memory.call(prompt, shared, self._number, at, began)
         self._gaps.use(at)
@@ -151,7 +152,8 @@ class Planner:
 
     def foresee(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
         """What the call would read and write if it were made now; nothing is noted."""
-        prompt = self._said(rendered).marked(plan)
+        prompt = self._said(rendered)
+        prompt.mark(plan)
         return self._memory.simulator.predict(prompt, at=at)
 
     def fork(self) -> Planner:
@@ -267,8 +269,9 @@ class Planner:
     def _only_marks(self, rendered: Rendered, own: Mapping[int, Ttl]) -> bool:
         """Whether to keep the provider from marking the end by itself: where that is volatile, it
         would write at every call what no call reads."""
-        passing = rendered.cacheable < len(rendered)
-        return bool(own) and passing and rendered.only_marks is not None
+        if rendered.only_marks is None or not own:
+            return False
+        return rendered.cacheable < len(rendered)
 
     def _worth_most(
         self, prompt: RenderedPrompt, found: Places, own: Mapping[int, Ttl], room: int

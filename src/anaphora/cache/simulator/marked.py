@@ -179,10 +179,10 @@ class MarkedCache:
     def _writing(self, prompt: Prompt, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
         """The markers that write: those with enough before them, and no more than there are
         slots. The latest write where more are allowed than write."""
-        enough = self._rules.minimum_tokens.value
-        long_enough = [mark for mark in marks if prompt.tokens(mark.chunk) >= enough]
-        slots = self._rules.slots.value
-        return tuple(long_enough[-slots:] if slots else ())
+        enough, slots, first = self._rules.minimum_tokens.value, self._rules.slots.value, 0
+        while first < len(marks) and prompt.tokens(marks[first].chunk) < enough:
+            first += 1  # what stands behind one that is long enough is longer
+        return marks[first:][-slots:] if slots else ()
 
     def _spans(self, prompt: Prompt, looked: Looked) -> Outcome:
         total = prompt.total if len(prompt) else 0

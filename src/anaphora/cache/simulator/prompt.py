@@ -119,41 +119,39 @@ class RenderedPrompt(Prompt):
             if run.section != "messages":
                 leading = first
         # Nearly everything that is asked is asked of the last run.
-        self._last = runs[-1][1] if runs else 0
+        if runs:
+            run, self._last, self._last_keys, self._last_offset = runs[-1]
+            self._last_ends = run.log.ends
+        else:
+            self._last = 0
         self._count, self._leading = first, leading - 1
         knobs = rendered.envelope.knobs
         if before is not None and before._rendered.envelope.knobs == knobs:
             self.knobs = before.knobs
         else:
             self.knobs = dict(knobs)
-        self._plan(plan)
+        self.mark(plan)
 
-    def _plan(self, plan: Plan) -> None:
+    def mark(self, plan: Plan) -> None:
+        """Another plan for the same call."""
         self.markers = plan.marks
         self.automatic = plan.automatic
-        if plan.held is not None:
-            self.held, self.handle = plan.held.chunks, plan.held.handle
-
-    def marked(self, plan: Plan) -> RenderedPrompt:
-        """The same call with another plan."""
-        other = RenderedPrompt.__new__(RenderedPrompt)
-        other.__dict__.update(self.__dict__)
-        other._plan(plan)
-        return other
+        held = plan.held
+        self.held, self.handle = (0, "") if held is None else (held.chunks, held.handle)
 
     def __len__(self) -> int:
         return self._count
 
     def _at(self, position: int) -> _Placed:
         """The run that a block is in."""
-        if position >= self._last:
-            return self._runs[-1]
         for placed in reversed(self._runs):
             if position >= placed[1]:
                 return placed
         raise IndexError(position)
 
     def key(self, position: int) -> bytes:
+        if position >= self._last:
+            return self._last_keys[position - self._last]
         _, first, keys, _ = self._at(position)
         return keys[position - first]
 
@@ -162,8 +160,12 @@ class RenderedPrompt(Prompt):
             return 0
         if self._tokens is not None:
             return self._tokens[position]
-        run, first, _, offset = self._at(position)
-        return math.ceil((offset + run.log.ends[position - first]) / self._per_token)
+        if position >= self._last:
+            size = self._last_offset + self._last_ends[position - self._last]
+        else:
+            run, first, _, offset = self._at(position)
+            size = offset + run.log.ends[position - first]
+        return math.ceil(size / self._per_token)
 
     def kind(self, position: int) -> Kind:
         run, first, _, _ = self._at(position)

@@ -55,6 +55,11 @@ class Gate:
         """Whether tokens read from the cache count; if not, `passing` is told the others only."""
         return self._lane.counts_reads
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether it matters how many tokens a call has that comes now."""
+        return self._door.limiter.counts_tokens(self._lane)
+
     def wait(self, tokens: int) -> float:
         """How many seconds a call would wait if it came now, as far as that is known."""
         return self._door.limiter.wait(self._lane, tokens, self._door.clock())
