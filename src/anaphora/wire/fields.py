@@ -226,6 +226,10 @@ class Fields:
         """The object as it came, less what was taken."""
         return _encode(self._fields).decode()
 
+    def left(self) -> dict[str, bytes]:
+        """What nobody took, field by field."""
+        return {name: bytes(raw) for name, raw in self._fields.items()}
+
     def rest(self) -> bytes:
         """What nobody took, as members of an object, in the order they came; empty when nothing."""
         return _encode(self._fields)[1:-1]

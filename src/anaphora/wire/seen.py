@@ -19,6 +19,10 @@ from .fields import UNREADABLE, Fields, bad_request
 
 #: How many lists of tools each wire remembers as it read them.
 TOOLS = 64
+#: How many system prompts, which may be long.
+SYSTEMS = 16
+#: How many sets of parameters, which mostly come again with every turn.
+PARAMS = 64
 
 #: A run, and the marks in it, counted from its first chunk.
 Cut: TypeAlias = tuple[Run, tuple[Mark, ...]]

@@ -17,15 +17,16 @@ from blake3 import blake3
 from anaphora.rendered import ChunkLog, Mark
 from anaphora.values import Conversation, Message
 
-#: What a log holds of each message that it was cut from: its digest, and the marks in it.
-_Source: TypeAlias = list[tuple[bytes, tuple[Mark, ...]]]
+#: What a log holds of the messages that it was cut from: the digest of each, and the marks with the
+#: index of the message that they stand in.
+_Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]]]
 
 
 class Talk:
     """The messages of one request. The first `known` of them are in the log already; the others go
     into `out`, in order, each ended with `end_message`."""
 
-    __slots__ = ("_digests", "_log", "_source", "_talks", "context", "known", "out")
+    __slots__ = ("_digests", "_ended", "_log", "_marks", "_talks", "context", "known", "out")
 
     def __init__(
         self, talks: SeenTalks, context: Hashable, log: ChunkLog, digests: list[bytes], known: int
@@ -34,8 +35,9 @@ class Talk:
         self.context = context
         self._log = log
         self._digests = digests
-        self._source = cast(_Source, log.source)[:known]
-        self.known = known
+        marks = cast(_Source, log.source)[1]
+        self._marks = [placed for placed in marks if placed[0] < known] if marks else []
+        self.known = self._ended = known
         self.out = log.continued(log.message_ends[known - 1] if known else 0, known)
 
     @property
@@ -51,27 +53,23 @@ class Talk:
 
     def end_message(self, marks: Sequence[Mark] = ()) -> None:
         """All of a message is in `out`. Its marks count chunks from the conversation's first."""
-        index = len(self._source)
-        self._source.append((self._digests[index], tuple(marks)))
+        index, self._ended = self._ended, self._ended + 1
+        self._marks += [(index, mark) for mark in marks]
         self.out.end_message(f"m{index}")
 
     def end(self) -> ChunkLog:
         """The log with all of them, which the next request goes on from."""
         log, known = self._log, self.known
-        if len(self._source) == known:
+        if self._ended == known:
             return log
         log = log.append(self.out)
-        if log is self._log:
-            cast(_Source, log.source)[known:] = self._source[known:]
-        else:
-            log.source = self._source
+        log.source = self._digests, self._marks
         self._talks.note(self.context, self._digests[0], log)
         return log
 
     def marks(self, first: int) -> list[Mark]:
         """All marks, in a prompt where the conversation begins with chunk `first`."""
-        placed = [mark for _, marks in self._source for mark in marks]
-        return [Mark(first + mark.chunk, mark.ttl, mark.splice) for mark in placed]
+        return [Mark(first + mark.chunk, mark.ttl, mark.splice) for _, mark in self._marks]
 
 
 @functools.lru_cache(maxsize=256)
@@ -88,12 +86,12 @@ class SeenTalks:
 
     def begin(self, messages: Sequence[msgspec.Raw], context: Hashable = None) -> Talk:
         """`context` is whatever else decides how these messages are cut."""
-        digests = [blake3(bytes(raw)).digest(16) for raw in messages]
+        digests = [blake3(raw).digest(16) for raw in messages]
         log = self._logs.get((context, digests[0])) if digests else None
-        known = 0 if log is None else _shared(cast(_Source, log.source), digests)
+        known = 0 if log is None else _shared(cast(_Source, log.source)[0], digests)
         if log is None or not known:
             log = ChunkLog()
-            log.source = []
+            log.source = [], []
         return Talk(self, context, log, digests, known)
 
     def note(self, context: Hashable, opening: bytes, log: ChunkLog) -> None:
@@ -101,11 +99,9 @@ class SeenTalks:
         self._logs[context, opening] = log
 
 
-def _shared(source: _Source, digests: list[bytes]) -> int:
+def _shared(known: list[bytes], mine: list[bytes]) -> int:
     """How many leading messages are the same."""
-    count = 0
-    for (known, _), mine in zip(source, digests, strict=False):
-        if known != mine:
-            break
-        count += 1
-    return count
+    most = min(len(known), len(mine))
+    if known[:most] == mine[:most]:
+        return most
+    return next(at for at in range(most) if known[at] != mine[at])

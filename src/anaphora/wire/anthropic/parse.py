@@ -33,7 +33,7 @@ from anaphora.prompt import (
 from anaphora.prompt.cache_plan import Mark
 from anaphora.values import AnyTool, Conversation, Message, Part, ProviderTool, Tool, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
-from anaphora.wire.seen import TOOLS, elements_of
+from anaphora.wire.seen import SYSTEMS, TOOLS, elements_of
 
 from .blocks import WIRE
 from .incoming import (
@@ -134,8 +134,8 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     except UNREADABLE:
         return _parse_fields(Fields(body, "$", bad_request))
     tools, marked = _tools(bytes(usual.tools))
-    marks = [*marked]
-    blocks = _system(bytes(usual.system), marks)
+    blocks, marked_blocks = _system(bytes(usual.system))
+    marks = [*marked, *marked_blocks]
     messages = [
         Message(
             id=f"m{index}",
@@ -157,8 +157,8 @@ def _parse_fields(fields: Fields) -> Call:
     """The same, field by field, for requests that hold something unusual."""
     model = fields.take("model", str)
     tools, marked = _tools(fields.raw("tools") or b"null")
-    marks = [*marked]
-    blocks = _system(fields.raw("system") or b"null", marks)
+    blocks, marked_blocks = _system(fields.raw("system") or b"null")
+    marks = [*marked, *marked_blocks]
     conversation = _conversation(fields, marks)
     cache = _cache_plan(fields, tuple(marks))
     options = _Options(
@@ -222,12 +222,15 @@ def _blocks(raw: msgspec.Raw | bytes, path: str) -> list[msgspec.Raw]:
         raise bad_request(f"expected text or a list of blocks: {problem}", path) from None
 
 
-def _system(raw: bytes, marks: list[Mark]) -> tuple[PromptBlock, ...]:
+@functools.lru_cache(maxsize=SYSTEMS)
+def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[Mark, ...]]:
+    """The system blocks, and the marks on them; the same prompt comes with every turn."""
     if raw == b"null":
-        return ()
+        return (), ()
     if raw[:1] == b'"':
-        return (PromptBlock("system", msgspec.json.decode(raw, type=str)),)
+        return (PromptBlock("system", msgspec.json.decode(raw, type=str)),), ()
     blocks = []
+    marks: list[Mark] = []
     for index, block in enumerate(_blocks(raw, "$.system")):
         inner = Fields(block, f"$.system[{index}]", bad_request)
         if (kind := inner.take("type", str)) != "text":
@@ -237,7 +240,7 @@ def _system(raw: bytes, marks: list[Mark]) -> tuple[PromptBlock, ...]:
         text = inner.take("text", str)
         inner.drop_nulls()
         blocks.append(PromptBlock(f"system{index}", text, extras=inner.rest_for(WIRE)))
-    return tuple(blocks)
+    return tuple(blocks), tuple(marks)
 
 
 @functools.lru_cache(maxsize=TOOLS)

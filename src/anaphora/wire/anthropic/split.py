@@ -17,7 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
-from anaphora.wire.seen import Cut, SeenSections, elements_of
+from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
 from anaphora.wire.talks import SeenTalks, unread
 
 from .blocks import MARKABLE_OPAQUE, WIRE
@@ -48,21 +48,23 @@ def split(
     model = fields.take("model", str)
     marks: list[Mark] = []
     runs: list[Run] = []
+    count = 0
     for section, cut in _SECTIONS.items():
         raw = fields.raw(section)
         found = None if raw is None else _seen.get(section, raw, cut)
         if found is not None:
-            first = sum(run.count for run in runs)
-            runs.append(found[0])
-            marks += [Mark(first + mark.chunk, mark.ttl) for mark in found[1]]
-    runs.append(_messages(fields, sum(run.count for run in runs), marks))
+            run, held = found
+            runs.append(run)
+            marks += [Mark(count + mark.chunk, mark.ttl) for mark in held]
+            count += run.count
+    runs.append(_messages(fields, count, marks))
     automatic = fields.maybe("cache_control", CacheControl)
     rest = fields.rest()
     return Rendered(
         wire=WIRE,
         model=model,
         runs=tuple(runs),
-        cacheable=sum(run.count for run in runs),
+        cacheable=count + runs[-1].count,
         envelope=Envelope(
             source=None,
             path="/v1/messages",
@@ -230,6 +232,7 @@ def _list(raw: bytes, path: str) -> list[msgspec.Raw]:
         raise bad_request(f"expected a list: {problem}", path) from None
 
 
+@functools.lru_cache(maxsize=PARAMS)
 def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = Fields(b"{" + rest + b"}", "$", bad_request)
     output = fields.nested("output_config")

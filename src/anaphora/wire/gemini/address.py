@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from anaphora.errors import InvalidRequest
@@ -29,6 +30,7 @@ def path_of(model: str, *, stream: bool) -> str:
     return f"{VERSION}{resource(model)}:{method}"
 
 
+@functools.lru_cache(maxsize=256)
 def read_path(path: str) -> tuple[str, bool]:
     """The model a path names, and whether it asks for a stream; an empty path says neither."""
     if not path:

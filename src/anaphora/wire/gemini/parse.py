@@ -26,7 +26,7 @@ from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
 from anaphora.values import AnyTool, Conversation, Extras, Message, Role, SegmentRole, Text
 from anaphora.wire.fields import Fields, bad_request, reads
 from anaphora.wire.numbering import message_ids
-from anaphora.wire.seen import TOOLS
+from anaphora.wire.seen import SYSTEMS, TOOLS
 
 from .address import model_id, read_path
 from .ids import with_ids
@@ -92,18 +92,26 @@ def _tools(listed: bytes) -> tuple[AnyTool, ...]:
 
 
 def _system(fields: Fields) -> tuple[PromptBlock, ...]:
-    """The system prompt, when it holds nothing but texts; anything else travels along whole."""
     raw = fields.raw("systemInstruction")
     if raw is None or raw == b"null":
         return ()
+    blocks = _blocks(raw)
+    if blocks is None:
+        fields.put("systemInstruction", raw)
+    return blocks or ()
+
+
+@functools.lru_cache(maxsize=SYSTEMS)
+def _blocks(raw: bytes) -> tuple[PromptBlock, ...] | None:
+    """The system prompt, when it holds nothing but texts; anything else travels along whole. The
+    same comes with every turn."""
     content = named(raw, "$.systemInstruction", bad_request)
     content.drop_nulls()
     parts = read_parts(elements(content, "parts"), "$.systemInstruction.parts", bad_request)
     content.raw("role")
     texts = [part for part in parts if isinstance(part, Text)]
     if len(texts) < len(parts) or content.rest():
-        fields.put("systemInstruction", raw)
-        return ()
+        return None
     return tuple(
         PromptBlock(f"system{index}", text.text, extras=text.extras)
         for index, text in enumerate(texts)

@@ -47,8 +47,7 @@ def split(body: bytes, headers: tuple[tuple[str, str], ...] = (), path: str = ""
         _contents(elements(fields, "contents")),
     ]
     config = fields.raw("toolConfig")
-    rest = msgspec.json.decode(fields.whole(), type=dict[str, msgspec.Raw])
-    members = {name: bytes(raw) for name, raw in rest.items()}
+    members = fields.left()
     if config is not None and config != b"null":
         members = {"toolConfig": config, **members}
     envelope = Envelope(

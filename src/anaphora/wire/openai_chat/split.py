@@ -7,6 +7,7 @@ taken out (they become marks), and white space between the outermost fields of a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
-from anaphora.wire.seen import Cut, SeenSections, elements_of
+from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
 from anaphora.wire.talks import SeenTalks, unread
 
 from .facts import MARKERS
@@ -302,6 +303,7 @@ def _own_marker(fields: Fields, own: _Markers) -> Ttl | None:
     return None
 
 
+@functools.lru_cache(maxsize=PARAMS)
 def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = Fields(b"{" + rest + b"}", "$", bad_request)
     found = [(knob, fields.raw(name)) for name, knob in _KNOBS.items()]

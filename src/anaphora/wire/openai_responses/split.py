@@ -7,6 +7,7 @@ taken out (they become marks), and white space between the outermost fields of a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import msgspec
@@ -15,7 +16,7 @@ from anaphora.canonical import string
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Role, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
-from anaphora.wire.seen import Cut, SeenSections
+from anaphora.wire.seen import PARAMS, Cut, SeenSections
 from anaphora.wire.talks import SeenTalks, unread
 
 from .content import WIRE
@@ -80,7 +81,7 @@ def split(
     """The request as chunks, with the breakpoints it carries as the caller's marks."""
     fields = Fields(body, "$", bad_request)
     model = fields.take("model", str)
-    options = _options(body)
+    options = _options(fields.look("prompt_cache_options"))
     ttl: Ttl = "12h" if options.ttl == "12h" else "30m"
     instructions, tools = fields.raw("instructions"), fields.raw("tools")
     items = _items(fields.raw("input"))
@@ -126,9 +127,11 @@ def split(
     )
 
 
-def _options(body: bytes) -> _Options:
+def _options(raw: bytes | None) -> _Options:
+    if raw is None:
+        return _Options()
     try:
-        return _asked(body).prompt_cache_options or _Options()
+        return _asked(b'{"prompt_cache_options":%b}' % raw).prompt_cache_options or _Options()
     except UNREADABLE as problem:
         raise bad_request(str(problem), "$.prompt_cache_options") from None
 
@@ -321,6 +324,7 @@ def _name(tool: msgspec.Raw, index: int) -> str:
     return fields.known("name", str) or fields.known("type", str) or str(index)
 
 
+@functools.lru_cache(maxsize=PARAMS)
 def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = Fields(b"{" + rest + b"}", "$", bad_request)
     reasoning, text = fields.raw("reasoning"), fields.raw("text")
