@@ -30,6 +30,9 @@ from .structured import Structured, output_of
 if TYPE_CHECKING:
     from .session.place import Place
 
+# Looked up once: a member of an enum is found slowly, and every turn asks.
+_HISTORY = SegmentRole.CONVERSATION
+
 
 class Composing:
     """Makes the call of a turn. Shared by all branches of a conversation."""
@@ -82,7 +85,7 @@ class Composing:
         """The call of one turn at one place; with `whole`, one that leans on nothing stored."""
         said = asked.messages
         history = conversation.append(*said) if said else conversation
-        segments = [Segment(SegmentRole.CONVERSATION, history)]
+        segments = [Segment(_HISTORY, history)]
         if asked.prewarm and not state:
             # A prompt ends with the user; what stands there is neither written nor read again.
             state = "."

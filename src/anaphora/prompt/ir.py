@@ -167,6 +167,8 @@ class PromptIR(
 
     def body_runs(self) -> tuple[Segment, ...]:
         """The messages in chat order, one segment a role, empty ones left out."""
+        if len(self.segments) == 1 and len(self.segments[0].messages):
+            return self.segments
         order = _CHAT_ORDER if self.dynamic_position == "before" else _DYNAMIC_LAST
         if self.state_position == "head":
             order = (SegmentRole.VOLATILE_TAIL, *order[:-1])

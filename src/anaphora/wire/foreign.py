@@ -44,11 +44,12 @@ def foreign_sections(call: Call, wire: str) -> list[Notice]:
     """Of tools and system blocks. Asked at every turn, so what brought nothing costs nothing."""
     told: list[Notice] = []
     for index, tool in enumerate(call.tools):
-        if isinstance(tool, Tool) and tool.extras is not None:
+        if type(tool) is Tool and tool.extras is not None:
             told += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
-    for index, block in enumerate(call.ir.system_field_blocks()):
-        if block.extras is not None:
-            told += foreign_extras(block.extras, wire, f"system[{index}].extras")
+    if call.ir.system_blocks:
+        for index, block in enumerate(call.ir.system_field_blocks()):
+            if block.extras is not None:
+                told += foreign_extras(block.extras, wire, f"system[{index}].extras")
     return told
 
 

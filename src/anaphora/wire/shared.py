@@ -15,20 +15,18 @@ T = TypeVar("T")
 
 
 class SharedLogs:
-    """Logs of immutable sources, found by identity first and by equality with the last turn's."""
+    """Logs of immutable sources: the last turn's where that is equal, or found by identity."""
 
     def __init__(self) -> None:
         # The log holds its source, so an id in here cannot come to mean another object.
         self._by_identity: WeakValueDictionary[int, ChunkLog] = WeakValueDictionary()
 
     def get(self, source: T, last: Run | None, render: Callable[[T], ChunkLog]) -> ChunkLog:
-        if last is not None and last.log.source is source:
-            return last.log  # the usual case from turn to turn
+        if last is not None and last.log.source == source:
+            return last.log
         log = self._by_identity.get(id(source))
         if log is not None and log.source is source:
             return log
-        if last is not None and last.log.source == source:
-            return last.log
         log = render(source)
         log.source = source
         self._by_identity[id(source)] = log

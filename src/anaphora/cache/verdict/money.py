@@ -39,9 +39,10 @@ def dollars_lost(usage: Usage | None, lost: int, price: Price | None) -> Decimal
 def dollars_saved(usage: Usage | None, price: Price | None) -> Decimal | None:
     """What the same input would have cost without a cache, less what it did cost; below 0 where
     more was written than read."""
-    if usage is None or price is None or usage.input is None:
+    tokens = usage.input if usage is not None else None
+    if usage is None or price is None or tokens is None:
         return None
-    rates = price.at(usage.input)
+    rates = price.at(tokens)
     if rates.input is None:
         return None
     total = Decimal(0)

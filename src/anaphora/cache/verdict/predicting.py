@@ -61,7 +61,8 @@ def foresee(wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheR
     tokens: `usage` is what the call before was billed."""
     estimated = wrote.read + sum(wrote.written.values())
     total = wrote.total
-    scale = usage.input / total if usage is not None and usage.input and total else 1.0
+    billed = usage.input if usage is not None else None
+    scale = billed / total if billed and total else 1.0
     missed = bool(estimated) and usage is not None and usage.read == 0
     if (not estimated or (missed and not rules.slots.value)) and not explicit(rules):
         # Whatever a call reads, all of it is kept where the provider caches by itself.

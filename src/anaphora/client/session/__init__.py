@@ -249,6 +249,8 @@ class Session(Calling):
 
     def _order(self, asked: Asked) -> tuple[Stop, ...]:
         """Where the call may go, the best first."""
+        if (only := self._stops.only) is not None:
+            return only
 
         def begins() -> bytes:
             place = self._place(self._stops.current)

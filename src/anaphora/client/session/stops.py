@@ -24,6 +24,11 @@ class Stops:
         self._ordered = self._stops
 
     @property
+    def only(self) -> tuple[Stop] | None:
+        """The one stop there is, where it is the only one."""
+        return self._stops if len(self._stops) == 1 else None
+
+    @property
     def current(self) -> Stop:
         return self._stops[self._at or 0] if self._at is not None else self._ordered[0]
 
@@ -31,8 +36,6 @@ class Stops:
         self, begins: Callable[[], bytes], now: float, places: Mapping[Stop, Place] | None = None
     ) -> tuple[Stop, ...]:
         """Where the next call may go, the best first. `begins` is how the conversation begins."""
-        if len(self._stops) == 1:
-            return self._stops
         available = [not stop.endpoint.breaker.allows(now) for stop in self._stops]
         key = begins()
         at = self._at

@@ -160,6 +160,7 @@ def _messages(
 ) -> tuple[list[Run], list[Notice]]:
     """One run a segment, glued to the one before it."""
     segments = call.ir.body_runs()
+    final = len(segments) - 1
     runs: list[Run] = []
     notices: list[Notice] = []
     for index, segment in enumerate(segments):
@@ -179,6 +180,7 @@ def _messages(
                 count,
                 role=segment.role,
                 lead=lead,
+                close=CLOSE if index == final else b"",
                 source=segment.messages,
                 first_message=message,
                 first_block=block,
@@ -188,7 +190,8 @@ def _messages(
             runs.append(run)
     if not runs:
         raise InvalidRequest("Anthropic needs at least one message that says something", path="ir")
-    runs[-1] = msgspec.structs.replace(runs[-1], close=CLOSE)
+    if not runs[-1].close:  # the last segment said nothing
+        runs[-1] = msgspec.structs.replace(runs[-1], close=CLOSE)
     return runs, notices
 
 
