@@ -47,7 +47,13 @@ _CALL = (
     b'{"type":"function_call","id":%b,"status":"in_progress","call_id":%b,"name":%b,"arguments":""}'
 )
 
-Fields = tuple[tuple[str, bytes], ...]
+#: What the events of a part's deltas are called, by its kind.
+_DELTAS = {
+    "text": "response.output_text.delta",
+    "refusal": "response.refusal.delta",
+    "tool_call": "response.function_call_arguments.delta",
+    "thinking": "response.reasoning_summary_text.delta",
+}
 
 
 class _Open:
@@ -76,8 +82,8 @@ class StreamWriter:
         self._reply_id = ""
         self._items = 0
         """Items that were announced."""
-        self._id = ""
-        """The id of the last of them."""
+        self._id, self._item = "", b""
+        """The id of the last of them, and as members what an event about it says."""
         self._message: list[Part] | None = None
         """The parts of the message that is open."""
         self._open: dict[int, _Open] = {}
@@ -109,24 +115,23 @@ class StreamWriter:
             return self._go_on() + self._close_message() + self._end(event.reply)
         assert isinstance(event, ReplyFail)
         code = b"null" if event.code is None else string(event.code)
-        told = (("code", code), ("message", string(event.message)), ("param", b"null"))
-        return self._close_message() + self._event("error", *told)
+        told = b',"code":%b,"message":%b,"param":null' % (code, string(event.message))
+        return self._close_message() + self._event("error", told)
 
-    def _event(self, name: str, *fields: tuple[str, bytes]) -> bytes:
-        said = b"".join(b',"' + key.encode() + b'":' + value for key, value in fields)
+    def _event(self, name: str, members: bytes) -> bytes:
+        """One event. Each of its own members has its comma before it."""
         number, self._number = self._number, self._number + 1
-        return encode(name, b'{"type":"%b","sequence_number":%d%b}' % (name.encode(), number, said))
+        said = b'{"type":"%b","sequence_number":%d%b}' % (name.encode(), number, members)
+        return encode(name, said)
 
     def _start(self, event: ReplyStart) -> bytes:
         self._reply_id = event.id
-        response = b'{"id":%b,"model":%b,"output":[],"incomplete_details":null,%b}' % (
+        told = b',"response":{"id":%b,"model":%b,"output":[],"incomplete_details":null,%b}' % (
             string(event.id),
             string(event.model),
             skeleton("in_progress", int(event.created or 0)),
         )
-        return self._event("response.created", ("response", response)) + self._event(
-            "response.in_progress", ("response", response)
-        )
+        return self._event("response.created", told) + self._event("response.in_progress", told)
 
     def _on_delta(self, event: PartDelta) -> bytes:
         part = self._open.get(event.index)
@@ -207,53 +212,51 @@ class StreamWriter:
     def _begin(self, kind: str) -> bytes:
         """What comes between an item's beginning and its text."""
         if kind in _SPOKEN:
-            part = b'{"type":"output_text","text":"","annotations":[]}'
+            part = b',"part":{"type":"output_text","text":"","annotations":[]}'
             if kind == "refusal":
-                part = b'{"type":"refusal","refusal":""}'
-            return self._event("response.content_part.added", *self._place(kind), ("part", part))
+                part = b',"part":{"type":"refusal","refusal":""}'
+            return self._event("response.content_part.added", self._place(kind) + part)
         if kind == "thinking":
-            summary = ("part", b'{"type":"summary_text","text":""}')
-            return self._event("response.reasoning_summary_part.added", *self._place(kind), summary)
+            told = self._place(kind) + b',"part":{"type":"summary_text","text":""}'
+            return self._event("response.reasoning_summary_part.added", told)
         return b""
 
     def _delta(self, kind: str, text: str) -> bytes:
-        place, delta = self._place(kind), ("delta", string(text))
-        if kind == "text":
-            return self._event("response.output_text.delta", *place, delta, ("logprobs", b"[]"))
-        name = {
-            "refusal": "response.refusal.delta",
-            "tool_call": "response.function_call_arguments.delta",
-            "thinking": "response.reasoning_summary_text.delta",
-        }.get(kind)
-        return b"" if name is None else self._event(name, *place, delta)
+        name = _DELTAS.get(kind)
+        if name is None:
+            return b""
+        told = self._place(kind) + b',"delta":' + string(text)
+        return self._event(name, told + b',"logprobs":[]' if kind == "text" else told)
 
     def _done(self, said: Part) -> bytes:
         """The end of a part, and of its item if that is all of it."""
         place = self._place(_kind(said))
         if in_message(said):
             assert self._message is not None
-            part = ("part", content_part(said, []) or b"null")
+            part = place + b',"part":' + (content_part(said, []) or b"null")
             written = self._text_done(said, place)
             self._message.append(said)
-            return written + self._event("response.content_part.done", *place, part)
+            return written + self._event("response.content_part.done", part)
         written = b""
         if isinstance(said, ToolCall):
-            told = (("name", string(said.name)), ("arguments", string(said.arguments)))
-            written = self._event("response.function_call_arguments.done", *place, *told)
+            told = b',"name":%b,"arguments":%b' % (string(said.name), string(said.arguments))
+            written = self._event("response.function_call_arguments.done", place + told)
         elif isinstance(said, Thinking):
             text = string(said.text)
-            whole = ("part", b'{"type":"summary_text","text":' + text + b"}")
-            written = self._event("response.reasoning_summary_text.done", *place, ("text", text))
-            written += self._event("response.reasoning_summary_part.done", *place, whole)
+            whole = place + b',"part":{"type":"summary_text","text":' + text + b"}"
+            text_done = place + b',"text":' + text
+            written = self._event("response.reasoning_summary_text.done", text_done)
+            written += self._event("response.reasoning_summary_part.done", whole)
         item = single_item(said, self._reply_id, self._items - 1, [])
         return written + self._item_done(item or b"null")
 
-    def _text_done(self, said: Part, place: Fields) -> bytes:
+    def _text_done(self, said: Part, place: bytes) -> bytes:
         if isinstance(said, Text):
-            told = (("text", string(said.text)), ("logprobs", b"[]"))
-            return self._event("response.output_text.done", *place, *told)
+            told = place + b',"text":' + string(said.text) + b',"logprobs":[]'
+            return self._event("response.output_text.done", told)
         if isinstance(said, Refusal):
-            return self._event("response.refusal.done", *place, ("refusal", string(said.text)))
+            told = place + b',"refusal":' + string(said.text)
+            return self._event("response.refusal.done", told)
         return b""
 
     def _close_message(self) -> bytes:
@@ -264,21 +267,21 @@ class StreamWriter:
 
     def _added(self, own_id: str, item: bytes) -> bytes:
         at, self._items, self._id = self._items, self._items + 1, own_id
-        place = ("output_index", b"%d" % at)
-        return self._event("response.output_item.added", place, ("item", item))
+        self._item = b',"output_index":%d,"item_id":%b' % (at, string(own_id))
+        told = b',"output_index":%d,"item":%b' % (at, item)
+        return self._event("response.output_item.added", told)
 
     def _item_done(self, item: bytes) -> bytes:
-        place = ("output_index", b"%d" % (self._items - 1))
-        return self._event("response.output_item.done", place, ("item", item))
+        told = b',"output_index":%d,"item":%b' % (self._items - 1, item)
+        return self._event("response.output_item.done", told)
 
-    def _place(self, kind: str) -> Fields:
-        """Which item, and which part of it, an event is about."""
-        place = (("output_index", b"%d" % (self._items - 1)), ("item_id", string(self._id)))
+    def _place(self, kind: str) -> bytes:
+        """Which item, and which part of it, an event is about, as members."""
         if kind == "tool_call":
-            return place
+            return self._item
         if kind == "thinking":
-            return (*place, ("summary_index", b"0"))
-        return (*place, ("content_index", b"%d" % len(self._message or ())))
+            return self._item + b',"summary_index":0'
+        return self._item + b',"content_index":%d' % len(self._message or ())
 
     def _end(self, reply: Reply) -> bytes:
         parts = list(reply.message.parts)
@@ -289,7 +292,7 @@ class StreamWriter:
         reply = msgspec.structs.replace(reply, message=message)
         status = write_stop(reply)[0]
         name = status if status in ("incomplete", "failed") else "completed"
-        return self._event(f"response.{name}", ("response", write_reply(reply)))
+        return self._event(f"response.{name}", b',"response":' + write_reply(reply))
 
 
 class _Identified(msgspec.Struct, frozen=True):
