@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from weakref import ref
 
 import msgspec
 from blake3 import blake3
@@ -195,9 +196,26 @@ class Counts:
 
     @functools.cached_property
     def _leading(self) -> tuple[int, Part, Part]:
-        """How many chunks there are before the last run; those; and with all that leads it."""
-        run, chunks = self.rendered.runs[-1], len(self) - self.rendered.runs[-1].count
-        before = self._summed(chunks)
+        """How many chunks there are before the last run; those; and with all that leads it. Tools
+        and system blocks are the same from turn to turn, and mostly for all conversations."""
+        *others, run = self.rendered.runs
+        if not others:
+            return self._led(0)
+        key = (
+            self.rendered.wire,
+            self.rendered.envelope.knobs,
+            run.section,
+            run.lead,
+            [(ref(other.log), other.count, other.lead) for other in others],
+        )
+        known = tally(others[-1].log, self._method)
+        led = known.led
+        if led is None or led[0] != key:
+            led = known.led = key, self._led(sum([other.count for other in others]))
+        return led[1]
+
+    def _led(self, chunks: int) -> tuple[int, Part, Part]:
+        run, before = self.rendered.runs[-1], self._summed(chunks)
         parts = [before, self._method.glue(run.lead)]
         if not chunks:
             parts.append(self._method.opening(self.rendered))

@@ -146,10 +146,12 @@ class Method:
 class Tally:
     """The totals at every chunk end of one log, counted by one method."""
 
-    __slots__ = ("_last", "_lock", "_rows")
+    __slots__ = ("_last", "_lock", "_rows", "led")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.led: tuple[object, tuple[int, Part, Part]] | None = None
+        """What a run that goes on behind this log had before it, last time, and for whom."""
         self._last = 0, Part()
         """What was asked for last: of tools and system blocks that is always the same."""
         self._rows = array("Q")
