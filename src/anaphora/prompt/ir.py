@@ -18,6 +18,7 @@ independently and stay so.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -143,7 +144,7 @@ class PromptIR(
         if not all(block.text.strip() for block in blocks):
             blocks = tuple(block for block in blocks if block.text.strip())
         if not blocks and self.system_text.strip():
-            return (PromptBlock("system", self.system_text),)
+            return _one_block(self.system_text)
         return blocks
 
     def system_field_index(self, index: int) -> int | None:
@@ -248,3 +249,9 @@ _DYNAMIC_LAST = (
     SegmentRole.DYNAMIC_CONTEXT,
     SegmentRole.VOLATILE_TAIL,
 )
+
+
+@functools.lru_cache(maxsize=16)
+def _one_block(text: str) -> tuple[PromptBlock, ...]:
+    """The same object for the same text: what is rendered of it is found by identity."""
+    return (PromptBlock("system", text),)

@@ -9,6 +9,7 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema
+from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
 
 from .fields import UNREADABLE
@@ -17,10 +18,30 @@ from .foreign import foreign_extras
 #: A schema's name when nobody gave it one: nothing is lost with it.
 _UNNAMED = OutputSchema("{}").name
 
+#: Envelopes that are kept of each wire; each holds no more than a call's parameters.
+_KEPT = 8
+
 ANTHROPIC_TIERS = ("standard_only",)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class Envelopes:
+    """The last few of a wire: calls of an app mostly differ in what they say, not in how."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Envelope, ...] = ()
+
+    def find(self, source: object, last: Envelope | None) -> Envelope | None:
+        """The last turn's, or another that was made of the same."""
+        if last is not None and last.source == source:
+            return last
+        return next((known for known in self._known if known.source == source), None)
+
+    def keep(self, envelope: Envelope) -> Envelope:
+        self._known = envelope, *self._known[: _KEPT - 1]
+        return envelope
 
 
 def exactly(call: Call) -> bytes:

@@ -1,10 +1,12 @@
 """Tools and system blocks, rendered once for all conversations that use the same ones.
 
-The bytes live as long as somebody uses them: the memo only points at them weakly.
+The bytes live as long as somebody uses them; the memo only points at them weakly, but for the last
+few: calls on their own come one after the other, with the same tools.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -13,6 +15,9 @@ from anaphora.rendered import ChunkLog, Run
 
 T = TypeVar("T")
 
+#: Logs that are kept though nobody uses them at the moment.
+_KEPT = 16
+
 
 class SharedLogs:
     """Logs of immutable sources: the last turn's where that is equal, or found by identity."""
@@ -20,6 +25,7 @@ class SharedLogs:
     def __init__(self) -> None:
         # The log holds its source, so an id in here cannot come to mean another object.
         self._by_identity: WeakValueDictionary[int, ChunkLog] = WeakValueDictionary()
+        self._recent: deque[ChunkLog] = deque(maxlen=_KEPT)
 
     def get(self, source: T, last: Run | None, render: Callable[[T], ChunkLog]) -> ChunkLog:
         if last is not None and last.log.source == source:
@@ -30,4 +36,5 @@ class SharedLogs:
         log = render(source)
         log.source = source
         self._by_identity[id(source)] = log
+        self._recent.append(log)
         return log

@@ -9,6 +9,7 @@ from anaphora.prompt import Call, Params, Reasoning, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
 from anaphora.wire.enveloping import (
+    Envelopes,
     continuation_left_out,
     earlier_of,
     exactly,
@@ -35,15 +36,18 @@ _TAKEN = ("model", "max_tokens", "tools", "system", "messages")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
 
 
+_envelopes = Envelopes()
+
+
 def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     agree = call.ir.system_fields_agree()
     source = (call.model, exactly(call), agree, profile)
-    if last is not None and last.source == source:
-        return last
+    if (known := _envelopes.find(source, last)) is not None:
+        return known
     refuse(call, profile)
     turned = knobs(call)
-    return Envelope(
+    made = Envelope(
         source=source,
         path="/v1/messages",
         headers=headers(profile),
@@ -56,6 +60,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
             *foreign_fields(call, WIRE),
         ),
     )
+    return _envelopes.keep(made)
 
 
 def refuse(call: Call, profile: Profile) -> None:

@@ -14,6 +14,7 @@ from anaphora.prompt import Call, OutputSchema, Params, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
 from anaphora.wire.enveloping import (
+    Envelopes,
     continuation_left_out,
     exactly,
     foreign_earlier,
@@ -44,17 +45,20 @@ _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z"), re.compile(r"[a-z0-9_-]{0,63}\Z
 Knobs = tuple[tuple[str, bytes], ...]
 
 
+_envelopes = Envelopes()
+
+
 def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     stands = (bool(call.ir.system_field_blocks()), bool(call.tools))
     source = (call.model, exactly(call), call.ir.system_fields_agree(), stands, profile)
-    if last is not None and last.source == source:
-        return last
+    if (known := _envelopes.find(source, last)) is not None:
+        return known
     refuse(call, profile)
     notices: list[Notice] = []
     fields = _fields(call, notices)
     _refuse_beside_a_handle(fields, stands)
-    return Envelope(
+    made = Envelope(
         source=source,
         path=path_of(call.model, stream=call.params.stream),
         headers=(("content-type", "application/json"),),
@@ -63,6 +67,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
         knobs=knobs(call.model, fields),
         notices=(*notices, *_notices(call)),
     )
+    return _envelopes.keep(made)
 
 
 def frozen_with(envelope: Envelope) -> bytes:

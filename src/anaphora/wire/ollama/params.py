@@ -11,6 +11,7 @@ from anaphora.prompt import Call, Params, Reasoning
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
 from anaphora.wire.enveloping import (
+    Envelopes,
     continuation_left_out,
     exactly,
     foreign_fields,
@@ -63,15 +64,18 @@ _EFFORTS: dict[str, Think] = {
 }
 
 
+_envelopes = Envelopes()
+
+
 def envelope(call: Call, profile: Profile, last: Envelope | None, *, empty: bool) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed. `empty`: there is no
     run that holds messages."""
     source = (call.model, exactly(call), empty, profile)
-    if last is not None and last.source == source:
-        return last
+    if (known := _envelopes.find(source, last)) is not None:
+        return known
     refuse(call, profile)
     turned = knobs(call)
-    return Envelope(
+    made = Envelope(
         source=source,
         path=PATH,
         headers=(("content-type", "application/json"),),
@@ -80,6 +84,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, empty: bool
         knobs=turned,
         notices=(*notices(call), *continuation_left_out(call), *foreign_fields(call, WIRE)),
     )
+    return _envelopes.keep(made)
 
 
 def refuse(call: Call, profile: Profile) -> None:

@@ -9,6 +9,7 @@ from anaphora.prompt import Call, OutputSchema, PromptCachePlan, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
 from anaphora.wire.enveloping import (
+    Envelopes,
     continuation_left_out,
     exactly,
     foreign_fields,
@@ -30,15 +31,18 @@ _NO_PLACE = ("top_k", "include", "truncation")
 Knobs = tuple[tuple[str, bytes], ...]
 
 
+_envelopes = Envelopes()
+
+
 def envelope(call: Call, profile: Profile, facts: Facts, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     ir = call.ir
     source = (facts, call.model, exactly(call), ir.system_fields_agree(), profile)
-    if last is not None and last.source == source:
-        return last
+    if (known := _envelopes.find(source, last)) is not None:
+        return known
     refuse(call, profile)
     turned = knobs(call)
-    return Envelope(
+    made = Envelope(
         source=source,
         path=PATH,
         headers=(("content-type", "application/json"),),
@@ -47,6 +51,7 @@ def envelope(call: Call, profile: Profile, facts: Facts, last: Envelope | None) 
         knobs=turned,
         notices=tuple(notices(call, facts)),
     )
+    return _envelopes.keep(made)
 
 
 def refuse(call: Call, profile: Profile) -> None:

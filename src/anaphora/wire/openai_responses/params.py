@@ -11,6 +11,7 @@ from anaphora.prompt import Call, OutputSchema, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice, SegmentRole, Ttl
 from anaphora.wire.enveloping import (
+    Envelopes,
     earlier_of,
     exactly,
     foreign_earlier,
@@ -29,6 +30,9 @@ _NO_PLACE = ("stop", "seed", "n", "top_k", "frequency_penalty", "presence_penalt
 TTLS: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
 
 
+_envelopes = Envelopes()
+
+
 def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     source = (
@@ -39,11 +43,11 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
         _stays_in_chain(call),
         profile,
     )
-    if last is not None and last.source == source:
-        return last
+    if (known := _envelopes.find(source, last)) is not None:
+        return known
     _refuse(call, profile)
     turned = knobs(call)
-    return Envelope(
+    made = Envelope(
         source=source,
         path="/v1/responses",
         headers=(("content-type", "application/json"),),
@@ -52,6 +56,7 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
         knobs=turned,
         notices=tuple(notices(call, traits)),
     )
+    return _envelopes.keep(made)
 
 
 def continues(call: Call) -> bool:
