@@ -44,7 +44,7 @@ def heard(
         provider=provider,
         profile=catalog.profile(provider, model),
         path="/v1/messages",
-        seeds=(b"1",),
+        seed=b"1",
     )
 
 

@@ -13,17 +13,19 @@ from anaphora.wire.gemini.reply import write_candidate, write_content
 from anaphora.wire.openai_chat.reply import write_choice
 
 from .replies import Said, invent
+from .replies.dice import seed_of
 
 #: What each wire calls its list of answers.
 LISTS = {"openai_chat": "choices", "gemini": "candidates"}
 
 
-def further(call: Call, wire: str, profile: Profile, seeds: tuple[bytes, ...]) -> list[Said]:
+def further(call: Call, wire: str, profile: Profile, seed: bytes) -> list[Said]:
     """The answers after the first, each another one."""
     if wire not in LISTS:
         return []
     count = call.params.n or 1
-    return [invent(call, wire, profile, *seeds, b"%d" % index) for index in range(1, count)]
+    others = [seed + seed_of(b"%d" % index) for index in range(1, count)]
+    return [invent(call, wire, profile, other) for other in others]
 
 
 def written(wire: str, said: list[Said]) -> list[Any]:

@@ -20,6 +20,7 @@ from .journal import Called, Entry, Journal
 from .options import Latency, Options
 from .prompts import Prompt, Prompts
 from .replies import Said, invent, tokens_of
+from .replies.dice import seed_of
 from .replies.heard import Heard
 from .routes import Route
 from .saying import as_array, say_stream, say_whole
@@ -43,9 +44,9 @@ class Generator:
         self, asked: Asked, route: Route, workspace: str, prompt: Prompt, entry: Entry
     ) -> Answer:
         played = simulated(prompt.rendered, prompt.plan, prompt.facts.profile)
-        seeds = self._seeds(prompt, played)
-        said = self._said(asked, route, prompt, entry, seeds)
-        more = further.further(prompt.call, route.wire, prompt.facts.profile, seeds)
+        seed = self._seed(prompt, played)
+        said = self._said(asked, route, prompt, entry, seed)
+        more = further.further(prompt.call, route.wire, prompt.facts.profile, seed)
         stream = _streams(asked, route, prompt)
         latency = _paced(self._options.latency, said)
         began = asked.at + latency.first
@@ -83,15 +84,13 @@ class Generator:
             self._prompts.responses.keep(workspace, prompt.items, reply, route.codec)
         return self._spoken(asked, route, reply, stream, latency)
 
-    def _seeds(self, prompt: Prompt, played: RenderedPrompt) -> tuple[bytes, ...]:
+    def _seed(self, prompt: Prompt, played: RenderedPrompt) -> bytes:
         """Nothing but the prompt and its parameters: streamed or not, it is the same answer."""
         whole = played.key(len(played) - 1) if len(played) else b""
         knobs = [name.encode() + b"\0" + value for name, value in prompt.rendered.envelope.knobs]
-        return b"%d" % self._options.seed, whole, *knobs
+        return seed_of(b"%d" % self._options.seed, whole, *knobs)
 
-    def _said(
-        self, asked: Asked, route: Route, prompt: Prompt, entry: Entry, seeds: tuple[bytes, ...]
-    ) -> Said:
+    def _said(self, asked: Asked, route: Route, prompt: Prompt, entry: Entry, seed: bytes) -> Said:
         profile = prompt.facts.profile
         if self._options.script.rules and not prompt.call.ir.cache.prewarm:
             heard = Heard(
@@ -100,13 +99,13 @@ class Generator:
                 provider=route.provider,
                 profile=profile,
                 path=asked.path,
-                seeds=seeds,
+                seed=seed,
             )
             said = self._player.next(heard)
             if said is not None:
                 entry.scripted = True
                 return said
-        return invent(prompt.call, route.wire, profile, *seeds)
+        return invent(prompt.call, route.wire, profile, seed)
 
     def _extras(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .replies.dice import name_of
+from .replies.dice import name_of, seed_of
 
 _REPLIES = {
     "anthropic": "msg_01",
@@ -15,7 +15,7 @@ _REPLIES = {
 
 class Ids:
     def __init__(self, seed: int) -> None:
-        self._seed = b"%d" % seed
+        self._seed = seed_of(b"%d" % seed)
         self._count = 0
 
     def reply(self, wire: str) -> str:
@@ -29,4 +29,4 @@ class Ids:
 
     def _next(self) -> str:
         self._count += 1
-        return name_of(22, self._seed, b"%d" % self._count)
+        return name_of(22, self._seed + seed_of(b"%d" % self._count))

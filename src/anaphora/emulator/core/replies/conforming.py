@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from .dice import Dice
+from .dice import Dice, seed_of
 from .words import sentences, word
 
 #: Below this, only what is required is said, and the simplest of several forms.
@@ -265,11 +265,11 @@ def _known(schema: str) -> tuple[Any, Any]:
         raise Unfit(f"not a schema: {problem}") from None
 
 
-def conforming(schema: str, *seeds: bytes) -> str:
+def conforming(schema: str, seed: bytes) -> str:
     """The JSON text of a value that fits the schema; `Unfit` when none was found."""
     decoded, validator = _known(schema)
     for attempt in range(_TRIES):
-        made = _Maker(decoded, Dice(*seeds, b"%d" % attempt)).value(decoded)
+        made = _Maker(decoded, Dice(seed + seed_of(b"%d" % attempt))).value(decoded)
         if validator.is_valid(made):
             return msgspec.json.encode(made).decode()
     raise Unfit("no value that was tried fits")

@@ -14,13 +14,14 @@ _LETTERS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _AS_LETTERS = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256))
 
 
-def name_of(length: int, *seeds: bytes) -> str:
+def name_of(length: int, seed: bytes) -> str:
     """Letters and digits, as ids have them: the first that such dice would give."""
-    return _seeded(seeds).digest(length).translate(_AS_LETTERS).decode()
+    return blake3(seed).digest(length).translate(_AS_LETTERS).decode()
 
 
-def _seeded(seeds: tuple[bytes, ...]) -> blake3:
-    return blake3(b"".join([b"%d:%b" % (len(seed), seed) for seed in seeds]))
+def seed_of(*said: bytes) -> bytes:
+    """One seed of several things. More may be put behind it: no two rows of things are the same."""
+    return b"".join([b"%d:%b" % (len(thing), thing) for thing in said])
 
 
 class Dice:
@@ -28,8 +29,8 @@ class Dice:
 
     __slots__ = ("_at", "_bytes", "_state")
 
-    def __init__(self, *seeds: bytes) -> None:
-        self._state = _seeded(seeds)
+    def __init__(self, seed: bytes) -> None:
+        self._state = blake3(seed)
         self._bytes = b""
         self._at = 0
 

@@ -17,7 +17,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     provider: str
     profile: Profile
     path: str = ""
-    seeds: tuple[bytes, ...] = ()
+    seed: bytes = b""
     """What ids depend on, so that the same request is answered with the same ones."""
 
     @functools.cached_property

@@ -13,7 +13,7 @@ from anaphora.prompt import Call
 from anaphora.values import Message, Part, Text, Tool, ToolCall, ToolResult
 
 from .conforming import Unfit, conforming
-from .dice import Dice
+from .dice import Dice, seed_of
 from .said import Said, limited
 from .thinking import thinking
 from .words import sentences
@@ -22,17 +22,17 @@ from .words import sentences
 _IDS = {"anthropic": "toolu_", "openai_chat": "call_", "openai_responses": "call_"}
 
 
-def invent(call: Call, wire: str, profile: Profile, *seeds: bytes) -> Said:
-    dice = Dice(*seeds)
+def invent(call: Call, wire: str, profile: Profile, seed: bytes) -> Said:
+    dice = Dice(seed)
     if call.ir.cache.prewarm or call.params.max_tokens == 0:
         return Said(stop="length" if wire == "anthropic" else "end")
     thought, hidden = thinking(call, wire, profile, dice)
     parts: list[Part] = [] if thought is None else [thought]
-    calls = _calls(call, wire, dice, seeds)
+    calls = _calls(call, wire, dice, seed)
     if calls:
         said = Said(parts=(*parts, *calls), stop="tool_calls", hidden=hidden)
     else:
-        said = Said(parts=(*parts, Text(_text(call, dice, seeds))), hidden=hidden)
+        said = Said(parts=(*parts, Text(_text(call, dice, seed))), hidden=hidden)
     return limited(said, call.params.max_tokens, call.params.stop, profile)
 
 
@@ -59,11 +59,11 @@ def _inside(said: Any, *names: str) -> Any:
     return said
 
 
-def _text(call: Call, dice: Dice, seeds: tuple[bytes, ...]) -> str:
+def _text(call: Call, dice: Dice, seed: bytes) -> str:
     output = call.params.output
     if output is not None:
         try:
-            return conforming(output.schema, *seeds)
+            return conforming(output.schema, seed)
         except Unfit as problem:
             reason = f"no answer of that form can be made: {problem}"
             raise RequestRejected(reason, status=400) from None
@@ -72,7 +72,7 @@ def _text(call: Call, dice: Dice, seeds: tuple[bytes, ...]) -> str:
     return sentences(dice)
 
 
-def _calls(call: Call, wire: str, dice: Dice, seeds: tuple[bytes, ...]) -> list[ToolCall]:
+def _calls(call: Call, wire: str, dice: Dice, seed: bytes) -> list[ToolCall]:
     """The tools that are called: the one that must be, those that the user names, or one."""
     tools = [tool for tool in call.tools if isinstance(tool, Tool)]
     choice = call.params.tool_choice
@@ -92,7 +92,7 @@ def _calls(call: Call, wire: str, dice: Dice, seeds: tuple[bytes, ...]) -> list[
     made = []
     for tool in wanted:
         try:
-            arguments = conforming(tool.schema, *seeds, tool.name.encode())
+            arguments = conforming(tool.schema, seed + seed_of(tool.name.encode()))
         except Unfit as problem:
             if mode == "auto":
                 continue

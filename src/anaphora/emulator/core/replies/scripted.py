@@ -8,7 +8,7 @@ from anaphora.canonical import dumps
 from anaphora.emulator.core.billing import count_text
 from anaphora.values import Part, Refusal, StopReason, Text, Thinking, ToolCall
 
-from .dice import Dice
+from .dice import Dice, seed_of
 from .heard import Heard
 from .said import Said, limited
 
@@ -34,7 +34,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
 def said_as(written: Written, heard: Heard) -> Said:
     """Cut at the request's own limits, unless the script says why it stops."""
-    dice = Dice(b"script", *heard.seeds)
+    dice = Dice(seed_of(b"script") + heard.seed)
     thought, hidden = _thought(written, heard, dice)
     parts: list[Part] = [] if thought is None else [thought]
     if written.text is not None:
