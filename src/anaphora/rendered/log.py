@@ -253,6 +253,14 @@ class Addition:
         self.splices.append(splice)
         self.kinds.append(kind)
 
+    def item(self, role: str, kind: Kind, data: bytes, splice: int | None) -> None:
+        """One chunk that begins a message on the wire."""
+        self.opens.append(self.first_chunk + len(self.pieces))
+        self.roles.append(role)
+        self.pieces.append(data)
+        self.splices.append(splice)
+        self.kinds.append(kind)
+
     def places(self, start: int) -> tuple[list[int], list[int]]:
         """Where each chunk ends, and where its marker goes, when the first begins at `start`."""
         ends: list[int] = []

@@ -54,8 +54,8 @@ def add_messages(
             path = f"{place}.{notice.path}" if notice.path else place
             to.notice(msgspec.structs.replace(notice, path=path))
         for piece in pieces:
-            to.open(piece.role)
-            to.chunk(piece.kind, piece.data if last_role is None else b"," + piece.data, None)
+            data = piece.data if last_role is None else b"," + piece.data
+            to.item(piece.role, piece.kind, data, None)
             last_role = piece.role
         tell_foreign(to, message, WIRE, place)
         to.end_message(message.id)

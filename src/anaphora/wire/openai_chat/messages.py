@@ -60,8 +60,7 @@ def add_messages(
             last_role = add_any(to, message, last_role, where, facts)
             continue
         role, kind, data, markable = usual
-        to.open(role)
-        to.chunk(kind, glue(last_role) + data, splice if markable else None)
+        to.item(role, kind, glue(last_role) + data, splice if markable else None)
         to.end_message(message.id)
         last_role = role
 

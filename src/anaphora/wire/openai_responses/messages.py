@@ -42,8 +42,7 @@ def add_messages(
             state = add_any(to, message, state, where, traits)
             continue
         for after, kind, data, markable in usual:
-            to.open(after)
-            to.chunk(kind, glue(state) + data, splice if markable else None)
+            to.item(after, kind, glue(state) + data, splice if markable else None)
             state = after
         to.end_message(message.id)
 
