@@ -29,20 +29,16 @@ class Gaps:
 
     def use(self, at: float) -> None:
         if self._last is not None:
-            self._note(max(0.0, at - self._last), 1)
-            if len(self._seen) > _MOST:
-                self._note(self._seen[0], -1)
+            gap = max(0.0, at - self._last)
+            gone = self._seen.pop(0) if len(self._seen) == _MOST else None
+            self._seen.append(gap)
+            for seconds in self._short:
+                if gap <= seconds:
+                    self._short[seconds] += 1
+                if gone is not None and gone <= seconds:
+                    self._short[seconds] -= 1
         self._last = at
         self.count += 1
-
-    def _note(self, gap: float, change: int) -> None:
-        if change > 0:
-            self._seen.append(gap)
-        else:
-            del self._seen[0]
-        for seconds in self._short:
-            if gap <= seconds:
-                self._short[seconds] += change
 
     def within(self, seconds: float, at: float) -> float:
         """How likely the use after one at `at` comes within so many seconds."""
