@@ -160,13 +160,14 @@ def test_counts_are_a_sequence() -> None:
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_turn_counts_what_it_adds(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    chunk = tally.Method.chunk
+    count = tally.Tally._count
 
-    def watched(self: tally.Method, log: Any, at: int) -> tally.Part:
-        counted.append(at)
-        return chunk(self, log, at)
+    def watched(self: tally.Tally, chunks: int, log: Any, method: tally.Method) -> None:
+        before = len(self._rows)
+        count(self, chunks, log, method)
+        counted.extend(range(before, len(self._rows), tally._ROW))
 
-    monkeypatch.setattr(tally.Method, "chunk", watched)
+    monkeypatch.setattr(tally.Tally, "_count", watched)
     by = tokenizer("o200k") if exact else None
     conversation, rendered, calibration = Conversation(), None, Calibration()
     for turn in range(20):

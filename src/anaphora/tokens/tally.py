@@ -83,7 +83,7 @@ def _grown(before: Count, after: Count) -> Count:
 class Method:
     """How chunks are counted: by their bytes, or by a tokenizer and what frames the texts."""
 
-    __slots__ = ("framing", "key", "profile", "tokenizer")
+    __slots__ = ("by_bytes", "framing", "key", "profile", "tokenizer")
 
     def __init__(
         self, profile: Profile, framing: Framing | None = None, tokenizer: Tokenizer | None = None
@@ -91,12 +91,13 @@ class Method:
         self.profile = profile
         self.framing = framing
         self.tokenizer = tokenizer
+        self.by_bytes = tokenizer is None
         by = (profile.bytes_per_token.value, profile.token_error.value)
         self.key = (*by, None if tokenizer is None else (tokenizer.family, framing))
 
     def chunk(self, log: ChunkLog, at: int) -> Part:
         start, end, kind = log.start(at), log.ends[at], log.kinds[at]
-        if self.tokenizer is None and kind in TEXT_ONLY:
+        if self.by_bytes and kind in TEXT_ONLY:
             return Part(end - start, 1)
         if self.tokenizer is not None and self.framing is not None:
             data = log.slice(start, end)
@@ -182,16 +183,25 @@ class Tally:
         """Adds the rows that are missing. Most chunks add bytes and nothing else."""
         done = len(self._rows) // _ROW
         row = self._rows[-_ROW:].tolist() or [0] * _ROW
-        for at in range(done, chunks):
-            part = method.chunk(log, at)
-            row[0] += part.size
-            row[1] += part.blocks
-            for first, count in ((2, part.counted), (5, part.media)):
-                if count is not NOTHING:
-                    row[first] += count.tokens
-                    row[first + 1] += count.low
-                    row[first + 2] += count.high
+        start, ends = log.start(done), log.ends[done:chunks]
+        for at, (kind, end) in enumerate(zip(log.kinds[done:chunks], ends, strict=True), done):
+            if method.by_bytes and kind in TEXT_ONLY:
+                row[0] += end - start
+                row[1] += 1
+            else:
+                _add(row, method.chunk(log, at))
+            start = end
             self._rows.extend(row)
+
+
+def _add(row: list[int], part: Part) -> None:
+    row[0] += part.size
+    row[1] += part.blocks
+    for first, count in ((2, part.counted), (5, part.media)):
+        if count is not NOTHING:
+            row[first] += count.tokens
+            row[first + 1] += count.low
+            row[first + 2] += count.high
 
 
 _tallies: WeakKeyDictionary[ChunkLog, dict[object, Tally]] = WeakKeyDictionary()

@@ -127,21 +127,22 @@ def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
     talk = _talks.begin(messages)
     out, last_role = talk.out, talk.last_role
     for index in range(talk.known, len(messages)):
-        path = f"$.messages[{index}]"
-        message = _read_message(messages[index], path)
+        message = _read_message(messages[index], index)
+        role = message.role
         placed: list[Mark] = []
-        for data, kind, splice, ttl, inner in _content(bytes(message.content), f"{path}.content"):
-            chunk = talk.count
-            if message.role == last_role:
+        for data, kind, splice, ttl, inner in _content(bytes(message.content), index):
+            if role == last_role:
                 glue = b","
             else:
-                glue = NEXT[message.role] if last_role is not None else b""
-                out.open(message.role)
-                last_role = message.role
-            lead = len(glue) if chunk else len(b'"messages":[' + OPEN[message.role])
-            placed += [Mark(chunk, t, lead + at) for at, t in inner]
+                glue = NEXT[role] if last_role is not None else b""
+                out.open(role)
+                last_role = role
+            if inner:
+                chunk = talk.count
+                lead = len(glue) if chunk else len(b'"messages":[' + OPEN[role])
+                placed += [Mark(chunk, t, lead + at) for at, t in inner]
             if ttl is not None:
-                placed.append(Mark(chunk, ttl))
+                placed.append(Mark(talk.count, ttl))
             out.chunk(kind, glue + data, splice)
         talk.end_message(placed)
     if not talk.count:
@@ -159,24 +160,25 @@ def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
     )
 
 
-def _read_message(raw: msgspec.Raw, path: str) -> _Message:
+def _read_message(raw: msgspec.Raw, index: int) -> _Message:
     try:
         message = _message(raw)
     except msgspec.DecodeError as problem:
         reason, _, inner = str(problem).partition(" - at `$")
-        raise bad_request(reason, f"{path}{inner.rstrip('`')}") from None
+        raise bad_request(reason, f"$.messages[{index}]{inner.rstrip('`')}") from None
     if message.role not in OPEN:
-        raise bad_request(f"{message.role!r} is not a role here", f"{path}.role")
+        raise bad_request(f"{message.role!r} is not a role here", f"$.messages[{index}].role")
     return message
 
 
 _Cut = tuple[bytes, Kind, int | None, Ttl | None, list[tuple[int, Ttl]]]
 
 
-def _content(raw: bytes, path: str) -> list[_Cut]:
+def _content(raw: bytes, message: int) -> list[_Cut]:
     """Each block: its bytes, kind, splice, marker, and the markers of blocks inside it."""
     if raw[:1] == b'"':
         return [(b'{"type":"text","text":' + raw + b"}", Kind.TEXT, -1, None, [])]
+    path = f"$.messages[{message}].content"
     cut: list[_Cut] = []
     for index, block in enumerate(_list(raw, path)):
         here = f"{path}[{index}]"
