@@ -35,7 +35,7 @@ from anaphora.values import Conversation, Message, Reply, SegmentRole
 from .certify import Certify, PrefixWarning, certify
 from .holding import Handles, unheld
 from .place import Place
-from .preview import Preview, foreseen
+from .preview import Preview, previewed
 from .stops import Stops
 
 if TYPE_CHECKING:
@@ -121,28 +121,7 @@ class Session(Calling):
         stop = self._order(asked)[0]
         place, at = self._place(stop), time.time()
         written = place.write(self._call(place, asked, stream=False), at)
-        expected = place.foresee(written)
-        usage = foreseen(expected)
-        price = place.price(at, written.call.params.service_tier)
-        plain = msgspec.structs.replace(usage, uncached=usage.input, read=0, written={})
-        request = place.endpoint.wire.assemble(
-            written.rendered, msgspec.structs.replace(written.plan, preludes=())
-        )
-        broken = certify(place, written, "tell")
-        return Preview(
-            provider=place.endpoint.id,
-            model=place.model.name,
-            size=len(request.body),
-            usage=usage,
-            dollars=None if price is None else price.of(usage),
-            uncached_dollars=None if price is None else price.of(plain),
-            markers=tuple(
-                f"{written.rendered.chunk(mark.chunk).path} {mark.ttl}"
-                for mark in written.plan.marks
-            ),
-            wait=place.model.gate.wait(usage.input or 0),
-            notices=(*written.rendered.notices, *written.plan.notices, *broken),
-        )
+        return previewed(place, written)
 
     async def prewarm(self) -> Answered:
         """Writes the beginning of the conversation to the provider's cache, and asks for no

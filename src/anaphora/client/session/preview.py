@@ -8,7 +8,11 @@ import msgspec
 
 from anaphora.cache.verdict.predicting import Prediction
 from anaphora.cache.verdict.sentences import amount_said
+from anaphora.client.writing import Written
 from anaphora.values import Notice, Usage, WriteTtl
+
+from .certify import certify
+from .place import Place
 
 
 def foreseen(expected: Prediction) -> Usage:
@@ -54,3 +58,27 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
         if self.wait:
             said += f", after a wait of {self.wait:.1f} s"
         return said
+
+
+def previewed(place: Place, written: Written) -> Preview:
+    """The call as it would be sent from there."""
+    usage = foreseen(place.foresee(written))
+    price = place.price(written.at, written.call.params.service_tier)
+    plain = msgspec.structs.replace(usage, uncached=usage.input, read=0, written={})
+    request = place.endpoint.wire.assemble(
+        written.rendered, msgspec.structs.replace(written.plan, preludes=())
+    )
+    broken = certify(place, written, "tell")
+    return Preview(
+        provider=place.endpoint.id,
+        model=place.model.name,
+        size=len(request.body),
+        usage=usage,
+        dollars=None if price is None else price.of(usage),
+        uncached_dollars=None if price is None else price.of(plain),
+        markers=tuple(
+            f"{written.rendered.chunk(mark.chunk).path} {mark.ttl}" for mark in written.plan.marks
+        ),
+        wait=place.model.gate.wait(usage.input or 0),
+        notices=(*written.rendered.notices, *written.plan.notices, *broken),
+    )
