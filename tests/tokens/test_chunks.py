@@ -55,9 +55,10 @@ def render(
     tools: tuple[Any, ...] = (),
     tail: tuple[Message, ...] = (),
     output: OutputSchema | None = None,
+    system: str = "Be brief.",
 ) -> Rendered:
     wire, profile = PLACES[place]
-    ir = PromptIR.chat(conversation, system="Be brief.", tail=tail)
+    ir = PromptIR.chat(conversation, system=system, tail=tail)
     params = Params(max_tokens=100, output=output)
     call = Call(ir=ir, model=profile.id, tools=tools, params=params)
     rendered: Rendered = wire.render(call, profile, previous)
@@ -170,9 +171,10 @@ def test_a_turn_counts_what_it_adds(exact: bool, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tally.Tally, "_count", watched)
     by = tokenizer("o200k") if exact else None
     conversation, rendered, calibration = Conversation(), None, Calibration()
+    own: Any = {"tools": (Tool("own", "Nobody else has it."),), "system": "Nobody else is told."}
     for turn in range(20):
         conversation = grown(conversation, f"turn {turn}", "yes")
-        rendered = render("openai_chat", conversation, rendered, tools=(WEATHER,))
+        rendered = render("openai_chat", conversation, rendered, **own)
         counted.clear()
         counts = count_chunks(rendered, GPT, calibration, tokenizer=by)
         assert not counted, "nothing is counted before it is asked for"
