@@ -9,7 +9,8 @@ Every wire is a package with the same ten names; `wire.get("anthropic")` finds o
     read_error(status, headers, body) -> Upstream        write_error(error) -> status, headers, body
 
 `parse` and `split` also take the path that a request was sent to, for what only it says: the model,
-where the body does not name it.
+where the body does not name it. `split` takes a body's outermost fields as well, where somebody has
+found them already.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from anaphora.prompt import Call
     from anaphora.rendered import Plan, Rendered, Request
     from anaphora.values import Event, Reply
+
+    from .fields import Found
 
 #: The wires there are, by name; the value is what their providers call them.
 WIRES: dict[str, str] = {
@@ -66,7 +69,7 @@ class Wire(Protocol):
     def assemble(self, rendered: Rendered, plan: Plan) -> Request: ...
     def parse(self, body: bytes, path: str = "") -> Call: ...
     def split(
-        self, body: bytes, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+        self, body: bytes | Found, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered: ...
     def read_reply(self, body: bytes) -> Reply: ...
     def write_reply(self, reply: Reply) -> bytes: ...

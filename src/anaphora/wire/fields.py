@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 
@@ -18,6 +18,9 @@ from anaphora.values import Extras
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+#: The fields of an object that somebody has found already, each as it came.
+Found: TypeAlias = dict[str, msgspec.Raw]
 
 #: What decoding bytes that somebody else wrote may raise: no JSON, no UTF-8, nested too deep.
 UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
@@ -97,12 +100,12 @@ class Fields:
     __slots__ = ("_fields", "failure", "path")
 
     def __init__(
-        self, data: bytes | str | msgspec.Raw, path: str, fail: Failure = bad_answer
+        self, data: bytes | str | msgspec.Raw | Found, path: str, fail: Failure = bad_answer
     ) -> None:
         self.path = path
         self.failure = fail
         try:
-            self._fields = _decode(data)
+            self._fields = data.copy() if isinstance(data, dict) else _decode(data)
         except UNREADABLE as problem:
             raise fail(f"not a JSON object: {problem}", path) from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 
 import msgspec
 
@@ -28,7 +27,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """When it came, in seconds since 1970, by the emulator's clock."""
 
     @functools.cached_property
-    def fields(self) -> Mapping[str, msgspec.Raw]:
+    def fields(self) -> dict[str, msgspec.Raw]:
         """The outermost fields of the body, which several ask for."""
         return members(self.body)
 

@@ -7,6 +7,7 @@ import msgspec
 from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Held, Plan, Rendered
+from anaphora.wire.fields import Found
 
 from . import held, stored
 from .asked import Asked, members
@@ -42,7 +43,8 @@ class Prompts:
         """The request in full; errors as the provider would tell them."""
         body, items, content = self._whole(asked, route, workspace)
         call = route.codec.parse(body, route.path)
-        rendered, facts = self._split(body, route)
+        found = asked.fields if body is asked.body else body
+        rendered, facts = self._split(found, route)
         plan = asked_plan(rendered, facts.rules, call.ir.cache.mode)
         if content is not None:
             if content.model != rendered.model:
@@ -55,7 +57,7 @@ class Prompts:
         """A prompt that nobody wants answered."""
         return self._split(self._whole(asked, route, workspace)[0], route)
 
-    def _split(self, body: bytes, route: Route) -> tuple[Rendered, Facts]:
+    def _split(self, body: bytes | Found, route: Route) -> tuple[Rendered, Facts]:
         path = route.path.replace(":countTokens", ":generateContent")
         rendered = route.codec.split(body, (), path)
         return rendered, self._billing.facts(route, rendered.model)

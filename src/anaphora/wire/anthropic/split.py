@@ -16,7 +16,7 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
 from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
 from anaphora.wire.talks import SeenTalks, unread
 
@@ -39,7 +39,7 @@ _MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_O
 
 @reads(bad_request)
 def split(
-    body: bytes,
+    body: bytes | Found,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
 ) -> Rendered:

@@ -17,7 +17,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Envelope, Plan, Rendered, Request
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.failures import heeding
-from anaphora.wire.fields import Fields, bad_request, reads
+from anaphora.wire.fields import Fields, Found, bad_request, reads
 
 from .answers import find_error, read_counts, read_stops, write_counts, write_error
 from .aside import set_aside, take_along
@@ -72,7 +72,7 @@ class Spoken:
         return hear_marks(call, self.dialect.wire, markers) if markers else call
 
     def split(
-        self, body: bytes, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+        self, body: bytes | Found, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered:
         marking = self._marking if self.dialect.wire == "openai_chat" else {}
         rendered: Rendered = self._codec.split(body, headers, path, **marking)

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from anaphora.wire.fields import UNREADABLE, Failure, Fields, bad_request
+from anaphora.wire.fields import UNREADABLE, Failure, Fields, Found, bad_request
 
 WIRE = "gemini"
 #: How this wire had put something that other wires put otherwise: nothing is lost with it.
@@ -23,7 +23,7 @@ def camel(name: str) -> str:
     return _UNDERSCORE.sub(lambda found: found[1].upper(), name) if "_" in name else name
 
 
-def named(data: bytes | msgspec.Raw, path: str, fail: Failure) -> Fields:
+def named(data: bytes | msgspec.Raw | Found, path: str, fail: Failure) -> Fields:
     """An object of the API. In a request its fields may go by either name."""
     fields = Fields(data, path, fail)
     if fail is bad_request:

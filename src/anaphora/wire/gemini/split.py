@@ -15,7 +15,7 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Rendered, Run
 from anaphora.values import CachePolicy, SegmentRole
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections
 from anaphora.wire.talks import SeenTalks, unread
 
@@ -35,7 +35,9 @@ _MEDIA = {"image/": Kind.IMAGE, "audio/": Kind.AUDIO}
 
 
 @reads(bad_request)
-def split(body: bytes, headers: tuple[tuple[str, str], ...] = (), path: str = "") -> Rendered:
+def split(
+    body: bytes | Found, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+) -> Rendered:
     """The request as chunks. The path names the model."""
     model, stream = read_path(path)
     fields = named(body, "$", bad_request)

@@ -12,7 +12,7 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Rendered, Run
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole
-from anaphora.wire.fields import Fields, bad_request, reads
+from anaphora.wire.fields import Fields, Found, bad_request, reads
 
 from .carried import WIRE
 from .params import NO_MESSAGES, PATH
@@ -23,7 +23,7 @@ _KNOBS = {"think": "thinking", "format": "output_format"}
 
 @reads(bad_request)
 def split(
-    body: bytes,
+    body: bytes | Found,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
 ) -> Rendered:

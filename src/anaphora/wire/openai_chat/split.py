@@ -17,7 +17,7 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, SegmentRole, Ttl
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
 from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
 from anaphora.wire.talks import SeenTalks, unread
 
@@ -62,7 +62,7 @@ class _Cut(msgspec.Struct):
 
 @reads(bad_request)
 def split(
-    body: bytes,
+    body: bytes | Found,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
     markers: Mapping[Ttl, bytes] | None = None,

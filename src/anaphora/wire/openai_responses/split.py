@@ -15,7 +15,7 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Role, Section, SegmentRole, Ttl
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
 from anaphora.wire.seen import PARAMS, Cut, SeenSections
 from anaphora.wire.talks import SeenTalks, unread
 
@@ -74,7 +74,7 @@ class _Item(msgspec.Struct, frozen=True):
 
 @reads(bad_request)
 def split(
-    body: bytes,
+    body: bytes | Found,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
