@@ -46,9 +46,10 @@ def response_fields(body: Mapping[str, msgspec.Raw], stop: StopReason, at: float
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
     }
-    for name, usual in _USUAL.items():
-        asked = body.get(name, _NULL)
-        said[name] = usual if asked == _NULL else asked
+    said |= _USUAL
+    for name, raw in body.items():
+        if name in _USUAL and raw != _NULL:
+            said[name] = raw
     said |= {name: body[name] for name in _ASKED if name in body}
     options = msgspec.json.decode(body.get("prompt_cache_options", _NULL))
     if isinstance(options, dict):

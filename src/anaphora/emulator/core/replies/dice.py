@@ -36,13 +36,13 @@ class Dice:
 
     def below(self, limit: int) -> int:
         """A number from 0 up to, not including, `limit`."""
-        return int.from_bytes(self._draw(8), "big") % limit
+        return int.from_bytes(self._draw(8)) % limit
 
     def between(self, least: int, most: int) -> int:
         return least + self.below(most - least + 1)
 
     def one_of(self, things: Sequence[T]) -> T:
-        return things[self.below(len(things))]
+        return things[int.from_bytes(self._draw(8)) % len(things)]
 
     def name(self, length: int = 24) -> str:
         """Letters and digits, as ids have them."""

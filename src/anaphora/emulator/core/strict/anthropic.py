@@ -67,7 +67,9 @@ def unknown_fields(case: Case) -> Upstream | None:
     if (field := unknown(case.body, _TOPS[case.counts, beta])) is not None:
         return refused_at(field, _EXTRA)
     for at, tool in objects(case.body.get("tools")):
-        if tool.get("type") in (None, "custom") and (field := unknown(tool, known.CUSTOM_TOOL)):
+        if tool.keys() <= known.CUSTOM_TOOL or tool.get("type") not in (None, "custom"):
+            continue
+        if field := unknown(tool, known.CUSTOM_TOOL):
             return refused_at(f"tools.{at}.custom.{field}", _EXTRA)
     for at, block in objects(case.body.get("system")):
         if field := unknown(block, known.BLOCKS["text"]):
