@@ -2,7 +2,7 @@
 
 async with Client.from_config("llm.yaml") as client:
     answered = await client.complete(call, "anthropic-default")
-    chat = client.session("anthropic-default", model="claude-sonnet-4-5")
+    chat = client.session("anthropic-default", model="claude-sonnet-5-5")
 """
 
 from __future__ import annotations

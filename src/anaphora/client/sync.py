@@ -1,7 +1,7 @@
 """The client for those who cannot await: scripts, notebooks, code inside of a running loop.
 
     with SyncClient.from_config("llm.yaml") as client:
-        chat = client.session("anthropic-default", model="claude-sonnet-4-5")
+        chat = client.session("anthropic-default", model="claude-sonnet-5-5")
         for event in chat.send("Book me a flight to Rome"): ...
         answered = chat.send("And back?").reply()
 

@@ -27,7 +27,7 @@ _QUESTION = 60
 
 
 def line(outcome: Outcome, kept: Kept | None) -> str:
-    """anthropic/claude-sonnet-4-5 · Hit: 2,847 of 2,920 tokens read, saved $0.0076. · $0.0019"""
+    """anthropic/claude-sonnet-5-5 · Hit: 2,847 of 2,920 tokens read, saved $0.0076. · $0.0019"""
     last = outcome.last
     said = [f"{last.record.provider}/{last.record.model}", str(last.verdict or "no verdict")]
     if len(outcome.answers) > 1:

@@ -1,6 +1,6 @@
 """Who may start when, at one provider. Pure: every method is told the time.
 
-    lane = limiter.lane("claude-sonnet-4-5")
+    lane = limiter.lane("claude-sonnet-5-5")
     limiter.wait(lane, tokens, at)             how long one that came now would wait
     held = limiter.reserve(lane, tokens, at)   its place; `held.at` is its start
     limiter.advance(at)                        those whose turn it is now; they have started

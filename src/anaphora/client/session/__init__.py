@@ -1,7 +1,7 @@
 """A conversation with a provider: every turn is rendered from where the last one ended, planned,
 certified, sent, and held against its bill.
 
-    chat = client.session("anthropic-default", model="claude-sonnet-4-5", tools=registry)
+    chat = client.session("anthropic-default", model="claude-sonnet-5-5", tools=registry)
     answered = await chat.send("Book me a flight to Rome")
     print(chat.last.verdict)
 """
