@@ -18,6 +18,7 @@ from anaphora import catalog, errors, wire
 from anaphora.catalog import Feature, Figure
 from anaphora.emulator.core import strict
 from anaphora.emulator.core.asked import Asked
+from anaphora.emulator.core.engine import Engine
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
@@ -810,3 +811,22 @@ def test_plain_messages_are_those_that_no_check_objects_to(
     monkeypatch.setattr(strict, "_of", lambda _: (looked, checks))
     for body, error in found:
         assert str(checked(name, body)) == error, body
+
+
+@pytest.mark.parametrize(
+    "name, body",
+    [
+        ("openai_chat", chat(response_format={"type": "json_object"})),
+        ("openai_responses", responses(text={"format": {"type": "json_object"}})),
+        ("gemini", gemini(generationConfig={"responseMimeType": "application/json"})),
+        ("ollama", ollama(format="json")),
+    ],
+)
+def test_json_may_be_asked_for_in_any_form(name: str, body: Any) -> None:
+    """What is asked for oddly is answered or refused, and never the emulator's undoing."""
+    engine = Engine()
+    headers = {"authorization": "Bearer k", "x-goog-api-key": "k"}
+    for mutant in mutants(body):
+        data = json.dumps(mutant).encode()
+        asked = Asked(method="POST", path=PATHS[name], headers=headers, body=data)
+        assert engine.answer(asked).status in (200, 400), mutant

@@ -6,6 +6,7 @@ import json
 from importlib import import_module
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,3 +101,15 @@ def test_a_turn_goes_on_in_the_log_of_the_one_before(name: str) -> None:
     assert other.runs[-1].log is not first.runs[-1].log, "two ways to go on: a log for each"
     assert b"three" in again.data()
     assert b"three" not in other.data()
+
+
+@pytest.mark.parametrize("name", [*MARKS, "ollama"])
+def test_fields_that_were_found_are_cut_as_the_body_is(name: str) -> None:
+    """And they are the same afterwards: others read them, too."""
+    home = name if name in MARKS else "openai_chat"
+    data = body(home, "Be brief.", (("user", "one", "text"), ("assistant", "two", "text")))
+    found = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    before = dict(found)
+    codec = wire.get(name)
+    assert looks(codec.split(found, (), PATH)) == looks(codec.split(data, (), PATH))
+    assert found == before
