@@ -46,10 +46,9 @@ def foreign_sections(call: Call, wire: str) -> list[Notice]:
     for index, tool in enumerate(call.tools):
         if type(tool) is Tool and tool.extras is not None:
             told += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
-    if call.ir.system_blocks:
-        for index, block in enumerate(call.ir.system_field_blocks()):
-            if block.extras is not None:
-                told += foreign_extras(block.extras, wire, f"system[{index}].extras")
+    for index, block in enumerate(call.ir.system_field_blocks()):
+        if block.extras is not None:
+            told += foreign_extras(block.extras, wire, f"system[{index}].extras")
     return told
 
 
