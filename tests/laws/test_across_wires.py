@@ -41,6 +41,7 @@ from anaphora.values import (
     ToolCall,
     Url,
 )
+from anaphora.wire.enveloping import Envelopes
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",
@@ -205,6 +206,7 @@ def test_a_loss_in_silence_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     call = asking.base(params={"top_k": 5, "seed": 7})
     stops = [(WIRES[name], name) for name in ("gemini", "openai_chat")]
     check(call, stops)
+    monkeypatch.setattr(params, "_envelopes", Envelopes())  # none from before
     monkeypatch.setattr(params, "_NO_PLACE", ())
     with pytest.raises(AssertionError, match="top_k: lost in silence"):
         check(call, stops)
@@ -218,6 +220,7 @@ def test_a_loss_of_what_all_can_say_would_be_seen(monkeypatch: pytest.MonkeyPatc
     call = asking.base(params={"seed": 7})
     stops = [(WIRES[name], name) for name in ("gemini", "openai_chat")]
     assert all(can_say(stop, spoken, "seed") for stop, spoken in stops)
+    monkeypatch.setattr(params, "_envelopes", Envelopes())  # none from before
     monkeypatch.delitem(params.PLAIN, "seed")
     told = [Notice("param_left_out", "left out", "params.seed")]
     monkeypatch.setattr(params, "_notices", lambda call: told)
