@@ -16,12 +16,13 @@ class Budget:
     __slots__ = ("_before", "_patience", "_task", "expired")
 
     def __init__(self, seconds: float) -> None:
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         assert task is not None, "calls are made in a task"
         self._task = task
         self._before = task.cancelling()
         self.expired = False
-        self._patience = _patience(asyncio.get_running_loop())
+        self._patience = _patience(loop)
         self._patience.begin(self, seconds)
 
     def expire(self) -> None:

@@ -79,7 +79,7 @@ def test_where_entries_are_too_many_those_in_use_stay() -> None:
     entries = Entries(most=100)
     entries.write("shared", "5m", 0.0, 0.0)
     for at in range(1, 250):
-        entries.refresh("shared", float(at))
+        entries.refresh(entries.get("shared"), float(at))
         entries.write(at, "5m", float(at), float(at))
         entries.purge(float(at))
         assert len(entries) <= 100

@@ -27,16 +27,14 @@ class Entries:
 
     def __init__(self, most: int = MOST) -> None:
         self._entries: dict[Hashable, Entry] = {}
+        self.get = self._entries.get
+        """The entry of that key, alive or not: what died is remembered for a while."""
         self._queue: list[tuple[float, int, Hashable]] = []
         self._count = 0
         self._most = most
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def get(self, key: Hashable) -> Entry | None:
-        """The entry of that key, alive or not: what died is remembered for a while."""
-        return self._entries.get(key)
 
     def write(self, key: Hashable, ttl: Ttl, at: float, readable: float) -> None:
         """Makes an entry that lives for its TTL. One that would live longer stays."""
@@ -46,15 +44,15 @@ class Entries:
             if expires > old.expires:
                 old.expires, old.ttl = expires, ttl
             return
-        self._entries[key] = Entry(ttl, expires, readable, at)
+        entry = self._entries[key] = Entry(ttl, expires, readable, at)
         if old is None:
-            self._wait(key, self._entries[key])
+            self._wait(key, entry)
 
-    def refresh(self, key: Hashable, at: float) -> None:
+    @staticmethod
+    def refresh(entry: Entry | None, at: float) -> None:
         """A read gives an entry its whole life again."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            entry.expires = max(entry.expires, at + TTL_SECONDS[entry.ttl])
+        if entry is not None and (expires := at + TTL_SECONDS[entry.ttl]) > entry.expires:
+            entry.expires = expires
 
     def purge(self, at: float) -> None:
         """Forgets what has been dead for as long as it had to live, and what is too much."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -12,7 +12,7 @@ from anaphora.rendered import Kind, Mark
 
 from .account import Salted
 from .entries import MOST, Entries, Entry
-from .outcome import Outcome, Reason, Span, spans_of
+from .outcome import Outcome, Reason, Span
 from .prompt import Prompt
 
 #: How far before a marker an entry is still looked for, to say that it was out of reach.
@@ -31,6 +31,10 @@ class Looked(msgspec.Struct, frozen=True):
     reason: Reason
     """Why nothing deeper is read."""
     detail: str = ""
+    marks: tuple[Mark, ...] = ()
+    """All markers, the provider's own too."""
+    entry: Entry | None = None
+    """What is read."""
 
 
 class MarkedCache:
@@ -54,22 +58,29 @@ class MarkedCache:
         looked = self._look(prompt, salted, at)
         return self._spans(prompt, looked), looked
 
-    def lose(self, prompt: Prompt, looked: Looked) -> tuple[Outcome, Looked]:  # noqa: ARG002
+    def lose(self, prompt: Prompt, looked: Looked) -> tuple[Outcome, Looked]:
         """The same when what was there is not found: it is written again."""
-        lost = Looked(-1, self._writing(prompt, self._marks(prompt)), "lost")
+        lost = Looked(-1, self._writing(prompt, looked.marks), "lost", marks=looked.marks)
         return self._spans(prompt, lost), lost
 
     def commit(
-        self, prompt: Prompt, salted: Salted, looked: Looked, at: float, readable: float
+        self,
+        prompt: Prompt,  # noqa: ARG002
+        salted: Salted,
+        looked: Looked,
+        at: float,
+        readable: float,
     ) -> None:
-        if looked.found >= 0 and self._rules.reads_refresh.value:
-            self._entries.refresh(salted(looked.found), at)
-            for marker in self._marks(prompt):
-                if marker.chunk < looked.found:
-                    self._entries.refresh(salted(marker.chunk), at)
+        entries, found = self._entries, looked.found
+        if looked.entry is not None and self._rules.reads_refresh.value:
+            entries.refresh(looked.entry, at)
+            for marker in looked.marks:
+                if marker.chunk >= found:
+                    break
+                entries.refresh(entries.get(salted(marker.chunk)), at)
         for marker in looked.writes:
-            self._entries.write(salted(marker.chunk), marker.ttl, at, readable)
-        self._entries.purge(at)
+            entries.write(salted(marker.chunk), marker.ttl, at, readable)
+        entries.purge(at)
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────
 
@@ -78,48 +89,46 @@ class MarkedCache:
         writes = self._writing(prompt, marks)
         reason: Reason = "new" if marks else "no_marker"
         detail = ""
+        places: Iterable[int]
         if self._unit == "breakpoints":
-            places: Iterator[int] = iter(self._boundaries(prompt, marks))
+            places = self._boundaries(prompt, marks)
         else:
             places = self._lookback(prompt, marks)
-        found = -1
+        found, alive, get = -1, None, self._entries.get
         for position in places:
-            entry = self._entries.get(salted(position))
+            entry = get(salted(position))
             if entry is None:
                 continue
-            dead = self._dead(entry, at)
-            if dead is None:
-                found = position
+            if entry.readable < at <= entry.expires:
+                found, alive = position, entry
                 break
             if reason == "new":
-                reason, detail = dead
+                reason, detail = self._dead(entry, at)
         if found < 0 and reason == "new":
             reason, detail = self._out_of_reach(salted, marks, at)
-        kept = tuple([marker for marker in writes if marker.chunk > found])
-        return Looked(found, kept, reason, detail)
+        while writes and writes[0].chunk <= found:
+            writes = writes[1:]
+        return Looked(found, writes, reason, detail, marks, alive)
 
     @staticmethod
-    def _dead(entry: Entry, at: float) -> tuple[Reason, str] | None:
-        """Why an entry cannot be read; None when it can."""
+    def _dead(entry: Entry, at: float) -> tuple[Reason, str]:
+        """Why an entry cannot be read."""
         if entry.expires < at:
             return "expired", f"{at - entry.expires:.0f} s ago"
-        if entry.readable >= at:
-            return "not_readable_yet", f"for another {entry.readable - at:.1f} s"
-        return None
+        return "not_readable_yet", f"for another {entry.readable - at:.1f} s"
 
     def _lookback(self, prompt: Prompt, marks: tuple[Mark, ...]) -> Iterator[int]:
-        """The positions that each marker looks at, the deepest marker's first."""
+        """The positions that each marker looks at, the deepest marker's first, each once."""
         figure = self._rules.lookback_positions
-        reach = 1 if figure is None else figure.value
-        seen = len(prompt)
+        reach, seen = 1 if figure is None else figure.value, len(prompt)
         for marker in reversed(marks):
+            # Block by block, which is the usual way to count, or runs of tools as one.
+            last = marker.chunk
             if self._unit != "tool_runs":
-                # Block by block, which is the usual way to count.
-                last = min(marker.chunk, seen - 1)
-                yield from range(last, max(-1, marker.chunk - reach), -1)
-                seen = min(seen, max(0, marker.chunk - reach + 1))
-                continue
-            for position in _back(prompt, marker.chunk, reach, self._unit):
+                positions: Iterable[int] = range(last, max(-1, last - reach), -1)
+            else:
+                positions = _back(prompt, last, reach)
+            for position in positions:
                 if position < seen:
                     yield position
                     seen = position
@@ -148,7 +157,7 @@ class MarkedCache:
         last = marks[-1].chunk
         for position in range(last, max(-1, last - _FAR), -1):
             entry = self._entries.get(salted(position))
-            if entry is not None and self._dead(entry, at) is None:
+            if entry is not None and entry.readable < at <= entry.expires:
                 return "beyond_lookback", f"{last - position} blocks before the last marker"
         return "new", ""
 
@@ -187,28 +196,33 @@ class MarkedCache:
     def _spans(self, prompt: Prompt, looked: Looked) -> Outcome:
         total = prompt.total if len(prompt) else 0
         read = prompt.tokens(looked.found)
-        spans = [Span(0, read, "read", "found")]
+        spans = [Span(0, read, "read", "found")] if read else []
         start = read
         for marker in looked.writes:
             end = prompt.tokens(marker.chunk)
-            spans.append(Span(start, end, "written", looked.reason, marker.ttl, looked.detail))
-            start = max(start, end)
-        spans.append(Span(start, total, "uncached", self._unwritten(prompt, looked), None))
-        return Outcome(spans_of(*spans))
-
-    def _unwritten(self, prompt: Prompt, looked: Looked) -> Reason:
-        if looked.writes or looked.found >= 0:
-            return "behind_last_marker"
-        return "below_minimum" if self._marks(prompt) else "no_marker"
+            if end > start:
+                spans.append(Span(start, end, "written", looked.reason, marker.ttl, looked.detail))
+                start = end
+        if total > start:
+            spans.append(Span(start, total, "uncached", _unwritten(looked)))
+        return Outcome(tuple(spans))
 
 
-def _back(prompt: Prompt, position: int, reach: int, unit: LookbackUnit | None) -> Iterator[int]:
-    """The positions from a marker backwards, its own counted, as far as the look-back goes."""
+def _unwritten(looked: Looked) -> Reason:
+    """Why what is neither read nor written is not."""
+    if looked.writes or looked.found >= 0:
+        return "behind_last_marker"
+    return "below_minimum" if looked.marks else "no_marker"
+
+
+def _back(prompt: Prompt, position: int, reach: int) -> Iterator[int]:
+    """The positions from a marker backwards, its own counted, as far as the look-back goes, with
+    a run of calls or of results for one."""
     steps = 0
     last: Kind | None = None
     while position >= 0:
         kind = prompt.kind(position)
-        if unit != "tool_runs" or kind not in _RUNS or kind is not last:
+        if kind not in _RUNS or kind is not last:
             steps += 1
             if steps > reach:
                 return
