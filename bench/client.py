@@ -10,7 +10,7 @@ pydantic-ai rewrite a few fields, and pydantic-ai has strings where only the use
 list. How the JSON is spaced is up to each. What the SDKs take when they get the least that says the
 same, with contents as strings, is told as "str", and is no headline.
 
-Every client is a process of its own, and warm; they take turns, so that whatever else the machine
+Every client is a process of its own, and warm, its bytecode compiled before; they take turns, so that whatever else the machine
 does falls on all of them. A figure is the CPU of the client's process, user and system; ratios are
 medians of the rounds' ratios, on the same wire, and of several wires the worst one counts. What
 ours does in a call is told in _client_ours.py.
@@ -25,6 +25,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from _bytecode import compiled
 from _client_contest import Contestant, Key, contest, rounds
 from _client_import import importing
 from _client_same import same_documents
@@ -122,6 +123,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="repetitions; medians are reported")
     parser.add_argument("--calls", type=int, default=60, help="of a round; the slow make fewer")
     chosen = parser.parse_args()
+    compiled()
     same_documents(WIRES)
     foreign = strangers()
     listed = [*OURS, *SDKS, *(OTHERS if foreign else []), *PLAIN]

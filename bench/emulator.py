@@ -20,6 +20,7 @@ import statistics
 from typing import Any
 
 from _asked import WIRES, mixed
+from _bytecode import compiled
 from _served import Child, child
 
 CONNECTIONS = 64
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1500, help="of a round, to the emulator")
     parser.add_argument("--longer", type=int, default=6000, help="requests that memory is held to")
     chosen = parser.parse_args()
+    compiled()
     requests = mixed(800)
     ratios, by_cpu, ratios_new = [], [], []
     with child("bare") as bare, child("emulator") as emulator:
