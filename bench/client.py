@@ -10,10 +10,10 @@ pydantic-ai rewrite a few fields, and pydantic-ai has strings where only the use
 list. How the JSON is spaced is up to each. What the SDKs take when they get the least that says the
 same, with contents as strings, is told as "str", and is no headline.
 
-Every client is a process of its own, and warm, its bytecode compiled before; they take turns, so that whatever else the machine
-does falls on all of them. A figure is the CPU of the client's process, user and system; ratios are
-medians of the rounds' ratios, on the same wire, and of several wires the worst one counts. What
-ours does in a call is told in _client_ours.py.
+Every client is a process of its own, and warm, its bytecode compiled before; they take turns, so
+that whatever else the machine does falls on all of them. A figure is the CPU of the client's
+process, user and system; ratios are medians of the rounds' ratios, on the same wire, and of several
+wires the worst one counts. What ours does in a call is told in _client_ours.py.
 """
 
 from __future__ import annotations
