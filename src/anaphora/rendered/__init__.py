@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from .addition import Addition
 from .chunks import Chunk, Rendered, Run
 from .envelope import Envelope
 from .hashing import digest
-from .log import Addition, ChunkLog, Kind
+from .kind import Kind
+from .log import ChunkLog
 from .plan import CreateHeld, DeleteHeld, ExtendHeld, Held, Mark, Plan, Prelude
 from .request import Body, Request
 

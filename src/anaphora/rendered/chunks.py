@@ -18,7 +18,8 @@ from anaphora.values import Notice, Section, SegmentRole, Ttl
 
 from .envelope import Envelope
 from .hashing import digest
-from .log import ChunkLog, Kind
+from .kind import Kind
+from .log import ChunkLog
 from .plan import Mark
 
 

@@ -107,7 +107,7 @@ def says(message: Message) -> bool:
 
 
 def _place(to: Addition, around: Around) -> str:
-    return f"{around.where}[{to.first_message + len(to.ids)}]"
+    return f"{around.where}[{to.message}]"
 
 
 def _note(to: Addition, said: list[Notice], place: str) -> None:

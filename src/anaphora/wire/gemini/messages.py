@@ -39,7 +39,7 @@ def add_messages(
     """The chunks of these messages, which end `history`. `last_role` is the role the log ends
     with; None: nothing stands in it yet, and its first chunk goes without glue."""
     for message in messages:
-        at = to.first_message + len(to.ids)
+        at = to.message
         place = f"{where}[{at}]"
         notices: Notices = []
         try:

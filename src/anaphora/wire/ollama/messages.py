@@ -44,7 +44,7 @@ def add_messages(
     with; None: nothing stands in it yet, and its first chunk goes without glue."""
     calls = calls_before(conversation, to.first_message)
     for message in messages:
-        place = f"{where}[{to.first_message + len(to.ids)}]"
+        place = f"{where}[{to.message}]"
         notices: Notices = []
         try:
             pieces = lay_out(message, calls, notices)

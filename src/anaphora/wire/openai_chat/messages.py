@@ -70,7 +70,7 @@ def add_any(
 ) -> str | None:
     """The chunks of a message of any kind, and what could not be said of it. Gives the wire role
     that the log ends with then."""
-    place = f"{where}[{to.first_message + len(to.ids)}]"
+    place = f"{where}[{to.message}]"
     notices: Notices = []
     try:
         pieces = lay_out(message, facts, notices)

@@ -53,7 +53,7 @@ def add_any(
     """The chunks of a message of any kind, and what could not be said of it. Gives the state
     behind it."""
     said: list[Notice] = []
-    place = f"{where}[{to.first_message + len(to.ids)}]"
+    place = f"{where}[{to.message}]"
     role = _ROLES.get(message.role)
     if role is None:
         raise InvalidRequest(
