@@ -125,7 +125,8 @@ def test_tools_and_system_blocks_are_rendered_once_for_all_conversations() -> No
     assert one.runs[1].log is two.runs[1].log
 
 
-def test_everything_is_let_go_with_the_conversation() -> None:
+def test_messages_are_let_go_with_the_conversation_and_sections_soon_after() -> None:
+    """The last few tools and system prompts stay, for calls that come one after the other."""
     tools = (Tool("look"),)
     talk = Conversation([Message.user("a")])
     previous: Rendered | None = None
@@ -133,10 +134,27 @@ def test_everything_is_let_go_with_the_conversation() -> None:
         talk = talk.append(Message.assistant(f"b{turn}"))
         previous = anthropic.render.render(call(talk, tools), PROFILE, previous)  # type: ignore[attr-defined]
     assert previous is not None
-    logs = [weakref.ref(run.log) for run in previous.runs]
+    sections = [weakref.ref(run.log) for run in previous.runs if run.role is None]
+    said = [weakref.ref(run.log) for run in previous.runs if run.role is not None]
     del previous, talk, tools
     gc.collect()
-    assert [log() for log in logs] == [None] * len(logs)
+    assert [log() for log in said] == [None, None]
+    for number in range(16):
+        anthropic.render(call(Conversation([Message.user("a")]), (Tool(f"t{number}"),)), PROFILE)
+    gc.collect()
+    assert [log() for log in sections] == [None, None]
+
+
+def test_calls_on_their_own_share_the_sections_of_the_call_before() -> None:
+    tools = (Tool("look"),)
+
+    def section() -> int:
+        ir = PromptIR.chat([Message.user("a")], system="You are terse.")
+        made = Call(ir=ir, model=MODEL, tools=tools, params=Params(max_tokens=1))
+        rendered = anthropic.render(made, PROFILE)
+        return hash(tuple(id(run.log) for run in rendered.runs if run.role is None))
+
+    assert section() == section()
 
 
 def test_threads_that_continue_one_turn_each_get_their_own_branch() -> None:
