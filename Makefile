@@ -7,6 +7,8 @@ PINS ?=
 UV_VERSION := 0.13.7
 
 BIN := .venv/bin
+# A file's tests stay together: many share a server that is started once.
+PARALLEL := --numprocesses=auto --maxprocesses=8 --dist=loadfile
 TYPED := $(wildcard src tests bench soak)
 
 .DEFAULT_GOAL := help
@@ -26,8 +28,8 @@ demo: setup ## run the demonstration: no network, no keys
 
 test: setup ## run the test suite
 	@sh scripts/chromium.sh
-	@echo "test: pytest"
-	@$(BIN)/python -m pytest
+	@echo "test: pytest on every core"
+	@$(BIN)/python -m pytest -q $(PARALLEL)
 
 # All four run, so that one look shows everything that is wrong.
 check: setup ## lint, formatting, types, layers
@@ -52,8 +54,8 @@ soak: setup ## run what takes long: memory curves, and the laws over many more e
 	@echo "soak: pytest soak"
 	@$(BIN)/python -m pytest -s soak
 	@echo "soak: the laws, 2000 examples each"
-	@$(BIN)/python -m pytest tests/laws tests/rendered tests/wire/*/test_laws.py \
-		tests/wire/anthropic/test_both_ways.py --hypothesis-profile=long
+	@$(BIN)/python -m pytest -q $(PARALLEL) tests/laws tests/rendered \
+		tests/wire/*/test_laws.py tests/wire/anthropic/test_both_ways.py --hypothesis-profile=long
 
 pins: setup ## rewrite requirements/dev.txt from pyproject.toml and dev.in (PINS=--upgrade)
 	@echo "pins: resolving with uv $(UV_VERSION)"
