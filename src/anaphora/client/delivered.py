@@ -16,8 +16,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A call as it is sent to one stop."""
 
     outgoing: Outgoing
-    tokens: int
-    """About how long the prompt is."""
+    tokens: Callable[[], int]
+    """About how long the prompt is; asked where a limit counts it, at every attempt."""
     gone: tuple[type[AnaphoraError], ...] = ()
     """How the provider says that what the call leans on is there no more: a response that it
     stored, a beginning that it holds. Empty: the call leans on nothing."""

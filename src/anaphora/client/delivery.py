@@ -138,8 +138,10 @@ class Delivery:
         stop = self._stops[at]
         prepared = await self._ready(at)
         gate = stop.model.gate
+        # What limits there are, the attempt before may have told.
+        tokens = prepared.tokens() if gate.counts_tokens else 0
         self._trying.queueing = True
-        async with gate.passing(prepared.tokens, self._deadline, self._on_wait) as passing:
+        async with gate.passing(tokens, self._deadline, self._on_wait) as passing:
             self._trying.passed(passing.queued)
             answer = await self._send(stop, prepared)
             try:
@@ -161,8 +163,10 @@ class Delivery:
         stop = self._stops[at]
         prepared = await self._in_time(self._ready(at))
         gate = stop.model.gate
+        # What limits there are, the attempt before may have told.
+        tokens = prepared.tokens() if gate.counts_tokens else 0
         self._trying.queueing = True
-        async with gate.passing(prepared.tokens, self._deadline, self._on_wait) as passing:
+        async with gate.passing(tokens, self._deadline, self._on_wait) as passing:
             self._trying.passed(passing.queued)
             answer = await self._in_time(self._send(stop, prepared))
             try:

@@ -65,7 +65,7 @@ class OneShot(Calling):
         underway.written[at] = written, ()
         return Prepared(
             outgoing=endpoint.outgoing(endpoint.wire.assemble(rendered, written.plan)),
-            tokens=rendered.tokens_in(rendered.size),
+            tokens=lambda: rendered.tokens_in(rendered.size),
             gone=(NotFound,) if call.ir.continuation is not None else (),
         )
 

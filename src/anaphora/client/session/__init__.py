@@ -261,7 +261,7 @@ class Session(Calling):
         request = place.endpoint.wire.assemble(written.rendered, written.plan)
         return Prepared(
             outgoing=place.endpoint.outgoing(request),
-            tokens=place.tokens(written) if place.model.gate.counts_tokens else 0,
+            tokens=lambda: place.tokens(written),
             gone=_gone(written),
         )
 

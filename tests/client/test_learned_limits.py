@@ -1,0 +1,61 @@
+"""What an answer tells of the provider's limits counts from the very next attempt on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.raw_server import answering, raw_server
+
+import anaphora
+from anaphora.client.turn import Turn
+from anaphora.errors import Overloaded
+
+BODY = b'{"type":"error","error":{"type":"api_error","message":"again"}}'
+#: No request is scarce; of the prompt's tokens none is left, and 167 come back each second.
+USED_UP = (
+    b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/json\r\n"
+    b"anthropic-ratelimit-requests-limit: 50\r\nanthropic-ratelimit-requests-remaining: 49\r\n"
+    b"anthropic-ratelimit-requests-reset: 60s\r\n"
+    b"anthropic-ratelimit-input-tokens-limit: 10000\r\n"
+    b"anthropic-ratelimit-input-tokens-remaining: 0\r\n"
+    b"anthropic-ratelimit-input-tokens-reset: 60s\r\n"
+    b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+)
+
+
+async def heard(turn: Turn, stream: bool) -> None:
+    if not stream:
+        await turn
+        return
+    async for _ in turn:
+        pass
+
+
+@pytest.mark.parametrize("session", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_next_attempt_waits_for_the_tokens_that_it_needs(session: bool, stream: bool) -> None:
+    """Whether tokens count was not known when the call was prepared."""
+
+    async def main() -> None:
+        async with raw_server(answering(USED_UP)) as server:
+            provider = {
+                "wire": "anthropic",
+                "base_url": server.url,
+                "key": {"env": "KEY"},
+                "model": "claude-sonnet-5-5",
+                "retry": {"first_wait": 0.001},
+            }
+            config = {"providers": {"claude": provider}}
+            async with anaphora.Client.from_config(config, environ={"KEY": "k"}) as client:
+                if session:
+                    turn = client.session("claude", timeout=5.0).send("Hello?")
+                else:
+                    turn = client.send("Hello?", provider="claude", timeout=5.0)
+                with pytest.raises(Overloaded) as caught:
+                    await heard(turn, stream)
+            first, *others = caught.value.attempts
+            assert (first.queued, len(others)) == (0.0, 2)
+            assert all(other.queued > 0 for other in others)
+
+    asyncio.run(main())
