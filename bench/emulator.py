@@ -9,7 +9,8 @@ does falls on both. `vs_bare` is the median of the ratios of requests a second. 
 on the machine is in the seconds; `by CPU` is the same ratio in seconds of the servers' own CPU.
 
 The 800 requests come again, as a conversation's messages do with every turn, and what came before
-is not cut anew. `vs_bare_new` is for requests of which every message is new.
+is not cut anew. `vs_bare_new` is for requests of which every message is new; tools, system prompt
+and parameters are those of an app, and come again.
 """
 
 from __future__ import annotations

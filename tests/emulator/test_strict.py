@@ -830,3 +830,15 @@ def test_json_may_be_asked_for_in_any_form(name: str, body: Any) -> None:
         data = json.dumps(mutant).encode()
         asked = Asked(method="POST", path=PATHS[name], headers=headers, body=data)
         assert engine.answer(asked).status in (200, 400), mutant
+
+
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b'{"a":' + b"[" * 100_000 + b"}", b'{"a":"\xff"}']
+)
+def test_what_nobody_could_read_is_refused(name: str, body: bytes) -> None:
+    """However deep it is nested, and in whatever it is written."""
+    headers = {"x-api-key": "k", "x-goog-api-key": "k", "authorization": "Bearer k"}
+    headers["anthropic-version"] = "2023-06-01"
+    asked = Asked(method="POST", path=PATHS[name], headers=headers, body=body)
+    assert Engine().answer(asked).status == 400

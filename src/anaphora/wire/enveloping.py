@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import astuple
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
@@ -28,29 +29,55 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Envelopes:
-    """The last few of a wire: calls of an app mostly differ in what they say, not in how."""
+    """The last few of a wire: calls of an app mostly differ in what they say, not in how.
+
+    Only those whose parameters are numbers and words: among other values there are some that look
+    the same as bytes, and one of them may be refused.
+    """
 
     def __init__(self) -> None:
-        self._known: tuple[Envelope, ...] = ()
+        self._known: tuple[tuple[tuple[type, ...], Envelope], ...] = ()
 
-    def find(self, source: object, last: Envelope | None) -> Envelope | None:
+    def find(self, call: Call, source: object, last: Envelope | None) -> Envelope | None:
         """The last turn's, or another that was made of the same."""
         if last is not None and last.source == source:
             return last
-        return next((known for known in self._known if known.source == source), None)
+        kinds = _kinds(call)
+        if kinds is not None:
+            for known, envelope in self._known:
+                if known == kinds and envelope.source == source:
+                    return envelope
+        return None
 
-    def keep(self, envelope: Envelope) -> Envelope:
-        self._known = envelope, *self._known[: _KEPT - 1]
+    def keep(self, call: Call, envelope: Envelope) -> Envelope:
+        if (kinds := _kinds(call)) is not None:
+            self._known = (kinds, envelope), *self._known[: _KEPT - 1]
         return envelope
 
 
-def exactly(call: Call) -> bytes:
+_WORDS = frozenset({type(None), bool, int, float, str})
+
+
+def _kinds(call: Call) -> tuple[type, ...] | None:
+    """The types of everything that an envelope is made of, where all of it is numbers and words;
+    else None."""
+    if call.extras is not None or call.ir.continuation is not None:
+        return None
+    said = (*astuple(call.params), *astuple(call.ir.cache))
+    kinds = tuple(map(type, said))
+    for kind, value in zip(kinds, said, strict=True):
+        if kind not in _WORDS and value != ():
+            return None
+    return kinds
+
+
+def exactly(call: Call) -> object:
     """Parameters, extras and cache options as bytes: unlike `==` on the values, this tells 1 from
     1.0 and one order of metadata from another."""
     try:
         return _encode((call.params, call.extras, call.ir.cache, call.ir.continuation))
     except UnicodeEncodeError:
-        return b""  # rendering will say where the lone surrogate is
+        return object()  # a lone surrogate, and equal to nothing
 
 
 def foreign_fields(call: Call, wire: str) -> list[Notice]:

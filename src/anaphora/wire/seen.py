@@ -7,8 +7,9 @@ weakly.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -23,6 +24,35 @@ TOOLS = 64
 SYSTEMS = 16
 #: How many sets of parameters, which mostly come again with every turn.
 PARAMS = 64
+
+T = TypeVar("T")
+
+
+def seen(most: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
+    """Remembers what was read of some bytes, unless whoever gets it could change it: extras are
+    dictionaries, so what brought some is read anew for everybody."""
+
+    def remembering(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
+        @functools.lru_cache(maxsize=most)
+        def known(raw: bytes) -> tuple[T, bool]:
+            found = read(raw)
+            return found, _brings_extras(found)
+
+        @functools.wraps(read)
+        def reading(raw: bytes) -> T:
+            found, open_to_change = known(raw)
+            return read(raw) if open_to_change else found
+
+        return reading
+
+    return remembering
+
+
+def _brings_extras(found: object) -> bool:
+    if isinstance(found, tuple):
+        return any(map(_brings_extras, found))
+    return getattr(found, "extras", None) is not None
+
 
 #: A run, and the marks in it, counted from its first chunk.
 Cut: TypeAlias = tuple[Run, tuple[Mark, ...]]

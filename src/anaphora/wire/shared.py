@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 from weakref import WeakValueDictionary
 
 from anaphora.rendered import ChunkLog, Run
@@ -28,6 +28,8 @@ class SharedLogs:
         self._recent: deque[ChunkLog] = deque(maxlen=_KEPT)
 
     def get(self, source: T, last: Run | None, render: Callable[[T], ChunkLog]) -> ChunkLog:
+        if isinstance(source, list):
+            source = cast(T, tuple(source))  # somebody may change the list
         if last is not None and last.log.source == source:
             return last.log
         log = self._by_identity.get(id(source))
@@ -35,6 +37,14 @@ class SharedLogs:
             return log
         log = render(source)
         log.source = source
-        self._by_identity[id(source)] = log
-        self._recent.append(log)
+        if not _open_to_change(source):
+            self._by_identity[id(source)] = log
+            self._recent.append(log)
         return log
+
+
+def _open_to_change(source: object) -> bool:
+    """Whether some of it brought extras: those are dictionaries, and equal to themselves however
+    they are changed."""
+    items = source if isinstance(source, tuple) else ()
+    return any(getattr(item, "extras", None) is not None for item in items)

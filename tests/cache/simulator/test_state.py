@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from support.prompts import marked, said
 
 from anaphora import catalog
-from anaphora.cache.simulator import Simulator, TokenRuns
+from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.cache.simulator.entries import Entries
 from anaphora.cache.simulator.prefixes import Prefixes
 
@@ -103,3 +105,18 @@ def test_prefixes_are_bounded_and_the_longest_unused_go_first() -> None:
     gone = TokenRuns([((1, block), 1) for block in range(10)])
     assert prefixes.match(kept, kept.key).position == 9
     assert prefixes.match(gone, gone.key).position == -1
+
+
+def test_a_copy_of_a_simulator_is_on_its_own() -> None:
+    cache = Simulator(catalog.rules("anthropic", "claude-sonnet-5-5"))
+    prompt = TokenRuns([("a", 10_000)], markers=(Mark(0, "5m"),))
+    copied = copy.deepcopy(cache)
+    copied.call(prompt, at=0.0)
+    assert (copied.predict(prompt, at=1.0).read, cache.predict(prompt, at=1.0).read) == (10_000, 0)
+
+
+def test_accounts_that_are_equal_and_not_the_same_are_kept_apart() -> None:
+    cache = Simulator(catalog.rules("anthropic", "claude-sonnet-5-5"))
+    prompt = TokenRuns([("a", 10_000)], markers=(Mark(0, "5m"),))
+    cache.call(prompt, at=0.0, scope=1)
+    assert [cache.predict(prompt, at=1.0, scope=scope).read for scope in (1, True)] == [10_000, 0]

@@ -44,7 +44,9 @@ class Account:
     def salted(self, prompt: Prompt, scope: Hashable) -> Salted:
         """The key of a block, by its position."""
         last, knobs = self._last, prompt.knobs
-        if last is not None and (knobs is last[0] or knobs == last[0]) and scope == last[1]:
+        # 1 and True are equal, and not the same.
+        same = last is not None and scope == last[1] and type(scope) is type(last[1])
+        if last is not None and same and (knobs is last[0] or knobs == last[0]):
             salts = last[2]
         else:
             salts = {section: self._salt(prompt, section, scope) for section in _SECTIONS}

@@ -27,14 +27,16 @@ class Entries:
 
     def __init__(self, most: int = MOST) -> None:
         self._entries: dict[Hashable, Entry] = {}
-        self.get = self._entries.get
-        """The entry of that key, alive or not: what died is remembered for a while."""
         self._queue: list[tuple[float, int, Hashable]] = []
         self._count = 0
         self._most = most
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def get(self, key: Hashable) -> Entry | None:
+        """The entry of that key, alive or not: what died is remembered for a while."""
+        return self._entries.get(key)
 
     def write(self, key: Hashable, ttl: Ttl, at: float, readable: float) -> None:
         """Makes an entry that lives for its TTL. One that would live longer stays."""

@@ -58,7 +58,7 @@ class Gate:
     @property
     def counts_tokens(self) -> bool:
         """Whether it matters how many tokens a call has that comes now."""
-        return self._door.limiter.counts_tokens(self._lane)
+        return self._door.limiter.counts_tokens(self._lane, self._door.clock())
 
     def wait(self, tokens: int) -> float:
         """How many seconds a call would wait if it came now, as far as that is known."""

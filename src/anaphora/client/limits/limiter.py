@@ -56,9 +56,12 @@ class Limiter:
             found = self._lanes[model] = Lane(model, rate, counts_reads=counts_reads)
         return found
 
-    def counts_tokens(self, lane: Lane) -> bool:
-        """Whether anything that may hold the lane's calls back counts their tokens."""
-        return self._shared is not None or lane.own is not None or bool(lane.stated)
+    def counts_tokens(self, lane: Lane, at: float) -> bool:
+        """Whether anything that may hold the lane's calls back counts their tokens, or may by the
+        time that one starts which has to wait."""
+        if self._shared is not None or lane.own is not None or lane.stated:
+            return True
+        return self.waiting > 0 or at < lane.stopped
 
     def wait(self, lane: Lane, tokens: int, at: float) -> float:
         """Seconds until a call would start, if it came now; 0.0 too where only a place is missing.

@@ -43,7 +43,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     agree = call.ir.system_fields_agree()
     source = (call.model, exactly(call), agree, profile)
-    if (known := _envelopes.find(source, last)) is not None:
+    if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
     turned = knobs(call)
@@ -60,7 +60,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
             *foreign_fields(call, WIRE),
         ),
     )
-    return _envelopes.keep(made)
+    return _envelopes.keep(call, made)
 
 
 def refuse(call: Call, profile: Profile) -> None:

@@ -11,7 +11,6 @@ markers become marks of the caller, unknown fields travel along as extras. Norma
 
 from __future__ import annotations
 
-import functools
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -33,7 +32,7 @@ from anaphora.prompt import (
 from anaphora.prompt.cache_plan import Mark
 from anaphora.values import AnyTool, Conversation, Message, Part, ProviderTool, Tool, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
-from anaphora.wire.seen import SYSTEMS, TOOLS, elements_of
+from anaphora.wire.seen import SYSTEMS, TOOLS, elements_of, seen
 
 from .blocks import WIRE
 from .incoming import (
@@ -222,7 +221,7 @@ def _blocks(raw: msgspec.Raw | bytes, path: str) -> list[msgspec.Raw]:
         raise bad_request(f"expected text or a list of blocks: {problem}", path) from None
 
 
-@functools.lru_cache(maxsize=SYSTEMS)
+@seen(SYSTEMS)
 def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[Mark, ...]]:
     """The system blocks, and the marks on them; the same prompt comes with every turn."""
     if raw == b"null":
@@ -243,7 +242,7 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[Mark, ...]]:
     return tuple(blocks), tuple(marks)
 
 
-@functools.lru_cache(maxsize=TOOLS)
+@seen(TOOLS)
 def _tools(listed: bytes) -> tuple[tuple[AnyTool, ...], tuple[Mark, ...]]:
     """The tools, and the marks on them; the same list comes with every turn."""
     tools: list[AnyTool] = []

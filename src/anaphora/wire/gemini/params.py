@@ -52,7 +52,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     stands = (bool(call.ir.system_field_blocks()), bool(call.tools))
     source = (call.model, exactly(call), call.ir.system_fields_agree(), stands, profile)
-    if (known := _envelopes.find(source, last)) is not None:
+    if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
     notices: list[Notice] = []
@@ -67,7 +67,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
         knobs=knobs(call.model, fields),
         notices=(*notices, *_notices(call)),
     )
-    return _envelopes.keep(made)
+    return _envelopes.keep(call, made)
 
 
 def frozen_with(envelope: Envelope) -> bytes:

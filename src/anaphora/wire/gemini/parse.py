@@ -18,15 +18,13 @@ only:
 
 from __future__ import annotations
 
-import functools
-
 import msgspec
 
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
 from anaphora.values import AnyTool, Conversation, Extras, Message, Role, SegmentRole, Text
 from anaphora.wire.fields import Fields, bad_request, reads
 from anaphora.wire.numbering import message_ids
-from anaphora.wire.seen import SYSTEMS, TOOLS
+from anaphora.wire.seen import SYSTEMS, TOOLS, seen
 
 from .address import model_id, read_path
 from .ids import with_ids
@@ -85,7 +83,7 @@ def _call(
     return Call(ir=ir, model=model, tools=tools, params=params, extras=extras)
 
 
-@functools.lru_cache(maxsize=TOOLS)
+@seen(TOOLS)
 def _tools(listed: bytes) -> tuple[AnyTool, ...]:
     """The same list comes with every turn."""
     return read_tools(elements(Fields(b'{"tools":%b}' % listed, "$", bad_request), "tools"))
@@ -101,7 +99,7 @@ def _system(fields: Fields) -> tuple[PromptBlock, ...]:
     return blocks or ()
 
 
-@functools.lru_cache(maxsize=SYSTEMS)
+@seen(SYSTEMS)
 def _blocks(raw: bytes) -> tuple[PromptBlock, ...] | None:
     """The system prompt, when it holds nothing but texts; anything else travels along whole. The
     same comes with every turn."""

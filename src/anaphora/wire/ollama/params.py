@@ -71,7 +71,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, empty: bool
     """Everything but the runs; the last turn's while nothing in it changed. `empty`: there is no
     run that holds messages."""
     source = (call.model, exactly(call), empty, profile)
-    if (known := _envelopes.find(source, last)) is not None:
+    if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
     turned = knobs(call)
@@ -84,7 +84,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, empty: bool
         knobs=turned,
         notices=(*notices(call), *continuation_left_out(call), *foreign_fields(call, WIRE)),
     )
-    return _envelopes.keep(made)
+    return _envelopes.keep(call, made)
 
 
 def refuse(call: Call, profile: Profile) -> None:

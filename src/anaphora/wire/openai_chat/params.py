@@ -38,7 +38,7 @@ def envelope(call: Call, profile: Profile, facts: Facts, last: Envelope | None) 
     """Everything but the runs; the last turn's while nothing in it changed."""
     ir = call.ir
     source = (facts, call.model, exactly(call), ir.system_fields_agree(), profile)
-    if (known := _envelopes.find(source, last)) is not None:
+    if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
     turned = knobs(call)
@@ -51,7 +51,7 @@ def envelope(call: Call, profile: Profile, facts: Facts, last: Envelope | None) 
         knobs=turned,
         notices=tuple(notices(call, facts)),
     )
-    return _envelopes.keep(made)
+    return _envelopes.keep(call, made)
 
 
 def refuse(call: Call, profile: Profile) -> None:

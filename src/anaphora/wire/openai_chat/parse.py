@@ -19,7 +19,6 @@ breakpoints become marks of the caller, unknown fields travel along as extras. N
 
 from __future__ import annotations
 
-import functools
 from typing import Literal
 
 import msgspec
@@ -43,7 +42,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
-from anaphora.wire.seen import TOOLS, elements_of
+from anaphora.wire.seen import TOOLS, elements_of, seen
 
 from .incoming import (
     Breakpoint,
@@ -190,7 +189,7 @@ def _call(
     )
 
 
-@functools.lru_cache(maxsize=TOOLS)
+@seen(TOOLS)
 def _tools(listed: bytes) -> tuple[AnyTool, ...]:
     """The same list comes with every turn."""
     found = enumerate(elements_of("tools", listed))

@@ -43,7 +43,7 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
         _stays_in_chain(call),
         profile,
     )
-    if (known := _envelopes.find(source, last)) is not None:
+    if (known := _envelopes.find(call, source, last)) is not None:
         return known
     _refuse(call, profile)
     turned = knobs(call)
@@ -56,7 +56,7 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
         knobs=turned,
         notices=tuple(notices(call, traits)),
     )
-    return _envelopes.keep(made)
+    return _envelopes.keep(call, made)
 
 
 def continues(call: Call) -> bool:

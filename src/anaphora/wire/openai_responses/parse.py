@@ -15,7 +15,6 @@ breakpoints become marks of the caller, unknown fields travel along as extras. N
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -53,7 +52,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
-from anaphora.wire.seen import TOOLS, elements_of
+from anaphora.wire.seen import TOOLS, elements_of, seen
 
 from .content import ITEM, WIRE
 from .incoming import Marks, UsualItem, raw_list, read_item, read_usual
@@ -293,7 +292,7 @@ def _leading(items: list[_Item], ttl: Ttl) -> tuple[tuple[PromptBlock, ...], lis
     return tuple(blocks), marks
 
 
-@functools.lru_cache(maxsize=TOOLS)
+@seen(TOOLS)
 def _tools(listed: bytes) -> tuple[AnyTool, ...]:
     """The same list comes with every turn."""
     tools: list[AnyTool] = []

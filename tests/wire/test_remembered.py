@@ -1,0 +1,112 @@
+"""What is remembered between calls is never another call's, however alike the two look."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from anaphora import cache, catalog, wire
+from anaphora.errors import AnaphoraError
+from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
+from anaphora.values import Message, Tool
+
+MODELS = {
+    "anthropic": "claude-sonnet-5-5",
+    "openai_chat": "gpt-5.1",
+    "openai_responses": "gpt-5.1",
+    "gemini": "gemini-2.5-flash",
+    "ollama": "llama3.2",
+}
+every_wire = pytest.mark.parametrize("name", MODELS)
+
+
+def body(name: str, call: Call) -> bytes:
+    codec, provider = wire.get(name), wire.provider_of(name)
+    rendered = codec.render(call, catalog.profile(provider, call.model))
+    rules = catalog.rules(provider, call.model, name)
+    return codec.assemble(rendered, cache.plan(rendered, rules)).body.join()
+
+
+def asking(name: str, *, tools: Any = (), blocks: Any = (), key: Any = None, **params: Any) -> Call:
+    ir = PromptIR(
+        system_blocks=blocks,
+        segments=PromptIR.chat([Message.user("Hello?")]).segments,
+        cache=PromptCachePlan(key=key),
+    )
+    return Call(ir=ir, model=MODELS[name], tools=tools, params=Params(max_tokens=9, **params))
+
+
+def test_a_lone_surrogate_makes_no_two_calls_the_same() -> None:
+    """The key is not said on this wire, and what it keeps from being compared is."""
+    said = [
+        body("anthropic", asking("anthropic", key="\ud800", metadata={"user_id": name}))
+        for name in ("alice", "bob")
+    ]
+    assert [b'"alice"' in said[0], b'"alice"' in said[1], b'"bob"' in said[1]] == [
+        True,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "fine", "wrong"),
+    [
+        ("metadata", {"a": None}, {"a": float("nan")}),
+        ("metadata", {"1": "x"}, {1: "x"}),
+        ("stop", ("eHl6",), (b"xyz",)),
+        ("stop", ("2026-01-01",), (datetime.date(2026, 1, 1),)),
+        ("temperature", None, float("nan")),
+    ],
+)
+def test_what_is_refused_is_refused_after_what_looks_the_same(
+    field: str, fine: Any, wrong: Any
+) -> None:
+    body("openai_chat", asking("openai_chat", **{field: fine}))
+    with pytest.raises(AnaphoraError):
+        body("openai_chat", asking("openai_chat", **{field: wrong}))
+
+
+@every_wire
+def test_tools_that_somebody_adds_to_a_list_are_sent(name: str) -> None:
+    tools = [Tool("one")]
+    body(name, asking(name, tools=tools))
+    tools.append(Tool("two"))
+    assert b'"two"' in body(name, asking(name, tools=tools))
+
+
+@every_wire
+def test_system_blocks_that_somebody_adds_to_a_list_are_sent(name: str) -> None:
+    blocks = [PromptBlock("a", "You are terse.")]
+    body(name, asking(name, blocks=blocks))
+    blocks.append(PromptBlock("b", "You are kind."))
+    assert b"You are kind." in body(name, asking(name, blocks=blocks))
+
+
+def test_extras_of_a_tool_are_sent_as_they_are_now() -> None:
+    extras = {"openai_chat": '{"x":1}'}
+    tools = (Tool("one", extras=extras),)
+    assert b'"x":1' in body("openai_chat", asking("openai_chat", tools=tools))
+    extras["openai_chat"] = '{"x":2}'
+    assert b'"x":2' in body("openai_chat", asking("openai_chat", tools=tools))
+
+
+@pytest.mark.parametrize("place", ["system", "tools"])
+def test_whoever_changes_what_was_read_changes_it_for_nobody_else(place: str) -> None:
+    said = {
+        "system": b'"system":[{"type":"text","text":"a","citations":{}}]',
+        "tools": b'"tools":[{"name":"a","input_schema":{},"defer":true}]',
+    }[place]
+    request = b'{"model":"m","max_tokens":9,%b,"messages":[{"role":"user","content":"a"}]}' % said
+
+    def extras() -> Any:
+        call = wire.get("anthropic").parse(request)
+        found = call.ir.system_blocks[0] if place == "system" else call.tools[0]
+        assert not isinstance(found, tuple)
+        return getattr(found, "extras", None)
+
+    before = dict(extras())
+    extras().clear()
+    assert extras() == before
