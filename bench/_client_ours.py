@@ -1,8 +1,8 @@
 """Ours: a call on its own, and a turn of a conversation with everything that a session does for it.
 
 On its own: `complete` with a conversation that is new each time, so that nothing of its messages is
-known from before; making the call of them counts. Tools, system prompt and parameters are the app's,
-the same objects at every call: their bytes are those of the call before.
+known from before; making the call of them counts. Tools, system prompt and parameters are the
+app's, the same objects at every call: their bytes are those of the call before.
 
 A turn: sessions go on with 35 saved messages. Their first turn is cold and does not count; the five
 that follow do, with 38, 40, 42, 44 and 46 messages, 42 on average. Prefix certified, next call

@@ -355,11 +355,11 @@ def test_an_exit_without_an_entry_is_harmless() -> None:
 def test_tokens_matter_where_a_limit_counts_them_or_may_before_a_call_starts() -> None:
     async def main() -> None:
         assert Gate.of(Limits(tokens_per_minute=100), clock).of_model("m").counts_tokens
-        gate = Gate.of(Limits(), clock).of_model("m")
+        calls = Calls(Limits())
+        gate = calls.gate.of_model("m")
         assert not gate.counts_tokens
         with pytest.raises(errors.RateLimited):
-            async with gate.passing(1):
-                raise errors.RateLimited("slow", retry_after=5.0)
+            await calls.call("a", ends=errors.RateLimited("slow", retry_after=5.0))
         assert gate.counts_tokens  # whoever comes now waits, and limits may be told meanwhile
         await asyncio.sleep(6.0)
         assert not gate.counts_tokens
