@@ -833,11 +833,8 @@ def test_json_may_be_asked_for_in_any_form(name: str, body: Any) -> None:
 
 
 @pytest.mark.parametrize("name", PATHS)
-@pytest.mark.parametrize(
-    "body", [b"[" * 100_000, b'{"a":' + b"[" * 100_000 + b"}", b'{"a":"\xff"}']
-)
-def test_what_nobody_could_read_is_refused(name: str, body: bytes) -> None:
-    """However deep it is nested, and in whatever it is written."""
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' + b"[" * 100_000 + b"}"])
+def test_what_is_nested_too_deep_is_refused(name: str, body: bytes) -> None:
     headers = {"x-api-key": "k", "x-goog-api-key": "k", "authorization": "Bearer k"}
     headers["anthropic-version"] = "2023-06-01"
     asked = Asked(method="POST", path=PATHS[name], headers=headers, body=body)
