@@ -29,28 +29,30 @@ T = TypeVar("T")
 
 
 def seen(most: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
-    """Remembers what was read of some bytes, unless whoever gets it could change it: extras are
-    dictionaries, so what brought some is read anew for everybody."""
+    """Remembers what was read of some bytes, unless whoever gets it could change it: that is read
+    anew for everybody."""
 
     def remembering(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
         @functools.lru_cache(maxsize=most)
         def known(raw: bytes) -> tuple[T, bool]:
             found = read(raw)
-            return found, _brings_extras(found)
+            return found, open_to_change(found)
 
         @functools.wraps(read)
         def reading(raw: bytes) -> T:
-            found, open_to_change = known(raw)
-            return read(raw) if open_to_change else found
+            found, changeable = known(raw)
+            return read(raw) if changeable else found
 
         return reading
 
     return remembering
 
 
-def _brings_extras(found: object) -> bool:
+def open_to_change(found: object) -> bool:
+    """Whether any of these tools or blocks brought extras: those are dictionaries, and equal to
+    themselves however they are changed."""
     if isinstance(found, tuple):
-        return any(map(_brings_extras, found))
+        return any(map(open_to_change, found))
     return getattr(found, "extras", None) is not None
 
 

@@ -13,6 +13,8 @@ from weakref import WeakValueDictionary
 
 from anaphora.rendered import ChunkLog, Run
 
+from .seen import open_to_change
+
 T = TypeVar("T")
 
 #: Logs that are kept though nobody uses them at the moment.
@@ -37,14 +39,7 @@ class SharedLogs:
             return log
         log = render(source)
         log.source = source
-        if not _open_to_change(source):
+        if not open_to_change(source):
             self._by_identity[id(source)] = log
             self._recent.append(log)
         return log
-
-
-def _open_to_change(source: object) -> bool:
-    """Whether some of it brought extras: those are dictionaries, and equal to themselves however
-    they are changed."""
-    items = source if isinstance(source, tuple) else ()
-    return any(getattr(item, "extras", None) is not None for item in items)
