@@ -87,7 +87,9 @@ def test_what_is_shared_is_what_would_be_cut_anew(name: str) -> None:
 def test_tools_that_came_before_are_read_once(name: str) -> None:
     codec = wire.get(name)
     one, two = codec.parse(body(name, "one"), PATH), codec.parse(body(name, "two"), PATH)
-    assert one.tools is two.tools
+    assert one.tools == two.tools
+    # Gemini's come with extras, which somebody may change: they are everybody's own.
+    assert (one.tools is two.tools) == (name != "gemini")
     assert one.tools[0].name == "f"
     assert one.ir.cache.marks == two.ir.cache.marks
 

@@ -14,7 +14,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from anaphora.prompt import PromptBlock
 from anaphora.rendered import ChunkLog, Mark, Run
+from anaphora.values import Tool
 
 from .fields import UNREADABLE, Fields, bad_request
 
@@ -29,8 +31,8 @@ T = TypeVar("T")
 
 
 def seen(most: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
-    """Remembers what was read of some bytes, unless whoever gets it could change it: that is read
-    anew for everybody."""
+    """Remembers what was read of some bytes. What whoever gets it could change is everybody's
+    own."""
 
     def remembering(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
         @functools.lru_cache(maxsize=most)
@@ -41,7 +43,7 @@ def seen(most: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
         @functools.wraps(read)
         def reading(raw: bytes) -> T:
             found, changeable = known(raw)
-            return read(raw) if changeable else found
+            return _copied(found) if changeable else found
 
         return reading
 
@@ -54,6 +56,15 @@ def open_to_change(found: object) -> bool:
     if isinstance(found, tuple):
         return any(map(open_to_change, found))
     return getattr(found, "extras", None) is not None
+
+
+def _copied(found: T) -> T:
+    if isinstance(found, tuple):
+        return cast(T, tuple(map(_copied, found)))
+    if not open_to_change(found):
+        return found
+    read = cast(PromptBlock | Tool, found)
+    return cast(T, msgspec.structs.replace(read, extras=dict(read.extras or {})))
 
 
 #: A run, and the marks in it, counted from its first chunk.
