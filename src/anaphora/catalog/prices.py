@@ -106,7 +106,7 @@ class Price(Rates, frozen=True, kw_only=True):
         """
         if usage.uncached is None or usage.output is None:
             return None
-        rates = self.at(usage.input or 0)
+        rates = self.at(usage.input or 0) if self.tiers else self
         read = rates.read if marked or rates.automatic_read is None else rates.automatic_read
         billed = [
             (usage.uncached, rates.input),

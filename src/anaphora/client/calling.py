@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from anaphora.errors import AnaphoraError
@@ -136,10 +137,7 @@ class Calling(ABC):
         timeout = asked.timeout if asked.timeout is not None else self._timeout
         if timeout is None:
             timeout = stops[0].endpoint.config.timeouts.total
-
-        async def prepare(at: int, whole: bool) -> Prepared:
-            return await self._prepare(underway, at, whole)
-
+        prepare = partial(self._prepare, underway)
         underway.delivery = Delivery(stops, prepare, timeout=timeout, on_wait=self._on_wait)
         return underway
 

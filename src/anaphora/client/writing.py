@@ -34,6 +34,8 @@ def dollars_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
     """What a call cost. Where a provider does not say for how long it wrote, the plan knows."""
     if price is None:
         return None
-    ttls = {mark.ttl for mark in plan.marks}
-    unsplit = ttls.pop() if len(ttls) == 1 else None
+    unsplit = None
+    if usage.written and "unsplit" in usage.written:
+        ttls = {mark.ttl for mark in plan.marks}
+        unsplit = ttls.pop() if len(ttls) == 1 else None
     return price.of(usage, unsplit=unsplit, marked=bool(plan.marks))

@@ -64,6 +64,15 @@ class Outcome(msgspec.Struct, frozen=True):
         return tokens
 
     @property
+    def kept(self) -> int:
+        """What can be read after it: what it read itself, and what it wrote."""
+        tokens = 0
+        for span in self.spans:
+            if span.fate != "uncached":
+                tokens += span.end - span.start
+        return tokens
+
+    @property
     def written(self) -> dict[WriteTtl, int]:
         by_ttl: dict[WriteTtl, int] = {}
         for span in self.spans:

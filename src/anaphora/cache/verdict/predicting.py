@@ -59,7 +59,7 @@ def predict(
 def foresee(wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules) -> Prediction:
     """The same from what a simulator said of the call before and of this one, in the provider's
     tokens: `usage` is what the call before was billed."""
-    estimated = wrote.read + sum(wrote.written.values())
+    estimated = wrote.kept
     total = wrote.total
     billed = usage.input if usage is not None else None
     scale = billed / total if billed and total else 1.0
