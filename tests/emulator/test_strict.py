@@ -839,3 +839,15 @@ def test_what_is_nested_too_deep_is_refused(name: str, body: bytes) -> None:
     headers["anthropic-version"] = "2023-06-01"
     asked = Asked(method="POST", path=PATHS[name], headers=headers, body=body)
     assert Engine().answer(asked).status == 400
+
+
+def test_what_is_nested_just_too_deep_is_refused() -> None:
+    """Depths that one reader still takes and the next does not."""
+    engine, headers = Engine(), {"authorization": "Bearer k"}
+    talk = b'"model":"gpt-4o","messages":[{"role":"user","content":"a"}]'
+    for depth in range(960, 1000):
+        schema = b'{"a":' * depth + b"1" + b"}" * depth
+        tool = b'{"type":"function","function":{"name":"a","parameters":%b}}' % schema
+        body = b'{%b,"tools":[%b]}' % (talk, tool)
+        asked = Asked(method="POST", path=PATHS["openai_chat"], headers=headers, body=body)
+        assert engine.answer(asked).status in (200, 400), depth

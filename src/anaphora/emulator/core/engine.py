@@ -86,6 +86,9 @@ class Engine:
             spent = self._spend(asked, route, entry)
         except (Upstream, InvalidRequest) as problem:
             answer = self._refused(problem, route, entry)
+        except RecursionError:
+            deep = RequestRejected("the body is nested too deep to be read", status=400)
+            answer = self._refused(deep, route, entry)
         answer.headers.update(headers(route.wire, entry.request_id, spent, asked.at))
         if fault is None:
             return answer
