@@ -22,9 +22,9 @@ from pathlib import Path
 import _families as made
 from _recorded import recordings
 
-from anaphora import cache, catalog, wire
-from anaphora.cache.planning import AppMemory, Planner
-from anaphora.cache.planning.prices import by_itself
+from anaphora import catalog, wire
+from anaphora.cache.plan import AppMemory, Planner, plan_once
+from anaphora.cache.plan.prices import by_itself
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Mark, Plan, Rendered
@@ -150,7 +150,7 @@ def tool_system_user(rendered: Rendered, _: float, __: int) -> Plan:
 
 
 def run_rule(rules: CacheRules) -> Strategy:
-    return lambda rendered, _, __: cache.plan(rendered, rules)
+    return lambda rendered, _, __: plan_once(rendered, rules, reuse_expected=True)
 
 
 def ours(rules: CacheRules) -> Strategy:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from blake3 import blake3
 
 from anaphora import cache, catalog
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Rendered, Request
 from anaphora.values import CachePolicy, Conversation, Message, Tool, ToolCall
@@ -78,7 +79,7 @@ def call_for(conversation: Conversation, turn: int) -> Call:
 
 def take_turn(call: Call, previous: Rendered | None) -> tuple[Rendered, Request]:
     rendered = anthropic.render(call, PROFILE, previous)
-    request = anthropic.assemble(rendered, cache.plan(rendered, RULES))
+    request = anthropic.assemble(rendered, plan_once(rendered, RULES, reuse_expected=True))
     cache.fingerprint(rendered)
     return rendered, request
 

@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 
 from anaphora import cache, catalog
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.values import Conversation, Message, Tool, ToolCall
@@ -31,7 +32,7 @@ def converse(turns: int, tools: tuple[Tool, ...]) -> int:
             params=Params(max_tokens=64),
         )
         previous = anthropic.render(call, PROFILE, previous)
-        request = anthropic.assemble(previous, cache.plan(previous, RULES))
+        request = anthropic.assemble(previous, plan_once(previous, RULES, reuse_expected=True))
         cache.fingerprint(previous)
         size = len(request.body)
         talk = talk.append(

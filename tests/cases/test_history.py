@@ -13,7 +13,7 @@ import pytest
 from support.planted import GUIDE, PLACES, PNG, body, grown, spec, split, verdict_of
 
 from anaphora import catalog
-from anaphora.cache.planning import AppMemory, Planner, at_compaction
+from anaphora.cache.plan import AppMemory, Planner, at_compaction
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.cache.verdict import preflight
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR

@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from support.rules import without_minimum
 
-from anaphora import cache, catalog
+from anaphora import catalog
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     Call,
     Params,
@@ -31,7 +33,7 @@ from anaphora.wire import anthropic
 
 MODEL = "claude-sonnet-4-5"
 PROFILE = catalog.profile("anthropic", MODEL)
-RULES = catalog.rules("anthropic", MODEL)
+RULES = without_minimum("anthropic", MODEL)
 
 HISTORY = (
     Message.user("question", id="u1"),
@@ -44,7 +46,7 @@ HISTORY = (
 
 def body_of(call: Call) -> tuple[dict[str, Any], list[str]]:
     rendered = anthropic.render(call, PROFILE)
-    plan = cache.plan(rendered, RULES)
+    plan = plan_once(rendered, RULES, reuse_expected=True)
     body: dict[str, Any] = json.loads(anthropic.assemble(rendered, plan).body.join())
     return body, [notice.code for notice in (*rendered.notices, *plan.notices)]
 
@@ -78,9 +80,10 @@ def test_litellm_17250_1078_32155_the_ttl_asked_for_or_a_notice(thread: str) -> 
     kept, _ = body_of(marked(PartMark("r1", (0,), "1h")))
     assert ("tool_result", "1h") in markers(kept), thread
     block = PromptBlock.cached_short("identity", "x")
-    shortened, notices = body_of(marked(PartMark("r1", (0,), "1h"), system=[block]))
-    assert ("tool_result", "5m") in markers(shortened)
-    assert "ttl_shortened" in notices
+    lengthened, notices = body_of(marked(PartMark("r1", (0,), "1h"), system=[block]))
+    assert ("tool_result", "1h") in markers(lengthened)
+    assert markers(lengthened)[0] == ("text", "1h")
+    assert "ttl_lengthened" in notices
 
 
 @pytest.mark.parametrize(
@@ -145,5 +148,5 @@ def test_headroom_2939_cache_fix_44_vellum_22191_never_an_hour_after_five_minute
 ) -> None:
     system = [PromptBlock.cached_short("a", "x"), PromptBlock.cached_long("b", "y")]
     body, notices = body_of(marked(PartMark("u1", (0,), "1h"), system=system))
-    assert [ttl for _, ttl in markers(body)] == ["5m"] * len(markers(body)), thread
-    assert "ttl_shortened" in notices
+    assert [ttl for _, ttl in markers(body)] == ["1h", "1h", "1h", "5m"], thread
+    assert "ttl_lengthened" in notices

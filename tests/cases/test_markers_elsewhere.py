@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from anaphora import cache, catalog, wire
+from anaphora import catalog, wire
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params, PartMark, PromptCachePlan, PromptIR, ToolMark
 from anaphora.values import Message, Tool
 
@@ -21,7 +22,7 @@ def call(model: str) -> Call:
 def said(name: str, provider: str, model: str) -> tuple[bytes, list[str]]:
     codec = wire.get(name)
     rendered = codec.render(call(model), catalog.profile(provider, model))
-    plan = cache.plan(rendered, catalog.rules(provider, model, rendered.wire))
+    plan = plan_once(rendered, catalog.rules(provider, model, rendered.wire), reuse_expected=True)
     sent = codec.assemble(rendered, plan).body.join()
     return sent, [notice.code for notice in (*rendered.notices, *plan.notices)]
 
@@ -73,5 +74,5 @@ def test_langchain_33709_a_fallback_is_rendered_anew_and_no_foreign_marker_leaks
     again = replace(wire.get(origin[0]).parse(sent), model=model)
     codec = wire.get(name)
     rendered = codec.render(again, catalog.profile(provider, model))
-    plan = cache.plan(rendered, catalog.rules(provider, model, rendered.wire))
+    plan = plan_once(rendered, catalog.rules(provider, model, rendered.wire), reuse_expected=True)
     assert foreign not in codec.assemble(rendered, plan).body.join()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from anaphora import cache, catalog, wire
+from anaphora import catalog, wire
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params, PartMark, PromptBlock, PromptCachePlan, PromptIR, ToolMark
 from anaphora.values import Message, Tool, ToolCall
 
@@ -29,7 +30,7 @@ def body_of(name: str, model: str = MODEL, **fields: Any) -> tuple[dict[str, Any
     call = Call(ir=ir, model=model, tools=(Tool("look"),), params=Params(max_tokens=16))
     codec = wire.get(name)
     rendered = codec.render(call, catalog.profile("openai", model))
-    plan = cache.plan(rendered, catalog.rules("openai", model))
+    plan = plan_once(rendered, catalog.rules("openai", model), reuse_expected=True)
     body: dict[str, Any] = json.loads(codec.assemble(rendered, plan).body.join())
     return body, [notice.code for notice in (*rendered.notices, *plan.notices)]
 

@@ -10,7 +10,7 @@ import pytest
 from support.planted import GUIDE, PLACES, body, grown, spec, split, verdict_of
 
 from anaphora import catalog, wire
-from anaphora.cache.planning import AppMemory, Planner
+from anaphora.cache.plan import AppMemory, Planner
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.cache.verdict import Sent, judge
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR

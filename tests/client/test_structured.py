@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from anaphora import catalog, wire
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.client.structured import Structured, output_of, unpromised
 from anaphora.errors import InvalidJson, InvalidRequest, Parse
 from anaphora.prompt import Call, Params, PromptIR
@@ -517,7 +517,7 @@ def test_a_forced_tool_is_a_way_without_schemas(name: str) -> None:
     profile = catalog.profile("anthropic", "claude-sonnet-4-5")
     rendered = codec.render(asked, profile)
     body = codec.assemble(
-        rendered, plan(rendered, catalog.rules("anthropic", asked.model))
+        rendered, plan_once(rendered, catalog.rules("anthropic", asked.model), reuse_expected=True)
     ).body.join()
     back = codec.parse(body)
     assert back.params.tool_choice is not None

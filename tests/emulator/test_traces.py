@@ -16,7 +16,8 @@ import httpx
 import pytest
 from support import traces
 
-from anaphora import cache, catalog, emulator, wire
+from anaphora import catalog, emulator, wire
+from anaphora.cache.plan import plan_once
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.emulator.core.billing import asked_plan
 from anaphora.emulator.core.options import Options
@@ -86,7 +87,7 @@ def test_the_bill_is_the_simulators(lenient: Emulator, name: str) -> None:
             for index, sent in enumerate(played.trace.sent[:CALLS]):
                 # Pauses below and above the lifetime of an entry.
                 emu.advance(400 if index % 7 == 6 else 30)
-                plan = cache.plan(sent.rendered, played.rules)
+                plan = plan_once(sent.rendered, played.rules, reuse_expected=True)
                 request = played.codec.assemble(sent.rendered, plan)
                 answer = client.post(
                     played.path or request.path,

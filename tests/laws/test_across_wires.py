@@ -17,7 +17,8 @@ from support.features import FEATURES
 from support.journeys import can_say, check, leaks, travel
 from support.outcomes import Target, fields, outcome, send
 
-from anaphora import cache, catalog, wire
+from anaphora import catalog, wire
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     Call,
     OutputSchema,
@@ -254,7 +255,7 @@ def planned(name: str, call: Call) -> bytes:
     codec, target = wire.get(name), WIRES[name]
     profile = catalog.profile(target.provider, target.model)
     rendered = codec.render(replace(call, model=target.model), profile)
-    plan = cache.plan(rendered, catalog.rules(target.provider, target.model))
+    plan = plan_once(rendered, catalog.rules(target.provider, target.model), reuse_expected=True)
     return codec.assemble(rendered, plan).body.join()
 
 

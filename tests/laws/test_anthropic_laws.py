@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support import strategies as some
 
 from anaphora import cache, catalog
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, PromptCachePlan
 from anaphora.prompt.tools import ToolRegistry
 from anaphora.rendered import Mark, Plan, Rendered
@@ -27,7 +28,7 @@ def render(call: Call, previous: Rendered | None = None) -> Rendered:
 
 def planned_body(call: Call) -> bytes:
     rendered = render(call)
-    plan = cache.plan(rendered, catalog.rules("anthropic", call.model))
+    plan = plan_once(rendered, catalog.rules("anthropic", call.model), reuse_expected=True)
     return anthropic.assemble(rendered, plan).body.join()
 
 
@@ -159,7 +160,7 @@ ir = PromptIR.chat(talk, system=[PromptBlock.cached_long("identity", "You are te
 call = Call(ir=ir, model="claude-sonnet-4-5", tools=registry.tools(), params=Params(
     max_tokens=9, metadata={"a": "1", "b": "2"}))
 rendered = anthropic.render(call, catalog.profile("anthropic", call.model))
-plan = cache.plan(rendered, catalog.rules("anthropic", call.model))
+plan = plan_once(rendered, catalog.rules("anthropic", call.model), reuse_expected=True)
 print(anthropic.assemble(rendered, plan).body.join().hex(), cache.fingerprint(rendered).hex)
 """
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rules import without_minimum
 
 from anaphora import catalog
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR, flatten_blocks
 from anaphora.rendered import Plan
 from anaphora.values import CachePolicy, Conversation, Message, Tool
@@ -18,7 +19,7 @@ from anaphora.wire import anthropic
 
 MODEL = "claude-sonnet-4-5"
 PROFILE = catalog.profile("anthropic", MODEL)
-RULES = catalog.rules("anthropic", MODEL)
+RULES = without_minimum("anthropic", MODEL)
 
 POLICIES = {
     "-": CachePolicy.NONE,
@@ -30,7 +31,7 @@ POLICIES = {
 def send(call: Call) -> tuple[dict[str, Any], Plan]:
     """The body as Anthropic gets it, and the plan behind it."""
     rendered = anthropic.render(call, PROFILE)
-    planned = plan(rendered, RULES)
+    planned = plan_once(rendered, RULES, reuse_expected=True)
     return json.loads(anthropic.assemble(rendered, planned).body.join()), planned
 
 
@@ -129,7 +130,7 @@ def test_a2_label_and_kind_stay_at_home() -> None:
     )
     call = Call(ir=ir, model=MODEL, params=Params(max_tokens=16))
     rendered = anthropic.render(call, PROFILE)
-    body = anthropic.assemble(rendered, plan(rendered, RULES)).body.join()
+    body = anthropic.assemble(rendered, plan_once(rendered, RULES, reuse_expected=True)).body.join()
     assert b"label-identity" not in body
     assert b"kind-base" not in body
     assert rendered.chunk(0).label == "label-identity"
@@ -154,7 +155,7 @@ def test_a3_flatten_blocks(texts: list[str], flat: str) -> None:
 @pytest.mark.parametrize(
     "system, expected",
     [
-        ("-", {}),
+        ("-", {"system[0]": "5m"}),  # without any policy the planner decides
         ("1h", {"system[0]": "1h"}),
         ("1h 1h 1h", {"system[2]": "1h"}),
         ("1h 1h 5m 5m", {"system[1]": "1h", "system[3]": "5m"}),
@@ -231,10 +232,11 @@ def test_a4_the_fifth_marker_is_left_out_and_named() -> None:
 
 
 def test_a4_a_longer_ttl_never_follows_a_shorter() -> None:
-    """A4 and F: Anthropic refuses an hour behind five minutes, so it is shortened, with a word."""
+    """A4 and F: Anthropic rejects an hour behind five minutes, so the earlier marker gets an hour
+    too, with a notice: all of it is written for an hour anyway."""
     body, planned = send(talk(system="5m 1h", cache=NO_MESSAGES))
-    assert marked(body) == {"system[0]": "5m", "system[1]": "5m"}
-    assert ("ttl_shortened", "system[1]") in [(n.code, n.path) for n in planned.notices]
+    assert marked(body) == {"system[0]": "1h", "system[1]": "1h"}
+    assert ("ttl_lengthened", "system[0]") in [(n.code, n.path) for n in planned.notices]
 
 
 policies = st.lists(st.sampled_from(["-", "5m", "1h"]), max_size=6).map(" ".join)
@@ -262,7 +264,9 @@ def test_a4_moving_markers_changes_nothing_else(tools: str, system: str) -> None
     """Law 2: policies decide where markers stand and nothing more."""
     call = talk(tools=tools, system=system)
     rendered = anthropic.render(call, PROFILE)
-    with_marks = anthropic.assemble(rendered, plan(rendered, RULES)).body.join()
+    with_marks = anthropic.assemble(
+        rendered, plan_once(rendered, RULES, reuse_expected=True)
+    ).body.join()
     without = anthropic.assemble(rendered, Plan()).body.join()
     for marker in rendered.markers.values():
         with_marks = with_marks.replace(marker, b"")

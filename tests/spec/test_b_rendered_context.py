@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.rules import without_minimum
 
 from anaphora import catalog
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.prompt import (
     Call,
@@ -28,7 +29,7 @@ from anaphora.wire import anthropic
 
 MODEL = "claude-sonnet-4-5"
 PROFILE = catalog.profile("anthropic", MODEL)
-RULES = catalog.rules("anthropic", MODEL)
+RULES = without_minimum("anthropic", MODEL)
 
 
 def render(context: RenderedContext, previous: Rendered | None = None) -> Rendered:
@@ -38,7 +39,7 @@ def render(context: RenderedContext, previous: Rendered | None = None) -> Render
 
 def send(context: RenderedContext) -> tuple[dict[str, Any], Plan]:
     rendered = render(context)
-    planned = plan(rendered, RULES)
+    planned = plan_once(rendered, RULES, reuse_expected=True)
     return json.loads(anthropic.assemble(rendered, planned).body.join()), planned
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 from support.llama import MODEL, Answer, Llama
 
-from anaphora import cache, catalog, wire
+from anaphora import catalog, wire
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Rendered, Request
 from anaphora.values import Conversation, Event, Message, Reply, Tool
@@ -44,7 +45,7 @@ def rendered(name: str, made: Call, previous: Rendered | None = None) -> Rendere
 def request(name: str, made: Call | Rendered) -> Request:
     """The way every call goes: render, plan, assemble."""
     said = rendered(name, made) if isinstance(made, Call) else made
-    plan = cache.plan(said, catalog.rules(wire.PROVIDERS[name], said.model))
+    plan = plan_once(said, catalog.rules(wire.PROVIDERS[name], said.model), reuse_expected=True)
     return wire.get(name).assemble(said, plan)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from anaphora import catalog
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Mark, Plan, Rendered
@@ -110,7 +110,7 @@ def test_a_plan_that_cannot_be_is_refused(marks: list[Mark], said: str) -> None:
 
 def test_the_size_is_known_without_joining() -> None:
     rendered = render(Conversation(TALK))
-    for planned in (Plan(), plan(rendered, RULES)):
+    for planned in (Plan(), plan_once(rendered, RULES, reuse_expected=True)):
         body = anthropic.assemble(rendered, planned).body
         assert len(body) == len(body.join()) == len(b"".join(body))
         assert bytes(body) == body.join()
@@ -122,7 +122,7 @@ def test_the_body_stays_a_few_slices_however_long_the_talk() -> None:
         Message.assistant(f"a{at}") if at % 2 else Message.user(f"u{at}") for at in range(501)
     )
     rendered = render(talk)
-    body = anthropic.assemble(rendered, plan(rendered, RULES)).body
+    body = anthropic.assemble(rendered, plan_once(rendered, RULES, reuse_expected=True)).body
     assert len(list(body)) < 30
     assert json.loads(body.join())["messages"][-1]["content"][0]["text"] == "u500"
 
@@ -131,7 +131,7 @@ def test_a_body_can_be_read_again() -> None:
     """A retry sends the same bytes, also after the conversation has gone on."""
     talk = Conversation(TALK)
     rendered = render(talk)
-    body = anthropic.assemble(rendered, plan(rendered, RULES)).body
+    body = anthropic.assemble(rendered, plan_once(rendered, RULES, reuse_expected=True)).body
     first = body.join()
     render(talk.append(Message.assistant("so it is"), Message.user("more")), rendered)
     assert body.join() == first
@@ -142,7 +142,7 @@ def test_a_slice_somebody_still_reads_does_not_stop_the_next_turn() -> None:
     """A live view pins its buffer; the next turn then writes into a buffer of its own."""
     talk = Conversation(TALK)
     rendered = render(talk)
-    body = anthropic.assemble(rendered, plan(rendered, RULES)).body
+    body = anthropic.assemble(rendered, plan_once(rendered, RULES, reuse_expected=True)).body
     slices = list(body)
     assert any(isinstance(piece, memoryview) and len(piece) for piece in slices)
     before = b"".join(slices)
@@ -152,7 +152,7 @@ def test_a_slice_somebody_still_reads_does_not_stop_the_next_turn() -> None:
 
     assert b"".join(slices) == before == body.join()
     assert later.cacheable_data().startswith(rendered.cacheable_data())
-    after = anthropic.assemble(later, plan(later, RULES)).body.join()
+    after = anthropic.assemble(later, plan_once(later, RULES, reuse_expected=True)).body.join()
     assert json.loads(after)["messages"][-1]["content"][0]["text"] == "more"
     for piece in slices:
         if isinstance(piece, memoryview):

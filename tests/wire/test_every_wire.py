@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from anaphora import cache, catalog, wire
+from anaphora.cache.plan import plan_once
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import Call, Continuation, Params, PromptBlock, PromptIR, Segment
 from anaphora.rendered import Rendered
@@ -90,7 +91,9 @@ def test_dynamic_context_behind_the_conversation_is_never_certified(name: str) -
         assert rendered.cacheable == len(rendered) - 1
         if previous is not None:
             assert cache.fingerprint(rendered).extends(cache.fingerprint(previous))
-        plan = cache.plan(rendered, catalog.rules(wire.PROVIDERS[name], MODELS[name]))
+        plan = plan_once(
+            rendered, catalog.rules(wire.PROVIDERS[name], MODELS[name]), reuse_expected=True
+        )
         marked = {rendered.chunk(mark.chunk).role for mark in plan.marks}
         if rendered.markers:  # where there are none, the provider caches by itself
             assert SegmentRole.CONVERSATION in marked

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from anaphora import cache, catalog, wire
+from anaphora import catalog, wire
+from anaphora.cache.plan import plan_once
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.values import Message, Tool
@@ -26,7 +27,7 @@ def body(name: str, call: Call) -> bytes:
     codec, provider = wire.get(name), wire.provider_of(name)
     rendered = codec.render(call, catalog.profile(provider, call.model))
     rules = catalog.rules(provider, call.model, name)
-    return codec.assemble(rendered, cache.plan(rendered, rules)).body.join()
+    return codec.assemble(rendered, plan_once(rendered, rules, reuse_expected=True)).body.join()
 
 
 def asking(name: str, *, tools: Any = (), blocks: Any = (), key: Any = None, **params: Any) -> Call:

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from .fingerprint import Difference, WireFingerprint, fingerprint
-from .planner import plan
 
-__all__ = ["Difference", "WireFingerprint", "fingerprint", "plan"]
+__all__ = ["Difference", "WireFingerprint", "fingerprint"]

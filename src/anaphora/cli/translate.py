@@ -57,7 +57,8 @@ def command(
 
     from msgspec.structs import replace
 
-    from anaphora import cache, catalog, wire
+    from anaphora import catalog, wire
+    from anaphora.cache.plan import plan_once
     from anaphora.errors import InvalidRequest
     from anaphora.rendered import Plan
     from anaphora.wire.detect import detect
@@ -73,7 +74,8 @@ def command(
         raise InvalidRequest("the request names no model; say which with --model", path="model")
     rendered = codec.render(call, catalog.profile(provider, call.model))
     if plan:
-        planned = cache.plan(rendered, catalog.rules(provider, call.model, rendered.wire))
+        rules = catalog.rules(provider, call.model, rendered.wire)
+        planned = plan_once(rendered, rules, reuse_expected=True)
     else:
         planned = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = codec.assemble(rendered, planned)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anaphora import catalog, wire
-from anaphora.cache.planning import AppMemory
+from anaphora.cache.plan import AppMemory
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Request

@@ -1,4 +1,5 @@
-"""A call on its own: rendered, marked, sent and priced, and nothing remembered."""
+"""A call outside any session: rendered, planned, sent and priced. All that is remembered of it is
+its beginning, so that a later call which begins alike can be cached."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache import plan
+from anaphora.cache.plan import Planner
 from anaphora.cache.verdict.money import dollars_saved
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
@@ -42,6 +43,7 @@ class OneShot(Calling):
         self._call = call
         self._stops = stops
         self._output = output
+        self._planners: dict[int, Planner] = {}
 
     def _stops_of(self, asked: Asked) -> Sequence[Stop]:  # noqa: ARG002
         return self._stops
@@ -59,10 +61,12 @@ class OneShot(Calling):
             ir = msgspec.structs.replace(call.ir, continuation=None)
             call = msgspec.structs.replace(call, ir=ir)
         rendered = endpoint.wire.render(call, model.profile)
-        written = Written(
-            call=call, rendered=rendered, plan=plan(rendered, model.rules), at=time.time()
-        )
+        now = time.time()
+        planner, reuse = Planner.for_single_call(model.memory, rendered)
+        plan = planner.plan(rendered, at=now, reuse_expected=reuse)
+        written = Written(call=call, rendered=rendered, plan=plan, at=now)
         underway.written[at] = written, ()
+        self._planners[at] = planner
         return Prepared(
             outgoing=endpoint.outgoing(endpoint.wire.assemble(rendered, written.plan)),
             tokens=lambda: rendered.tokens_in(rendered.size),
@@ -72,6 +76,9 @@ class OneShot(Calling):
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
         stop, reply = self._stops[delivered.stop], delivered.reply
         written, notices = underway.written[delivered.stop]
+        self._planners[delivered.stop].sent_single(
+            written.rendered, written.plan, at=delivered.at, began=delivered.first
+        )
         tier = written.call.params.service_tier or ""
         price = stop.endpoint.price(stop.model.name, delivered.at, tier)
         account = Account(

@@ -60,8 +60,8 @@ class PromptCachePlan(
     """Id of the last message that stays byte-stable until the next compaction."""
     messages: bool = True
     """False when no message may carry a marker, because what stands first among them changes."""
-    message_ttl: Ttl = "5m"
-    """How long the breakpoints inside the history should live."""
+    message_ttl: Ttl | None = None
+    """How long the breakpoints inside the history should live; None lets the planner decide."""
     automatic: Ttl | None = None
     """Ask the provider to place a breakpoint by itself (one slot), for this long."""
     mode: Literal["implicit", "explicit"] | None = None

@@ -160,7 +160,8 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """What a handle freezes besides chunks, where the provider holds prompts under handles; None:
     this wire holds nothing."""
     messages_cacheable: bool = True
-    message_ttl: Ttl = "5m"
+    message_ttl: Ttl | None = None
+    """The TTL the caller asks for inside the history; None leaves it to the planner."""
     bytes_per_token: float = 4.0
     notices: tuple[Notice, ...] = ()
 

@@ -76,6 +76,15 @@ def given_ttl(asked: Ttl, nearest: Mapping[Ttl, Ttl], place: str, notices: list[
     return ttl
 
 
+def message_ttl(
+    plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], notices: list[Notice]
+) -> Ttl | None:
+    """The TTL that the caller asks for inside the history, as this wire has it."""
+    if plan.message_ttl is None:
+        return None
+    return given_ttl(plan.message_ttl, nearest, "cache.message_ttl", notices)
+
+
 def find_message(runs: list[Run], message_id: str) -> tuple[Run, int, range] | None:
     """The run that holds a message, the run's first chunk, and the message's chunks in the run.
     Segments number their messages apart: an id means one of the conversation first."""

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from anaphora import cache, catalog
+from anaphora import catalog
+from anaphora.cache.plan import plan_once
 from anaphora.cache.verdict import Sent, find_change, judge, preflight
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import ChunkLog, Rendered
@@ -49,7 +50,7 @@ def test_a_turn_that_only_grew_copies_no_byte(monkeypatch: pytest.MonkeyPatch) -
     )
     one = render(talk)
     two = render(talk.append(Message.assistant("so"), Message.user("and then?")), one)
-    plans = cache.plan(one, RULES), cache.plan(two, RULES)
+    plans = plan_once(one, RULES, reuse_expected=True), plan_once(two, RULES, reuse_expected=True)
     with watched(monkeypatch) as copied:
         assert find_change(Sent(rendered=one, plan=plans[0]), Sent(rendered=two)) is None
         assert preflight(one, two) == ()
@@ -73,10 +74,16 @@ def test_a_hit_costs_what_the_turn_added(monkeypatch: pytest.MonkeyPatch) -> Non
         with watched(monkeypatch) as copied:
             found = judge(
                 Sent(
-                    rendered=earlier, plan=cache.plan(earlier, RULES), at=turn * 60.0, usage=first
+                    rendered=earlier,
+                    plan=plan_once(earlier, RULES, reuse_expected=True),
+                    at=turn * 60.0,
+                    usage=first,
                 ),
                 Sent(
-                    rendered=later, plan=cache.plan(later, RULES), at=turn * 60.0 + 60, usage=then
+                    rendered=later,
+                    plan=plan_once(later, RULES, reuse_expected=True),
+                    at=turn * 60.0 + 60,
+                    usage=then,
                 ),
                 RULES,
             )

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from anaphora import cache, catalog, wire
+from anaphora import catalog, wire
+from anaphora.cache.plan import plan_once
 from anaphora.catalog import Dialect
 from anaphora.client.config import resolving
 from anaphora.client.config.addressing import PATHS
@@ -82,7 +83,7 @@ def test_requests_go_where_the_wire_says(name: str) -> None:
     call = Call(ir=PromptIR.chat([Message.user("Hello")]), model="m-1", params=Params(max_tokens=9))
     rendered = wire.get(name).render(call, catalog.profile(provider, "m-1"))
     request = wire.get(name).assemble(
-        rendered, cache.plan(rendered, catalog.rules(provider, "m-1"))
+        rendered, plan_once(rendered, catalog.rules(provider, "m-1"), reuse_expected=True)
     )
     assert request.path.startswith(PATHS[name])
 

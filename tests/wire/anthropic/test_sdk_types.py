@@ -16,7 +16,7 @@ from anthropic.types.message_create_params import MessageCreateParams
 from pydantic import ConfigDict, TypeAdapter
 
 from anaphora import catalog
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -97,7 +97,7 @@ def check(body: dict[str, Any]) -> None:
 
 def body_of(call: Call) -> dict[str, Any]:
     rendered = anthropic.render(call, catalog.profile("anthropic", call.model))
-    planned = plan(rendered, catalog.rules("anthropic", call.model))
+    planned = plan_once(rendered, catalog.rules("anthropic", call.model), reuse_expected=True)
     body: dict[str, Any] = json.loads(anthropic.assemble(rendered, planned).body.join())
     return body
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from anaphora import catalog
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params, PartMark, PromptCachePlan, PromptIR, Reasoning
 from anaphora.rendered import Rendered
 from anaphora.values import (
@@ -55,7 +55,7 @@ def render(
 
 
 def messages_of(rendered: Rendered) -> list[dict[str, Any]]:
-    planned = plan(rendered, catalog.rules("anthropic", rendered.model))
+    planned = plan_once(rendered, catalog.rules("anthropic", rendered.model), reuse_expected=True)
     body = json.loads(anthropic.assemble(rendered, planned).body.join())
     messages: list[dict[str, Any]] = body["messages"]
     return messages

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from support import strategies as some
 from support.served import served
 
-from anaphora import cache, catalog, wire
+from anaphora import catalog, wire
 from anaphora.cache import held as holding
+from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Plan, Rendered
@@ -377,5 +378,5 @@ def test_the_sdk_uses_a_handle_the_same_way() -> None:
 
 
 def test_the_planner_leaves_handles_to_the_caller() -> None:
-    plan = cache.plan(render(), catalog.rules("google", MODEL))
+    plan = plan_once(render(), catalog.rules("google", MODEL), reuse_expected=True)
     assert (plan.held, plan.preludes) == (None, ())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import strategies as some
 
 from anaphora import cache, catalog
+from anaphora.cache.plan import plan_once
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Plan, Rendered
@@ -138,7 +139,7 @@ def test_law_4_there_are_no_markers(
     frame: some.Frame, turns: list[list[Message]], state: str | None
 ) -> None:
     rendered = render(of_google(frame.call(grown(turns)[-1], state)))
-    plan = cache.plan(rendered, catalog.rules("google", MODEL))
+    plan = plan_once(rendered, catalog.rules("google", MODEL), reuse_expected=True)
     assert plan.marks == ()
     assert not [notice for notice in plan.notices if notice.code == "marker_left_out"]
     left_out = [notice for notice in rendered.notices if notice.code == "mark_left_out"]

@@ -12,7 +12,7 @@ import pytest
 from support.served import served
 
 from anaphora import catalog, errors
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     Call,
     OutputSchema,
@@ -89,7 +89,7 @@ def check(body: dict[str, Any]) -> None:
 
 def body_of(call: Call) -> dict[str, Any]:
     rendered = gemini.render(call, catalog.profile("google", call.model))
-    planned = plan(rendered, catalog.rules("google", call.model))
+    planned = plan_once(rendered, catalog.rules("google", call.model), reuse_expected=True)
     body: dict[str, Any] = json.loads(gemini.assemble(rendered, planned).body.join())
     return body
 

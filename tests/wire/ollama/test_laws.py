@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import strategies as some
 
 from anaphora import cache, catalog
+from anaphora.cache.plan import plan_once
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call, OutputSchema, Params, PromptBlock, PromptIR, Reasoning
 from anaphora.rendered import Plan, Rendered
@@ -118,7 +119,7 @@ def test_laws_2_and_4_there_is_nowhere_to_mark(
     call = framed(frame, grown(turns)[-1], state)
     rendered = render(call)
     assert all(chunk.splice is None for chunk in rendered)
-    plan = cache.plan(rendered, catalog.rules("ollama", MODEL))
+    plan = plan_once(rendered, catalog.rules("ollama", MODEL), reuse_expected=True)
     assert (plan.marks, plan.automatic) == ((), None)
     left = [notice for notice in rendered.notices if notice.code == "mark_left_out"]
     assert len(left) == len(call.ir.cache.marks)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from anaphora import cache, catalog
+from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     BlockMark,
@@ -474,7 +475,7 @@ def test_a_request_that_only_loads_or_unloads(body: bytes) -> None:
 
 def test_such_a_request_can_be_planned_and_certified() -> None:
     rendered = render(chat())
-    assert cache.plan(rendered, catalog.rules("ollama", MODEL)) == Plan()
+    assert plan_once(rendered, catalog.rules("ollama", MODEL), reuse_expected=True) == Plan()
     empty = cache.fingerprint(rendered)
     assert (empty.size, empty.chunks) == (0, 0)
     assert cache.fingerprint(render(chat(U))).extends(empty)
@@ -701,7 +702,7 @@ def test_marks_are_told_and_not_sent() -> None:
         *(("cache_option_left_out", f"cache.{name}") for name in ("mode", "key", "prewarm")),
         *(("mark_left_out", f"cache.marks[{index}]") for index in range(3)),
     ]
-    plan = cache.plan(rendered, catalog.rules("ollama", MODEL))
+    plan = plan_once(rendered, catalog.rules("ollama", MODEL), reuse_expected=True)
     assert (
         ollama.assemble(rendered, plan).body.join() == ollama.assemble(rendered, Plan()).body.join()
     )

@@ -14,7 +14,7 @@ import pytest
 from support.served import served
 
 from anaphora import catalog, errors
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -117,7 +117,7 @@ def fits(body: dict[str, Any]) -> None:
 
 def body_of(call: Call) -> dict[str, Any]:
     rendered = ollama.render(call, catalog.profile("ollama", call.model))
-    planned = plan(rendered, catalog.rules("ollama", call.model))
+    planned = plan_once(rendered, catalog.rules("ollama", call.model), reuse_expected=True)
     body: dict[str, Any] = json.loads(ollama.assemble(rendered, planned).body.join())
     return body
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import strategies as some
 
 from anaphora import cache, catalog
+from anaphora.cache.plan import plan_once
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.rendered import Mark, Plan, Rendered
@@ -131,7 +132,7 @@ def test_law_4_breakpoints_are_few_and_only_where_allowed(
 ) -> None:
     call = of_openai(frame.call(grown(turns)[-1], state), model)
     rendered = render(call)
-    plan = cache.plan(rendered, catalog.rules("openai", model))
+    plan = plan_once(rendered, catalog.rules("openai", model), reuse_expected=True)
     body = body_of(rendered, plan)
     found = breakpoints(body)
     assert len(found) <= (3 if model == "gpt-5.6" else 0)
@@ -339,7 +340,7 @@ def test_a_split_request_is_put_together_again(
     frame: some.Frame, turns: list[list[Message]]
 ) -> None:
     rendered = render(of_openai(frame.call(grown(turns)[-1], "now"), "gpt-5.6"))
-    plan = cache.plan(rendered, catalog.rules("openai", "gpt-5.6"))
+    plan = plan_once(rendered, catalog.rules("openai", "gpt-5.6"), reuse_expected=True)
     body = openai_chat.assemble(rendered, plan).body.join()
     cut = openai_chat.split(body)
     assert openai_chat.assemble(cut, Plan(marks=cut.marks)).body.join() == body

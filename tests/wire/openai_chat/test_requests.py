@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from anaphora import catalog
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
@@ -478,14 +478,14 @@ def test_a_model_without_breakpoints_takes_none() -> None:
     assert rendered.markers == {}
     assert all(chunk.splice is None for chunk in rendered)
     assert [notice.code for notice in rendered.notices] == ["mark_left_out"] * 2
-    assert plan(rendered, catalog.rules("openai", PLAIN)).marks == ()
+    assert plan_once(rendered, catalog.rules("openai", PLAIN), reuse_expected=True).marks == ()
 
 
 def test_the_planner_marks_system_and_history_and_no_tool() -> None:
     tools = (Tool("f", cache=CachePolicy.EPHEMERAL_1H),)
     system = [PromptBlock.cached_long("s", "s"), PromptBlock.cached_short("t", "t")]
     rendered = render(chat(U, Message.assistant("a"), U, model=MARKS, tools=tools, system=system))
-    planned = plan(rendered, catalog.rules("openai", MARKS))
+    planned = plan_once(rendered, catalog.rules("openai", MARKS), reuse_expected=True)
     marked = [rendered.chunk(mark.chunk) for mark in planned.marks]
     # Four are written, and one of them is OpenAI's own.
     assert len(marked) == 3
@@ -502,7 +502,7 @@ def test_an_explicit_mode_leaves_all_four_to_us() -> None:
     system = [PromptBlock.cached_long("s", "s"), PromptBlock.cached_short("t", "t")]
     cache = PromptCachePlan(mode="explicit", marks=(BlockMark(0, "30m"),))
     rendered = render(chat(U, Message.assistant("a"), U, model=MARKS, system=system, cache=cache))
-    assert len(plan(rendered, catalog.rules("openai", MARKS)).marks) == 4
+    assert len(plan_once(rendered, catalog.rules("openai", MARKS), reuse_expected=True).marks) == 4
 
 
 def test_a_tool_or_an_assistant_chunk_cannot_be_marked() -> None:

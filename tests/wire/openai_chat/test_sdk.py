@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter
 from support.served import served
 
 from anaphora import catalog, errors
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -73,7 +73,7 @@ def check(body: dict[str, Any]) -> None:
 
 def body_of(call: Call) -> dict[str, Any]:
     rendered = openai_chat.render(call, catalog.profile("openai", call.model))
-    planned = plan(rendered, catalog.rules("openai", call.model))
+    planned = plan_once(rendered, catalog.rules("openai", call.model), reuse_expected=True)
     body: dict[str, Any] = json.loads(openai_chat.assemble(rendered, planned).body.join())
     return body
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support import strategies as some
 
 from anaphora import cache, catalog
+from anaphora.cache.plan import plan_once
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call, Continuation
 from anaphora.rendered import Mark, Plan, Rendered
@@ -217,7 +218,7 @@ def test_law_4_markers_are_few_falling_and_only_where_allowed(
 ) -> None:
     call = frame.call(grown(turns)[-1], state)
     rendered = render(call)
-    plan = cache.plan(rendered, catalog.rules("openai", call.model))
+    plan = plan_once(rendered, catalog.rules("openai", call.model), reuse_expected=True)
     body = json.loads(wire.assemble(rendered, plan).body.join())
     found = breakpoints(body)
     # The provider's own takes one of the four.

@@ -15,7 +15,7 @@ import pytest
 from support.served import served
 
 from anaphora import catalog, errors
-from anaphora.cache import plan
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -84,7 +84,7 @@ def check(body: dict[str, Any]) -> None:
 
 def body_of(call: Call) -> dict[str, Any]:
     rendered = wire.render(call, catalog.profile("openai", call.model))
-    planned = plan(rendered, catalog.rules("openai", call.model))
+    planned = plan_once(rendered, catalog.rules("openai", call.model), reuse_expected=True)
     body: dict[str, Any] = json.loads(wire.assemble(rendered, planned).body.join())
     return body
 

@@ -12,7 +12,7 @@ import copy
 
 import msgspec
 
-from anaphora.cache.planning import Planner
+from anaphora.cache.plan import Planner
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.verdict import Sent, diagnosis_of, judge
 from anaphora.cache.verdict.predicting import Prediction, foresee, foresee_followed
@@ -65,7 +65,7 @@ class Place:
 
     def foresee(self, written: Written) -> Prediction:
         """What it would read and write, in the provider's tokens."""
-        outcome = self.planner(written.at).foresee(written.rendered, written.plan, at=written.at)
+        outcome = self.planner(written.at).predict(written.rendered, written.plan, at=written.at)
         return self._expected(written.rendered, outcome)
 
     def tokens(self, written: Written) -> int:

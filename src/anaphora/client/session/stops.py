@@ -80,7 +80,7 @@ def pays_to_return(places: Mapping[Stop, Place], here: Stop, home: Stop) -> bool
     move = price_of_moving(tokens, now, then)
     if move is None or now is None or then is None or now.read is None or then.read is None:
         return False
-    calls = Decimal(here.model.memory.usual())
+    calls = Decimal(here.model.memory.usual_calls())
     return calls * tokens * (now.read - then.read) > move.scaleb(6)
 
 

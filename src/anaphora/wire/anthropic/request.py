@@ -24,7 +24,7 @@ from anaphora.values import (
 )
 from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import given_ttl, nearest_of, resolve
+from anaphora.wire.marking import given_ttl, message_ttl, nearest_of, resolve
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
@@ -99,7 +99,7 @@ def render(
         automatic=automatic,
         frozen=frozen,
         messages_cacheable=plan.messages,
-        message_ttl=nearest[plan.message_ttl],
+        message_ttl=message_ttl(plan, nearest, unmarked) if markers else None,
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
             *envelope.notices,

@@ -61,7 +61,6 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         frozen=frozen,
         frozen_with=params.frozen_with(envelope),
         messages_cacheable=call.ir.cache.messages,
-        message_ttl=call.ir.cache.message_ttl,
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
             *envelope.notices,

@@ -17,7 +17,7 @@ from anaphora.rendered import Addition, ChunkLog, Rendered, Run
 from anaphora.values import AnyTool, CachePolicy, Message, Notice, Ttl
 from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import given_ttl, resolve
+from anaphora.wire.marking import given_ttl, message_ttl, resolve
 from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
@@ -79,7 +79,9 @@ def render(
         automatic="30m" if facts.options and call.ir.cache.mode != "explicit" else None,
         frozen=frozen,
         messages_cacheable=call.ir.cache.messages,
-        message_ttl=facts.nearest[call.ir.cache.message_ttl],
+        message_ttl=message_ttl(call.ir.cache, facts.nearest, unmarked)
+        if facts.breakpoints
+        else None,
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
             *envelope.notices,
@@ -124,8 +126,12 @@ def _system_log(blocks: tuple[PromptBlock, ...], facts: Facts) -> ChunkLog:
     splice = BEFORE_BRACE if facts.breakpoints else None
     said = each("system", blocks, lambda block: text_part(block.text, block.extras), splice)
     log = ChunkLog.of(said, [block.label for block in blocks], [b.cache for b in blocks])
-    asked = [(at, facts.nearest[ttl]) for at, ttl in log.policies if ttl is not None]
-    log.policies = tuple(asked) if facts.breakpoints else ()
+    if facts.breakpoints:
+        log.policies = tuple(
+            (at, facts.nearest[ttl] if ttl is not None else None) for at, ttl in log.policies
+        )
+    else:
+        log.policies = ()
     return log
 
 
@@ -155,8 +161,6 @@ def _section_notices(call: Call, facts: Facts) -> list[Notice]:
     for index, block in enumerate(call.ir.system_field_blocks()):
         if block.cache.ttl is not None:
             given_ttl(block.cache.ttl, facts.nearest, f"system[{index}]", told)
-    if call.ir.cache.message_ttl != "5m":
-        given_ttl(call.ir.cache.message_ttl, facts.nearest, "cache.message_ttl", told)
     return told
 
 

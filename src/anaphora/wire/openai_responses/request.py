@@ -25,7 +25,7 @@ from anaphora.values import (
 )
 from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import resolve
+from anaphora.wire.marking import message_ttl, resolve
 from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
@@ -103,7 +103,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         automatic=_automatic(call, model),
         frozen=frozen,
         messages_cacheable=cache.messages,
-        message_ttl=params.TTLS[cache.message_ttl],
+        message_ttl=message_ttl(cache, params.TTLS, unmarked) if model.explicit else None,
         bytes_per_token=profile.bytes_per_token.value,
         notices=(
             *envelope.notices,

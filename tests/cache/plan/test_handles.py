@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from anaphora import catalog, wire
 from anaphora.cache import held as handles
-from anaphora.cache.planning import AppMemory, Planner
+from anaphora.cache.plan import AppMemory, Planner
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Plan, Rendered
 from anaphora.values import Conversation, Message, Tool

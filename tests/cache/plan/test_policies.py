@@ -1,12 +1,14 @@
-"""The first planner: which chunks get a marker, and what is said about those that do not."""
+"""Block policies, marks and the frozen boundary: which chunks get a marker, and the notices."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from support.rules import without_minimum
 
-from anaphora import cache, catalog
+from anaphora import catalog
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -31,7 +33,7 @@ from anaphora.wire import anthropic
 
 MODEL = "claude-sonnet-4-5"
 PROFILE = catalog.profile("anthropic", MODEL)
-RULES = catalog.rules("anthropic", MODEL)
+RULES = without_minimum("anthropic", MODEL)
 
 LONG, SHORT, NONE = CachePolicy.EPHEMERAL_1H, CachePolicy.EPHEMERAL_5M, CachePolicy.NONE
 
@@ -62,7 +64,7 @@ def planned(
         params=Params(max_tokens=1),
     )
     rendered = anthropic.render(call, PROFILE)
-    return rendered, cache.plan(rendered, RULES)
+    return rendered, plan_once(rendered, RULES, reuse_expected=True)
 
 
 def marked(rendered: Rendered, plan: Plan) -> list[tuple[str, str]]:
@@ -79,7 +81,7 @@ def marked(rendered: Rendered, plan: Plan) -> list[tuple[str, str]]:
         ((LONG, LONG), (LONG, SHORT), [("system[0]", "1h"), ("system[1]", "5m")]),
         ((LONG,), (NONE, SHORT), [("tools[0]", "1h"), ("system[1]", "5m")]),
         ((NONE,), (LONG, NONE, LONG), [("system[0]", "1h"), ("system[2]", "1h")]),
-        ((), (NONE, NONE), []),
+        ((), (NONE, NONE), [("system[1]", "5m")]),  # without any policy the planner decides
     ],
 )
 def test_the_last_block_of_each_run_of_one_policy_is_marked(
@@ -176,10 +178,10 @@ def test_a_fifth_mark_of_the_callers_own_is_said_to_be_left_out() -> None:
     assert any("the caller's own on conversation u2" in str(n) for n in plan.notices)
 
 
-def test_an_hour_after_five_minutes_is_shortened_and_said() -> None:
+def test_five_minutes_before_an_hour_become_an_hour_with_a_notice() -> None:
     rendered, plan = planned(system=(SHORT,), messages=HISTORY, message_ttl="1h")
-    assert {ttl for _, ttl in marked(rendered, plan)} == {"5m"}
-    assert {n.code for n in plan.notices} == {"ttl_shortened"}
+    assert {ttl for _, ttl in marked(rendered, plan)} == {"1h"}
+    assert [(n.code, n.path) for n in plan.notices] == [("ttl_lengthened", "system[0]")]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 
-#: What is believed before anything was seen: most calls follow within minutes.
-_BELIEF = ((300.0, 0.9), (3600.0, 0.98))
-#: How many pauses that belief is worth.
+#: Prior P(next call within t): most calls follow within minutes.
+_PRIOR = ((300.0, 0.9), (3600.0, 0.98))
+#: How many observed pauses the prior is worth.
 _WEIGHT = 0.5
-#: How often something is used again, when nobody knows.
+#: Expected number of further uses without any history.
 SOME = 8
-#: Pauses that are remembered; what was long ago says little about what comes.
+#: Pauses that are remembered; old ones say little about the next.
 _MOST = 64
 
 
@@ -22,7 +22,7 @@ class Gaps:
     def __init__(self) -> None:
         self._seen: list[float] = []  # few, and of these objects there are many
         self._short: dict[float, int] = {}
-        """How many of them were no longer than what somebody asked for."""
+        """How many of them were no longer than a duration that was asked for."""
         self._last: float | None = None
         self.count = 0
         """Uses so far."""
@@ -41,33 +41,34 @@ class Gaps:
         self.count += 1
 
     def within(self, seconds: float, at: float) -> float:
-        """How likely the use after one at `at` comes within so many seconds."""
+        """P(the use after one at `at` comes within this many seconds)."""
         short, seen = self._short.get(seconds), len(self._seen)
         if short is None:
             short = self._short[seconds] = sum(gap <= seconds for gap in self._seen)
         if self._last is not None:
             seen += 1
             short += at - self._last <= seconds
-        return (_WEIGHT * _believed(seconds) + short) / (_WEIGHT + seen)
+        return (_WEIGHT * _prior(seconds) + short) / (_WEIGHT + seen)
 
     def typical(self, at: float) -> float:
-        """The pause in the middle of those seen; a minute where none was."""
+        """The median pause; one minute before the first."""
         seen = sorted(self._seen)
         if self._last is not None and at > self._last:
             seen = sorted([*seen, at - self._last])
         return seen[len(seen) // 2] if seen else 60.0
 
     def horizon(self, usual: float | None = None) -> float:
-        """How many more uses to expect: about as many as there were, and at least some, unless
-        it is usually over before."""
-        left = SOME if usual is None else min(SOME, usual - self.count)
-        return max(left, self.count, 1)
+        """How many more uses to expect after the one at hand: about as many as there were, and
+        `SOME` at first. `usual` is how many uses there are in all, where that is known; only
+        before the first use may that mean none."""
+        left = SOME if usual is None else min(SOME, usual - 1 - self.count)
+        return max(left, self.count, 1 if self.count else 0)
 
 
 @functools.cache
-def _believed(seconds: float) -> float:
-    """Between the two points, in proportion; beyond them, flat or towards certainty."""
-    (short, some), (long, most) = _BELIEF
+def _prior(seconds: float) -> float:
+    """Linear between the two points of the prior; beyond them towards 1 at 24 hours."""
+    (short, some), (long, most) = _PRIOR
     if seconds <= short:
         return some * seconds / short
     if seconds <= long:

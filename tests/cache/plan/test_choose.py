@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.cache.planning.choose import Chance, best_marks, saving
+from anaphora.cache.plan.choose import Chance, best_marks, saving
 
 sizes = st.lists(st.integers(1, 500), min_size=1, max_size=9)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphora import catalog, wire
-from anaphora.cache.planning import (
+from anaphora.cache.plan import (
     AppMemory,
     Gaps,
     Planner,
@@ -18,7 +18,7 @@ from anaphora.cache.planning import (
     before_fan_out,
     until_next,
 )
-from anaphora.cache.planning.prices import Lifetimes, expected_cost
+from anaphora.cache.plan.prices import Lifetimes, expected_cost
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.prompt import Call, Params, PartMark, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.rendered import Plan, Rendered
@@ -183,19 +183,23 @@ def test_nothing_is_marked_below_the_minimum() -> None:
     assert talk.turn(0, system="short", tools=()).marks == ()
 
 
-def test_the_last_write_is_marked_again_when_the_look_back_would_not_reach_it() -> None:
-    """Law 5, and CASES D: a fan-out of parallel results."""
-    for count, marked_again in ((5, False), (30, True)):
-        talk = Talk()
-        talk.say(asked(1))
-        first = talk.turn(0)
-        calls = [ToolCall(f"c{n}", "look", "{}") for n in range(count)]
-        talk.say(Message.assistant(*calls))
-        results = tuple(ToolResult(call.id, "seen") for call in calls)
-        talk.say(Message(role="tool", parts=results))
-        second = talk.turn(20)
-        tail = first.marks[-1].chunk
-        assert (tail in [mark.chunk for mark in second.marks]) is marked_again
+@pytest.mark.parametrize("count, needed", [(5, False), (30, True)])
+def test_the_last_write_keeps_its_marker_when_the_look_back_would_not_reach_it(
+    count: int, needed: bool
+) -> None:
+    """Law 5, and CASES D: a fan-out of parallel results. Within the look-back the marker is only
+    worth a slot that nothing else needs."""
+    talk = Talk()
+    talk.say(asked(1))
+    first = talk.turn(0)
+    calls = [ToolCall(f"c{n}", "look", "{}") for n in range(count)]
+    talk.say(Message.assistant(*calls))
+    results = tuple(ToolResult(call.id, "seen") for call in calls)
+    talk.say(Message(role="tool", parts=results, id="results"))
+    marks = (PartMark("results", (0,)),)  # one of four slots
+    second = talk.turn(20, cache=PromptCachePlan(marks=marks))
+    tail = first.marks[-1].chunk
+    assert (tail in [mark.chunk for mark in second.marks]) is needed
 
 
 def test_the_callers_own_marks_are_kept_and_counted() -> None:

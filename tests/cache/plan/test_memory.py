@@ -1,0 +1,70 @@
+"""What an app remembers of its calls is bounded, even where time stands still."""
+
+from __future__ import annotations
+
+import pytest
+
+from anaphora import catalog
+from anaphora.cache.plan import AppMemory
+from anaphora.cache.plan.memory import _BLOCKS, _MARKERS, _MOST, _OPEN, ConversationState
+from anaphora.cache.simulator import Mark, TokenRuns
+
+#: The parameters of so many beginnings are remembered besides.
+_BEGINNINGS = 10_000
+
+
+def call(
+    memory: AppMemory,
+    conversation: int,
+    at: float = 0.0,
+    state: ConversationState | None = None,
+) -> None:
+    """A call of a conversation with a beginning of its own."""
+    blocks = [((conversation, block), 2000) for block in range(3)]
+    places = range(3) if memory.rules.slots.value else ()
+    markers = tuple(Mark(position, "5m") for position in places)
+    memory.call(TokenRuns(blocks, markers=markers), 0, state or memory.start(), at, None)
+
+
+@pytest.mark.parametrize(
+    "provider, model, most",
+    [
+        ("anthropic", "claude-sonnet-4-6", _MARKERS),
+        ("openai", "gpt-5.1", _BLOCKS),
+        ("google", "gemini-2.5-flash", _BLOCKS),
+    ],
+)
+def test_prefixes_beginnings_and_conversations(provider: str, model: str, most: int) -> None:
+    memory = AppMemory(catalog.rules(provider, model))
+    for conversation in range(12_000):
+        call(memory, conversation)
+    assert most <= len(memory.simulator) <= most + _BEGINNINGS
+    assert (len(memory._beginnings), len(memory._open)) == (_MOST, _OPEN)
+
+
+def test_how_long_conversations_go_on_is_known_from_some_of_them_where_there_are_many() -> None:
+    """Three calls each, of more conversations at once than are remembered."""
+    memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
+    states = [memory.start() for _ in range(2 * _OPEN)]
+    for turn in range(3):
+        for number, state in enumerate(states):
+            call(memory, number, at=turn * 100.0, state=state)
+    call(memory, len(states), at=10_000.0)  # all others have ended by now
+    assert memory.usual_calls() == pytest.approx(3.0, abs=0.1)
+
+
+def test_conversations_that_begin_alike_teach_their_own_length() -> None:
+    memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
+    prompt = TokenRuns([("same beginning", 2000)])
+    for number in range(3):
+        memory.single_call(prompt, 0, 0, memory.start(), at=float(number))
+    assert memory.usual_calls(prompt.key(0)) < 1.2
+    assert memory.usual_calls("another beginning") == 9.0
+
+
+def test_a_conversation_that_comes_back_after_a_pause_has_not_ended() -> None:
+    memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
+    state = memory.start()
+    for turn in range(20):
+        call(memory, 0, at=turn * 5000.0, state=state)
+    assert memory.usual_calls() > 15
