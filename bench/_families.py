@@ -58,7 +58,7 @@ def calls(shape: Shape, seed: int, model: str) -> list[Sent]:
     """All calls of a family in the order they are made."""
     chance = random.Random(seed)
     tools = tuple(_tool(chance, at, shape) for at in range(shape.tools + 1))
-    system = (PromptBlock.cached_long("identity", _words(chance, shape.system_words)),)
+    system = (PromptBlock.plain("identity", _words(chance, shape.system_words)),)
     sent: list[Sent] = []
     start = 0.0
     for conversation in range(shape.conversations):

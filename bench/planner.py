@@ -149,8 +149,17 @@ def tool_system_user(rendered: Rendered, _: float, __: int) -> Plan:
     return Plan(marks=_marks(rendered, places))
 
 
-def run_rule(rules: CacheRules) -> Strategy:
-    return lambda rendered, _, __: plan_once(rendered, rules, reuse_expected=True)
+def policies(rendered: Rendered, _: float, __: int) -> Plan:
+    """By hand: one hour on a block labelled `identity`, as the made-up families have one, and the
+    rolling pair."""
+    plan = system_and_two_users(rendered, 0.0, 0)
+    system = _last(rendered, "system")
+    if system is None or rendered.chunk(system).label != "identity":
+        return Plan(marks=tuple(mark for mark in plan.marks if mark.chunk != system))
+    longest = max(rendered.markers, key=lambda ttl: TTL_SECONDS[ttl])
+    return Plan(
+        marks=tuple(Mark(m.chunk, longest) if m.chunk == system else m for m in plan.marks)
+    )
 
 
 def ours(rules: CacheRules) -> Strategy:
@@ -208,7 +217,7 @@ def strategies(rules: CacheRules) -> dict[str, Strategy]:
         "automatic": automatic,
         "system+2 users": system_and_two_users,
         "tool+system+user": tool_system_user,
-        "run rule": run_rule(rules),
+        "policies by hand": policies,
         "ours": ours(rules),
     }
 

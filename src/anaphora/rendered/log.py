@@ -64,7 +64,7 @@ class ChunkLog:
         self.labels: tuple[str, ...] = ()
         """Of tools and system blocks: what each is called,"""
         self.policies: tuple[tuple[int, Ttl | None], ...] = ()
-        """the runs that ask the same of the cache (last chunk, TTL),"""
+        """the runs with one cache policy (last chunk, TTL), empty where no block has one,"""
         self.source: object = None
         """and what they were rendered from."""
         self.ids = first.ids
@@ -96,11 +96,12 @@ class ChunkLog:
         """A log of tools or system blocks: complete from the start."""
         log = cls(addition)
         log.labels = tuple(labels)
-        log.policies = tuple(
-            (at, policy.ttl)
-            for at, policy in enumerate(policies)
-            if at + 1 == len(policies) or policies[at + 1] is not policy
-        )
+        if any(policy.is_cached for policy in policies):
+            log.policies = tuple(
+                (at, policy.ttl)
+                for at, policy in enumerate(policies)
+                if at + 1 == len(policies) or policies[at + 1] is not policy
+            )
         return log
 
     def continued(self, at: int, messages: int) -> Addition:

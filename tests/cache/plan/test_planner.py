@@ -183,9 +183,9 @@ def test_nothing_is_marked_below_the_minimum() -> None:
     assert talk.turn(0, system="short", tools=()).marks == ()
 
 
-@pytest.mark.parametrize("count, needed", [(5, False), (30, True)])
+@pytest.mark.parametrize("count, marks, needed", [(5, 2, False), (30, 1, True)])
 def test_the_last_write_keeps_its_marker_when_the_look_back_would_not_reach_it(
-    count: int, needed: bool
+    count: int, marks: int, needed: bool
 ) -> None:
     """Law 5, and CASES D: a fan-out of parallel results. Within the look-back the marker is only
     worth a slot that nothing else needs."""
@@ -196,8 +196,8 @@ def test_the_last_write_keeps_its_marker_when_the_look_back_would_not_reach_it(
     talk.say(Message.assistant(*calls))
     results = tuple(ToolResult(call.id, "seen") for call in calls)
     talk.say(Message(role="tool", parts=results, id="results"))
-    marks = (PartMark("results", (0,)),)  # one of four slots
-    second = talk.turn(20, cache=PromptCachePlan(marks=marks))
+    own = tuple(PartMark("results", (n,)) for n in range(marks))
+    second = talk.turn(20, cache=PromptCachePlan(marks=own))
     tail = first.marks[-1].chunk
     assert (tail in [mark.chunk for mark in second.marks]) is needed
 

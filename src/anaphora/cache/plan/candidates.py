@@ -36,35 +36,39 @@ def find_candidates(rendered: Rendered) -> Candidates:
     if not rendered.markers:
         return _NONE
     tail = section = prefix = first = None
-    start = 0
+    policies: tuple[tuple[int, Ttl], ...] = ()
+    start, cacheable, all_sent = 0, rendered.cacheable, rendered.body_order is None
     for run in rendered.runs:
-        last = min(run.count, rendered.cacheable - start) - 1
-        position = _markable(run, last) if last >= 0 and _in_body(rendered, run) else None
+        count = run.count
+        last = min(count, cacheable - start) - 1
+        position = None
+        if last >= 0 and (all_sent or _in_body(rendered, run)):
+            position = last if run.log.splices[last] >= 0 else _markable(run, last)
         if position is not None:
             if run.section != "messages":
                 section = start + position
                 first = section if first is None else first
+                if run.log.policies and not policies:
+                    policies = _policy_runs(rendered)
             elif run.role is SegmentRole.STABLE_PREFIX:
                 prefix = start + position
                 first = prefix if first is None else first
             elif rendered.messages_cacheable:
                 tail = start + position
-        start += run.count
-    policies = _policy_runs(rendered)
+        start += count
     shared = prefix
     if shared is None:
         shared = policies[-1][0] if policies else section
-    frozen = None
-    if (
-        rendered.frozen is not None
-        and rendered.frozen < rendered.cacheable
-        and rendered.messages_cacheable
-        and rendered.is_sent(rendered.frozen)
-    ):
-        run, at = rendered.locate(rendered.frozen)
-        position = _markable(run, at)
-        frozen = None if position is None else rendered.frozen - at + position
+    frozen = None if rendered.frozen is None else _frozen(rendered, rendered.frozen)
     return Candidates(policies, prefix, first, shared, frozen, tail)
+
+
+def _frozen(rendered: Rendered, chunk: int) -> int | None:
+    if chunk >= rendered.cacheable or not rendered.messages_cacheable:
+        return None
+    run, at = rendered.locate(chunk)
+    position = _markable(run, at) if _in_body(rendered, run) else None
+    return None if position is None else chunk - at + position
 
 
 def previous_turn(rendered: Rendered, prompt: RenderedPrompt, tail: int) -> int | None:
@@ -98,13 +102,14 @@ def _policy_runs(rendered: Rendered) -> tuple[tuple[int, Ttl], ...]:
     for run in rendered.runs:
         if run.section == "messages":
             break
-        for at, ttl in run.log.policies:
-            if run.log.splices[at] >= 0 and start + at < rendered.cacheable:
-                if ends and ends[-1][1] == ttl:
-                    ends.pop()
-                ends.append((start + at, ttl))
+        if _in_body(rendered, run):
+            for at, ttl in run.log.policies:
+                if run.log.splices[at] >= 0 and start + at < rendered.cacheable:
+                    if ends and ends[-1][1] == ttl:
+                        ends.pop()
+                    ends.append((start + at, ttl))
         start += run.count
-    return tuple((at, ttl) for at, ttl in ends if ttl is not None and rendered.is_sent(at))
+    return tuple((at, ttl) for at, ttl in ends if ttl is not None)
 
 
 def _in_body(rendered: Rendered, run: Run) -> bool:

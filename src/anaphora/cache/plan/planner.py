@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from decimal import Decimal
 
 import msgspec
@@ -122,12 +122,8 @@ class Planner:
     def _choose(self, rendered: Rendered, at: float) -> _Choice:
         """The planner's own markers, wanted ones and fillers."""
         found, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
-        # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
-        # asks for caching gets its markers whatever its length.
-        minimum = 0 if reuse_requested(rendered) else self._rules.minimum_tokens.value
         wanted: dict[int, Ttl] = {}
-        fillers: dict[int, Ttl] = {}
-        notices = _uncacheable_messages(rendered)
+        notices = [] if rendered.messages_cacheable else _uncacheable_messages(rendered)
         for position, asked in found.policies:
             ttl = asked if asked in rendered.markers else nearest_ttl(asked, rendered.markers)
             assert ttl is not None, "candidates are only found where there are markers"
@@ -135,32 +131,42 @@ class Planner:
                 why = f"no cache entry lives {asked} here; this one lives {ttl}"
                 notices.append(Notice("ttl_changed", why, rendered.chunk(position).path))
             wanted[position] = ttl
-        history = self._history_ttl(rendered, prompt, found, at)
+        beginning = None if found.shared is None else prompt.key(found.shared)
+        history = self._history_ttl(rendered, beginning, at)
         if history is None and self._by_itself:
             if not wanted and not rendered.marks:
                 return _Choice({}, {}, notices)  # unmarked requests are cached, marked ones are not
             history = _shortest(rendered)
-
-        def want(position: int | None, ttl: Ttl | None, into: dict[int, Ttl]) -> None:
-            if position is None or ttl is None or position in wanted:
-                return
-            if prompt.tokens(position) >= minimum:
-                into[position] = ttl
-
-        # Policies say how tools and system blocks are cached; without one the planner decides.
-        shared = found.shared if not found.policies else found.prefix
         kept = history
-        if found.shared is not None and (used := self._memory.uses(prompt.key(found.shared))).count:
+        if beginning is not None and (used := self._memory.uses(beginning)).count:
             kept = longer_ttl(self._memory.lifetimes.best(used, at), history)
-        want(shared, kept, wanted)
-        want(found.frozen, history, wanted)
+
+        own: list[tuple[int | None, Ttl | None]] = [(found.tail, history)]
+        extra: list[tuple[int | None, Ttl | None]] = []
+        # Policies say how tools and system blocks are cached; without one the planner decides.
+        own.append((found.prefix if found.policies else found.shared, kept))
+        if found.frozen is not None:
+            own.append((found.frozen, history))
         if found.tail is not None:
-            want(found.tail, history, wanted)
-            want(self._unreached_write(prompt, found.tail, at), history, wanted)
-            if found.frozen is None:
-                want(previous_turn(rendered, prompt, found.tail), history, fillers)
+            written = self._last_write(prompt, found.tail, at)
+            if written is not None and not self._reaches(found.tail, written):
+                own.append((written, history))
+            elif found.frozen is None:
+                if written is None:
+                    written = previous_turn(rendered, prompt, found.tail)
+                extra.append((written, history))
         if not found.policies:
-            want(found.first, kept, fillers)
+            extra.append((found.first, kept))
+        # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
+        # asks for caching gets its markers whatever its length.
+        minimum = 0 if reuse_requested(rendered) else self._rules.minimum_tokens.value
+        fillers: dict[int, Ttl] = {}
+        for positions, into in ((own, wanted), (extra, fillers)):
+            for chunk, life in positions:
+                if chunk is None or life is None or chunk in wanted:
+                    continue
+                if prompt.tokens(chunk) >= minimum:
+                    into[chunk] = life
         return _Choice(wanted, fillers, notices)
 
     def _fit(
@@ -172,10 +178,11 @@ class Planner:
         only_marks: bool,
     ) -> Plan:
         """The caller's own marks, and as many of the planner's as there are slots left."""
-        notices = list(choice.notices)
-        asked = rendered.marks
-        taken = {mark.chunk for mark in asked if mark.splice is None}
-        wanted = {at: ttl for at, ttl in choice.wanted.items() if at not in taken}
+        wanted, asked, notices = choice.wanted, rendered.marks, choice.notices
+        taken: set[int] = set()
+        if asked:
+            taken = {mark.chunk for mark in asked if mark.splice is None}
+            wanted = {at: ttl for at, ttl in wanted.items() if at not in taken}
         room = max(0, slots - len(asked))
         if len(wanted) > room:
             kept = self._best(rendered, wanted, room)
@@ -189,13 +196,13 @@ class Planner:
         for position, ttl in choice.fillers.items():
             if len(wanted) < room and position not in taken:
                 wanted.setdefault(position, ttl)
-        marks = [*asked[:slots], *(Mark(at, ttl) for at, ttl in wanted.items())]
-        marks.sort(key=hash_order)
+        marks = [Mark(at, wanted[at]) for at in sorted(wanted)]
+        if asked:
+            marks = sorted([*asked[:slots], *marks], key=hash_order)
         if self._rules.longer_ttl_first.value:
             legal = falling_ttls(marks)
             if legal is not marks:
-                requested = {mark.chunk for mark in asked}
-                requested |= {at for at, _ in self._candidates_of(rendered).policies}
+                requested = taken.union(at for at, _ in self._candidates_of(rendered).policies)
                 notices += _lengthened(rendered, requested, marks, legal)
             marks = legal
         return Plan(
@@ -226,16 +233,13 @@ class Planner:
                 tokens[at] = count / minimum  # never read, so it goes first
         return best_marks([Chance(at, weight) for at, weight in weights.items()], tokens, room)
 
-    def _history_ttl(
-        self, rendered: Rendered, prompt: RenderedPrompt, found: Candidates, at: float
-    ) -> Ttl | None:
+    def _history_ttl(self, rendered: Rendered, beginning: Hashable, at: float) -> Ttl | None:
         """The TTL of markers in the history: the caller's, or the one that pays. Where a provider
         also caches by itself, changing from one way to the other gives up what is cached: that
         needs more than a small gain."""
         if rendered.message_ttl is not None:
             return rendered.message_ttl
         gaps = self.state.gaps
-        beginning = None if found.shared is None else prompt.key(found.shared)
         usual = self._memory.usual_calls(beginning)
         best = self._memory.lifetimes.best(gaps, at, usual)
         if not self._by_itself or gaps.count == 0:
@@ -254,19 +258,22 @@ class Planner:
             return False
         return rendered.cacheable < len(rendered)
 
-    def _unreached_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
-        """Where the last write stands, when the tail's look-back does not reach it."""
+    def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
+        """Where the last call wrote, if that is before the tail and still alive."""
         if self.state.written is None:
             return None
         position, key, expires = self.state.written
         if position >= tail or expires < at or prompt.key(position) != key:
             return None
+        return position
+
+    def _reaches(self, tail: int, written: int) -> bool:
+        """Whether a marker at the tail finds the last write without a marker there."""
         unit, reach = self._rules.lookback_unit, self._rules.lookback_positions
         if unit is not None and unit.value == "breakpoints":
-            return position  # only a boundary of this very request is looked up
+            return False  # only a boundary of this very request is looked up
         # Counted block by block, which is the stricter of the published readings.
-        within = reach is not None and tail - position < reach.value
-        return None if within else position
+        return reach is not None and tail - written < reach.value
 
     def _cache_key(self, rendered: Rendered, at: float) -> str | None:
         """A cache key for providers that route by one: the same for all conversations that begin
@@ -401,7 +408,7 @@ def reuse_requested(rendered: Rendered) -> bool:
         return True
     if rendered.automatic is not None and rendered.only_marks is None:
         return True  # where the planner may still decide, nobody has asked
-    return any(ttl is not None for run in rendered.runs for _, ttl in run.log.policies)
+    return any(run.log.policies for run in rendered.runs)
 
 
 def _unwritten(rendered: Rendered) -> Plan:
@@ -425,9 +432,7 @@ def _shortest(rendered: Rendered) -> Ttl:
 
 def _uncacheable_messages(rendered: Rendered) -> list[Notice]:
     """The older shape of a context, whose first message carries the state (SPEC B4)."""
-    if rendered.messages_cacheable or not rendered.runs:
-        return []
-    if rendered.runs[-1].section != "messages":
+    if not rendered.runs or rendered.runs[-1].section != "messages":
         return []
     return [
         Notice(
