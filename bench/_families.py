@@ -34,6 +34,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     state_words: int = 0
     compact_every: int = 0
     tool_added_at: int = 0
+    single: bool = False
+    """Each call stands alone, outside any session."""
+    unrelated: bool = False
+    """No two conversations begin alike."""
     apart: bool = False
 
 
@@ -43,6 +47,7 @@ class Sent(msgspec.Struct, frozen=True):
     at: float
     conversation: int
     call: Call
+    single: bool = False
 
 
 def families() -> tuple[list[int], dict[str, Shape]]:
@@ -62,6 +67,8 @@ def calls(shape: Shape, seed: int, model: str) -> list[Sent]:
     sent: list[Sent] = []
     start = 0.0
     for conversation in range(shape.conversations):
+        if shape.unrelated:
+            system = (PromptBlock.plain("identity", _words(chance, shape.system_words)),)
         sent += _conversation(chance, shape, model, tools, system, conversation, start)
         start += chance.uniform(*shape.starts)
     return sorted(sent, key=lambda each: each.at)
@@ -80,10 +87,13 @@ def _conversation(
     left = chance.randint(*shape.loop)
     for turn in range(shape.calls):
         offered = tools if shape.tool_added_at and turn >= shape.tool_added_at else tools[:-1]
+        if shape.unrelated:
+            offered = ()
         tail = [Message.user(_words(chance, shape.state_words))] if shape.state_words else []
         ir = PromptIR.chat(talk, system=system, tail=tail)
         params = Params(max_tokens=1000)
-        yield Sent(at, conversation, Call(ir=ir, model=model, tools=offered, params=params))
+        call = Call(ir=ir, model=model, tools=offered, params=params)
+        yield Sent(at, conversation, call, shape.single)
         left -= 1
         if left > 0:
             asked = [

@@ -20,10 +20,11 @@ from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 
 import _families as made
+import msgspec
 from _recorded import recordings
 
 from anaphora import catalog, wire
-from anaphora.cache.plan import AppMemory, Planner, plan_once
+from anaphora.cache.plan import AppMemory, Planner
 from anaphora.cache.plan.prices import by_itself
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules
@@ -41,7 +42,18 @@ PROVIDERS = {
 
 TRACES = Path(__file__).parent.parent.parent / "shared" / "traces"
 
-Strategy = Callable[[Rendered, float, int], Plan]
+
+class Request(msgspec.Struct, frozen=True, eq=False):
+    """One call of a family, rendered for one provider."""
+
+    at: float
+    conversation: int
+    rendered: Rendered
+    single: bool
+    """Outside any session."""
+
+
+Strategy = Callable[[Request], Plan]
 
 
 class Game:
@@ -56,22 +68,22 @@ class Game:
         row = spoken.partition("/")[2] or wire.dialect_of(spoken).wire
         self.rules = catalog.rules(provider, model, row)
 
-    def render(self, sent: list[made.Sent]) -> list[tuple[float, int, Rendered]]:
+    def render(self, sent: list[made.Sent]) -> list[Request]:
         last: dict[int, Rendered] = {}
         rendered = []
         for each in sent:
             now = self.codec.render(each.call, self.profile, last.get(each.conversation))
             last[each.conversation] = now
-            rendered.append((each.at, each.conversation, now))
+            rendered.append(Request(each.at, each.conversation, now, each.single))
         return rendered
 
 
-def bill(rules: CacheRules, rendered: list[tuple[float, int, Rendered]], plan: Strategy) -> float:
+def bill(rules: CacheRules, requests: list[Request], plan: Strategy) -> float:
     simulator = Simulator(rules)
     total = 0.0
-    for at, conversation, now in rendered:
-        chosen = plan(now, at, conversation)
-        outcome = simulator.call(RenderedPrompt(now, chosen), at=at)
+    for request in requests:
+        chosen = plan(request)
+        outcome = simulator.call(RenderedPrompt(request.rendered, chosen), at=request.at)
         read = rules.read_price.value
         if not chosen.marks and rules.automatic_read_price is not None:
             read = rules.automatic_read_price.value
@@ -83,25 +95,25 @@ def bill(rules: CacheRules, rendered: list[tuple[float, int, Rendered]], plan: S
     return total
 
 
-def foresight(rules: CacheRules, rendered: list[tuple[float, int, Rendered]]) -> float:
+def foresight(rules: CacheRules, requests: list[Request]) -> float:
     """What nobody can beat who marks: each block by itself, at its best. Where a provider caches
     by itself what nobody marks, the better of the two ways: each gives up what the other keeps."""
-    marked = _marked_bound(rules, rendered)
-    return marked if by_itself(rules) is None else min(marked, bill(rules, rendered, nothing))
+    marked = _marked_bound(rules, requests)
+    return marked if by_itself(rules) is None else min(marked, bill(rules, requests, nothing))
 
 
-def _marked_bound(rules: CacheRules, rendered: list[tuple[float, int, Rendered]]) -> float:
+def _marked_bound(rules: CacheRules, requests: list[Request]) -> float:
     """A block that takes no marker is kept only together with the next block that does, so what
     counts for it is when that one comes again."""
     uses: dict[tuple[Hashable, Hashable], list[float]] = defaultdict(list)
     sizes: dict[tuple[Hashable, Hashable], int] = {}
-    for at, _, now in rendered:
-        prompt = RenderedPrompt(now, Plan())
+    for request in requests:
+        prompt = RenderedPrompt(request.rendered, Plan())
         found: Hashable = None
         for position in range(len(prompt) - 1, -1, -1):
             key = prompt.key(position)
             found = key if prompt.may_mark(position) else found
-            uses[key, found].append(at)
+            uses[key, found].append(request.at)
             sizes[key, found] = prompt.tokens(position) - prompt.tokens(position - 1)
     read = rules.read_price.value
     writes = {ttl: figure.value for ttl, figure in rules.write_price.items()}
@@ -130,46 +142,53 @@ def _marked_bound(rules: CacheRules, rendered: list[tuple[float, int, Rendered]]
 # ── Strategies ───────────────────────────────────────────────────────────────────────────────────
 
 
-def nothing(_: Rendered, __: float, ___: int) -> Plan:
+def nothing(_: Request) -> Plan:
     return Plan()
 
 
-def automatic(rendered: Rendered, _: float, __: int) -> Plan:
+def automatic(request: Request) -> Plan:
+    rendered = request.rendered
     if not rendered.request_markers:
         return Plan(marks=_marks(rendered, [_last(rendered, "messages")]))
     return Plan(automatic=_shortest(rendered.request_markers))
 
 
-def system_and_two_users(rendered: Rendered, _: float, __: int) -> Plan:
+def system_and_two_users(request: Request) -> Plan:
+    rendered = request.rendered
     return Plan(marks=_marks(rendered, [_last(rendered, "system"), *_users(rendered, 2)]))
 
 
-def tool_system_user(rendered: Rendered, _: float, __: int) -> Plan:
+def tool_system_user(request: Request) -> Plan:
+    rendered = request.rendered
     places = [_last(rendered, "tools"), _last(rendered, "system"), *_users(rendered, 1)]
     return Plan(marks=_marks(rendered, places))
 
 
-def policies(rendered: Rendered, _: float, __: int) -> Plan:
+def policies(request: Request) -> Plan:
     """By hand: one hour on a block labelled `identity`, as the made-up families have one, and the
     rolling pair."""
-    plan = system_and_two_users(rendered, 0.0, 0)
+    plan, rendered = system_and_two_users(request), request.rendered
     system = _last(rendered, "system")
     if system is None or rendered.chunk(system).label != "identity":
         return Plan(marks=tuple(mark for mark in plan.marks if mark.chunk != system))
     longest = max(rendered.markers, key=lambda ttl: TTL_SECONDS[ttl])
-    return Plan(
-        marks=tuple(Mark(m.chunk, longest) if m.chunk == system else m for m in plan.marks)
-    )
+    return Plan(marks=tuple(Mark(m.chunk, longest) if m.chunk == system else m for m in plan.marks))
 
 
 def ours(rules: CacheRules) -> Strategy:
     memory = AppMemory(rules)
     planners: dict[int, Planner] = defaultdict(lambda: Planner(memory))
 
-    def plan(rendered: Rendered, at: float, conversation: int) -> Plan:
-        planner = planners[conversation]
-        chosen = planner.plan(rendered, at=at)
-        planner.sent(rendered, chosen, at=at)
+    def plan(request: Request) -> Plan:
+        rendered, at = request.rendered, request.at
+        if request.single:
+            planner, reuse = Planner.for_single_call(memory, rendered)
+            chosen = planner.plan(rendered, at=at, reuse_expected=reuse)
+            planner.sent_single(rendered, chosen, at=at)
+        else:
+            planner = planners[request.conversation]
+            chosen = planner.plan(rendered, at=at)
+            planner.sent(rendered, chosen, at=at)
         return chosen
 
     return plan
@@ -245,10 +264,10 @@ def _bills(game: Game, stories: list[list[made.Sent]]) -> dict[str, float]:
     bills: dict[str, float] = defaultdict(float)
     bound = 0.0
     for story in stories:
-        rendered = game.render(story)
+        requests = game.render(story)
         for strategy, plan in strategies(game.rules).items():
-            bills[strategy] += bill(game.rules, rendered, plan)
-        bound += foresight(game.rules, rendered)
+            bills[strategy] += bill(game.rules, requests, plan)
+        bound += foresight(game.rules, requests)
     return {strategy: total / bound for strategy, total in bills.items()}
 
 
@@ -256,8 +275,6 @@ def cost_of_planning(turns: int = 2000) -> tuple[float, float]:
     """Planning a turn over rendering it, and turn 2,000 over turn 20."""
     game = Game("anthropic", *PROVIDERS["anthropic"])
     shape = made.families()[1]["append_only"]
-    import msgspec
-
     sent = made.calls(
         msgspec.structs.replace(shape, calls=turns, result_words=(20, 60)), 1, game.model
     )
@@ -288,10 +305,12 @@ def main() -> None:
     names = list(rows[0][2])
     print("bill over that of perfect foresight")
     print(f"{'provider':16}{'family':24}" + "".join(f"{name:>18}" for name in names))
-    regrets, not_cheapest = [], []
+    regrets, not_cheapest, single = [], [], []
     for provider, family, bills in rows:
         shown = "".join(f"{bills[name]:18.3f}" for name in names)
         print(f"{provider:16}{family:24}{shown}{'   (apart)' if family in apart else ''}")
+        if family == "single_calls":
+            single.append(bills["ours"] / bills["none"])
         if family in apart:
             continue
         regrets.append(bills["ours"] - 1)
@@ -306,6 +325,7 @@ def main() -> None:
                 "worst_regret": round(max(regrets), 4),
                 "families_not_cheapest": not_cheapest,
                 "plan_vs_render": round(ratio, 3),
+                "single_calls_vs_unmarked": round(max(single), 4),
             }
         )
     )

@@ -45,6 +45,8 @@ class _Choice(msgspec.Struct, frozen=True):
     wanted: dict[int, Ttl]
     fillers: dict[int, Ttl]
     """For slots that stay free: dropping them costs nothing by the rules."""
+    history: Ttl | None
+    """The TTL that pays inside the history; None where none does."""
     notices: list[Notice]
 
 
@@ -112,7 +114,7 @@ class Planner:
             # in another way: only the provider's own breakpoint is found again.
             return Plan(automatic=rendered.automatic)
         choice = self._choose(rendered, at)
-        only_marks = self._only_marks(rendered, choice.wanted)
+        only_marks = _only_marks(rendered, choice)
         automatic = None if only_marks else rendered.automatic
         slots = rules.slots.value
         if automatic is not None:
@@ -135,7 +137,7 @@ class Planner:
         history = self._history_ttl(rendered, beginning, at)
         if history is None and self._by_itself:
             if not wanted and not rendered.marks:
-                return _Choice({}, {}, notices)  # unmarked requests are cached, marked ones are not
+                return _Choice({}, {}, None, notices)  # unmarked, the provider caches by itself
             history = _shortest(rendered)
         kept = history
         if beginning is not None and (used := self._memory.uses(beginning)).count:
@@ -167,7 +169,7 @@ class Planner:
                     continue
                 if prompt.tokens(chunk) >= minimum:
                     into[chunk] = life
-        return _Choice(wanted, fillers, notices)
+        return _Choice(wanted, fillers, history, notices)
 
     def _fit(
         self,
@@ -250,13 +252,6 @@ class Planner:
         cost = expected_cost(self._rules, gaps, best, at, usual)
         present = expected_cost(self._rules, gaps, other, at, usual)
         return best if cost < _WORTH_A_CHANGE * present else other
-
-    def _only_marks(self, rendered: Rendered, wanted: Mapping[int, Ttl]) -> bool:
-        """Whether to keep the provider from marking the end by itself: where the end is volatile,
-        it would write at every call a prefix that no call reads."""
-        if rendered.only_marks is None or not wanted:
-            return False
-        return rendered.cacheable < len(rendered)
 
     def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
         """Where the last call wrote, if that is before the tail and still alive."""
@@ -418,6 +413,16 @@ def _unwritten(rendered: Rendered) -> Plan:
     if rendered.only_marks is None:
         return Plan(automatic=rendered.automatic)
     return Plan(only_marks=True)
+
+
+def _only_marks(rendered: Rendered, choice: _Choice) -> bool:
+    """Whether to keep the provider from marking the end by itself: where the history is not worth
+    writing, or ends with something volatile, it would write what no call reads."""
+    if rendered.only_marks is None:
+        return False
+    if choice.history is None:
+        return True
+    return bool(choice.wanted) and rendered.cacheable < len(rendered)
 
 
 def _leans_on_stored(rendered: Rendered) -> bool:

@@ -1,0 +1,209 @@
+"""One planner behind every entry point: `send`, `complete` and streams place the same markers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import Any
+
+import pytest
+from support.talking import LONG, Talk, talking
+
+from anaphora import Message, PromptBlock, Tool
+from anaphora.emulator.server.run import Emulator
+from anaphora.prompt import Call, PromptIR, ToolChoice
+from anaphora.values import CachePolicy
+
+NONE, SHORT, HOUR = CachePolicy.NONE, CachePolicy.EPHEMERAL_5M, CachePolicy.EPHEMERAL_1H
+POLICIES = [
+    *((tool, (one, two)) for tool in (NONE, HOUR) for one in CachePolicy for two in CachePolicy),
+    (SHORT, (HOUR, NONE, SHORT)),
+    (NONE, ()),
+]
+
+
+def markers(value: Any, path: str = "") -> list[tuple[str, str]]:
+    """Every marker in a request body, with its path and TTL."""
+    if isinstance(value, list):
+        return [hit for at, item in enumerate(value) for hit in markers(item, f"{path}[{at}]")]
+    if not isinstance(value, dict):
+        return []
+    inside = [hit for key in value for hit in markers(value[key], f"{path}.{key}".strip("."))]
+    own = value.get("cache_control")
+    return inside if own is None else [*inside, (path, own.get("ttl", "5m"))]
+
+
+def sent_markers(talk: Talk) -> list[tuple[str, str]]:
+    return markers(json.loads(talk.line.bodies[-1]))
+
+
+def blocks(policies: tuple[CachePolicy, ...]) -> tuple[PromptBlock, ...]:
+    return tuple(PromptBlock(f"block {at}", LONG, policy) for at, policy in enumerate(policies))
+
+
+def single(system: tuple[PromptBlock, ...], tools: tuple[Tool, ...], text: str) -> Call:
+    ir = PromptIR.chat([Message.user(text)], system=system)
+    return Call(ir=ir, model="claude-sonnet-4-5", tools=tools)
+
+
+# ── One planner ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("tool_policy, policies", POLICIES)
+@pytest.mark.parametrize("history", ["none", "a session", "two sessions", "a single call"])
+def test_session_and_single_call_place_the_same_markers(
+    emu: Emulator, tool_policy: CachePolicy, policies: tuple[CachePolicy, ...], history: str
+) -> None:
+    """The same prompt after the same history, through either entry point. Without policy, mark or
+    an earlier call that began alike, a single call is not expected to be used again."""
+    system, tools = blocks(policies), (Tool("look", LONG, cache=tool_policy),)
+
+    async def earlier(talk: Talk) -> None:
+        if history == "a single call":
+            await talk.client.complete(single(system, tools, "Earlier?"), "anthropic")
+        for number in range({"a session": 1, "two sessions": 2}.get(history, 0)):
+            chat = talk.client.session("anthropic", system=system, tools=tools)
+            await chat.send(f"Earlier {number}?", tool_choice=ToolChoice("none"))
+            await chat.send("And?", tool_choice=ToolChoice("none"))
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            await earlier(talk)
+            await talk.client.session("anthropic", system=system, tools=tools).send("Now?")
+            by_session = sent_markers(talk)
+        async with talking(emu, ["anthropic"]) as talk:
+            await earlier(talk)
+            await talk.client.complete(single(system, tools, "Now?"), "anthropic")
+            by_single_call = sent_markers(talk)
+        asked = {tool_policy, *policies} != {NONE}
+        if asked or history != "none":
+            assert by_single_call == by_session
+        else:
+            assert by_single_call == []
+        assert by_session
+        assert len(by_session) <= 4
+
+    asyncio.run(main())
+
+
+def test_a1_a4_a_session_keeps_the_identity_for_the_next_caller(emu: Emulator) -> None:
+    """A1 and A4: the marker is on the cached block, for one hour, and not on the plain one."""
+
+    def system(sender: str) -> list[PromptBlock]:
+        return [
+            PromptBlock.cached_long("identity", LONG),
+            PromptBlock.plain("sender", f"You talk to {sender}."),
+        ]
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            for sender in ("Ann", "Bob"):
+                chat = talk.client.session("anthropic", system=system(sender))
+                response = await chat.send("Hello?")
+                found = dict(sent_markers(talk))
+                assert found["system[0]"] == "1h"
+                assert "system[1]" not in found
+        assert response.usage.read is not None
+        assert response.usage.read > 2000
+
+    asyncio.run(main())
+
+
+# ── Single calls ─────────────────────────────────────────────────────────────────────────────────
+
+DIALECTS = [
+    {"wire": "anthropic", "model": "claude-sonnet-5-5"},
+    {"wire": "openai_responses", "model": "gpt-5.6"},
+    {"wire": "openai_chat", "model": "gpt-5.6"},
+    {"dialect": "alibaba", "model": "qwen3-max"},
+    {"dialect": "minimax/anthropic", "model": "MiniMax-M2.7"},
+]
+
+
+def provider(emu: Emulator, row: dict[str, str]) -> dict[str, Any]:
+    house = row.get("dialect", "").partition("/")[0]
+    return {**row, "base_url": f"{emu.url}/{house}".rstrip("/"), "key": {"env": "KEY"}}
+
+
+@pytest.mark.parametrize("row", DIALECTS, ids=lambda row: " ".join(row.values()))
+@pytest.mark.parametrize("system", ["", "Answer in one word."])
+def test_unrelated_single_calls_write_nothing(
+    emu: Emulator, row: dict[str, str], system: str
+) -> None:
+    """Five different long texts: no call pays for a cache entry that none reads, also where the
+    provider would write one by itself, and a short common system prompt changes nothing."""
+    from anaphora import Client
+
+    config = {"providers": {"any": provider(emu, row)}}
+
+    async def main() -> None:
+        async with Client.from_config(config, environ={"KEY": "k"}) as client:
+            for number in range(5):
+                ir = PromptIR.chat([Message.user(f"Text {number}: " + LONG)], system=system)
+                response = await client.complete(Call(ir=ir, model=row["model"]), "any")
+                assert not response.usage.written_total
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("row", DIALECTS[:3], ids=lambda row: " ".join(row.values()))
+def test_single_calls_that_begin_alike_are_cached_from_the_second_on(
+    emu: Emulator, row: dict[str, str]
+) -> None:
+    """One long system prompt, different long questions: the system prompt is written once and read
+    from then on; the questions are never written."""
+    from anaphora import Client
+
+    config = {"providers": {"any": provider(emu, row)}}
+
+    async def main() -> None:
+        read, written = [], []
+        async with Client.from_config(config, environ={"KEY": "k"}) as client:
+            for number in range(4):
+                text = f"Text {number}: " + LONG
+                ir = PromptIR.chat([Message.user(text)], system=[PromptBlock.plain("s", LONG)])
+                response = await client.complete(Call(ir=ir, model=row["model"]), "any")
+                read.append(response.usage.read or 0)
+                written.append(response.usage.written_total or 0)
+        assert [bool(count) for count in written] == [False, True, False, False]
+        assert [bool(count) for count in read] == [False, False, True, True]
+        assert written[1] == read[2] == read[3]
+
+    asyncio.run(main())
+
+
+def test_single_calls_that_continue_each_other_are_cached_like_a_session(emu: Emulator) -> None:
+    """An app that keeps its own history and sends all of it in each call."""
+
+    async def main() -> None:
+        history = [Message.user("Begin: " + LONG)]
+        usages = []
+        async with talking(emu, ["anthropic"]) as talk:
+            for _ in range(4):
+                call = Call(ir=PromptIR.chat(history), model="claude-sonnet-4-5")
+                response = await talk.client.complete(call, "anthropic")
+                usages.append(response.usage)
+                history += [response.reply.message, Message.user("More: " + LONG)]
+        assert [bool(usage.written_total) for usage in usages] == [False, True, True, True]
+        for before, after in itertools.pairwise(usages[1:]):
+            assert after.read == (before.read or 0) + (before.written_total or 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_marked_single_call_is_written_at_once(emu: Emulator, streamed: bool) -> None:
+    call = single((PromptBlock.cached_short("guide", LONG),), (), "Hello?")
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            for _ in range(2):
+                turn = talk.client.send(call, "anthropic")
+                if streamed:
+                    async for _ in turn:
+                        pass
+                response = await turn
+        assert response.usage.read
+
+    asyncio.run(main())
