@@ -97,7 +97,7 @@ def test_the_layout_is_what_makes_the_difference(toured: Toured) -> None:
         for usual, ours in zip(lane.usual.turns, lane.anaphora.turns, strict=True):
             assert usual.output == ours.output
             assert abs(usual.input - ours.input) < 60
-        assert not lane.usual.read
+        assert (lane.usual.read or 0) < lane.usual.input / 10  # the tools at most
         if lane.saved is not None:
             assert lane.saved > 0.5
         assert lane.anaphora.predicted > lane.anaphora.input / 2

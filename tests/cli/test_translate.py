@@ -160,7 +160,8 @@ def test_a_model_that_only_the_path_names(tmp_path: Path) -> None:
 
 def test_planning_goes_by_the_rules_of_the_wire(tmp_path: Path) -> None:
     # MiniMax takes markers on its Anthropic surface, and caches by itself on the other.
-    long = {**ANTHROPIC, "system": "Be terse. " * 2_000}
+    marker = {"cache_control": {"type": "ephemeral"}}
+    long = {**ANTHROPIC, "system": [{"type": "text", "text": "Be terse. " * 2_000, **marker}]}
     asked = ("--model", "MiniMax-M2.7", "--plan")
     marked = translate(tmp_path, long, "--to", "minimax/anthropic", *asked)
     plain = translate(tmp_path, long, "--to", "minimax/openai_chat", *asked)

@@ -138,6 +138,7 @@ def shuffled_json(message: Message) -> str:
 
 HASH_SEED_PROGRAM = """
 from anaphora import cache, catalog
+from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.prompt.tools import ToolRegistry
 from anaphora.values import Conversation, Message, ToolCall
