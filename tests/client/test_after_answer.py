@@ -584,3 +584,22 @@ def test_a_bound_that_cannot_be_checked_ends_the_run_with_its_answers(
     assert ran.last is not None
     assert ran.last.tool_calls
     assert "max_dollars cannot be checked" in ran.failures[0].message
+
+
+def test_a_save_may_append(emu: Emulator) -> None:
+    """Nothing is handed over twice because of it."""
+    saved: list[Message] = []
+
+    def save(message: Message) -> None:
+        saved.append(message)
+        if len(saved) == 1:
+            chat.append(Message.user("By the way"))
+
+    client = Client.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY})
+    chat = client.session("main", save=save)
+    chat.append(Message.user("One"))
+    assert [message.parts for message in saved] == [
+        Message.user("One").parts,
+        Message.user("By the way").parts,
+    ]
+    assert tuple(saved) == chat.messages

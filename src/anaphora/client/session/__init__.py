@@ -141,15 +141,16 @@ class Session(Calling):
 
     def append(self, *messages: Message) -> None:
         """Adds messages without a call. Where `save` fails, nothing is added."""
-        before = len(self.conversation)
-        conversation = self.conversation.append(*messages_given(messages, "messages"))
-        unsaved = self._unsaved
+        before = self.conversation
+        grown = self.conversation = before.append(*messages_given(messages, "messages"))
+        added = grown[len(before) :]
         try:
-            self._hand_over(conversation[before:])
+            self._hand_over(added)
         except BaseException:
-            self._unsaved = unsaved
+            self._unsaved = tuple(one for one in self._unsaved if one not in added)
+            if self.conversation is grown:
+                self.conversation = before
             raise
-        self.conversation = conversation
 
     def keep(self, message: Message) -> tuple[Notice, ...]:
         """Adds a message that must not be lost, such as results of tools that have run. Where
@@ -360,8 +361,12 @@ class Session(Calling):
             return
         self._unsaved += messages
         while self._unsaved:
-            self._save(self._unsaved[0])
-            self._unsaved = self._unsaved[1:]
+            message, self._unsaved = self._unsaved[0], self._unsaved[1:]
+            try:
+                self._save(message)
+            except BaseException:
+                self._unsaved = (message, *self._unsaved)
+                raise
 
     def _pay(self, account: Account) -> None:
         if self.dollars is not None and account.dollars is not None:
