@@ -12,7 +12,7 @@ PARALLEL := --numprocesses=auto --maxprocesses=8 --dist=loadfile
 TYPED := $(wildcard src tests bench soak)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench soak pins clean
+.PHONY: help setup demo test check bench soak prices pins clean
 
 help: ## list the targets
 	@echo "anaphora: make <target>"
@@ -57,13 +57,16 @@ soak: setup ## run what takes long: memory curves, and the laws over many more e
 	@$(BIN)/python -m pytest -q $(PARALLEL) tests/laws tests/rendered \
 		tests/wire/*/test_laws.py tests/wire/anthropic/test_both_ways.py --hypothesis-profile=long
 
+prices: setup ## rewrite the catalog's price table from the pinned genai-prices
+	@$(BIN)/python scripts/prices.py
+
 pins: setup ## rewrite requirements/dev.txt from pyproject.toml and dev.in (PINS=--upgrade)
 	@echo "pins: resolving with uv $(UV_VERSION)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION)
 	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make pins" $(PINS) \
-		--extra cli --extra emulator --extra money --extra observe --extra tokens -o requirements/dev.txt pyproject.toml requirements/dev.in
+		--extra cli --extra emulator --extra observe --extra tokens -o requirements/dev.txt pyproject.toml requirements/dev.in
 	@echo "pins: wrote requirements/dev.txt"
 
 clean: ## remove .venv, caches and build output

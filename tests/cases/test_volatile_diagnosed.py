@@ -42,7 +42,6 @@ def _first_system(rendered: Rendered) -> int:
 
 def test_zeroclaw_10858_the_verdict_says_what_a_rolled_date_cost_in_dollars() -> None:
     """340,000 tokens of a session, written anew because of one digit."""
-    pytest.importorskip("genai_prices")
     model = "claude-opus-4-5"
     place = PLACES["anthropic"]._replace(model=model)
     before = said("You are helpful. Today is 2026-11-15.")

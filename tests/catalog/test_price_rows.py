@@ -82,6 +82,7 @@ def test_the_shipped_rows_are_of_models_that_the_catalog_knows() -> None:
     rows = shipped_prices()
     assert len(rows.prices) > 10
     for row in rows.prices:
+        assert row.date is not None
         assert row.date.year == 2026
         for model in row.models:
             assert catalog.profile(row.provider, model).id == model

@@ -317,3 +317,12 @@ def test_control_characters_stay_on_their_line(run: Run, tmp_path: Path) -> None
         wrote(tmp_path, "b.json", body(place, after)),
     )
     assert "\x1b" not in run("explain", *files).stdout
+
+
+def test_a_model_without_a_price_is_named(run: Run, tmp_path: Path) -> None:
+    unknown = ("--model", "claude-fable-5-2")
+    done = run("explain", *two(tmp_path, "anthropic"), *unknown)
+    assert "no price is known for anthropic/claude-fable-5-2" in done.stdout.replace("\n", " ")
+    told = json.loads(run("explain", "--json", *two(tmp_path, "anthropic"), *unknown).stdout)
+    assert told["unpriced"] == ["anthropic/claude-fable-5-2"]
+    assert "no price" not in run("explain", *two(tmp_path, "anthropic")).stdout

@@ -214,3 +214,13 @@ def test_nothing_of_headers_or_keys_is_shown() -> None:
             assert done.exit_code == 1
             assert "volatile-clock" in done.stdout
             assert canary not in done.output
+
+
+def test_a_model_without_a_price_is_named() -> None:
+    file = wrote("p.md", CLOCK)
+    chosen = ("--provider", "anthropic", "--model", "claude-fable-5-2")
+    assert "no price is known for anthropic/claude-fable-5-2" in lint(file, *chosen).stdout
+    assert json.loads(lint(file, *chosen, "--json").stdout)["unpriced"] == [
+        "anthropic/claude-fable-5-2"
+    ]
+    assert "no price" not in lint(file, "--model", "claude-sonnet-4-5").stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,6 @@ def test_every_token_has_a_reason(log: Callable[..., Path]) -> None:
 
 def test_dollars_are_exact_sums(log: Callable[..., Path]) -> None:
     """Sonnet 4.5: 3 dollars in, 15 out, reads a tenth, writes a quarter more."""
-    pytest.importorskip("genai_prices")
     total = told(log(trace()))["total"]
     billed = (9 * 3 + 5000 * 0.3 + 10_500 * 3.75 + 60 * 15) / 1e6
     assert float(total["billed"]["dollars"]) == pytest.approx(billed)
@@ -101,16 +99,17 @@ def test_dollars_are_exact_sums(log: Callable[..., Path]) -> None:
     assert float(total["without_cache"]) == pytest.approx(without)
 
 
-def test_without_price_data_dollars_are_unknown_and_it_says_how_to_get_them(
-    log: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+def test_a_model_without_a_price_is_named_and_its_dollars_are_unknown(
+    log: Callable[..., Path],
 ) -> None:
-    monkeypatch.setitem(sys.modules, "genai_prices", None)
-    file = log(trace())
-    assert "dollars unknown: dollars need price data: pip install 'anaphora[money]'" in re.sub(
+    file = log(trace(model="claude-fable-5-2"))
+    assert "dollars unknown: no price is known for anthropic/claude-fable-5-2" in re.sub(
         r"\s+", " ", simulate(file).stdout
     )
     found = told(file)
-    assert (found["prices_missing"], found["total"]["billed"]["dollars"]) == (True, None)
+    assert found["unpriced"] == ["anthropic/claude-fable-5-2"]
+    assert found["total"]["billed"]["dollars"] is None
+    assert told(log(trace()))["unpriced"] == []
 
 
 def test_the_page_names_the_causes_and_the_largest_differences(log: Callable[..., Path]) -> None:
@@ -274,11 +273,8 @@ class TestPlot:
         root = self.drawn(tmp_path, log(trace(calls=calls)))
         assert len(self.of(root, "written")) <= 240 + 1
 
-    def test_without_prices_it_is_in_tokens(
-        self, log: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "genai_prices", None)
-        root = self.drawn(tmp_path, log(trace()))
+    def test_without_prices_it_is_in_tokens(self, log: Callable[..., Path], tmp_path: Path) -> None:
+        root = self.drawn(tmp_path, log(trace(model="claude-fable-5-2")))
         texts = {one.text for one in root.iter()}
         assert "input tokens at full price so far" in texts
 

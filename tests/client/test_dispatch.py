@@ -355,3 +355,32 @@ def test_a_tool_that_wants_to_end_the_program_does_not() -> None:
 
     result = asyncio.run(dispatch(registry, ToolCall(id="c", name="leave", arguments="{}")))
     assert (result.error, result.content) == (True, "RuntimeError: the tool left with 3")
+
+
+class Broken(dict[str, int]):
+    def items(self) -> NoReturn:
+        raise RuntimeError("closed")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_a_result_whose_own_code_fails_takes_no_other_result_along() -> None:
+    def broken() -> Any:
+        return Broken(a=1)
+
+    def mute() -> Any:
+        raise Mute
+
+    def fine() -> str:
+        return "fine"
+
+    calls = [ToolCall(name, name, "{}") for name in ("broken", "mute", "fine")]
+    results = asyncio.run(dispatch_all(registry_of(broken, mute, fine), calls))
+    assert [(one.content, one.error) for one in results] == [
+        ("the tool ran, but its result failed with RuntimeError: closed", True),
+        ("Mute", True),
+        ("fine", False),
+    ]

@@ -515,22 +515,3 @@ def test_what_an_app_says_meanwhile_is_not_lost(emu: Emulator) -> None:
             assert tuple(saved) == chat.messages
 
     asyncio.run(main())
-
-
-def test_a_place_to_save_that_fails_loses_no_answer(emu: Emulator) -> None:
-    def full(message: Message) -> None:
-        raise OSError("no space left")
-
-    async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", save=full)
-            with pytest.raises(OSError, match="space"):
-                await chat.send("One")
-            assert len(chat.messages) == 2
-            assert chat.last is not None
-            assert chat.dollars == chat.last.dollars
-            (record,) = talk.records
-            assert record.error == "OSError"
-            assert record.response_id == chat.last.reply.id
-
-    asyncio.run(main())

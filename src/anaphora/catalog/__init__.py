@@ -7,7 +7,7 @@
     catalog.price("anthropic", "claude-opus-5-5", when).of(usage)
 
 The rows are TOML files beside this module; a question about a provider reads that provider's.
-`Catalog.with_rows` lays your own rows over them. Prices need the extra `anaphora[money]`.
+`Catalog.with_rows` lays your own rows over them. Prices are a table beside them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .dialects import Dialect, Dialects, Place, decode_dialects, dialects
 from .figure import Disputed, Figure
 from .load import Catalog, decode, shipped
 from .price_rows import PriceRows, decode_prices
+from .price_table import PRICE_SLOT, price_table_date
 from .prices import Difference, Price, Rates, Tier, price
 from .profiles import (
     Capability,
@@ -55,6 +56,7 @@ def models(provider: str | None = None) -> tuple[Profile, ...]:
 
 
 __all__ = [
+    "PRICE_SLOT",
     "Breakpoint",
     "CacheRules",
     "Capability",
@@ -87,6 +89,7 @@ __all__ = [
     "dialects",
     "models",
     "price",
+    "price_table_date",
     "profile",
     "rules",
     "shipped",

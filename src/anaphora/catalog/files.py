@@ -41,6 +41,11 @@ FILES = {
 
 def read(file: str) -> str:
     """The text of a file that comes with the package."""
+    return read_bytes(file).decode()
+
+
+def read_bytes(file: str) -> bytes:
+    """A file that comes with the package."""
     import pkgutil
 
     try:
@@ -49,7 +54,7 @@ def read(file: str) -> str:
         data = None
     if data is None:
         raise InvalidCatalog("the package was installed without it", file=file)
-    return data.decode()
+    return data
 
 
 @functools.cache

@@ -1,19 +1,19 @@
-"""Base prices as genai-prices lists them. It is imported here, when money is asked for, and nowhere
-else: it brings an HTTP client along, which nothing here uses, so no price is ever fetched."""
+"""Base prices of a model at a moment, for a service: from the shipped table, or from a row."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
 
 import msgspec
 
 from anaphora.values import Ttl
 
 from .price_rows import PriceRow
+from .price_table import Amount, Entry, find, table_source
 
-#: Our providers by the name that genai-prices has for them.
+#: Our providers by the names that they have in the table, which are those of genai-prices.
 NAMES = {
     "anthropic": "anthropic",
     "openai": "openai",
@@ -32,82 +32,76 @@ NAMES = {
     "together": "together",
 }
 
-#: Words for the service that everybody gets.
-STANDARD = frozenset({"", "auto", "default", "standard", "standard_only"})
+#: Names of the standard service tier.
+STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only"})
 
-_KEYS = {"input": "input_mtok", "output": "output_mtok", "read": "cache_read_mtok"}
+#: Where the table has the price of a write with a TTL; None: with the default one.
+_WRITES: dict[Ttl | None, str] = {None: "write", "5m": "write_5m", "1h": "write_1h"}
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list says of prompts above so many tokens, in dollars per million tokens."""
+    """Prices of prompts above a length in tokens, in dollars per million tokens."""
 
     above: int = 0
     input: Decimal | None = None
     output: Decimal | None = None
     read: Decimal | None = None
     write: dict[Ttl | None, Decimal] = {}
-    """By TTL; None: whatever a write is by default."""
+    """By TTL; None is the default one."""
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is listed for one model."""
+    """All prices listed for one model."""
 
     levels: tuple[Listed, ...]
     """The price of short prompts first."""
     source: str
     date: datetime.date | None
-    """The day it was seen, or from which it holds; None where the data do not say."""
-
-
-def installed() -> bool:
-    """Whether prices can be asked for: `anaphora[money]` is there."""
-    from importlib.util import find_spec
-
-    return find_spec("genai_prices") is not None
+    """The day it was seen, or since when it applies; None where the source has no date."""
 
 
 class Service(msgspec.Struct, frozen=True):
-    """What a call asks for that may have a price of its own."""
+    """The part of a request that may have a price of its own."""
 
     tier: str = ""
     batch: bool = False
 
     @property
     def usual(self) -> bool:
-        return not self.context
+        return self.tier in STANDARD_TIERS and not self.batch
 
-    @property
-    def context(self) -> dict[str, str]:
-        """In the words of genai-prices."""
-        context = {} if self.tier in STANDARD else {"service_tier": self.tier}
-        return context | {"processing": "batch"} if self.batch else context
+    def fits(self, variant: Entry) -> bool:
+        """Whether a variant is for this call."""
+        return variant.tier in ("", self.tier) and (self.batch or not variant.batch)
+
+    def covered(self, variants: Sequence[Entry]) -> bool:
+        """Whether all that the call asks for has a price: without, it would cost as usual."""
+        tier = self.tier in STANDARD_TIERS or any(one.tier == self.tier for one in variants)
+        return tier and (not self.batch or any(one.batch for one in variants))
 
 
 def listed(
     provider: str, model: str, when: datetime.datetime, service: Service
 ) -> PriceList | None:
-    """What genai-prices has; None where it knows no such model, or no such service."""
-    prices = _library()
+    """What the table has; None where it has no such model, or no price for that service. `when` is
+    in UTC."""
     name = NAMES.get(provider)
-    if name is None:
+    found = None if name is None else find(name, model)
+    if found is None:
         return None
-    context = service.context
-    try:
-        found = prices.calc_price(
-            prices.Usage(),
-            model,
-            provider_id=name,
-            genai_request_timestamp=when,
-            price_context=context or None,
-        )
-    except LookupError:
-        return None
-    if context and not _has_variant(found.model, context):
-        return None
-    source = f"genai-prices {prices.__version__}, {found.provider.id}: {found.model.id}"
-    return PriceList(
-        levels=_levels(found.model_price), source=source, date=_since(found.model, when)
-    )
+    row, own = found
+    entry = row.entry(when)
+    amounts = entry.amounts()
+    if not service.usual:
+        # Another provider's variants say nothing of this one's services.
+        variants = [one for one in row.variants if own and service.fits(one) and one.active(when)]
+        if not service.covered(variants):
+            return None
+        for variant in reversed(variants):
+            amounts |= variant.amounts()
+    source = f"{table_source()}, {name}: {row.id}"
+    since = entry.since if entry.active(when) else None
+    return PriceList(levels=_levels(amounts), source=source, date=since)
 
 
 def from_row(row: PriceRow) -> PriceList:
@@ -117,64 +111,27 @@ def from_row(row: PriceRow) -> PriceList:
     return PriceList(levels=(base, *tiers), source=row.source, date=row.date)
 
 
-def _library() -> Any:
-    try:
-        import genai_prices
-    except ModuleNotFoundError as problem:
-        if problem.name != "genai_prices":
-            raise
-        message = "prices need genai-prices; install it with: pip install 'anaphora[money]'"
-        raise ModuleNotFoundError(message, name="genai_prices") from None
-    return genai_prices
-
-
-def _has_variant(model: Any, context: dict[str, str]) -> bool:
-    """Whether the data price that service: without, they would give the usual price for it."""
-    return all(
-        any(variant.when.get(key) == value for variant in model.price_variants or ())
-        for key, value in context.items()
-    )
-
-
-def _since(model: Any, when: datetime.datetime) -> datetime.date | None:
-    """From when on the price in force holds, where that is what chose it."""
-    if not isinstance(model.prices, list):
-        return None
-    for conditional in reversed(model.prices):
-        if conditional.constraint is None:
-            return None
-        if conditional.constraint.active(when):
-            since: datetime.date | None = getattr(conditional.constraint, "start_date", None)
-            return since
-    return None
-
-
-def _levels(prices: Any) -> tuple[Listed, ...]:
-    """One for each length from which on anything costs something else."""
-    values = {ours: getattr(prices, theirs) for ours, theirs in _KEYS.items()}
-    writes: dict[Ttl | None, Any] = {
-        None: prices.cache_write_mtok,
-        "5m": prices.cache_write_5m_mtok,
-        "1h": prices.cache_write_1h_mtok,
-    }
-    every = [*values.values(), *writes.values()]
-    starts = {tier.start for value in every for tier in getattr(value, "tiers", ())}
+def _levels(amounts: dict[str, Amount]) -> tuple[Listed, ...]:
+    """One for each prompt length above which a price changes."""
+    tiered = [amount for amount in amounts.values() if isinstance(amount, dict)]
     return tuple(
         Listed(
             above=above,
-            write={ttl: price for ttl, value in writes.items() if (price := _at(value, above))},
-            **{name: _at(value, above) for name, value in values.items()},
+            input=_at(amounts.get("input"), above),
+            output=_at(amounts.get("output"), above),
+            read=_at(amounts.get("read"), above),
+            write={
+                ttl: price
+                for ttl, field in _WRITES.items()
+                if (price := _at(amounts.get(field), above)) is not None
+            },
         )
-        for above in sorted({0, *starts})
+        for above in sorted({0, *(start for amount in tiered for start in amount)})
     )
 
 
-def _at(value: Any, above: int) -> Decimal | None:
-    """A price, or the one of its tiers for prompts just above that length."""
-    if value is None or isinstance(value, Decimal):
-        return value
-    price: Decimal = value.base
-    for tier in value.tiers:
-        if tier.start <= above:
-            price = tier.price
-    return price
+def _at(amount: Amount | None, above: int) -> Decimal | None:
+    """The price of prompts just above that length."""
+    if not isinstance(amount, dict):
+        return amount
+    return amount[max(start for start in amount if start <= above)]

@@ -52,7 +52,8 @@ class PriceRow(_Row, frozen=True):
     provider: str
     models: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     source: Annotated[str, msgspec.Meta(min_length=1)]
-    date: datetime.date
+    date: datetime.date | None
+    """None: the source has no date."""
     input: Decimal
     output: Decimal
     tiers: tuple[TierRow, ...] = ()

@@ -3,10 +3,9 @@
     price = catalog.price("anthropic", "claude-opus-5-5", when=now)
     price.input, price.write["1h"], price.of(reply.usage)
 
-Base prices are genai-prices' (the extra `anaphora[money]`), or a row of prices.toml where it has
-none. What reading and writing cost are multiples of them, by the cache rules: those win over what
-price data say of caches, and a difference is told in the price. What nobody states is None, and
-never 0.
+Base prices come from the shipped price table, or from a row of prices.toml where that has none.
+What reading and writing cost are multiples of them, by the cache rules: those win over cache prices
+in the table, and the price names the difference. An unknown price is None, and never 0.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def price(
     batch: bool = False,
     own: PriceRows | None = None,
 ) -> Price | None:
-    """The model's price at that moment; None where nobody states one.
+    """The model's price at that moment; None where it is unknown.
 
     `rules` are the shipped ones for the wire unless given; `own` are rows of yours
     (`decode_prices`), which win over every list.

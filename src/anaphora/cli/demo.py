@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from ._demo.places import Place
 
-_NEEDED = {"granian": "emulator", "starlette": "emulator", "genai_prices": "money"}
+_NEEDED = {"granian": "emulator", "starlette": "emulator"}
 
 
 @click.command()

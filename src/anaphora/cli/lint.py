@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -84,21 +84,23 @@ def command(
     linter = Linter(asked, known)
     findings = linter.findings(load(files, asked), samples=samples)
     if as_json or as_sarif:
-        _print(findings, as_sarif)
+        _print(findings, linter.unpriced, as_sarif)
     else:
         from ._lint.show import page
 
-        page(findings, threshold, prices=linter.prices)
+        page(findings, threshold, unpriced=linter.unpriced)
     if any(one.suppressed is None and at_least(one, threshold) for one in findings):
         raise click.exceptions.Exit(1)
 
 
-def _print(findings: list[Finding], as_sarif: bool) -> None:
+def _print(findings: list[Finding], unpriced: tuple[str, ...], as_sarif: bool) -> None:
     from importlib.metadata import version
 
     import msgspec
 
     from anaphora.cache.lint import sarif
 
-    told = sarif(findings, version("anaphora")) if as_sarif else {"findings": findings}
+    told: Any = {"findings": findings, "unpriced": unpriced}
+    if as_sarif:
+        told = sarif(findings, version("anaphora"))
     click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))

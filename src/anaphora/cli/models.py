@@ -13,9 +13,6 @@ from ._wires import WireName
 if TYPE_CHECKING:
     from anaphora.catalog import CacheRules, Figure, Price, Profile
 
-#: What stands where prices would, without the extra they come with.
-NO_PRICES = "install anaphora[money]"
-
 _THOUSAND, _MILLION = 1_000, 1_000_000
 
 #: A row is one line where nobody looks at it.
@@ -124,13 +121,10 @@ def _nothing(pattern: str, provider: str | None) -> str:
 # ── Prices ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _prices(rows: list[tuple[Profile, CacheRules]]) -> list[Price | None] | None:
-    """As of now; None where there is nothing to find them with."""
+def _prices(rows: list[tuple[Profile, CacheRules]]) -> list[Price | None]:
+    """As of now."""
     from anaphora import catalog
-    from anaphora.catalog.price_data import installed
 
-    if not installed():
-        return None
     now = datetime.datetime.now(datetime.UTC)
     return [
         catalog.price(profile.provider, profile.id, now, rules=rules) for profile, rules in rows
@@ -150,7 +144,7 @@ def _print_json(rows: list[tuple[Profile, CacheRules]]) -> None:
             "id": profile.id,
             "profile": profile,
             "rules": rules,
-            "price": NO_PRICES if prices is None else prices[at],
+            "price": prices[at],
         }
         for at, (profile, rules) in enumerate(rows)
     ]
@@ -158,9 +152,7 @@ def _print_json(rows: list[tuple[Profile, CacheRules]]) -> None:
 
 
 def _print_table(rows: list[tuple[Profile, CacheRules]]) -> None:
-    from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
     from ._console import Terminal
 
@@ -173,14 +165,11 @@ def _print_table(rows: list[tuple[Profile, CacheRules]]) -> None:
     today = datetime.datetime.now(datetime.UTC).date()
     for at, (profile, rules) in enumerate(rows):
         last = _retires(profile, today)
-        table.add_row(*_cells(profile, rules), *_price_cells(prices, at), last)
+        table.add_row(*_cells(profile, rules), *_price_cells(prices[at]), last)
     terminal = Terminal()
     if not terminal.is_terminal:
         terminal.width = _PIPED_WIDTH
-    if prices is None:
-        terminal.page(Group(table, Text(f"\nPrices: {NO_PRICES}")))
-    else:
-        terminal.page(table)
+    terminal.page(table)
 
 
 def _cells(profile: Profile, rules: CacheRules) -> list[str]:
@@ -199,10 +188,7 @@ def _cells(profile: Profile, rules: CacheRules) -> list[str]:
     ]
 
 
-def _price_cells(prices: list[Price | None] | None, at: int) -> list[str]:
-    if prices is None:
-        return ["", ""]
-    price = prices[at]
+def _price_cells(price: Price | None) -> list[str]:
     rates = [None, None] if price is None else [price.input, price.output]
     return ["unknown" if rate is None else f"{rate:f}" for rate in rates]
 

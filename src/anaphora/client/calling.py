@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from anaphora.errors import AnaphoraError
 from anaphora.values import Event, Notice
 
+from .after import AfterAnswer, with_notices
 from .answered import Answered
 from .asking import Asked
 from .delivered import Delivered, Prepared
@@ -34,20 +35,24 @@ MOMENT = 8
 class Underway:
     """A call that has begun."""
 
-    __slots__ = ("asked", "began", "delivery", "record", "stops", "stream", "told", "written")
+    __slots__ = (
+        *("after", "asked", "began", "delivery", "record"),
+        *("stops", "stream", "told", "written"),
+    )
 
     def __init__(self, asked: Asked, stops: Sequence[Stop], stream: bool) -> None:
         self.asked = asked
         self.stops = stops
         self.stream = stream
         self.began = time.time()
+        self.after = AfterAnswer()
         self.written: dict[int, tuple[Written, tuple[Notice, ...]]] = {}
         """What each stop was told, and what was noticed while writing it."""
         self.delivery: Delivery
         self.record: Record | None = None
         """The answer's, as soon as there is one."""
         self.told = False
-        """Whoever watches has the record: every call has one."""
+        """The watchers have the record: every call has one."""
 
     @property
     def operation(self) -> Operation:
@@ -97,6 +102,9 @@ class Calling(ABC):
                     if delivery.delivered is not None and turn.answered is None:
                         turn.answered = self._answered(underway, delivery.delivered)
                     yield event
+            if turn.answered is not None:
+                # What went wrong with the connection behind the last event.
+                turn.answered = self._noted(turn.answered, underway.after.take())
         except BaseException as problem:
             self._failed(underway, problem)
             raise
@@ -116,8 +124,8 @@ class Calling(ABC):
 
     @abstractmethod
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
-        """The answer is complete: it is remembered, and read in the form that was asked for. The
-        record is there before anything can be wrong with that."""
+        """The answer is complete: it is remembered, and parsed where a form was asked for. The
+        record is there before that. Raises nothing but `Parse`."""
 
     def _end(self) -> None:  # noqa: B027
         """The call is over, however it ended."""
@@ -138,25 +146,29 @@ class Calling(ABC):
         if timeout is None:
             timeout = stops[0].endpoint.config.timeouts.total
         prepare = partial(self._prepare, underway)
-        underway.delivery = Delivery(stops, prepare, timeout=timeout, on_wait=self._on_wait)
+        underway.delivery = Delivery(
+            stops, prepare, timeout=timeout, on_wait=self._on_wait, after=underway.after
+        )
         return underway
 
     def _answered(self, underway: Underway, delivered: Delivered) -> Answered:
         answered = self._finish(underway, delivered)
-        self._tell(underway, answered.record)
-        return answered
+        return self._noted(answered, self._tell(underway, answered.record))
+
+    def _noted(self, answered: Answered, notices: tuple[Notice, ...]) -> Answered:
+        """The answer with what was reported after it was finished."""
+        return with_notices(answered, notices)
 
     def _failed(self, underway: Underway, problem: BaseException) -> None:
         delivery = underway.delivery
         if isinstance(problem, AnaphoraError):
             problem.attempts = tuple(delivery.tries)
             if problem.partial is None and delivery.delivered is not None:
-                # An answer in another form than was asked for is no less an answer.
+                # An answer in another form than was asked for was paid for, too.
                 problem.partial = delivery.delivered.reply
         if self._watchers and not underway.told:
             self._tell(underway, failed_record(underway, problem))
 
-    def _tell(self, underway: Underway, record: Record) -> None:
+    def _tell(self, underway: Underway, record: Record) -> tuple[Notice, ...]:
         underway.told = True
-        if self._watchers:
-            self._watchers(record)
+        return self._watchers(record) if self._watchers else ()

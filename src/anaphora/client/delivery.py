@@ -34,6 +34,7 @@ from anaphora.errors import (
 )
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
+from .after import AfterAnswer
 from .budget import Budget
 from .delivered import Delivered, Prepare, Prepared
 from .endpoint import Stop, request_id
@@ -65,11 +66,13 @@ class Delivery:
         *,
         timeout: float,
         on_wait: Callable[[float], None] | None = None,
+        after: AfterAnswer | None = None,
     ) -> None:
         self._stops = stops
         self._prepare = prepare
         self._timeout = timeout
         self._on_wait = on_wait
+        self._after_answer = after or AfterAnswer()
         self._prepared: dict[int, Prepared] = {}
         self._gone: set[int] = set()
         """Stops where what the call leant on is there no more."""
@@ -95,7 +98,12 @@ class Delivery:
                     continue
                 try:
                     return await self._single(step.hop)
-                except AnaphoraError as error:
+                except Exception as error:
+                    if self.delivered is not None:
+                        self._late_failure(error)
+                        return self.delivered
+                    if not isinstance(error, AnaphoraError):
+                        raise
                     step = self._after(error, step.hop)
         except asyncio.CancelledError as problem:
             if budget.is_why():
@@ -124,7 +132,13 @@ class Delivery:
                     async for event in events:
                         yield event
                 return
-            except AnaphoraError as error:
+            except Exception as error:
+                if self.delivered is not None:
+                    self._late_failure(error)
+                    return
+                if not isinstance(error, AnaphoraError):
+                    self._left(error)
+                    raise
                 if not self._trying.begun:
                     raise  # the budget has ended, and that is noted
                 step = self._after(error, step.hop)
@@ -146,18 +160,20 @@ class Delivery:
             answer = await self._send(stop, prepared)
             try:
                 first = time.time()
-                passing.heard(answer.headers, first)
+                self._safely(passing.heard, answer.headers, first)
                 data = await answer.read()
+                if answer.status >= 300:
+                    raise refused(stop.endpoint, answer, data)
+                try:
+                    reply = stop.endpoint.wire.read_reply(data)
+                except Parse as problem:
+                    raise told(stop.endpoint, answer, data) or problem from None
+                raw = blake3(data).hexdigest()
+                delivered = self._arrived(at, prepared, reply, raw, first, answer)
+                self._safely(passing.settle, reply.usage)
             finally:
                 await answer.close()
-            if answer.status >= 300:
-                raise refused(stop.endpoint, answer, data)
-            try:
-                reply = stop.endpoint.wire.read_reply(data)
-            except Parse as problem:
-                raise told(stop.endpoint, answer, data) or problem from None
-            passing.settle(reply.usage)
-        return self._arrived(at, prepared, reply, blake3(data).hexdigest(), first, answer)
+        return delivered
 
     async def _streamed(self, at: int) -> AsyncGenerator[Event, None]:
         stop = self._stops[at]
@@ -171,7 +187,7 @@ class Delivery:
             answer = await self._in_time(self._send(stop, prepared))
             try:
                 first = time.time()
-                passing.heard(answer.headers, first)
+                self._safely(passing.heard, answer.headers, first)
                 if answer.status >= 300:
                     raise refused(stop.endpoint, answer, await self._in_time(answer.read()))
                 reader, digest = stop.endpoint.wire.reader(), blake3()
@@ -197,10 +213,10 @@ class Delivery:
                             error.partial = event.partial
                             raise error
                         if isinstance(event, ReplyEnd):
-                            passing.settle(event.reply.usage)
                             self._arrived(
                                 at, prepared, event.reply, digest.hexdigest(), first, answer
                             )
+                            self._safely(passing.settle, event.reply.usage)
                         if not self._heard:
                             if isinstance(event, _SILENT):
                                 waiting.append(event)
@@ -267,20 +283,28 @@ class Delivery:
     def _arrived(
         self, at: int, prepared: Prepared, reply: Reply, raw: str, first: float, answer: Answer
     ) -> Delivered:
-        now = monotonic()
-        self._stops[at].endpoint.breaker.succeeded(now)
-        named, sent_at = request_id(answer.headers), self._trying.sent_at
-        self._trying.over(self._stops[at], now, None, named)
+        now, stop = monotonic(), self._stops[at]
+        named = request_id(answer.headers)
         self.delivered = Delivered(
             stop=at,
             prepared=prepared,
             reply=reply,
             raw_hash=raw,
-            at=sent_at,
+            at=self._trying.sent_at,
             first=first,
             request_id=named,
         )
+        self._trying.over(stop, now, None, named)
+        self._safely(stop.endpoint.breaker.succeeded, now)
         return self.delivered
+
+    def _safely(self, step: Callable[..., None], *args: object) -> None:
+        """What limits and breaker learn of an answer is not worth the answer."""
+        self._after_answer.run("limits_failed", None, step, *args)
+
+    def _late_failure(self, problem: Exception) -> None:
+        """The answer is complete: nothing is sent again."""
+        self._after_answer.failed("connection_failed", problem)
 
     def _after(self, error: AnaphoraError, at: int) -> Try | Wait:
         """What comes next; raises when nothing does."""

@@ -49,11 +49,13 @@ async def dispatch(
     except Exception as problem:
         if isinstance(problem, TimeoutError) and scope.expired():
             return _failure(call, f"timed out after {limit:g} s")
-        return _failure(call, f"{type(problem).__name__}: {problem}".removesuffix(": "))
+        return _failure(call, _described(problem))
     try:
         return _success(call, value)
     except InvalidRequest as problem:
         return _failure(call, f"the tool ran, but its result cannot be said as JSON: {problem}")
+    except Exception as problem:  # code of the result's own type
+        return _failure(call, f"the tool ran, but its result failed with {_described(problem)}")
 
 
 async def dispatch_all(
@@ -113,6 +115,14 @@ async def _in_thread(bound: Bound) -> Any:
 
     threading.Thread(target=run, name=f"tool {bound.call.name}", daemon=True).start()
     return await done
+
+
+def _described(problem: Exception) -> str:
+    kind = type(problem).__name__
+    try:
+        return f"{kind}: {problem}".removesuffix(": ")
+    except Exception:  # its own `__str__`
+        return kind
 
 
 def _success(call: ToolCall, value: object) -> ToolResult:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Mapping
+from decimal import Decimal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory
-from anaphora.catalog import CacheRules, Price, Profile
+from anaphora.catalog import CacheRules, Price, PriceRows, Profile
+from anaphora.catalog.price_data import STANDARD_TIERS
+from anaphora.catalog.price_rows import PriceRow, TierRow
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Request
 
@@ -137,11 +140,10 @@ class Endpoint:
         return found
 
     def price(self, model: str, at: float, tier: str = "") -> Price | None:
-        """What the model costs on that day; None where nobody states it, or the extra
-        `anaphora[money]` is not installed."""
-        day = int(at // 86400)
+        """The model's price at that time; None where it is unknown."""
+        slot = int(at // catalog.PRICE_SLOT)
         known = self._prices.get((model, tier))
-        if known is None or known[0] != day:
+        if known is None or known[0] != slot:
             when = datetime.datetime.fromtimestamp(at, datetime.UTC)
             found = catalog.price(
                 self.system,
@@ -150,9 +152,31 @@ class Endpoint:
                 rules=self.model(model).rules,
                 wire=self.home,
                 service_tier=tier,
+                own=self._configured_price(model, tier),
             )
-            known = self._prices[model, tier] = day, found
+            known = self._prices[model, tier] = slot, found
         return known[1]
+
+    def _configured_price(self, model: str, tier: str) -> PriceRows | None:
+        """What the configuration says the model costs, at the standard service tier."""
+        prices = self.config.prices
+        price = prices.get(model) or prices.get("*")
+        if price is None or tier not in STANDARD_TIERS:
+            return None
+        tiers = tuple(
+            TierRow(above=one.above, input=_decimal(one.input), output=_decimal(one.output))
+            for one in price.tiers
+        )
+        row = PriceRow(
+            provider=self.system,
+            models=(model,),
+            source=f"prices of {self.id} in the configuration",
+            date=None,
+            input=_decimal(price.input),
+            output=_decimal(price.output),
+            tiers=tiers,
+        )
+        return PriceRows((row,))
 
     def outgoing(self, request: Request) -> Outgoing:
         """The request with everything that leaves this machine."""
@@ -177,6 +201,11 @@ class Endpoint:
             headers[name] = value
         self._said = said, headers
         return headers
+
+
+def _decimal(value: float) -> Decimal:
+    """The number that was written, not the double next to it."""
+    return Decimal(repr(value))
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:

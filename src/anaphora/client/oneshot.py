@@ -21,9 +21,9 @@ from .composing import fitted
 from .delivered import Delivered, Prepared
 from .endpoint import Stop
 from .observe.watchers import Watchers
-from .recording import answered_record, shares
+from .recording import record_of
 from .structured import Structured
-from .writing import Account, Written, dollars_of
+from .writing import Account, Written, cost
 
 
 class OneShot(Calling):
@@ -76,22 +76,26 @@ class OneShot(Calling):
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
         stop, reply = self._stops[delivered.stop], delivered.reply
         written, notices = underway.written[delivered.stop]
-        self._planners[delivered.stop].sent_single(
-            written.rendered, written.plan, at=delivered.at, began=delivered.first
+        after = underway.after
+        planner = self._planners[delivered.stop]
+        after.run(
+            "planner_failed",
+            None,
+            planner.sent_single,
+            written.rendered,
+            written.plan,
+            at=delivered.at,
+            began=delivered.first,
         )
-        tier = written.call.params.service_tier or ""
-        price = stop.endpoint.price(stop.model.name, delivered.at, tier)
-        account = Account(
-            dollars=dollars_of(reply.usage, price, written.plan),
-            saved=dollars_saved(reply.usage, price),
-        )
-        record = underway.record = answered_record(
+        price, dollars = cost(stop, written, reply.usage, delivered.at, after)
+        saved = after.run("price_failed", None, dollars_saved, reply.usage, price)
+        record = record_of(
             underway,
             delivered,
-            written.call,
-            account,
+            written,
+            Account(dollars=dollars, saved=saved),
             notices=(*written.rendered.notices, *written.plan.notices, *notices, *reply.notices),
-            blocks=shares(written.rendered) if self._watchers else (),
+            watched=bool(self._watchers),
         )
         parsed = None if self._output is None else self._output.of(reply)
         return Answered(reply=reply, record=record, raw_hash=delivered.raw_hash, parsed=parsed)

@@ -1,4 +1,4 @@
-"""From a delivery to the record of a call."""
+"""Builds the record of a call."""
 
 from __future__ import annotations
 
@@ -14,10 +14,34 @@ from anaphora.values import Notice
 
 from .delivered import Delivered
 from .record import BlockShare, Record
-from .writing import Account
+from .writing import Account, Written
 
 if TYPE_CHECKING:
     from .calling import Underway
+
+
+def record_of(
+    underway: Underway,
+    delivered: Delivered,
+    written: Written,
+    account: Account,
+    *,
+    notices: tuple[Notice, ...],
+    watched: bool,
+) -> Record:
+    """The record of a call that was answered, with what was reported until now. Never fails."""
+    after = underway.after
+    blocks = after.run("record_failed", (), shares, written.rendered) if watched else ()
+    notices += after.take()
+    try:
+        record = answered_record(
+            underway, delivered, written.call, account, notices=notices, blocks=blocks
+        )
+    except Exception as problem:
+        after.failed("record_failed", problem)
+        record = _essentials(underway, delivered, account, notices + after.take())
+    underway.record = record
+    return record
 
 
 def answered_record(
@@ -54,6 +78,27 @@ def answered_record(
         dollars=account.dollars,
         saved=account.saved,
         blocks=blocks,
+        notices=notices,
+    )
+
+
+def _essentials(
+    underway: Underway, delivered: Delivered, account: Account, notices: tuple[Notice, ...]
+) -> Record:
+    """What is known for certain: who answered, what it used and what it cost."""
+    stop, reply = underway.stops[delivered.stop], delivered.reply
+    return Record(
+        operation=underway.operation,
+        provider=stop.endpoint.id,
+        system=stop.endpoint.system,
+        wire=stop.endpoint.wire_name,
+        host=stop.endpoint.host,
+        model=stop.model.name,
+        streamed=underway.stream,
+        at=underway.began,
+        seconds=time.time() - underway.began,
+        usage=reply.usage,
+        dollars=account.dollars,
         notices=notices,
     )
 

@@ -34,7 +34,6 @@ WIRES = ["anthropic", "openai_chat", "openai_responses", "gemini", "deepseek", "
 
 def costs_of(name: str, marked: bool = True) -> Costs:
     place = PLACES[name]
-    pytest.importorskip("genai_prices")
     now = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
     wire = "anthropic" if "anthropic" in place.wire else None
     rules = catalog.rules(place.provider, place.model, wire)

@@ -13,7 +13,6 @@ from anaphora.cache.verdict.money import dollars_lost
 from anaphora.values import Usage
 
 NOW = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
-pytest.importorskip("genai_prices")
 SONNET = catalog.price("anthropic", "claude-sonnet-4-5", NOW)  # 3 in, 0.3 read, 3.75 and 6 written
 GPT = catalog.price("openai", "gpt-5", NOW)
 

@@ -18,6 +18,7 @@ from anaphora.client.adapter import ClientAdapter, LlmMessage, LlmRequest, Strea
 from anaphora.client.client import Client
 from anaphora.emulator import Options
 from anaphora.emulator.core.replies.script import Script
+from anaphora.values import Reply
 
 T = TypeVar("T")
 
@@ -277,6 +278,7 @@ def test_e4_an_answer_that_does_not_fit_is_a_parse_error(
 
     for found in over(url, both):
         assert found.path == path
+        assert isinstance(found.partial, Reply), "the answer was paid for"
         assert reason in str(found)
         assert "canary" not in str(found)
 

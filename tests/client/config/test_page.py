@@ -20,6 +20,8 @@ from anaphora.client.config.values import (
     Hop,
     Key,
     Limits,
+    ModelPrice,
+    PriceTier,
     Provider,
     Rate,
     Retry,
@@ -35,6 +37,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "retry": Retry,
     "breaker": Breaker,
     "limits": Limits,
+    "prices.<model>": ModelPrice,
+    "prices.<model>.tiers[]": PriceTier,
     "routes.<name>": Hop,
 }
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)

@@ -17,6 +17,8 @@ from anaphora.client.config.values import (
     Hop,
     Key,
     Limits,
+    ModelPrice,
+    PriceTier,
     Provider,
     Rate,
     Retry,
@@ -42,6 +44,8 @@ providers:
       requests_per_minute: 50
       models:
         claude-opus-4-8: {tokens_per_minute: 10_000, concurrency: 2}
+    prices:
+      claude-opus-4-8: {input: 4.5, output: 20, tiers: [{above: 200_000, input: 9, output: 40}]}
     proxy: http://proxy:3128
     ca: certificates.pem
     largest_answer: 1000
@@ -76,6 +80,13 @@ def test_every_field_is_read() -> None:
                     requests_per_minute=50,
                     models={"claude-opus-4-8": Rate(tokens_per_minute=10_000, concurrency=2)},
                 ),
+                prices={
+                    "claude-opus-4-8": ModelPrice(
+                        input=4.5,
+                        output=20.0,
+                        tiers=(PriceTier(above=200_000, input=9.0, output=40.0),),
+                    )
+                },
                 proxy="http://proxy:3128",
                 ca="certificates.pem",
                 largest_answer=1000,
@@ -156,6 +167,12 @@ WRONG = [
     ("providers:\n  a:\n    wire: ''\n", 3, "providers.a.wire: expected a text that is not empty"),
     ("providers:\n  '': {}\n", 2, "providers: expected a text that is not empty"),
     ('providers:\n  a:\n    wire: "\\ud800"\n', 3, "providers.a.wire: half a character"),
+    # prices
+    ("providers:\n  a:\n    prices:\n      m: {input: 1}\n", 4, "providers.a.prices.m: output is missing"),
+    ("providers:\n  a:\n    prices:\n      m: {input: -1, output: 2}\n", 4, "providers.a.prices.m.input: expected a number from 0"),
+    ("providers:\n  a:\n    prices:\n      m: {input: .inf, output: 2}\n", 4, "providers.a.prices.m.input: inf is nothing"),
+    ("providers:\n  a:\n    prices:\n      m: {input: cheap, output: 2}\n", 4, "providers.a.prices.m.input: expected a number from 0"),
+    ("providers:\n  a:\n    prices:\n      m: {input: 1, output: 2, tiers: [{above: 9, input: 1, output: 1}, {above: 9, input: 1, output: 1}]}\n", 4, "providers.a.prices.m: tiers must be listed once each, lowest first"),
     # keys
     ("providers:\n  a:\n    key:\n      {}\n", 3, "providers.a.key: name either `env` or `secret`"),
     ("providers:\n  a:\n    key: {env: A, secret: B}\n", 3, "providers.a.key: name either `env` or `secret`"),

@@ -12,6 +12,7 @@ import msgspec
 from anaphora.cache.verdict.sentences import amount_said
 from anaphora.client.answered import Answered
 from anaphora.client.session.preview import Preview
+from anaphora.values import Notice
 
 from .conversations import Kept
 from .talking import Outcome
@@ -46,9 +47,13 @@ def ended(outcome: Outcome, kept: Kept | None) -> str | None:
 
 
 def notices(outcome: Outcome) -> list[str]:
-    """Each once, however many turns told it."""
-    found = (notice for answered in outcome.answers for notice in answered.notices)
-    return list(dict.fromkeys(f"note: {notice} [{notice.code}]" for notice in found))
+    """Each once, however many turns have it."""
+    return list(dict.fromkeys(f"note: {notice} [{notice.code}]" for notice in _every(outcome)))
+
+
+def _every(outcome: Outcome) -> list[Notice]:
+    found = [notice for answered in outcome.answers for notice in answered.notices]
+    return [*found, *outcome.failures]
 
 
 def told(outcome: Outcome, kept: Kept | None, *, schema: bool) -> dict[str, Any]:
@@ -74,7 +79,7 @@ def told(outcome: Outcome, kept: Kept | None, *, schema: bool) -> dict[str, Any]
         "verdict": None if verdict is None else {"result": verdict.result, "said": str(verdict)},
         "dollars": outcome.dollars,
         "attempts": [attempt for answered in answers for attempt in answered.attempts],
-        "notices": [notice for answered in answers for notice in answered.notices],
+        "notices": _every(outcome),
         "conversation": kept.id if kept is not None and outcome.kept else None,
     }
 

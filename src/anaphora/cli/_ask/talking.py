@@ -21,6 +21,7 @@ from anaphora.prompt import Params
 from anaphora.prompt.tools import ToolRegistry
 from anaphora.values import (
     Message,
+    Notice,
     Part,
     PartDelta,
     PartEnd,
@@ -65,6 +66,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str
     dollars: Decimal | None
     kept: bool
+    failures: tuple[Notice, ...] = ()
+    """What went wrong between two answers."""
 
     @property
     def last(self) -> Answered:
@@ -110,6 +113,7 @@ class Talk:
             await self._ran(run)
             assert run.ran is not None
             outcome = self._outcome(run.ran.answers, run.ran.stopped, run.ran.dollars)
+            outcome = msgspec.structs.replace(outcome, failures=run.ran.failures)
         self._voice.end_line()
         return outcome
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from anaphora.cache.verdict.rules import duration
 from anaphora.cache.verdict.sentences import money_said
 from anaphora.cli._console import Terminal
-from anaphora.cli._simulate.money import HOW_TO_INSTALL
+from anaphora.cli._simulate.money import unknown_said
 
 from .turns import Explained, Turn
 
@@ -77,5 +77,5 @@ def _sum(explained: Explained) -> Iterator[Text]:
     if found.broke:
         calls = "call" if found.broke == 1 else "calls"
         yield Text(f"the prefix broke at {found.broke} {calls}", style="red")
-    if not explained.prices:
-        yield Text(HOW_TO_INSTALL, style="dim")
+    if explained.unpriced:
+        yield Text(unknown_said(explained.unpriced), style="dim")

@@ -59,8 +59,8 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[Turn, ...]
     summary: Summary
     problems: tuple[str, ...] = ()
-    prices: bool = True
-    """False: price data are not installed."""
+    unpriced: tuple[str, ...] = ()
+    """Models without a known price."""
 
 
 def explain(
@@ -78,7 +78,7 @@ def explain(
         turns=found,
         summary=_summary(found),
         problems=tuple(str(problem) for problem in problems if not problem.harmless),
-        prices=not till.missing,
+        unpriced=till.unpriced,
     )
 
 

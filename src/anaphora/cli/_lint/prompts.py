@@ -72,8 +72,9 @@ class Linter:
         self._till = Till(datetime.datetime.now(datetime.UTC))
 
     @property
-    def prices(self) -> bool:
-        return not self._till.missing
+    def unpriced(self) -> tuple[str, ...]:
+        """Models without a known price."""
+        return self._till.unpriced
 
     def findings(self, prompts: Prompts, *, samples: bool) -> list[Finding]:
         """With `samples`, only the first is looked at by itself, and the others beside it."""

@@ -7,20 +7,20 @@ from rich.text import Text
 
 from anaphora.cache.lint import RULES, SEVERITIES, Finding, Severity, at_least
 from anaphora.cli._console import Terminal
-from anaphora.cli._simulate.money import HOW_TO_INSTALL
+from anaphora.cli._simulate.money import unknown_said
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 _CONTROLS = dict.fromkeys([*range(32), 127], " ")
 
 
-def page(findings: list[Finding], threshold: Severity, *, prices: bool) -> None:
+def page(findings: list[Finding], threshold: Severity, *, unpriced: tuple[str, ...]) -> None:
     lines: list[Text] = []
     for finding in findings:
         if finding.suppressed is None and at_least(finding, threshold):
             lines += _finding(finding)
     lines.append(_sum(findings, threshold))
-    if not prices and findings:
-        lines.append(Text(HOW_TO_INSTALL, style="dim"))
+    if unpriced and findings:
+        lines.append(Text(unknown_said(unpriced), style="dim"))
     Terminal().page(Group(*lines))
 
 

@@ -9,36 +9,41 @@ from anaphora import catalog
 from anaphora.catalog import Price
 from anaphora.values import Usage
 
-#: What to do about prices that are not there.
-HOW_TO_INSTALL = "dollars need price data: pip install 'anaphora[money]'"
+#: How many models without a price are named.
+_NAMED = 5
 
 
 class Till:
-    """Prices by provider, model and hour: some change in the course of a day."""
+    """Prices by provider, model and time: some change in the course of a day."""
 
     def __init__(self, now: datetime.datetime) -> None:
         self._now = now
         self._prices: dict[tuple[object, ...], Price | None] = {}
-        self.missing = False
-        """Price data are not installed."""
+        self._unpriced: dict[str, None] = {}
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """The models without a known price, as `provider/model`."""
+        return tuple(self._unpriced)
 
     def price(
         self, provider: str, model: str, at: float | None, wire: str | None = None
     ) -> Price | None:
         """The price at that moment, or now where no moment is known."""
-        if self.missing:
-            return None
         when = self._now if at is None else _moment(at, self._now)
-        key = provider, model, wire, when.replace(minute=0, second=0, microsecond=0)
+        key = provider, model, wire, when.timestamp() // catalog.PRICE_SLOT
         if key not in self._prices:
-            try:
-                self._prices[key] = catalog.price(provider, model, when, wire=wire)
-            except ModuleNotFoundError as problem:
-                if problem.name != "genai_prices":
-                    raise
-                self.missing = True
-                return None
+            found = self._prices[key] = catalog.price(provider, model, when, wire=wire)
+            if found is None:
+                self._unpriced[f"{provider}/{model}"] = None
         return self._prices[key]
+
+
+def unknown_said(unpriced: tuple[str, ...]) -> str:
+    """Which prices are unknown, for people."""
+    some = ", ".join(unpriced[:_NAMED])
+    more = f" and {len(unpriced) - _NAMED} more" if len(unpriced) > _NAMED else ""
+    return f"no price is known for {some}{more} (price table of {catalog.price_table_date()})"
 
 
 def _moment(at: float, now: datetime.datetime) -> datetime.datetime:
@@ -49,7 +54,7 @@ def _moment(at: float, now: datetime.datetime) -> datetime.datetime:
 
 
 def cost(price: Price | None, usage: Usage) -> Decimal | None:
-    """What a call costs; None when nobody knows."""
+    """What a call costs; None where that is unknown."""
     if price is None:
         return None
     if usage.output is None:

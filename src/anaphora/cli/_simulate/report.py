@@ -98,7 +98,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[Trouble, ...]
     passed_over: tuple[Trouble, ...]
     """Nothing wrong, and nothing to compare."""
-    prices_missing: bool
+    unpriced: tuple[str, ...] = ()
+    """Models without a known price."""
 
 
 def row_of(call: Predicted, source: Source, till: Till, *, moved: bool) -> Row:
@@ -156,7 +157,7 @@ def report_of(
         causes=dict(Counter(row.cause for row in every if row.cause is not None).most_common()),
         skipped=tuple(_trouble(one) for one in problems if not one.harmless),
         passed_over=tuple(_trouble(one) for one in problems if one.harmless),
-        prices_missing=till.missing,
+        unpriced=till.unpriced,
     )
 
 

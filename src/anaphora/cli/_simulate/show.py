@@ -12,7 +12,7 @@ from rich.text import Text
 from anaphora.cache.trace import MEANING
 from anaphora.cli._console import Terminal
 
-from .money import HOW_TO_INSTALL
+from .money import unknown_said
 from .report import Bill, Report, Row, Sum, Trouble
 
 #: How much is shown before the rest becomes a number; --json has all of it.
@@ -38,8 +38,10 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         yield Text(f"The same calls on {report.elsewhere}\n", style="bold")
         yield _elsewhere(report)
     if report.rows and report.total.predicted.dollars is None:
-        unknown = HOW_TO_INSTALL if report.prices_missing else "nobody states a price for all of it"
-        yield Text(f"\ndollars unknown: {unknown}", style="dim")
+        reason = "some calls did not report their tokens"
+        if report.unpriced:
+            reason = unknown_said(report.unpriced)
+        yield Text(f"\ndollars unknown: {reason}", style="dim")
     yield from _troubles("Skipped", report.skipped)
     yield from _troubles("Passed over", report.passed_over)
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anaphora.client.failing import raised
-from anaphora.errors import InvalidRequest
-from anaphora.values import Event, PartDelta, PartEnd, PartStart, Refusal, ReplyEnd, ReplyFail, Text
+from anaphora.client.structured import Structured
+from anaphora.errors import InvalidRequest, Parse
+from anaphora.values import (
+    Event,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    Text,
+)
 
 from .budget import Budget
 from .protocol import LlmAdapter
@@ -51,7 +62,7 @@ class ClientAdapter(LlmAdapter):
             )
         return LlmResponse(
             text=text_of(answered.reply),
-            parsed_json=None if form is None else form.of(answered.reply),
+            parsed_json=None if form is None else _parsed(form, answered.reply),
             model=answered.reply.model,
             usage=token_usage(answered.reply.usage),
             raw_hash=answered.raw_hash,
@@ -77,8 +88,17 @@ class ClientAdapter(LlmAdapter):
                     raise raised(event)
                 if isinstance(event, ReplyEnd):
                     if form is not None:
-                        form.of(event.reply)
+                        _parsed(form, event.reply)
                     yield StreamChunk("", finish_reason(event.reply))
+
+
+def _parsed(form: Structured[Any], reply: Reply) -> Any:
+    """The answer in the form that was asked for; an error carries the answer."""
+    try:
+        return form.of(reply)
+    except Parse as problem:
+        problem.partial = reply
+        raise
 
 
 class _Heard:

@@ -45,6 +45,9 @@ def check_models(id: str, provider: Provider, origin: Origin) -> None:
         if model not in known:
             here = ("providers", id, "limits", "models", model)
             raise origin.invalid(_unlisted(model, id, known), *here)
+    for model in provider.prices:
+        if model != "*" and model not in known:
+            raise origin.invalid(_unlisted(model, id, known), "providers", id, "prices", model)
 
 
 def check_routes(config: Config, origin: Origin) -> None:

@@ -16,6 +16,7 @@ from .origin import Origin
 
 Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
+Dollars = Annotated[float, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1)]
 
 
@@ -71,6 +72,28 @@ class Limits(Rate, frozen=True):
     """For the provider as a whole, and for some of its models besides."""
 
     models: dict[str, Rate] = {}
+
+
+class PriceTier(_Table, frozen=True):
+    """What a call costs when its prompt is longer than `above` tokens, cached ones counted."""
+
+    above: Count
+    input: Dollars
+    output: Dollars
+
+
+class ModelPrice(_Table, frozen=True):
+    """Dollars per million tokens. Cache prices are multiples of `input`, by the cache rules."""
+
+    input: Dollars
+    output: Dollars
+    tiers: tuple[PriceTier, ...] = ()
+    """Lowest first."""
+
+    def __post_init__(self) -> None:
+        starts = [tier.above for tier in self.tiers]
+        if starts != sorted(set(starts)):
+            raise ValueError("tiers must be listed once each, lowest first")
 
 
 class Key(_Table, frozen=True):
@@ -133,6 +156,8 @@ class Provider(_Table, frozen=True):
     retry: Retry = Retry()
     breaker: Breaker = Breaker()
     limits: Limits = Limits()
+    prices: dict[Name, ModelPrice] = {}
+    """By model, instead of the shipped prices; `*` is every other model."""
     proxy: Name | None = None
     ca: Name | None = None
     """A file of certificates to trust instead of the system's."""

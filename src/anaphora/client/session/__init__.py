@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from anaphora.client.after import AfterAnswer, reported, with_notices
 from anaphora.client.answered import Answered
 from anaphora.client.asking import Asked, Content, messages_of
 from anaphora.client.calling import Calling, Underway
@@ -25,12 +26,12 @@ from anaphora.client.delivered import Delivered, Prepared
 from anaphora.client.endpoint import Stop
 from anaphora.client.given import messages_given, seconds_of
 from anaphora.client.observe.watchers import Watchers
-from anaphora.client.recording import answered_record, shares
+from anaphora.client.recording import record_of
 from anaphora.client.turn import Turn
-from anaphora.client.writing import Account, Written
+from anaphora.client.writing import Account, Written, cost
 from anaphora.errors import AnaphoraError, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import Call, ToolChoice
-from anaphora.values import Conversation, Message, Reply, SegmentRole
+from anaphora.values import Conversation, Message, Notice, Reply, SegmentRole
 
 from .certify import Certify, PrefixWarning, certify
 from .holding import Handles, unheld
@@ -69,6 +70,8 @@ class Session(Calling):
         self._composing = composing
         self._certify: Certify = certify
         self._save = save
+        self._unsaved: tuple[Message, ...] = ()
+        """What `save` failed to take; it is handed over again before anything newer."""
         self._places: dict[Stop, Place] = {}
         self._handles: dict[Stop, Handles] = {}
         self._holders = holders if holders is not None else set()
@@ -137,10 +140,28 @@ class Session(Calling):
         return await self.answer(asked)
 
     def append(self, *messages: Message) -> None:
-        """Goes on without a call: what somebody else has said."""
+        """Adds messages without a call. Where `save` fails, nothing is added."""
+        before = self.conversation
+        grown = self.conversation = before.append(*messages_given(messages, "messages"))
+        added = grown[len(before) :]
+        try:
+            self._hand_over(added)
+        except BaseException:
+            self._unsaved = tuple(one for one in self._unsaved if one not in added)
+            if self.conversation is grown:
+                self.conversation = before
+            raise
+
+    def keep(self, message: Message) -> tuple[Notice, ...]:
+        """Adds a message that must not be lost, such as results of tools that have run. Where
+        `save` fails, returns a notice."""
         before = len(self.conversation)
-        self.conversation = self.conversation.append(*messages_given(messages, "messages"))
-        self._saved(before)
+        self.conversation = self.conversation.append(message)
+        try:
+            self._hand_over(self.conversation[before:])
+        except Exception as problem:
+            return (reported("save_failed", problem),)
+        return ()
 
     def recall(
         self, reply: Reply, *, provider: str, model: str, at: float, first: float, **params: Any
@@ -157,7 +178,8 @@ class Session(Calling):
         asked = Asked(messages=(), changes=params)
         said = self.conversation.prefix(len(self.conversation) - 1)
         call = self._composing.call(place, said, asked, state=None, stream=False, whole=True)
-        place.account(place.write(call, at), reply, at=at, first=first)
+        price = place.price(at, call.params.service_tier)
+        place.account(place.write(call, at), reply, at=at, first=first, price=price)
         place.reply, place.committed = reply, self.conversation[-1].id
         self._stops.settle(stop, place, self._places)
         return True
@@ -168,7 +190,7 @@ class Session(Calling):
         other._places = {stop: place.fork() for stop, place in self._places.items()}
         other._handles = {}
         other._busy = other.run_under_way = False
-        other._save = None
+        other._save, other._unsaved = None, ()
         other._stops = self._stops.fork()
         return other
 
@@ -267,28 +289,42 @@ class Session(Calling):
 
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
         """Everything is noted, and the conversation goes on."""
-        asked, reply = underway.asked, delivered.reply
+        asked, reply, after = underway.asked, delivered.reply, underway.after
         stop = underway.stops[delivered.stop]
         place = self._place(stop)
         written, notices = underway.written[delivered.stop]
-        moved = self._stops.settle(stop, place, self._places)
-        account = place.account(written, reply, at=delivered.at, first=delivered.first)
+        moved = after.run("routing_failed", (), self._stops.settle, stop, place, self._places)
+        price, dollars = cost(stop, written, reply.usage, delivered.at, after)
+        account = after.run(
+            "verdict_failed",
+            Account(dollars=dollars),
+            place.account,
+            written,
+            reply,
+            at=delivered.at,
+            first=delivered.first,
+            price=price,
+            dollars=dollars,
+        )
         told = (written.rendered.notices, written.plan.notices, notices, moved, reply.notices)
-        record = underway.record = answered_record(
+        record = record_of(
             underway,
             delivered,
-            written.call,
+            written,
             account,
             notices=tuple(itertools.chain.from_iterable(told)),
-            blocks=shares(written.rendered) if self._watchers else (),
+            watched=bool(self._watchers),
         )
-        # The answer is kept before it is saved and read: one in another form than was asked for is
-        # no less an answer, and was paid for.
+        # Before it is saved and parsed, which may fail: the answer was paid for.
         self.last = Answered(reply=reply, record=record, raw_hash=delivered.raw_hash)
         self._pay(account)
         if not asked.prewarm:
             place.reply = reply
-            self._go_on(place, written.call.ir.run(_HISTORY), asked.messages, reply.message)
+            history = written.call.ir.run(_HISTORY)
+            args = place, history, asked.messages, reply.message, after
+            after.run("conversation_failed", None, self._go_on, *args)
+            self.last = self._noted(self.last, after.take())
+            underway.record = self.last.record
         if asked.output is not None:
             parsed = self._composing.read(asked, reply)
             self.last = msgspec.structs.replace(self.last, parsed=parsed)
@@ -300,6 +336,7 @@ class Session(Calling):
         history: Conversation,
         said: tuple[Message, ...],
         answer: Message,
+        after: AfterAnswer,
     ) -> None:
         """`history` is what was sent, and has what was `said` in it: it goes on as it is, without
         a copy, unless the app changed the conversation meanwhile."""
@@ -309,13 +346,27 @@ class Session(Calling):
         else:
             self.conversation = before.append(*said, answer)
         place.committed = self.conversation[-1].id
-        self._saved(len(before))
+        after.run("save_failed", None, self._hand_over, self.conversation[len(before) :])
 
-    def _saved(self, before: int) -> None:
-        """Hands over what was added, as it is in the conversation."""
-        if self._save is not None:
-            for message in self.conversation[before:]:
+    def _noted(self, answered: Answered, notices: tuple[Notice, ...]) -> Answered:
+        noted = with_notices(answered, notices)
+        if self.last is answered:
+            self.last = noted
+        return noted
+
+    def _hand_over(self, messages: tuple[Message, ...]) -> None:
+        """Gives messages to `save`, in order and without a gap: those that it failed to take come
+        again first."""
+        if self._save is None:
+            return
+        self._unsaved += messages
+        while self._unsaved:
+            message, self._unsaved = self._unsaved[0], self._unsaved[1:]
+            try:
                 self._save(message)
+            except BaseException:
+                self._unsaved = (message, *self._unsaved)
+                raise
 
     def _pay(self, account: Account) -> None:
         if self.dollars is not None and account.dollars is not None:

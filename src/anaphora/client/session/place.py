@@ -9,6 +9,7 @@ Where a conversation moves to another provider it gets another place, and is ren
 from __future__ import annotations
 
 import copy
+from decimal import Decimal
 
 import msgspec
 
@@ -18,7 +19,7 @@ from anaphora.cache.verdict import Sent, diagnosis_of, judge
 from anaphora.cache.verdict.predicting import Prediction, foresee, foresee_followed
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Stop
-from anaphora.client.writing import Account, Written, dollars_of
+from anaphora.client.writing import Account, Written
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import Reply, Thinking
@@ -80,12 +81,20 @@ class Place:
             return total
         return max(0, total - (usage.read or 0) - (usage.written_total or 0))
 
-    def account(self, written: Written, reply: Reply, *, at: float, first: float) -> Account:
-        """Holds the bill against what was to be expected, and remembers both."""
+    def account(
+        self,
+        written: Written,
+        reply: Reply,
+        *,
+        at: float,
+        first: float,
+        price: Price | None,
+        dollars: Decimal | None = None,
+    ) -> Account:
+        """Compares the bill with what was predicted, and remembers both."""
         planner = self.planner(at)
         outcome = planner.sent(written.rendered, written.plan, at=at, began=first)
         expected = self._expected(written.rendered, outcome)
-        price = self.price(at, written.call.params.service_tier)
         sent = Sent(
             rendered=written.rendered, plan=written.plan, at=at, began=first, usage=reply.usage
         )
@@ -102,7 +111,6 @@ class Place:
             self._learn(written.rendered, outcome, reply)
         self.rendered = written.rendered
         self.past = Past(sent=sent, outcome=outcome)
-        dollars = dollars_of(reply.usage, price, written.plan)
         return Account(
             verdict=verdict, predicted=expected.read, dollars=dollars, saved=verdict.saved
         )

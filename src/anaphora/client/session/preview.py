@@ -8,7 +8,7 @@ import msgspec
 
 from anaphora.cache.verdict.predicting import Prediction
 from anaphora.cache.verdict.sentences import amount_said
-from anaphora.client.writing import Written
+from anaphora.client.writing import Written, cost_unknown, tier_of
 from anaphora.values import Notice, Usage, WriteTtl
 
 from .certify import certify
@@ -63,7 +63,10 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 def previewed(place: Place, written: Written) -> Preview:
     """The call as it would be sent from there."""
     usage = foreseen(place.foresee(written))
-    price = place.price(written.at, written.call.params.service_tier)
+    tier = tier_of(written)
+    price = place.price(written.at, tier)
+    dollars = None if price is None else price.of(usage)
+    unknown = () if dollars is not None else (cost_unknown(place.stop, tier, usage, price),)
     plain = msgspec.structs.replace(usage, uncached=usage.input, read=0, written={})
     request = place.endpoint.wire.assemble(
         written.rendered, msgspec.structs.replace(written.plan, preludes=())
@@ -74,11 +77,11 @@ def previewed(place: Place, written: Written) -> Preview:
         model=place.model.name,
         size=len(request.body),
         usage=usage,
-        dollars=None if price is None else price.of(usage),
+        dollars=dollars,
         uncached_dollars=None if price is None else price.of(plain),
         markers=tuple(
             f"{written.rendered.chunk(mark.chunk).path} {mark.ttl}" for mark in written.plan.marks
         ),
         wait=place.model.gate.wait(usage.input or 0),
-        notices=(*written.rendered.notices, *written.plan.notices, *broken),
+        notices=(*written.rendered.notices, *written.plan.notices, *broken, *unknown),
     )

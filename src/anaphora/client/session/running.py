@@ -25,7 +25,7 @@ from anaphora.client.calling import MOMENT
 from anaphora.client.dispatch import dispatch_all
 from anaphora.client.given import params_of, seconds_of
 from anaphora.errors import InvalidRequest, Timeout
-from anaphora.values import Conversation, Event, Message, ReplyEnd, ToolCall, ToolResult
+from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from . import Session
@@ -47,6 +47,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     answers: tuple[Answered, ...]
     dollars: Decimal | None
     seconds: float
+    failures: tuple[Notice, ...] = ()
+    """What went wrong between two answers, and lost neither of them nor a tool's result."""
 
     @property
     def last(self) -> Answered | None:
@@ -63,6 +65,11 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def turns(self) -> int:
         return len(self.answers)
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """Those of every answer, and of what happened between them."""
+        return (*(notice for one in self.answers for notice in one.notices), *self.failures)
 
 
 class Running:
@@ -102,6 +109,7 @@ class Running:
         self._params = {**params_of(params), "output": output}
         self._begun = False
         self._answers: list[Answered] = []
+        self._failures: list[Notice] = []
         self.ran: Ran | None = None
         """What it came to, once it has ended."""
 
@@ -179,6 +187,7 @@ class Running:
             answers=tuple(self._answers),
             dollars=_sum(self._answers),
             seconds=time.monotonic() - begun,
+            failures=tuple(self._failures),
         )
 
     async def _answer_calls(self, begun: float) -> tuple[ToolResult, ...]:
@@ -198,7 +207,7 @@ class Running:
         parallel = self._parallel and (choice is None or choice.parallel is not False)
         timeout = _sooner(self._left(begun), self._tool_timeout)
         results = await dispatch_all(registry, calls, timeout=timeout, parallel=parallel)
-        session.append(Message(role="tool", parts=results))
+        self._failures += session.keep(Message(role="tool", parts=results))
         return results
 
     def _bound(self, begun: float) -> Stopped | None:
@@ -209,9 +218,16 @@ class Running:
             return "seconds"
         if self._dollars is None:
             return None
-        self._check_priced()
+        if not self._answers:
+            self._check_priced()
+            return None
         spent = _sum(self._answers)
-        return "dollars" if spent is None or spent >= self._dollars else None
+        if spent is None or not self._session.priced:
+            # Not an error: answers were paid for, and are the run's result.
+            unknown = "max_dollars cannot be checked, because the cost of a turn is unknown"
+            self._failures.append(Notice("price_unknown", unknown))
+            return "dollars"
+        return "dollars" if spent >= self._dollars else None
 
     def _left(self, begun: float) -> float | None:
         """What is left of the time: a turn does not go beyond it."""
@@ -238,9 +254,10 @@ class Running:
         session.run_under_way = True
 
     def _check_priced(self) -> None:
-        if _sum(self._answers) is None or not self._session.priced:
+        if not self._session.priced:
             raise InvalidRequest(
-                "nobody knows what this model costs, so dollars cannot bound it; use max_turns",
+                f"no price is known for {self._session.model}, so dollars cannot bound the run; use"
+                " max_turns, or set a price under `prices` of the provider in llm.yaml",
                 path="max_dollars",
             )
 

@@ -66,7 +66,17 @@ class Structured(Generic[T]):
         )
 
     def of(self, reply: Reply) -> T:
-        """The answer as a value, from the text or from the call of the tool."""
+        """The answer as a value, from the text or from the call of the tool. Whatever is wrong
+        with it, also what a type's own code raises, is a `Parse`."""
+        try:
+            return self._of(reply)
+        except Parse:
+            raise
+        except Exception as problem:  # its message may quote the answer
+            reason = f"the type's own code raised {type(problem).__name__}"
+            raise Parse(reason, path="$") from None
+
+    def _of(self, reply: Reply) -> T:
         for tool_call in reply.tool_calls:
             if tool_call.name == self.output.name:
                 return self._value(tool_call.arguments)

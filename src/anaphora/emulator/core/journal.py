@@ -206,11 +206,11 @@ def _cached(called: Called, earlier: Called | None, price: Price | None) -> dict
 
 
 def _price(entry: Entry) -> Price | None:
-    """What its model cost at the time; None where nobody knows, or the extra is not installed."""
+    """The price of its model at the time; None where it is unknown."""
     when = datetime.datetime.fromtimestamp(entry.at, datetime.UTC)
     try:
         return catalog.price(entry.provider, entry.model, when)
-    except (AnaphoraError, ImportError):
+    except AnaphoraError:
         return None
 
 

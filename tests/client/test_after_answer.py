@@ -1,0 +1,605 @@
+"""Nothing that happens after an answer arrived loses it: the failure is reported beside it.
+
+Every case is played through the client and a session, awaited and streamed, async and sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+import anaphora
+from anaphora import Client, SyncClient, ToolRegistry, errors
+from anaphora.client.answered import Answered
+from anaphora.client.record import Record
+from anaphora.client.session import Session
+from anaphora.client.session.running import Ran
+from anaphora.client.sync import SyncSession
+from anaphora.emulator.server.run import Emulator
+from anaphora.prompt import Params
+from anaphora.values import Message, Reply, ReplyEnd
+
+KEY = "sk-canary-4711"
+#: In the exception that a hook raises, which may quote prompts; no notice and no log may have it.
+QUOTED = "quoted-prompt-0815"
+
+
+class Way(NamedTuple):
+    through: str
+    stream: bool
+    sync: bool
+
+    def __str__(self) -> str:
+        parts = (
+            self.through,
+            "stream" if self.stream else "single",
+            "sync" if self.sync else "async",
+        )
+        return "-".join(parts)
+
+
+WAYS = [
+    Way(through, stream, sync)
+    for through in ("client", "session")
+    for stream in (False, True)
+    for sync in (False, True)
+]
+every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+in_a_session = pytest.mark.parametrize(
+    "way", [way for way in WAYS if way.through == "session"], ids=str
+)
+
+
+class Played(NamedTuple):
+    answers: list[Answered]
+    chat: Session | SyncSession | None
+    records: list[Record]
+
+
+def config(emu: Emulator, model: str, **provider: Any) -> dict[str, Any]:
+    main = {"wire": "anthropic", "base_url": emu.url, "key": {"env": "KEY"}, "model": model}
+    return {"providers": {"main": main | provider}}
+
+
+def play(
+    way: Way,
+    emu: Emulator,
+    *,
+    says: Iterable[Any] = ("Hello?",),
+    model: str = "claude-sonnet-4-5",
+    watchers: Iterable[Callable[[Record], None]] = (),
+    save: Callable[[Message], None] | None = None,
+    provider: dict[str, Any] | None = None,
+    **options: Any,
+) -> Played:
+    """Calls, and the last watcher's records of them."""
+    records: list[Record] = []
+    settings = config(emu, model, **(provider or {}))
+    both: dict[str, Any] = {"environ": {"KEY": KEY}, "watchers": [*watchers, records.append]}
+    answers: list[Answered] = []
+
+    def turn_of(client: Any, chat: Any, text: Any) -> Any:
+        if chat is not None:
+            return chat.send(text, **options)
+        return client.send(text, "main", **options)
+
+    if way.sync:
+        with SyncClient.from_config(settings, **both) as client:
+            chat = client.session("main", save=save) if way.through == "session" else None
+            for text in says:
+                turn = turn_of(client, chat, text)
+                if way.stream:
+                    assert isinstance([*turn][-1], ReplyEnd)
+                    answers.append(turn.answered)
+                else:
+                    answers.append(turn.reply())
+        return Played(answers, chat, records)
+
+    async def main() -> Session | None:
+        async with Client.from_config(settings, **both) as client:
+            chat = client.session("main", save=save) if way.through == "session" else None
+            for text in says:
+                turn = turn_of(client, chat, text)
+                if way.stream:
+                    assert isinstance([event async for event in turn][-1], ReplyEnd)
+                    assert turn.answered is not None
+                    answers.append(turn.answered)
+                else:
+                    answers.append(await turn)
+            return chat
+
+    return Played(answers, asyncio.run(main()), records)
+
+
+def codes(answered: Answered) -> list[str]:
+    return [notice.code for notice in answered.notices]
+
+
+@contextmanager
+def clean_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What is logged meanwhile quotes neither what an exception said nor a key."""
+    caplog.clear()
+    yield
+    assert QUOTED not in caplog.text
+    assert KEY not in caplog.text
+
+
+def check_kept(played: Played, texts: int = 1) -> None:
+    """The answers are whole, and where there is a conversation it went on with them."""
+    assert len(played.answers) == texts
+    assert all(answered.text for answered in played.answers)
+    assert QUOTED not in repr([answered.notices for answered in played.answers])
+    if played.chat is not None:
+        assert played.chat.last is played.answers[-1]
+        assert len(played.chat.messages) == 2 * texts
+        assert played.chat.messages[-1].parts == played.answers[-1].reply.message.parts
+
+
+# ── Hooks of the app ─────────────────────────────────────────────────────────────────────────────
+
+
+@every_way
+def test_a_watcher_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    def breaks(record: Record) -> None:
+        raise ValueError(f"{QUOTED} {KEY}")
+
+    with clean_log(caplog):
+        played = play(way, emu, says=("One", "Two"), watchers=[breaks, breaks])
+    check_kept(played, 2)
+    for answered in played.answers:
+        assert codes(answered) == ["observer_failed"] * 2
+        message = answered.notices[0].message
+        assert "ValueError" in message
+        assert "test_after_answer.py:" in message
+        assert answered.dollars
+    assert [record.error for record in played.records] == [None, None], "the others get the record"
+    warned = [found for found in caplog.records if found.name == "anaphora"]
+    assert len(warned) == 2, "once for each watcher"
+    assert "Traceback" not in warned[0].getMessage()
+    assert "in breaks" in warned[0].getMessage(), "the lines that led there"
+
+
+@in_a_session
+def test_a_save_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    saved: list[Message] = []
+    full = True
+
+    def save(message: Message) -> None:
+        if full:
+            raise OSError(28, "No space left on device")
+        saved.append(message)
+
+    class Watch:
+        def __call__(self, record: Record) -> None:
+            nonlocal full
+            full = len(seen) != 1
+            seen.append(record)
+
+    seen: list[Record] = []
+    with clean_log(caplog):
+        played = play(way, emu, says=("One", "Two", "Three"), save=save, watchers=[Watch()])
+    check_kept(played, 3)
+    assert [codes(answered) for answered in played.answers] == [["save_failed"]] * 2 + [[]]
+    assert "OSError" in played.answers[0].notices[0].message
+    assert "No space left on device" in played.answers[0].notices[0].message
+    assert [code for record in played.records for code in map(_code, record.notices)] == [
+        "save_failed"
+    ] * 2, "watchers learn it"
+    assert played.chat is not None
+    assert tuple(saved) == played.chat.messages, "in order, without a gap"
+    assert played.chat.dollars == sum(answered.dollars or 0 for answered in played.answers)
+    failed = [found for found in caplog.records if found.levelno == logging.ERROR]
+    assert len(failed) == 2
+    assert "in save" in failed[0].getMessage()
+
+
+def _code(notice: Any) -> str:
+    return str(notice.code)
+
+
+@in_a_session
+def test_what_a_save_says_of_its_failure_is_not_repeated(
+    emu: Emulator, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    def save(message: Message) -> None:
+        raise KeyError(f"{QUOTED} {KEY}")
+
+    with clean_log(caplog):
+        played = play(way, emu, save=save)
+    check_kept(played)
+    assert codes(played.answers[0]) == ["save_failed"]
+    assert "KeyError at " in played.answers[0].notices[0].message
+
+
+class Stop(BaseException):
+    """Like Ctrl-C: no failure of a step."""
+
+
+@in_a_session
+def test_being_stopped_passes_through_and_the_answer_stays(emu: Emulator, way: Way) -> None:
+    chats: list[Any] = []
+    made = Session.__init__
+
+    def save(message: Message) -> None:
+        raise Stop
+
+    def keep(self: Session, *args: Any, **kwargs: Any) -> None:
+        chats.append(self)
+        made(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "__init__", keep)
+        with pytest.raises(Stop):
+            play(way, emu, save=save)
+    (chat,) = chats
+    assert len(chat.messages) == 2
+    assert chat.last.text
+    assert chat.dollars == chat.last.dollars
+
+
+def test_append_adds_nothing_that_save_did_not_take(emu: Emulator) -> None:
+    taken: list[Message] = []
+    full = True
+
+    def save(message: Message) -> None:
+        if full:
+            raise OSError("full")
+        taken.append(message)
+
+    client = Client.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY})
+    chat = client.session("main", save=save)
+    with pytest.raises(OSError, match="full"):
+        chat.append(Message.user("One"))
+    assert chat.messages == ()
+    full = False
+    chat.append(Message.user("One"))
+    assert tuple(taken) == chat.messages
+    assert len(taken) == 1
+
+
+# ── Prices ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@every_way
+def test_an_unknown_price_is_a_notice(emu: Emulator, way: Way) -> None:
+    played = play(way, emu, says=("One", "Two"), model="claude-fable-5-2")
+    check_kept(played, 2)
+    for answered, record in zip(played.answers, played.records, strict=True):
+        assert codes(answered) == ["price_unknown"]
+        assert [notice.code for notice in record.notices] == ["price_unknown"]
+        message = answered.notices[0].message
+        assert "claude-fable-5-2 at main" in message
+        assert "`prices` of the provider in llm.yaml" in message
+        assert answered.dollars is None
+    if played.chat is not None:
+        assert played.chat.dollars is None
+
+
+@every_way
+@pytest.mark.parametrize("named", ["claude-fable-5-2", "*"])
+def test_a_configured_price_is_used(emu: Emulator, way: Way, named: str) -> None:
+    prices = {named: {"input": 0.1, "output": 3}}
+    played = play(way, emu, model="claude-fable-5-2", provider={"prices": prices})
+    (answered,) = played.answers
+    assert codes(answered) == []
+    usage = answered.usage
+    assert usage.uncached is not None
+    assert usage.output is not None
+    billed = Decimal("0.1") * usage.uncached + 3 * usage.output
+    for ttl, count in (usage.written or {}).items():
+        billed += Decimal({"5m": "0.125", "1h": "0.2"}[ttl]) * count
+    assert answered.dollars == billed / 10**6
+
+
+def test_a_configured_price_replaces_the_shipped_one(emu: Emulator) -> None:
+    free = {"prices": {"*": {"input": 0, "output": 0}}}
+    played = play(WAYS[0], emu, provider=free)
+    assert played.answers[0].dollars == 0
+    named = {"prices": {"*": {"input": 5, "output": 5}, "claude-sonnet-4-5": free["prices"]["*"]}}
+    assert play(WAYS[0], emu, provider=named).answers[0].dollars == 0
+    assert play(WAYS[0], emu).answers[0].dollars
+
+
+def test_a_price_row_that_is_wrong_is_refused_before_any_call(emu: Emulator) -> None:
+    with pytest.raises(errors.InvalidConfig, match=r"main.prices.m: output is missing"):
+        play(WAYS[0], emu, provider={"prices": {"m": {"input": 1}}})
+
+
+@every_way
+def test_a_service_without_a_price(emu: Emulator, way: Way) -> None:
+    played = play_tier(way, emu, "openai_responses", "gpt-5.2", "scale")
+    (answered,) = played.answers
+    assert codes(answered) == ["price_unknown"]
+    assert "'scale'" in answered.notices[0].message
+    assert answered.dollars is None
+
+
+@every_way
+def test_a_service_that_was_left_out_costs_the_standard_price(emu: Emulator, way: Way) -> None:
+    """Anthropic has no such tier, so nothing of it is sent."""
+    played = play_tier(way, emu, "anthropic", "claude-sonnet-4-5", "priority")
+    (answered,) = played.answers
+    assert codes(answered) == ["param_left_out"]
+    assert answered.dollars == play(way, emu).answers[0].dollars
+
+
+def play_tier(way: Way, emu: Emulator, wire: str, model: str, tier: str) -> Played:
+    if way.through == "session":
+        return play(way, emu, model=model, provider={"wire": wire}, service_tier=tier)
+    ir = anaphora.PromptIR.chat((Message.user("Hello?"),))
+    call = anaphora.Call(ir=ir, model=model, params=Params(service_tier=tier))
+    return play(way, emu, says=(call,), model=model, provider={"wire": wire})
+
+
+def test_a_preview_of_an_unknown_price_says_so(emu: Emulator) -> None:
+    client = Client.from_config(config(emu, "claude-fable-5-2"), environ={"KEY": KEY})
+    preview = client.session("main").preview("Hello?")
+    assert [notice.code for notice in preview.notices] == ["price_unknown"]
+    assert preview.dollars is None
+
+
+def test_prices_change_in_the_course_of_a_day(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSeek costs twice as much at its peak hours; a client lives longer than one of them."""
+    deepseek = {"dialect": "deepseek", "base_url": f"{emu.url}/deepseek", "key": {"env": "KEY"}}
+    settings = {"providers": {"main": deepseek | {"model": "deepseek-v4-flash"}}}
+
+    async def main() -> list[Decimal | None]:
+        found = []
+        async with Client.from_config(settings, environ={"KEY": KEY}) as client:
+            for hour, minute in ((5, 59), (6, 0), (9, 59), (10, 0)):
+                at = datetime.datetime(2026, 11, 16, hour, minute, tzinfo=datetime.UTC)
+                clock = SimpleNamespace(time=at.timestamp)
+                monkeypatch.setattr("anaphora.client.trying.time", clock)
+                found.append((await client.complete("Hello?", "main")).dollars)
+        return found
+
+    usual, *peak, after = asyncio.run(main())
+    assert usual
+    assert after
+    assert peak == [2 * usual, 2 * usual]
+    assert after == usual
+
+
+# ── Steps of ours ────────────────────────────────────────────────────────────────────────────────
+
+STEPS = {
+    "anaphora.client.endpoint.Endpoint.price": "price_failed",
+    "anaphora.client.writing.dollars_of": "price_failed",
+    "anaphora.client.oneshot.dollars_saved": "price_failed",
+    "anaphora.client.recording.shares": "record_failed",
+    "anaphora.client.recording.answered_record": "record_failed",
+    "anaphora.client.limits.gate.Passing.heard": "limits_failed",
+    "anaphora.client.limits.gate.Passing.settle": "limits_failed",
+    "anaphora.client.breaker.Breaker.succeeded": "limits_failed",
+    "anaphora.client.session.place.judge": "verdict_failed",
+    "anaphora.client.session.place.Place.account": "verdict_failed",
+    "anaphora.client.session.stops.Stops.settle": "routing_failed",
+    "anaphora.client.transport.over_aiohttp.answer.AiohttpAnswer.close": "connection_failed",
+}
+#: Steps that only one kind of call has.
+_ELSEWHERE = {"oneshot": "client", "session.": "session"}
+
+
+CASES = [
+    pytest.param(way, step, id=f"{way}-{step.removeprefix('anaphora.client.')}")
+    for step in STEPS
+    for way in WAYS
+    if all(way.through == only for part, only in _ELSEWHERE.items() if part in step)
+]
+
+
+@pytest.mark.parametrize(("way", "step"), CASES)
+def test_a_step_that_fails(
+    emu: Emulator,
+    way: Way,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"{QUOTED} {KEY}")
+
+    monkeypatch.setattr(step, fails)
+    with clean_log(caplog):
+        played = play(way, emu, says=("One", "Two"))
+    check_kept(played, 2)
+    for answered in played.answers:
+        assert set(codes(answered)) == {STEPS[step]}, answered.notices
+        assert "RuntimeError at " in answered.notices[0].message
+        if STEPS[step] != "price_failed":
+            assert answered.dollars, "the money is counted"
+        assert answered.usage.output
+    assert len(played.records) == 2
+    assert [record.error for record in played.records] == [None, None]
+    if played.chat is not None and STEPS[step] != "price_failed":
+        assert played.chat.dollars == sum(answered.dollars or 0 for answered in played.answers)
+    assert len(emu.requests()) == 2, "nothing is sent again"
+    failed = [found for found in caplog.records if found.levelno == logging.ERROR]
+    assert failed
+    assert "in fails" in failed[0].getMessage()
+
+
+@in_a_session
+def test_a_conversation_that_cannot_go_on(
+    emu: Emulator, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(Session, "_go_on", fails)
+    played = play(way, emu)
+    assert codes(played.answers[0]) == ["conversation_failed"]
+    assert played.answers[0].text
+    assert played.chat is not None
+    assert played.chat.last is played.answers[0]
+
+
+@every_way
+def test_a_log_that_fails_loses_nothing_either(emu: Emulator, way: Way) -> None:
+    class Filter(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise RuntimeError
+
+    def breaks(record: Record) -> None:
+        raise ValueError
+
+    logger, added = logging.getLogger("anaphora"), Filter()
+    logger.addFilter(added)
+    try:
+        played = play(way, emu, watchers=[breaks])
+    finally:
+        logger.removeFilter(added)
+    check_kept(played)
+    assert codes(played.answers[0]) == ["observer_failed"]
+
+
+# ── Structured output ────────────────────────────────────────────────────────────────────────────
+
+
+class Picky(msgspec.Struct):
+    """A type whose own code fails with what a decoder does not expect."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        raise KeyError(f"{QUOTED} {self.name}")
+
+
+@every_way
+def test_a_form_whose_own_code_fails(emu: Emulator, way: Way) -> None:
+    with pytest.raises(errors.Parse, match="the type's own code raised KeyError") as raised:
+        play(way, emu, output=Picky)
+    assert isinstance(raised.value.partial, Reply)
+    assert raised.value.partial.text.startswith("{")
+    assert QUOTED not in str(raised.value)
+    assert len(raised.value.attempts) == 1
+
+
+def test_an_answer_in_another_form_is_in_the_conversation(emu: Emulator) -> None:
+    with SyncClient.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}) as client:
+        chat = client.session("main")
+        with pytest.raises(errors.Parse):
+            chat.send("Who?", output=Picky).reply()
+        assert len(chat.messages) == 2
+        assert chat.last is not None
+        assert chat.dollars == chat.last.dollars
+        assert chat.dollars
+
+
+# ── Runs ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run(emu: Emulator, *, stream: bool, tools: ToolRegistry, **options: Any) -> tuple[Ran, Session]:
+    save, provider = options.pop("save", None), options.pop("provider", {})
+
+    async def main() -> tuple[Ran, Session]:
+        settings = config(emu, **({"model": "claude-sonnet-4-5"} | provider))
+        async with Client.from_config(settings, environ={"KEY": KEY}) as client:
+            chat = client.session("main", tools=tools, save=save)
+            running = chat.run("Find me a fare to Rome", **options)
+            if stream:
+                async for _ in running:
+                    pass
+            return await running, chat
+
+    return asyncio.run(main())
+
+
+def fares(result: Any = "89 EUR") -> ToolRegistry:
+    tools = ToolRegistry()
+
+    @tools.tool
+    def find_fare(city: str) -> Any:
+        """Find today's cheapest fare to a city."""
+        return result
+
+    return tools
+
+
+both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+
+
+@both
+def test_a_save_that_fails_loses_no_tool_result(emu: Emulator, stream: bool) -> None:
+    saved: list[Message] = []
+    failed = 0
+
+    def save(message: Message) -> None:
+        nonlocal failed
+        if message.role == "tool" and not failed:
+            failed += 1
+            raise KeyError(QUOTED)
+        saved.append(message)
+
+    ran, chat = run(emu, stream=stream, tools=fares(), save=save)
+    assert (ran.stopped, ran.turns, failed) == ("done", 2, 1)
+    assert [message.role for message in chat.messages] == ["user", "assistant", "tool", "assistant"]
+    assert "89 EUR" in repr(chat.messages[2])
+    assert [notice.code for notice in ran.notices] == ["save_failed"]
+    assert QUOTED not in repr(ran.notices)
+    assert tuple(saved) == chat.messages
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@both
+def test_a_tool_that_raises_the_unspeakable_is_a_failed_result(emu: Emulator, stream: bool) -> None:
+    tools = ToolRegistry()
+
+    @tools.tool
+    def find_fare(city: str) -> str:
+        """Find today's cheapest fare to a city."""
+        raise Mute
+
+    ran, chat = run(emu, stream=stream, tools=tools)
+    assert ran.stopped == "done"
+    (result,) = chat.messages[2].parts
+    assert (result.error, result.content) == (True, "Mute")  # type: ignore[union-attr]
+
+
+@both
+def test_a_bound_that_cannot_be_checked_ends_the_run_with_its_answers(
+    emu: Emulator, stream: bool
+) -> None:
+    """The standard tier has a price, the one that is asked for has none."""
+    settings = {"wire": "openai_responses", "model": "gpt-5.2"}
+    ran, _ = run(
+        emu, stream=stream, tools=fares(), provider=settings, max_dollars=1, service_tier="scale"
+    )
+    assert (ran.stopped, ran.turns) == ("dollars", 1)
+    assert ran.last is not None
+    assert ran.last.tool_calls
+    assert "max_dollars cannot be checked" in ran.failures[0].message
+
+
+def test_a_save_may_append(emu: Emulator) -> None:
+    """Nothing is handed over twice because of it."""
+    saved: list[Message] = []
+
+    def save(message: Message) -> None:
+        saved.append(message)
+        if len(saved) == 1:
+            chat.append(Message.user("By the way"))
+
+    client = Client.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY})
+    chat = client.session("main", save=save)
+    chat.append(Message.user("One"))
+    assert [message.parts for message in saved] == [
+        Message.user("One").parts,
+        Message.user("By the way").parts,
+    ]
+    assert tuple(saved) == chat.messages

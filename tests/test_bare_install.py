@@ -1,0 +1,231 @@
+"""The wheel with each combination of extras: calls work, and show dollars.
+
+The wheel is built and unpacked beside links to exactly the packages that it requires, and Python is
+started without its site-packages: whatever else is installed here is out of reach.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from anaphora import emulator
+
+ROOT = Path(__file__).parent.parent
+
+Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def emu() -> Iterator[emulator.Emulator]:
+    with emulator.running() as running:
+        yield running
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Callable[[str], Run]:
+    """`installed("cli,emulator")` is a way to run Python with that."""
+
+    def install(extras: str) -> Run:
+        site = tmp_path / "site"
+        site.mkdir()
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(site)
+        (info,) = site.glob("*.dist-info")
+        _link(Distribution.at(info), set(filter(None, extras.split(","))), site, set())
+        home = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+        # `-S`: no site-packages, neither this environment's nor the user's.
+        python = [sys.executable, "-S"]
+        environment = home | {"PYTHONPATH": str(site), "PYTHONUTF8": "1"}
+
+        def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*python, *arguments],
+                env=environment | more, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                check=False,
+            )  # fmt: skip
+
+        return run
+
+    return install
+
+
+def _link(dist: Distribution, extras: set[str], site: Path, done: set[str]) -> None:
+    """Links to everything that a distribution requires."""
+    for line in dist.requires or ():
+        wanted = Requirement(line)
+        if wanted.marker is not None and not any(
+            wanted.marker.evaluate({"extra": extra}) for extra in extras | {""}
+        ):
+            continue
+        name = canonicalize_name(wanted.name)
+        if name in done:
+            continue
+        done.add(name)
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            link = site / top
+            if not link.exists():
+                link.symlink_to(Path(str(found.locate_file(top))))
+        _link(found, set(wanted.extras), site, done)
+
+
+def passed(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+COMBINATIONS = {
+    "": (),
+    "cli": ("click", "rich"),
+    "emulator": ("granian", "starlette"),
+    "cli,emulator": ("click", "rich", "granian", "starlette"),
+}
+every = pytest.mark.parametrize("extras", COMBINATIONS)
+
+CALLS = """
+import asyncio, os, sys
+import anaphora
+
+url = sys.argv[1]
+claude = {"wire": "anthropic", "base_url": url, "key": {"env": "KEY"}}
+llm = {"providers": {"claude": claude | {"model": "claude-sonnet-4-5"}}}
+answers = []
+
+
+async def main():
+    async with anaphora.Client.from_config(llm, environ={"KEY": "any"}) as client:
+        answers.append(await client.complete("Hello?", "claude"))
+        turn = client.send("Hello?", "claude")
+        async for event in turn: pass
+        answers.append(turn.answered)
+        chat = client.session("claude")
+        answers.append(await chat.send("Hello?"))
+        turn = chat.send("Hello?")
+        async for event in turn: pass
+        answers.append(turn.answered)
+        assert chat.dollars == answers[2].dollars + answers[3].dollars
+
+
+asyncio.run(main())
+with anaphora.SyncClient.from_config(llm, environ={"KEY": "any"}) as client:
+    answers.append(client.complete("Hello?", "claude"))
+    answers.append(client.session("claude").send("Hello?").reply())
+    turn = client.send("Hello?", "claude")
+    assert [*turn]
+    answers.append(turn.answered)
+for answered in answers:
+    assert answered.text and answered.notices == (), answered.notices
+    print(answered.dollars)
+"""
+
+
+def test_the_wheel_asks_for_no_price_package(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        assert "anaphora/catalog/price_table.json" in packed.namelist()
+        packed.extractall(tmp_path)
+    (info,) = tmp_path.glob("*.dist-info")
+    dist = Distribution.at(info)
+    assert "genai" not in " ".join(dist.requires or ())
+    assert dist.metadata.get_all("Provides-Extra") == ["cli", "emulator", "observe", "tokens"]
+
+
+@every
+def test_only_what_was_asked_for_can_be_imported(
+    installed: Callable[[str], Run], extras: str
+) -> None:
+    """Otherwise the tests below would prove nothing."""
+    optional = ["click", "rich", "granian", "starlette", "genai_prices", "pydantic", "httpx"]
+    optional += ["bpe_openai", "prometheus_client", "opentelemetry", "pytest"]
+    program = (
+        "import importlib.util as u, sys, anaphora\n"
+        f"print(*[name for name in {optional} if u.find_spec(name)])\n"
+        "print(anaphora.__file__)"
+    )
+    names, where = passed(installed(extras)("-c", program)).splitlines()
+    expected = {*COMBINATIONS[extras], *(["click"] if "emulator" in extras else [])}
+    assert set(names.split()) == expected  # granian brings click along
+    assert "/site/anaphora/" in where
+
+
+@every
+def test_calls_return_their_answers_with_dollars(
+    installed: Callable[[str], Run], emu: emulator.Emulator, extras: str
+) -> None:
+    shown = passed(installed(extras)("-c", CALLS, emu.url)).split()
+    assert len(shown) == 7
+    assert all(float(dollars) > 0 for dollars in shown)
+
+
+@pytest.mark.parametrize("extras", ["emulator", "cli,emulator"])
+def test_the_readme_example(installed: Callable[[str], Run], extras: str) -> None:
+    page = (ROOT / "README.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    turns, verdict = passed(installed(extras)("-c", program)).splitlines()
+    assert re.match(r"2 turns for \$0\.00\d+; next: .* \$0\.\d+ for the input$", turns)
+    assert re.match(r"Hit: .* saved \$0\.\d+\.$", verdict)
+
+
+@pytest.mark.parametrize("stream", [[], ["--no-stream"]], ids=["stream", "single"])
+def test_ask_the_emulator(installed: Callable[[str], Run], stream: list[str]) -> None:
+    run = installed("cli,emulator")
+    done = run("-m", "anaphora", "ask", "--emulate", *stream, "Hello?")
+    assert passed(done).strip()
+    assert re.search(r"· \$0\.\d+ ·", done.stderr), done.stderr
+    told = json.loads(passed(run("-m", "anaphora", "ask", "--emulate", "--json", "Hello?")))
+    assert float(told["dollars"]) > 0
+    assert told["notices"] == []
+
+
+def test_ask_a_provider_of_llm_yaml(
+    installed: Callable[[str], Run], emu: emulator.Emulator, tmp_path: Path
+) -> None:
+    run = installed("cli")
+    text = "providers:\n  main: {wire: anthropic, base_url: %s, key: {env: KEY}, model: %s}\n"
+    (tmp_path / "llm.yaml").write_text(text % (emu.url, "claude-sonnet-4-5"))
+    done = run("-m", "anaphora", "ask", "Hello?", KEY="any")
+    assert passed(done).strip()
+    assert re.search(r"· \$0\.\d+ ·", done.stderr), done.stderr
+    done = run("-m", "anaphora", "ask", "-m", "claude-fable-5-2", "Hello?", KEY="any")
+    assert passed(done).strip(), "an unknown price keeps no answer back"
+    assert "no price is known for claude-fable-5-2 at main" in done.stderr
+    assert "price unknown" in done.stderr
+
+
+def test_tables_show_prices(installed: Callable[[str], Run]) -> None:
+    run = installed("cli")
+    shown = passed(run("-m", "anaphora", "models", "anthropic/claude-opus-5-5"))
+    assert shown.split()[-2:] == ["4", "20"]
+    session = str(ROOT / "docs" / "examples" / "session.jsonl")
+    told = json.loads(passed(run("-m", "anaphora", "simulate", "--json", session)))
+    assert float(told["total"]["predicted"]["dollars"]) > 0
+
+
+def test_what_needs_an_extra_says_so_and_is_no_traceback(installed: Callable[[str], Run]) -> None:
+    run = installed("cli")
+    done = run("-m", "anaphora", "ask", "--emulate", "Hello?")
+    assert done.returncode == 1
+    assert "pip install 'anaphora[emulator]'" in done.stderr
+    assert "Traceback" not in done.stderr
