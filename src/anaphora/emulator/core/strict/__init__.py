@@ -14,14 +14,14 @@ from importlib import import_module
 
 import msgspec
 
-from anaphora import errors, tokens, wire
+from anaphora import tokens, wire
 from anaphora.catalog import CacheRules, Feature, Profile
 from anaphora.emulator.core.asked import Asked, members
 from anaphora.errors import Upstream
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Rendered
 
-from .case import Case, Check, first, rejected, window
+from .case import Case, Check, first, rejected, too_long
 from .known.anthropic import SAMPLING
 from .reading import Talk, read
 
@@ -73,7 +73,7 @@ def check(
     )
     if provider == wire.PROVIDERS[wire_name]:
         return first(checks, case)
-    return _of_any_host(case, call)
+    return _of_any_host(case, call, provider, wire_name)
 
 
 @functools.cache
@@ -83,12 +83,10 @@ def _of(wire_name: str) -> tuple[Talk, tuple[Check, ...]]:
     return module.TALK, module.CHECKS
 
 
-def _of_any_host(case: Case, call: Call | None) -> Upstream | None:
+def _of_any_host(case: Case, call: Call | None, provider: str, wire_name: str) -> Upstream | None:
     """What the catalog says of a model, whoever serves it."""
-    limit = window(case.profile)
-    if limit is not None and case.tokens > limit:
-        message = f"the prompt is {case.tokens} tokens long; the model takes {limit}"
-        return errors.ContextOverflow(message, status=400)
+    if (error := too_long(case, provider, wire_name)) is not None:
+        return error
     if call is None or not case.profile.refusals.verified:
         return None
     for feature, asks in _FEATURES.items():

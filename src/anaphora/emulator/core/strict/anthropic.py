@@ -11,7 +11,7 @@ from anaphora import errors
 from anaphora.errors import Upstream
 
 from . import anthropic_markers as markers
-from .case import Case, Object, inside, objects, unknown, window, word
+from .case import Case, Object, inside, objects, too_long, unknown, word
 from .known import anthropic as known
 from .paths import refused_at
 from .reading import Talk
@@ -281,11 +281,7 @@ def prewarm(case: Case) -> Upstream | None:
 
 
 def overflow(case: Case) -> Upstream | None:
-    limit = window(case.profile)
-    if limit is None or case.tokens <= limit:
-        return None
-    message = f"prompt is too long: {case.tokens} tokens > {limit} maximum"
-    return errors.ContextOverflow(message, status=400, code="invalid_request_error")
+    return too_long(case, "anthropic", "anthropic")
 
 
 def _has_betas(case: Case) -> bool:

@@ -10,7 +10,7 @@ from anaphora import errors
 from anaphora.errors import Upstream
 
 from . import openai
-from .case import Case, inside, rejected, unknown, window, word
+from .case import Case, inside, rejected, too_long, unknown, word
 from .known import openai as known
 from .reading import Talk
 
@@ -142,15 +142,9 @@ def text_format(case: Case) -> Upstream | None:
 
 
 def overflow(case: Case) -> Upstream | None:
-    limit = window(case.profile)
-    if limit is None or case.tokens <= limit or case.body.get("truncation") == "auto":
+    if case.body.get("truncation") == "auto":
         return None
-    # anomalyco/opencode#6071
-    message = (
-        "Your input exceeds the context window of this model. Please adjust your input and try "
-        "again."
-    )
-    return openai.overflow(message, "input")
+    return too_long(case, "openai", "openai_responses", param="input")
 
 
 def _model(case: Case) -> Upstream | None:
