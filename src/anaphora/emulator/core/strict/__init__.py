@@ -87,6 +87,10 @@ def _of_any_host(case: Case, call: Call | None, provider: str, wire_name: str) -
     """What the catalog says of a model, whoever serves it."""
     if (error := too_long(case, provider, wire_name)) is not None:
         return error
+    if (provider, wire_name) == ("deepseek", "openai_chat"):
+        error = _without_content(case)
+        if error is not None:
+            return error
     if call is None or not case.profile.refusals.verified:
         return None
     for feature, asks in _FEATURES.items():
@@ -94,6 +98,23 @@ def _of_any_host(case: Case, call: Call | None, provider: str, wire_name: str) -
         if param is not None and case.profile.refuses(feature):
             return rejected(f"{param} is not supported with this model", param=param)
     return None
+
+
+def _without_content(case: Case) -> Upstream | None:
+    """DeepSeek's answer to an assistant's message of reasoning alone, as its clients quote it."""
+    for at, message in case.unusual:
+        if message.get("role") != "assistant":
+            continue
+        says = any(message.get(name) is not None for name in _SAYS)
+        if not says and any(message.get(name) for name in _REASONING):
+            told = "Invalid assistant message: content or tool_calls must be set"
+            return rejected(told, param=f"messages[{at}]")
+    return None
+
+
+#: The fields in which an assistant's message says something, and those of its reasoning.
+_SAYS = ("content", "tool_calls", "function_call", "audio", "refusal")
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 
 
 def _sampling(params: Params) -> str | None:

@@ -202,6 +202,34 @@ def _is(block: Object, kind: str) -> bool:
     return block.get("type") == kind
 
 
+def thinking(case: Case) -> Upstream | None:
+    """Reasoning is signed, and something follows it: anthropics/claude-code#11514,
+    tailcallhq/forgecode#2107; an empty signature: pydantic/pydantic-ai#7597."""
+    for at, message in case.unusual:
+        blocks = objects(message.get("content"))
+        if message.get("role") != "assistant" or not blocks:
+            continue
+        for place, block in blocks:
+            if not _is(block, "thinking"):
+                continue
+            path = f"messages.{at}.content.{place}"
+            if "signature" not in block:
+                return refused_at(f"{path}.thinking.signature", "Field required")
+            if not block["signature"]:
+                return refused_at(path, "Invalid `signature` in `thinking` block")
+        kind = word(blocks[-1][1].get("type"))
+        if kind in ("thinking", "redacted_thinking") and not _goes_on(case, at):
+            reason = f"The final block in an assistant message cannot be `{kind}`."
+            return refused_at(f"messages.{at}", reason)
+    return None
+
+
+def _goes_on(case: Case, at: int) -> bool:
+    """Whether the next message is the assistant's, too: the two are one turn."""
+    behind = case.said[at + 1 : at + 2]
+    return any(inside(msgspec.json.decode(raw), "role") == "assistant" for raw in behind)
+
+
 def features(case: Case) -> Upstream | None:
     """What the model, or the API version, does not take (the catalog's refusals)."""
     version = case.asked.headers.get("anthropic-version")
@@ -296,6 +324,7 @@ CHECKS = (
     limits,
     roles,
     tool_pairs,
+    thinking,
     markers.check,
     prewarm,
     features,

@@ -88,11 +88,19 @@ def reasoning_followed(case: Case) -> Upstream | None:
     for at, item in enumerate(items):
         if _kind(item) != "reasoning" or not item.get("id"):
             continue
-        behind = items[at + 1] if at + 1 < len(items) else None
-        if behind is None or (_kind(behind) == "message" and not behind.get("id")):
+        behind = next((each for each in items[at + 1 :] if _kind(each) != "reasoning"), None)
+        if behind is None or not _is_output(behind):
             told = f"Item '{item['id']}' of type 'reasoning' was provided without its required"
             return rejected(f"{told} following item.", param="input")
     return None
+
+
+def _is_output(item: dict[str, Any]) -> bool:
+    """Whether an item can be the one that the model gave behind its reasoning."""
+    kind = _kind(item)
+    if kind == "message":
+        return bool(item.get("id")) and item.get("role") == "assistant"
+    return not kind.endswith("_output")
 
 
 def compaction_last(case: Case) -> Upstream | None:
