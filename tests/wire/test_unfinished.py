@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from anaphora import catalog, wire
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PartMark, PromptCachePlan, PromptIR
 from anaphora.rendered import Plan, Rendered
-from anaphora.values import Conversation, Message, Part, Text, Thinking, ToolCall
+from anaphora.values import Conversation, Message, Opaque, Part, Text, Thinking, ToolCall
 from anaphora.wire.roundtrip import Exchange, check
 
 MODELS = {
@@ -235,3 +236,16 @@ def test_a_recorded_request_with_it_differs_by_that_alone(name: str) -> None:
     assert (outcome.unparsed, outcome.changed) == ("", "")
     assert any("reasoning that nothing follows" in rule for rule in outcome.overlooked)
     assert CODE in [notice.code for notice in outcome.notices]
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_what_cannot_be_sent_behind_reasoning_is_named_by_its_own_path(name: str) -> None:
+    talk = Conversation([Message.user("one"), Message.assistant(thinking(name), Text("\ud800"))])
+    with pytest.raises(InvalidRequest) as caught:
+        render(name, talk)
+    assert "[1].parts[1]" in caught.value.path
+    broken = Opaque(name, "web_search_call", "not an object")
+    talk = Conversation([Message.user("one"), Message.assistant(thinking(name), broken)])
+    with pytest.raises(InvalidRequest) as caught:
+        render(name, talk)
+    assert "[1].parts[1]" in caught.value.path

@@ -14,7 +14,7 @@ from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, Kind
-from anaphora.values import Message, Notice, Part, Role, Text, Thinking
+from anaphora.values import Message, Notice, Part, Role, Text, Thinking, ToolCall, ToolResult
 from anaphora.wire.foreign import brings, tell_foreign
 from anaphora.wire.unfinished import LEFT_OUT, is_followed
 
@@ -122,7 +122,12 @@ def _left_out(messages: Sequence[Message], index: int, at: int, profile: Profile
 
 def _follows(part: Part, role: Role) -> bool | None:
     spoken = role == "assistant"
-    return spoken if is_said(part, spoken) else None
+    if isinstance(part, ToolCall | ToolResult) or (isinstance(part, Text) and part.text.strip()):
+        return spoken  # not rendered only to be asked
+    try:
+        return spoken if is_said(part, spoken) else None
+    except InvalidRequest:
+        return spoken  # refused where it stands, with its path
 
 
 def _place(to: Addition, around: Around) -> str:

@@ -12,7 +12,17 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition
-from anaphora.values import Message, Notice, Opaque, Part, Role, Thinking, ToolCall, ToolResult
+from anaphora.values import (
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 from anaphora.wire.foreign import tell_foreign
 from anaphora.wire.unfinished import LEFT_OUT, is_followed
 
@@ -111,8 +121,12 @@ def add_any(
 
 def _follows(part: Part, role: Role) -> bool | None:
     """An item that the model gave, whoever speaks the message it is in."""
-    if not is_said(part, _ROLES.get(role, "user")):
-        return None
+    plain = isinstance(part, Text | ToolCall | ToolResult)  # always said
+    try:
+        if not plain and not is_said(part, _ROLES.get(role, "user")):
+            return None
+    except InvalidRequest:
+        pass  # refused where it stands, with its path
     if isinstance(part, Opaque) and not is_content(part.kind):
         return part.kind not in APP_ITEMS or part.kind == "item_reference"
     return isinstance(part, ToolCall) or (role == "assistant" and not isinstance(part, ToolResult))
