@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from support.talking import KEY, Line
+from support.raw_server import answering, raw_server, reply
+from support.talking import KEY, Line, settings
 
 from anaphora import Client, catalog, emulator, errors, wire
 from anaphora.catalog import Dialect
@@ -105,6 +106,31 @@ def test_ollama_refuses_a_long_prompt_only_when_it_may_not_shorten_it(emu: Emula
                 refused = client.session("one", extras=extras)
                 await overflows_with(refused, "word " * 4000, stream=stream)
                 assert (await client.session("one", extras=extras).send("Hello")).text
+
+    asyncio.run(main())
+
+
+def test_a_responses_stream_that_fails_in_its_last_event() -> None:
+    """OpenAI takes the request, and `response.failed` is the first word of the overflow."""
+    message = "Your input exceeds the context window of this model."
+    failed = {
+        "id": "resp_1",
+        "object": "response",
+        "model": "gpt-5.6",
+        "status": "failed",
+        "output": [],
+        "error": {"code": "context_length_exceeded", "message": message},
+    }
+    event = {"type": "response.failed", "sequence_number": 0, "response": failed}
+    body = b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+    async def main() -> None:
+        answer = reply(body, "200 OK", "Content-Type: text/event-stream")
+        async with raw_server(answering(answer)) as server:
+            config = {"providers": settings(server.url, ["openai_responses"])}
+            async with Client.from_config(config, environ={"KEY": KEY}) as client:
+                chat = client.session("openai_responses")
+                assert str(await overflows_with(chat, "Hello", stream=True)) == message
 
     asyncio.run(main())
 
