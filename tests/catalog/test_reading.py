@@ -12,7 +12,7 @@ from anaphora.catalog import files, load
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
 #: Files that speak of no models.
-NO_MODELS = {files.CAREFUL, "dialects.toml", "prices.toml"}
+NO_MODELS = {files.CAREFUL, "dialects.toml", "overflow.toml", "prices.toml"}
 HERE = resources.files("anaphora.catalog")
 
 

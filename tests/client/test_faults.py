@@ -86,6 +86,11 @@ FAULTS: dict[str, tuple[Seen, Seen]] = {
     "cut; after=0": (TORN, TORN),
     "stream-error": (FAILED, Seen(errors.Overloaded, 1, 200)),
     "stream-error; after=0": (FAILED, Seen(errors.Overloaded, 2, 200)),
+    "context-overflow": (Seen(errors.ContextOverflow, 1, 400),) * 2,
+    "context-overflow; after=4": (
+        Seen(errors.ContextOverflow, 1, 400),
+        Seen(errors.ContextOverflow, 1, 200),
+    ),
     "broken-json": (UNREADABLE, UNREADABLE),
     "broken-utf8": (UNREADABLE, UNREADABLE),
     "wrong-content-type": (FINE, FINE),
@@ -94,7 +99,14 @@ FAULTS: dict[str, tuple[Seen, Seen]] = {
 }
 ELSEWHERE = {("spend-cap", "ollama"): Seen(errors.QuotaExhausted, 1, 402)}
 #: Streams in which the caller has heard something before they break.
-HEARD = {"reset; after=4", "cut", "stream-error", "broken-json", "broken-utf8"}
+HEARD = {
+    "reset; after=4",
+    "cut",
+    "stream-error",
+    "context-overflow; after=4",
+    "broken-json",
+    "broken-utf8",
+}
 #: Text that comes twice is text, unless the wire numbers its events or tells all of it at the end.
 TWICE = {"anthropic", "openai_chat", "gemini", "ollama"}
 

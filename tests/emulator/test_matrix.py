@@ -175,6 +175,11 @@ SEEN: dict[str, tuple[tuple[str, str], ...]] = {
         ("ServerError", "ServerError"),
         ("ResponseError", "ResponseError"),
     ),
+    "context-overflow": (
+        *(("BadRequestError", "BadRequestError"),) * 3,
+        ("ClientError", "ClientError"),
+        ("ResponseError", "ResponseError"),
+    ),
     "broken-json": (
         ("JSONDecodeError", "JSONDecodeError"),
         ("JSONDecodeError", "JSONDecodeError"),

@@ -97,6 +97,7 @@ def says(role: str, *blocks: Any, **more: Any) -> dict[str, Any]:
 CALLED = says("assistant", {"type": "tool_use", "id": "t1", "name": "f", "input": {}})
 ANSWERED = says("user", {"type": "tool_result", "tool_use_id": "t1", "content": "ok"})
 SYSTEM = says("system", text())
+THINKS = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
 FIVE = claude(says("user", *(text(cache_control=MARK) for _ in range(5))))
 FOUR = claude(says("user", *(text(cache_control=MARK) for _ in range(4)), text()))
 
@@ -274,8 +275,60 @@ def test_five_markers_are_told_with_their_number() -> None:
     assert str(check("anthropic", FIVE)).endswith("may be provided. Found 5.")
 
 
+FINAL = "The final block in an assistant message cannot be `{}`."
+UNSIGNED = {"type": "thinking", "thinking": "Hm.", "signature": ""}
+REDACTED = {"type": "redacted_thinking", "data": "x"}
+
+
+@pytest.mark.parametrize(
+    "blocks, message",
+    [
+        ((THINKS,), "messages.1: " + FINAL.format("thinking")),
+        ((text(), THINKS), "messages.1: " + FINAL.format("thinking")),
+        ((THINKS, REDACTED), "messages.1: " + FINAL.format("redacted_thinking")),
+        ((UNSIGNED, text()), "messages.1.content.0: Invalid `signature` in `thinking` block"),
+    ],
+)
+def test_anthropic_refuses_reasoning_that_was_cut_off(blocks: Any, message: str) -> None:
+    assert str(check("anthropic", claude(USER, says("assistant", *blocks), USER))) == message
+
+
+@pytest.mark.parametrize(
+    "behind, refused",
+    [
+        ((), True),
+        (({"role": "user", "content": "go on"},), True),
+        (({"type": "function_call_output", "call_id": "c", "output": ""},), True),
+        (({"type": "reasoning", "id": "rs_2", "summary": []},), True),
+        (({"type": "message", "role": "assistant", "id": "msg_1", "content": []},), False),
+        (({"type": "web_search_call", "id": "ws_1", "status": "completed"},), False),
+    ],
+)
+def test_responses_refuses_reasoning_without_its_item(behind: Any, refused: bool) -> None:
+    called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    outputs = [item for item in behind if item.get("type") == "function_call_output"]
+    body = responses(HI, *([called] if outputs else []), THOUGHT, *behind)
+    error = check("openai_responses", body)
+    told = "Item 'rs_1' of type 'reasoning' was provided without its required following item."
+    assert (str(error) == told) if refused else error is None
+
+
+def test_deepseek_refuses_a_message_of_reasoning_alone() -> None:
+    said = {"role": "assistant", "reasoning_content": "Hm."}
+    body = chat(HI, said, HI, model="deepseek-v4-flash")
+    error = check("openai_chat", body, provider="deepseek")
+    assert str(error) == "Invalid assistant message: content or tool_calls must be set"
+    body["messages"][1] = {**said, "content": ""}
+    assert check("openai_chat", body, provider="deepseek") is None
+
+
 ANTHROPIC_TAKES: list[Any] = [
     ("plain", claude()),
+    ("reasoning and text", claude(USER, says("assistant", THINKS, text()), USER)),
+    (
+        "reasoning that goes on in the next message",
+        claude(USER, says("assistant", THINKS), says("assistant", text()), USER),
+    ),
     ("four markers", FOUR),
     (
         "automatic on a block that is marked as long",

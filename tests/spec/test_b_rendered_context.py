@@ -24,7 +24,7 @@ from anaphora.prompt import (
     compact,
 )
 from anaphora.rendered import Plan, Rendered
-from anaphora.values import Conversation, Message, SegmentRole, Text, ToolCall, to_json
+from anaphora.values import Conversation, Message, SegmentRole, Text, Thinking, ToolCall, to_json
 from anaphora.wire import anthropic
 
 MODEL = "claude-sonnet-4-5"
@@ -268,6 +268,8 @@ USER, ANSWER = Message.user("u"), Message.assistant("a")
         # The loop is still open: what there is stays together.
         ([USER, call("1"), Message.tool("1")], [1, 2]),
         ([USER, call("1")], [1, 1]),
+        # An answer that was cut off inside its reasoning answers nothing.
+        ([call("1"), Message.tool("1"), Message.assistant(Thinking("h")), ANSWER, USER], [4, 1]),
         # The user spoke before the answer came: the loop ends where it stands.
         ([call("1"), Message.tool("1"), USER, ANSWER], [2, 1, 1]),
     ],

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.values import Conversation, Message, Notice, ToolCall, ToolResult
+from anaphora.values import Conversation, Message, Notice, Thinking, ToolCall, ToolResult
 
 from .context import RenderedContext
 
@@ -88,14 +88,16 @@ def atomic_units(turns: Conversation) -> list[range]:
     """The turns in stretches that may only be kept or dropped whole.
 
     A call opens a unit; it closes with the first assistant message that calls nothing. Calls that
-    answer calls (a tool loop) therefore make one unit.
+    answer calls (a tool loop) therefore make one unit. Reasoning alone is no answer: it was cut
+    off, and the answer may still follow.
     """
     units: list[range] = []
     start, in_loop = 0, False
     for index, message in enumerate(turns):
         calls = any(isinstance(part, ToolCall) for part in message.parts)
         results = any(isinstance(part, ToolResult) for part in message.parts)
-        answers = in_loop and message.role == "assistant" and not calls
+        says = any(not isinstance(part, Thinking) for part in message.parts)
+        answers = in_loop and message.role == "assistant" and says and not calls
         if in_loop and not calls and not results and not answers and message.role == "user":
             # The user spoke before the loop was answered: the loop ends where it stands.
             units.append(range(start, index))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from anaphora.rendered import Addition, ChunkLog, Rendered, Run
 from anaphora.values import Conversation, Message, Section, SegmentRole
 
+from .unfinished import settled
+
 # Looked up once: a member of an enum is found slowly, and every turn asks.
 _TAIL = SegmentRole.VOLATILE_TAIL
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
@@ -69,6 +71,7 @@ def continue_log(
     The first `shared` messages say what the last turn's said: their chunks are kept as they are,
     and only the rest is rendered.
     """
+    shared = settled(messages, shared)
     if last is None or not shared:
         first = Addition()
         add(first, messages[:], None)

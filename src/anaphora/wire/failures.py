@@ -1,4 +1,7 @@
-"""HTTP errors of providers, by status and structured code, never by prose."""
+"""HTTP errors of providers, by status and structured code.
+
+Only a prompt that is too long is told by its message, and only by the messages of the catalog.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import datetime
 from collections.abc import Mapping
 
 from anaphora import errors
+from anaphora.catalog.overflow import is_overflow
 from anaphora.errors import Upstream
 from anaphora.wire.ratelimits import reset_after
 
@@ -32,6 +36,18 @@ def kind_of(status: int, code: str | None, by_code: Mapping[str, type[Upstream]]
     if status in BY_STATUS:
         return BY_STATUS[status]
     return errors.Overloaded if status >= 500 else errors.RequestRejected
+
+
+#: Classes that an overflow is told as by status or code, where there is no code of its own. A body
+#: over the byte limit (413) stays `TooLarge` unless its message speaks of the context window.
+_VAGUE = (errors.RequestRejected, errors.TooLarge, errors.Overloaded)
+
+
+def overflow_or(kind: type[Upstream], message: str | None) -> type[Upstream]:
+    """`ContextOverflow` where the message is one of the catalog's; otherwise `kind`."""
+    if message and kind in _VAGUE and is_overflow(message):
+        return errors.ContextOverflow
+    return kind
 
 
 def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None) -> float | None:

@@ -48,6 +48,14 @@ def drop_when(body: Body, name: str, default: Any) -> int:
     return 0
 
 
+def keep(items: list[Any], wanted: Callable[[int], bool]) -> int:
+    """Drops the items of a list that are not wanted, by their place; gives how many."""
+    kept = [item for at, item in enumerate(items) if wanted(at)]
+    dropped = len(items) - len(kept)
+    items[:] = kept
+    return dropped
+
+
 def difference(one: Any, two: Any, path: str = "$") -> str | None:
     """The path to the first place where two decoded bodies differ; None where they agree."""
     if isinstance(one, dict) and isinstance(two, dict):

@@ -13,7 +13,7 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.failures import heeding, kind_of, retry_after
+from anaphora.wire.failures import heeding, kind_of, overflow_or, retry_after
 from anaphora.wire.fields import UNREADABLE
 
 #: By the error's code, then by its type. `invalid_request_error` is not here: the status is finer.
@@ -137,8 +137,9 @@ def from_object(
     known = _known(code, kind_of_error)
     if known is None and status < 400 and kind_of_error != "invalid_request_error":
         known = "server_error"  # the request was taken, and then it went wrong
-    return kind_of(status, known, _BY_CODE)(
-        _text(told.message) or kind_of_error or code or "an error without a message",
+    message = _text(told.message)
+    return overflow_or(kind_of(status, known, _BY_CODE), message)(
+        message or kind_of_error or code or "an error without a message",
         status=status,
         code=code or kind_of_error,
         param=_text(told.param),
@@ -152,8 +153,9 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     status, kind, code = _SAID.get(type(error), (500, "server_error", None))
     if error.status is not None and error.status >= 400:
         status = error.status
-    # A code stands only where it does not say something else than the class.
-    if error.code and kind_of(status, _known(error.code, kind), _BY_CODE) is type(error):
+    # A code stands only where it does not contradict the class, by itself or with the message.
+    told = kind_of(status, _known(error.code, kind), _BY_CODE)
+    if error.code and overflow_or(told, str(error)) is type(error):
         code = None if error.code == kind else error.code
     headers = {"content-type": "application/json"}
     if error.retry_after is not None:

@@ -189,6 +189,9 @@ def spoken(role: str, parts: list[Any], fields: list[Part]) -> list[Spoken]:
 def assistant(parts: tuple[Part, ...]) -> list[Any]:
     thought = "".join(p.text for p in parts if isinstance(p, Thinking) and p.provider == "ollama")
     texts = [p.text for p in parts if isinstance(p, Text | Refusal)]
+    calls, images = (any(map(of, parts)) for of in (lambda p: isinstance(p, ToolCall), is_image))
+    if thought and not (calls or images or any(texts)):
+        return []  # cut off inside its reasoning
     found: list[Any] = [Thinking(thought, provider="ollama")] if thought else []
     found += [seen(p) for p in parts if is_image(p)]
     found += [Text("".join(texts))] if texts else []

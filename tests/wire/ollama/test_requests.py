@@ -268,8 +268,8 @@ ONE_WAY: list[tuple[str, tuple[Message, ...], bytes, list[str]]] = [
     ),
     (
         "reasoning with a signature",
-        (U, Message.assistant(Thinking("a", "sig", provider="ollama"))),
-        HI + b',{"role":"assistant","content":"","thinking":"a"}',
+        (U, Message.assistant(Thinking("a", "sig", provider="ollama"), "b")),
+        HI + b',{"role":"assistant","content":"b","thinking":"a"}',
         ["signature_left_out"],
     ),
     (

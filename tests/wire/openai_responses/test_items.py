@@ -177,9 +177,11 @@ ITEMS: list[tuple[str, tuple[Part, ...], bytes]] = [
                     '{"type":"summary_text","text":"two"}]}'
                 },
             ),
+            ToolCall("call_1", "f"),
         ),
         b'{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"one"},'
-        b'{"type":"summary_text","text":"two"}],"encrypted_content":"gAAA"}',
+        b'{"type":"summary_text","text":"two"}],"encrypted_content":"gAAA"},'
+        b'{"type":"function_call","call_id":"call_1","name":"f","arguments":"{}"}',
     ),
     (
         "assistant",
@@ -192,9 +194,11 @@ ITEMS: list[tuple[str, tuple[Part, ...], bytes]] = [
                     '"text":"raw"}],"encrypted_content":null}'
                 },
             ),
+            ToolCall("call_1", "f"),
         ),
         b'{"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text",'
-        b'"text":"raw"}],"encrypted_content":null}',
+        b'"text":"raw"}],"encrypted_content":null},'
+        b'{"type":"function_call","call_id":"call_1","name":"f","arguments":"{}"}',
     ),
     *(
         ("assistant", (Opaque(WIRE, kind, f'{{"type":"{kind}","id":"i","new":[ 1 ]}}'),), said)

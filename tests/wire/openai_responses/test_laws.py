@@ -287,11 +287,11 @@ def projected(talk: Conversation) -> list[tuple[str, list[Part]]]:
     """The messages as this wire can say them: who speaks is decided item by item, and what the
     assistant said in a row is one message."""
     messages: list[tuple[str, list[Part]]] = []
-    for message in talk:
+    for index, message in enumerate(talk):
         inside = False
         for at, part in enumerate(message.parts):
             found = _meant(part, message, at, inside)
-            if found is None:
+            if found is None or (isinstance(part, Thinking) and not _followed(talk, index, at)):
                 continue
             role, meant, content = found
             begins = not inside or ITEM in (getattr(part, "extras", None) or ())
@@ -304,6 +304,17 @@ def projected(talk: Conversation) -> list[tuple[str, list[Part]]]:
                 messages.append((role, [meant]))
             inside = content
     return messages
+
+
+def _followed(talk: Conversation, index: int, at: int) -> bool:
+    """Whether the next item that is no reasoning is one of the model's."""
+    rest = [(p, talk[index]) for p in talk[index].parts[at + 1 :]]
+    rest += [(p, message) for message in talk[index + 1 :] for p in message.parts]
+    for part, message in rest:
+        found = None if isinstance(part, Thinking) else _meant(part, message, 0, False)
+        if found is not None:
+            return found[0] == "assistant"
+    return False
 
 
 def _apart(part: Text, before: list[Part]) -> Text:

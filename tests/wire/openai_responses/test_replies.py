@@ -34,7 +34,9 @@ from anaphora.wire.building import replay
 from anaphora.wire.openai_responses.reply import unsayable
 
 FIXTURES = Path(__file__).parent / "fixtures"
-NAMES = sorted(file.stem for file in FIXTURES.glob("*.json"))
+#: An answer that failed is no answer: it is read as its error.
+FAILED = "failed"
+NAMES = sorted(file.stem for file in FIXTURES.glob("*.json") if file.stem != FAILED)
 WIRE, ITEM = "openai_responses", "openai_responses.item"
 
 
@@ -111,7 +113,7 @@ def test_an_answer_is_said_again_as_it_came(name: str) -> None:
             "other",
             "steered",
         ),
-        ({"status": "failed", "error": {"code": "server_error"}}, "other", "failed"),
+        ({"status": "failed", "error": None}, "other", "failed"),
         ({"status": "queued"}, "other", "queued"),
         ({"status": "in_progress"}, "other", "in_progress"),
         ({"status": "cancelled"}, "other", "cancelled"),
@@ -122,6 +124,44 @@ def test_why_it_stopped(changes: dict[str, Any], stop: str, raw: str | None) -> 
     reply = wire.read_reply(minimal(**changes))
     assert (reply.stop, reply.stop_raw) == (stop, raw)
     assert json.loads(wire.write_reply(reply)) == json.loads(minimal(**changes))
+
+
+def test_an_answer_that_failed_is_its_error() -> None:
+    """In one piece, and at the end of a stream, with what had come until then."""
+    with pytest.raises(errors.Overloaded) as caught:
+        wire.read_reply(body(FAILED))
+    end = events_of(stream(FAILED))[-1]
+    assert isinstance(end, ReplyFail)
+    assert (end.error, end.message, end.code) == (
+        "Overloaded",
+        str(caught.value),
+        caught.value.code,
+    )
+    assert end.partial is not None
+
+
+@pytest.mark.parametrize(
+    "code, kind",
+    [
+        ("server_error", errors.Overloaded),
+        ("rate_limit_exceeded", errors.RateLimited),
+        ("context_length_exceeded", errors.ContextOverflow),
+        ("invalid_prompt", errors.ContentRefused),
+    ],
+)
+def test_the_code_of_a_failed_answer_decides_its_class(
+    code: str, kind: type[errors.Upstream]
+) -> None:
+    failed = minimal(status="failed", error={"code": code, "message": "no"}, output=[])
+    with pytest.raises(kind) as caught:
+        wire.read_reply(failed)
+    assert (caught.value.code, str(caught.value)) == (code, "no")
+    told = {"type": "response.failed", "sequence_number": 1, "response": json.loads(failed)}
+    reader = wire.reader()
+    events = reader.feed(b"data: " + json.dumps(told).encode() + b"\n\n") + reader.close()
+    end = events[-1]
+    assert isinstance(end, ReplyFail)
+    assert (end.error, end.code) == (kind.__name__, code)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ class Engine:
     def _check(self, asked: Asked, route: Route, prompt: Prompt) -> None:
         """What the provider refuses is refused."""
         error = self._checked(
-            asked, route, prompt.facts, prompt.call, prompt.rendered, _long(prompt)
+            asked, route, prompt.facts, prompt.call, prompt.rendered, _long(prompt, route.wire)
         )
         if error is not None:
             raise error
@@ -279,13 +279,16 @@ class Engine:
         return whole(body, status=status, headers=about)
 
 
-def _long(prompt: Prompt) -> int:
+def _long(prompt: Prompt, wire_name: str) -> int:
     """How many tokens the prompt is billed as, where that may be more than the model takes; 0
     where it cannot be: no token is shorter than a byte."""
-    window = prompt.facts.profile.context_tokens
+    profile = prompt.facts.profile
+    window = profile.context_tokens
+    if wire_name == "ollama" and b'"num_ctx"' in prompt.body:
+        return count(prompt.rendered, profile)  # the request names a window of its own
     if window is None or len(prompt.body) < min(window.published):
         return 0
-    return count(prompt.rendered, prompt.facts.profile)
+    return count(prompt.rendered, profile)
 
 
 def _as_upstream(problem: Upstream | InvalidRequest) -> Upstream:

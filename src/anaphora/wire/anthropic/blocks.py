@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from anaphora.canonical import check_object, is_object, string
+from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
 from anaphora.values import (
@@ -39,6 +40,10 @@ Notices = list[Notice]
 #: How a text block begins, and where in a block its marker goes, counted back from its end.
 TEXT = b'{"type":"text","text":'
 BEFORE_BRACE = -1
+
+UNSIGNED = Notice(
+    "unsigned_thinking", "reasoning without a signature is refused, so it is left out"
+)
 
 
 def text(part: Text, notices: Notices) -> bytes | None:
@@ -140,10 +145,19 @@ def thinking(part: Thinking, notices: Notices) -> bytes | None:
         )
     if part.data is not None:
         return b'{"type":"redacted_thinking","data":' + string(part.data) + closing(part.extras)
-    notices.append(
-        Notice("unsigned_thinking", "reasoning without a signature is refused, so it is left out")
-    )
+    notices.append(UNSIGNED)
     return None
+
+
+def is_unsigned(part: Part, profile: Profile) -> bool:
+    """Whether reasoning lacks the signature that Anthropic asks for: a stream that is cut off
+    leaves it empty. Hosts that only speak this wire may give none and want the block back."""
+    return (
+        profile.provider == WIRE
+        and isinstance(part, Thinking)
+        and part.signature == ""
+        and part.provider in (None, WIRE)
+    )
 
 
 def refusal(part: Refusal, notices: Notices) -> bytes | None:

@@ -10,7 +10,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.failures import heeding, kind_of, retry_after
+from anaphora.wire.failures import heeding, kind_of, overflow_or, retry_after
 from anaphora.wire.fields import UNREADABLE
 
 #: By the error's type, and by the finer code in its details.
@@ -89,7 +89,7 @@ def from_object(
     """The error an error object is; streams carry the same object."""
     code = told.details.error_code if told.details is not None else None
     kind = kind_of(status, code if code in _BY_CODE else told.type, _BY_CODE)
-    return kind(
+    return overflow_or(kind, told.message)(
         told.message or told.type,
         status=status,
         code=code or told.type,

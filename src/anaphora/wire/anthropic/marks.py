@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from anaphora.catalog import Profile
 from anaphora.prompt import BlockMark, PromptIR, ToolMark
 from anaphora.prompt.cache_plan import Mark as AskedMark
 from anaphora.rendered import Run
 from anaphora.values import AnyTool, ToolResult
 from anaphora.wire.marking import Found, find_message
 
-from .blocks import is_said, nested_splice
+from .blocks import is_said, is_unsigned, nested_splice
 
 
-def locate(asked: AskedMark, ir: PromptIR, tools: tuple[AnyTool, ...], runs: list[Run]) -> Found:
+def locate(
+    asked: AskedMark, ir: PromptIR, tools: tuple[AnyTool, ...], runs: list[Run], profile: Profile
+) -> Found:
     """The chunk a mark means, or why there is none."""
     if isinstance(asked, ToolMark):
         for index, tool in enumerate(tools):
@@ -29,13 +32,15 @@ def locate(asked: AskedMark, ir: PromptIR, tools: tuple[AnyTool, ...], runs: lis
     run, first, chunks = found
     if chunks.stop > run.count:
         return f"message {asked.message_id} carries the state this turn, so it cannot be cached"
-    part = _part_of(run, chunks, asked.path)
+    part = _part_of(run, chunks, asked.path, profile)
     if isinstance(part, str):
         return part.format(f"message {asked.message_id}")
     return first + part[0], part[1]
 
 
-def _part_of(run: Run, chunks: range, path: tuple[int, ...]) -> tuple[int, int | None] | str:
+def _part_of(
+    run: Run, chunks: range, path: tuple[int, ...], profile: Profile
+) -> tuple[int, int | None] | str:
     """The chunk a path leads to, and the splice in it where that is not the chunk's own; or why
     it leads nowhere, with a gap for the message's name."""
     splices = run.log.splices
@@ -49,9 +54,11 @@ def _part_of(run: Run, chunks: range, path: tuple[int, ...]) -> tuple[int, int |
     if not 0 <= path[0] < len(parts):
         return f"no {name}"
     part = parts[path[0]]
-    if not is_said(part, spoken):
+    sent = [is_said(each, spoken) and not is_unsigned(each, profile) for each in parts]
+    position = sum(sent[: path[0]])
+    if not sent[path[0]] or position >= len(chunks):  # reasoning at the end may be left out
         return f"{name} is left out of the request"
-    chunk = chunks[sum(is_said(earlier, spoken) for earlier in parts[: path[0]])]
+    chunk = chunks[position]
     if len(path) == 1:
         return (chunk, None) if splices[chunk] >= 0 else f"{name} may not carry a marker"
     if len(path) > 2 or not isinstance(part, ToolResult):

@@ -63,6 +63,20 @@ def _merged_neighbours(body: Body) -> int:
     return before - len(merged)
 
 
+def _finished(body: Body) -> int:
+    """Needs neighbours merged, and merges those that stand side by side afterwards."""
+    dropped = 0
+    for message in body.get("messages") or []:
+        while message["role"] == "assistant" and message["content"]:
+            if message["content"][-1].get("type") not in ("thinking", "redacted_thinking"):
+                break
+            message["content"].pop()
+            dropped += 1
+    if dropped:
+        _merged_neighbours(body)
+    return dropped
+
+
 def _default_ttl(body: Body) -> int:
     markers = [holder.get("cache_control") for holder in (body, *_blocks(body))]
     return sum(drop_when(marker, "ttl", "5m") for marker in markers if marker is not None)
@@ -83,6 +97,9 @@ REQUEST = (
     Normalisation("a tool result's text is a list with one text block", _result_as_blocks),
     Normalisation("blank text is refused, so it is left out with a notice", _no_blank_text),
     Normalisation("neighbours of one role are one message", _merged_neighbours),
+    Normalisation(
+        "reasoning that nothing follows is refused, so it is left out with a notice", _finished
+    ),
     Normalisation("a marker without a TTL lives five minutes", _default_ttl),
     Normalisation("a field that says its default is left out", _defaults),
 )

@@ -14,10 +14,11 @@ from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, Kind
-from anaphora.values import Message, Notice, Text
+from anaphora.values import Message, Notice, Part, Role, Text, Thinking, ToolCall, ToolResult
 from anaphora.wire.foreign import brings, tell_foreign
+from anaphora.wire.unfinished import LEFT_OUT, is_followed
 
-from .blocks import BEFORE_BRACE, TEXT, WIRE, block_for, is_said
+from .blocks import BEFORE_BRACE, TEXT, UNSIGNED, WIRE, block_for, is_said, is_unsigned
 
 OPEN = {
     role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
@@ -69,6 +70,11 @@ def add_messages(
                     kind, splice, render = block_for(part, role == "assistant")
                     brought = brought or brings(part)
                     found = render(part, said)
+                    if found is not None and type(part) is Thinking and role == "assistant":
+                        left_out = _left_out(messages, index, at, around.profile)
+                        if left_out is not None:
+                            said.append(left_out)
+                            found = None
                     if said:
                         _note(to, said, f"{_place(to, around)}.parts[{at}]")
                         said = []
@@ -101,9 +107,27 @@ def answered(messages: Sequence[Message], index: int, after: str | None) -> bool
 
 
 def says(message: Message) -> bool:
-    """Whether anything of a message reaches the wire."""
+    """Whether anything of a message reaches the wire. Reasoning alone does not."""
     spoken = message.role == "assistant"
-    return any(is_said(part, spoken) for part in message.parts)
+    parts = (part for part in message.parts if not (spoken and isinstance(part, Thinking)))
+    return any(is_said(part, spoken) for part in parts)
+
+
+def _left_out(messages: Sequence[Message], index: int, at: int, profile: Profile) -> Notice | None:
+    """Why reasoning is not sent back; None where it is."""
+    if not is_followed(messages, index, at, _follows):
+        return LEFT_OUT
+    return UNSIGNED if is_unsigned(messages[index].parts[at], profile) else None
+
+
+def _follows(part: Part, role: Role) -> bool | None:
+    spoken = role == "assistant"
+    if isinstance(part, ToolCall | ToolResult) or (isinstance(part, Text) and part.text.strip()):
+        return spoken  # not rendered only to be asked
+    try:
+        return spoken if is_said(part, spoken) else None
+    except InvalidRequest:
+        return spoken  # refused where it stands, with its path
 
 
 def _place(to: Addition, around: Around) -> str:

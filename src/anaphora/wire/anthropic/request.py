@@ -84,7 +84,7 @@ def render(
         plan,
         runs,
         nearest,
-        lambda asked: locate(asked, call.ir, tools, runs) if markers else NO_MARKERS,
+        lambda asked: locate(asked, call.ir, tools, runs, profile) if markers else NO_MARKERS,
     )
     automatic = _automatic(plan, nearest, own, unmarked)
     return Rendered(

@@ -13,7 +13,7 @@ from anaphora.catalog.dialects import ErrorKind, ErrorShape, UsageShape
 from anaphora.errors import Upstream
 from anaphora.values import Reply, Usage
 from anaphora.wire.counting import count, counts, partition
-from anaphora.wire.failures import kind_of
+from anaphora.wire.failures import kind_of, overflow_or
 from anaphora.wire.fields import UNREADABLE
 
 KINDS: dict[ErrorKind, type[Upstream]] = {
@@ -101,7 +101,7 @@ def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstr
         kind = kind_of(status if status >= 400 else 500, None, {})
     message = told.get(shape.message)
     said = message if isinstance(message, str) and message else f"code {code}"
-    return kind(said, status=status, code=code)
+    return overflow_or(kind, said)(said, status=status, code=code)
 
 
 def write_error(error: Upstream, shape: ErrorShape) -> bytes | None:

@@ -18,7 +18,7 @@ from anaphora.values import (
 )
 from anaphora.wire.building import ReplyBuilder, replay
 
-from .answers import find_error, read_counts
+from .answers import KINDS, find_error, read_counts
 from .reasoning import own_part
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class SpokenReader:
             return UsageUpdate(read_counts(event.usage, dialect.usage))
         if isinstance(event, PartEnd):
             return PartEnd(event.index, own_part(event.part, dialect))
-        if isinstance(event, ReplyFail) and event.partial is not None:
-            return msgspec.structs.replace(event, partial=self._spoken.heard(event.partial))
+        if isinstance(event, ReplyFail):
+            return self._failed(event)
         if not isinstance(event, ReplyEnd):
             return event
         reply = self._spoken.heard(event.reply)
@@ -81,6 +81,16 @@ class SpokenReader:
             return ReplyEnd(reply)
         name = type(error).__name__
         return ReplyFail(name, str(error), code=error.code, partial=reply)
+
+    def _failed(self, event: ReplyFail) -> ReplyFail:
+        """The failure by the provider's own codes, and what came before it as it meant that."""
+        shape = self._spoken.dialect.errors
+        kind = shape.kinds.get(event.code or "") if shape is not None else None
+        return msgspec.structs.replace(
+            event,
+            error=event.error if kind is None else KINDS[kind].__name__,
+            partial=None if event.partial is None else self._spoken.heard(event.partial),
+        )
 
 
 class SpokenWriter:

@@ -12,7 +12,7 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.failures import heeding, kind_of, retry_after
+from anaphora.wire.failures import heeding, kind_of, overflow_or, retry_after
 from anaphora.wire.fields import UNREADABLE
 
 #: By the reason in the details, then by the canonical status.
@@ -112,8 +112,9 @@ def from_object(
         kind = errors.QuotaExhausted
     if status == 413 and kind is errors.RequestRejected:
         kind = errors.TooLarge
-    return kind(
-        _text(told.message) or canonical or "an error without a message",
+    message = _text(told.message)
+    return overflow_or(kind, message)(
+        message or canonical or "an error without a message",
         status=status,
         code=reason or canonical,
         param=_field(details.get("BadRequest", {})),

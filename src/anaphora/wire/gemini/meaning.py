@@ -7,7 +7,7 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-from anaphora.wire.meaning import Body, Normalisation, drop_when
+from anaphora.wire.meaning import Body, Normalisation, drop_when, keep
 
 from .incoming import decoded
 from .naming import camel
@@ -210,6 +210,17 @@ def _silent_contents(body: Body) -> int:
     return len(contents) - len(said)
 
 
+def _finished(body: Body) -> int:
+    contents = body.get("contents") or []
+
+    def unfinished(content: Body) -> bool:
+        parts = content.get("parts") or []
+        thoughts = [part for part in parts if part.get("thought") is True]
+        return content.get("role") == "model" and bool(parts) and len(thoughts) == len(parts)
+
+    return keep(contents, lambda at: not unfinished(contents[at]))
+
+
 REQUEST = (
     Normalisation("snake_case is camelCase", _camel_case),
     Normalisation("null means the same as a missing field", _nulls),
@@ -225,6 +236,9 @@ REQUEST = (
     Normalisation("levels of thinking are said in capitals", _capital_levels),
     Normalisation("a field that says its default is left out", _defaults),
     Normalisation("a content without parts says nothing", _silent_contents),
+    Normalisation(
+        "reasoning that nothing follows is refused, so it is left out with a notice", _finished
+    ),
 )
 
 

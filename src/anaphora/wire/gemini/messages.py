@@ -15,6 +15,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, Kind
 from anaphora.values import Message, Notice, Part, ToolCall, ToolResult
 from anaphora.wire.foreign import tell_foreign
+from anaphora.wire.unfinished import LEFT_OUT
 
 from .naming import WIRE
 from .parts import Notices, content_fields, is_fields, said_as
@@ -23,6 +24,9 @@ from .results import FindCall, tool_result
 #: What ends a content before the next one, and the last one with the list.
 GLUE = b"]},"
 CLOSE = b"]}]"
+
+#: Looked up once: a member of an enum is found slowly.
+_THINKING = Kind.THINKING
 
 _WIRE_ROLES = {"user": b"user", "tool": b"user", "system": b"user", "assistant": b"model"}
 #: A content of results is the user's, too; here it is told apart, since more may join it.
@@ -51,7 +55,10 @@ def add_messages(
             notices.append(
                 Notice("system_as_user", "Gemini has no system message here; sent as user text")
             )
-        if not said:
+        if message.role == "assistant" and said and all(kind is _THINKING for kind, _ in said):
+            notices.append(LEFT_OUT)
+            said = []
+        elif not said:
             notices.append(Notice("empty_message", "a message that says nothing is left out"))
         for notice in notices:
             path = f"{place}.{notice.path}" if notice.path else place

@@ -10,6 +10,7 @@ import msgspec
 from anaphora.canonical import is_object, string
 from anaphora.errors import InvalidRequest
 from anaphora.values import Message, Notice, Part, Refusal, Text, Thinking, ToolCall
+from anaphora.wire.unfinished import LEFT_OUT
 
 from .carried import (
     WIRE,
@@ -41,11 +42,19 @@ class Said(msgspec.Struct):
     def anything(self) -> bool:
         return bool(self.images or self.texts or self.calls or any(self.thinking))
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is reasoning and nothing else."""
+        return any(self.thinking) and not (self.images or any(self.texts) or self.calls)
+
 
 def assistant_message(message: Message, notices: Notices, *, answer: bool = False) -> bytes | None:
     """The whole message; None when nothing is left to say. In an answer all reasoning is told,
     whoever thought it; a request says only what Ollama itself had told."""
     said = sort_parts(message, notices, answer=answer)
+    if said.unfinished and not answer:
+        notices.append(LEFT_OUT)
+        return None
     if not said.anything and not answer:
         if said.fields:
             notices.append(Notice("fields_left_out", "fields of a message that says nothing"))

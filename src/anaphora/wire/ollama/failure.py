@@ -1,4 +1,4 @@
-"""Ollama's errors, both ways: a status and a text. The text is for people and never read."""
+"""Ollama's errors, both ways: a status and a text. Of the text only an overflow is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.failures import heeding, kind_of, retry_after
+from anaphora.wire.failures import heeding, kind_of, overflow_or, retry_after
 from anaphora.wire.fields import UNREADABLE
 
 #: The status each class is told with: there is nothing else to tell it by.
@@ -48,7 +48,7 @@ def read_error(
     except UNREADABLE:
         # A proxy's page, or nothing at all: the status is all there is.
         message = f"HTTP {status} without an error object"
-    error = kind_of(status, None, {})(
+    error = overflow_or(kind_of(status, None, {}), message)(
         message,
         status=status,
         request_id=headers.get("x-request-id"),
@@ -59,7 +59,8 @@ def read_error(
 
 def failure(error: Any) -> Upstream:
     """The error that came with a good status: the request was taken, and then it went wrong."""
-    return errors.Overloaded(told(error), status=200)
+    message = told(error)
+    return overflow_or(errors.Overloaded, message)(message, status=200)
 
 
 def told(error: Any) -> str:

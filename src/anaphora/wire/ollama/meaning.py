@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anaphora.wire.meaning import Body, Normalisation, drop_nulls, drop_when
+from anaphora.wire.meaning import Body, Normalisation, drop_nulls, drop_when, keep
 
 
 def _messages(body: Body) -> list[dict[str, Any]]:
@@ -83,6 +83,16 @@ def _defaults(body: Body) -> int:
     return dropped
 
 
+def _finished(body: Body) -> int:
+    messages = body["messages"]
+
+    def unfinished(message: Body) -> bool:
+        said = any(message.get(name) for name in ("content", "images", "tool_calls"))
+        return message["role"] == "assistant" and bool(message.get("thinking")) and not said
+
+    return keep(messages, lambda at: not unfinished(messages[at]))
+
+
 REQUEST = (
     Normalisation("null means the same as a missing field", drop_nulls),
     Normalisation("an answer is streamed unless the request says otherwise", _streams),
@@ -90,6 +100,9 @@ REQUEST = (
     Normalisation("roles are written small", _small_roles),
     Normalisation("a message without content has an empty text", _content),
     Normalisation("an empty text or list beside the content says nothing", _said_nothing),
+    Normalisation(
+        "reasoning that nothing follows is refused, so it is left out with a notice", _finished
+    ),
     Normalisation("a call does not say its type", _plain_calls),
     Normalisation("a call without arguments has an empty object of them", _arguments),
     Normalisation("a tool says its type and parameters", _tools_in_full),

@@ -11,6 +11,7 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.values import Message, Notice, Opaque, Part, Refusal, Text, Thinking, ToolCall
 from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.unfinished import LEFT_OUT
 
 from .parts import (
     OTHER_CALL,
@@ -30,6 +31,7 @@ from .parts import (
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 #: The field of reasoning that came as a content part of its own.
 IN_CONTENT = "content"
+_REASONING = frozenset((*REASONING_FIELDS, "reasoning_details"))
 
 
 class Said(msgspec.Struct):
@@ -41,6 +43,17 @@ class Said(msgspec.Struct):
     """Reasoning, by the field that it is told in."""
     rest: bytes = b""
     """Fields that came along, as members of an object."""
+    thoughts: int = 0
+    """How many of the content parts are reasoning."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is reasoning and nothing else."""
+        if self.calls or len(self.content) > self.thoughts:
+            return False
+        beside = msgspec.json.decode(b"{" + self.rest + b"}", type=dict[str, msgspec.Raw])
+        told = {name for name, raw in beside.items() if bytes(raw) not in (b"null", b"[]")}
+        return told <= _REASONING and bool(self.thoughts or self.fields or told)
 
 
 def sort_parts(
@@ -70,6 +83,9 @@ def assistant_message(
     """The message in a request; None when nothing is left to say. `back` is where reasoning goes,
     `needed` says that calls are refused without it, `host` is who hears it."""
     said = sort_parts(message, notices, back, host)
+    if said.unfinished:
+        notices.append(LEFT_OUT)
+        return None
     if needed and said.calls and not said.fields:
         said.fields[back or REASONING_FIELDS[0]] = ""
         notices.append(
@@ -154,6 +170,7 @@ def _place(part: Part, said: Said, notices: Notices, back: str | None, host: str
             thinking(part, notices)
         elif field == IN_CONTENT:
             block = thinking_part(part)
+            said.thoughts += 1
         else:
             field = back or field
             said.fields[field] = said.fields.get(field, "") + part.text

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from anaphora.wire.meaning import Body, Normalisation, drop_nulls, drop_when
+from anaphora.wire.meaning import Body, Normalisation, drop_nulls, drop_when, keep
 
 
 def _messages(body: Body) -> list[dict[str, Any]]:
@@ -43,6 +43,21 @@ def _system_role(body: Body) -> int:
     for message in developers:
         message["role"] = "system"
     return len(developers)
+
+
+def _finished(body: Body) -> int:
+    messages = _messages(body)
+    told = {"reasoning_content", "reasoning", "reasoning_details"}
+
+    def unfinished(message: Body) -> bool:
+        parts = message.get("content") or []
+        said = {name for name, value in message.items() if value != []}
+        if message.get("role") != "assistant" or not said <= {"role", "content", *told}:
+            return False
+        thinks = said & told or parts
+        return bool(thinks) and all(part.get("type") == "thinking" for part in parts)
+
+    return keep(messages, lambda at: not unfinished(messages[at]))
 
 
 def _blank_system(body: Body) -> int:
@@ -134,6 +149,9 @@ REQUEST = (
     Normalisation("null means the same as a missing field", drop_nulls),
     Normalisation("text content is a list with one text part", _text_as_parts),
     Normalisation("a refusal beside the content is a part of it", _refusal_in_content),
+    Normalisation(
+        "reasoning that nothing follows is refused, so it is left out with a notice", _finished
+    ),
     Normalisation("the model's profile says system or developer", _system_role),
     Normalisation("blank texts of the system prompt are left out", _blank_system),
     Normalisation("the model's profile names the token limit", _token_limit),

@@ -51,9 +51,10 @@ def _part_of(run: Run, chunks: range, path: tuple[int, ...]) -> Found:
     if message is None or not 0 <= path[0] < len(parts):
         return f"no {name}"
     role, part = message.role, parts[path[0]]
-    if not is_said(part, role):
+    position = sum(is_said(before, role) for before in parts[: path[0]])
+    if not is_said(part, role) or position >= len(chunks):  # reasoning at the end may be left out
         return f"{name} is left out of the request"
-    chunk = chunks[sum(is_said(before, role) for before in parts[: path[0]])]
+    chunk = chunks[position]
     inside = len(path) == 2 and isinstance(part, ToolResult)
     if len(path) > 1 and not inside:
         return f"no {name}"

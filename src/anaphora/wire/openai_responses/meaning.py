@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from anaphora.wire.meaning import Body, Normalisation, drop_nulls, drop_when
+from anaphora.wire.meaning import Body, Normalisation, drop_nulls, drop_when, keep
 
 from .output import item_id
 
@@ -85,6 +85,18 @@ def _system_slot(body: Body) -> int:
     return 0
 
 
+def _finished(body: Body) -> int:
+    items = _items(body)
+
+    def followed(at: int) -> bool:
+        behind = next((item for item in items[at:] if item["type"] != "reasoning"), None)
+        if behind is None or behind["type"].endswith("_output"):
+            return False
+        return behind["type"] != "message" or behind.get("role") == "assistant"
+
+    return keep(items, lambda at: items[at]["type"] != "reasoning" or followed(at))
+
+
 def _parallel(body: Body) -> int:
     if "parallel_tool_calls" not in body or "tool_choice" in body:
         return 0
@@ -119,6 +131,9 @@ REQUEST = (
     Normalisation("text content is a list with one part", _text_as_parts),
     Normalisation("the model's profile says system or developer", _system_role),
     Normalisation("the model's profile says instructions or message", _system_slot),
+    Normalisation(
+        "reasoning that nothing follows is refused, so it is left out with a notice", _finished
+    ),
     Normalisation("with parallel_tool_calls, tool_choice auto is said", _parallel),
     Normalisation("a breakpoint without a TTL gets the request's", _default_ttl),
     Normalisation("a field that says its default is left out", _defaults),

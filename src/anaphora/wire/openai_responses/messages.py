@@ -12,11 +12,23 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition
-from anaphora.values import Message, Notice, Role
+from anaphora.values import (
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 from anaphora.wire.foreign import tell_foreign
+from anaphora.wire.unfinished import LEFT_OUT, is_followed
 
-from .content import ITEM, WIRE, members
-from .items import CLOSED, glue, is_easy, message_opening, say
+from .content import ITEM, WIRE, is_content, members
+from .incoming import APP_ITEMS
+from .items import CLOSED, glue, is_easy, is_said, message_opening, say
 from .traits import Traits
 from .usual import say_usual
 
@@ -36,10 +48,10 @@ def add_messages(
     """The chunks of these messages. `state` is the role of the item the log ends inside, `CLOSED`,
     or None when nothing stands in it yet."""
     splice = BEFORE_BRACE if traits.explicit else None
-    for message in messages:
+    for index, message in enumerate(messages):
         usual = say_usual(message, traits)
         if usual is None:
-            state = add_any(to, message, state, where, traits)
+            state = add_any(to, message, state, where, traits, messages, index)
             continue
         for after, kind, data, markable in usual:
             to.item(after, kind, glue(state) + data, splice if markable else None)
@@ -48,10 +60,16 @@ def add_messages(
 
 
 def add_any(
-    to: Addition, message: Message, state: str | None, where: str, traits: Traits
+    to: Addition,
+    message: Message,
+    state: str | None,
+    where: str,
+    traits: Traits,
+    messages: Sequence[Message] = (),
+    index: int = 0,
 ) -> str | None:
     """The chunks of a message of any kind, and what could not be said of it. Gives the state
-    behind it."""
+    behind it. It is the one at `index` of `messages`, whose reasoning others there may follow."""
     said: list[Notice] = []
     place = f"{where}[{to.message}]"
     role = _ROLES.get(message.role)
@@ -69,6 +87,13 @@ def add_any(
                 fields = members(getattr(part, "extras", None), ITEM)
         except InvalidRequest as problem:
             raise problem.within(f"{place}.parts[{at}]") from None
+        if (
+            spoken is not None
+            and isinstance(part, Thinking)
+            and not is_followed(messages or (message,), index, at, _follows)
+        ):
+            said.append(LEFT_OUT)
+            spoken = None
         if said:
             _note(to, said, f"{place}.parts[{at}]")
             said = []
@@ -92,6 +117,19 @@ def add_any(
     tell_foreign(to, message, WIRE, place)
     to.end_message(message.id)
     return state
+
+
+def _follows(part: Part, role: Role) -> bool | None:
+    """An item that the model gave, whoever speaks the message it is in."""
+    plain = isinstance(part, Text | ToolCall | ToolResult)  # always said
+    try:
+        if not plain and not is_said(part, _ROLES.get(role, "user")):
+            return None
+    except InvalidRequest:
+        pass  # refused where it stands, with its path
+    if isinstance(part, Opaque) and not is_content(part.kind):
+        return part.kind not in APP_ITEMS or part.kind == "item_reference"
+    return isinstance(part, ToolCall) or (role == "assistant" and not isinstance(part, ToolResult))
 
 
 def _note(to: Addition, said: list[Notice], place: str) -> None:

@@ -7,9 +7,10 @@ from typing import Literal
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.errors import Parse
+from anaphora.errors import Parse, Upstream
 from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
 from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads, rest_for
+from anaphora.wire.openai_failure import ErrorObject, from_object
 
 from .content import WIRE, closing
 from .incoming import read_item
@@ -36,6 +37,7 @@ class _Told(msgspec.Struct, frozen=True):
     status: str | None = None
     incomplete_details: _Incomplete | None = None
     usage: msgspec.Raw = msgspec.Raw(b"null")
+    error: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Usual(_Told, frozen=True, kw_only=True):
@@ -48,16 +50,20 @@ class _Usual(_Told, frozen=True, kw_only=True):
 
 
 _told = msgspec.json.Decoder(_Told).decode
+_error = msgspec.json.Decoder(ErrorObject).decode
 _usual = msgspec.json.Decoder(_Usual).decode
 
 
 @reads(bad_answer)
 def read_reply(body: bytes) -> Reply:
-    """The answer in `body`. `Parse` names the field that is missing or not what it should be."""
+    """The answer in `body`. `Parse` names the field that is missing or not what it should be; the
+    error of one that failed is raised."""
     try:
         told, members = _usual(body), decode_members(body)
     except UNREADABLE:
         return _read_any(body)
+    if (error := _failure(told)) is not None:
+        raise error
     del members["id"], members["model"], members["output"]
     parts: list[Part] = []
     for index, raw in enumerate(told.output):
@@ -78,6 +84,16 @@ def read_reply(body: bytes) -> Reply:
     )
 
 
+def _failure(told: _Told) -> Upstream | None:
+    """The error of an answer that failed: the request was taken, and then it went wrong."""
+    if told.status != "failed":
+        return None
+    try:
+        return from_object(_error(told.error), 200)
+    except UNREADABLE:
+        return None
+
+
 def _read_any(body: bytes) -> Reply:
     """Field by field, so that what is wrong is named."""
     fields = Fields(body, "$")
@@ -87,6 +103,8 @@ def _read_any(body: bytes) -> Reply:
         raise Parse(str(problem), path="$") from None
     if told.object not in (None, "response", _COMPACTED):
         raise fields.fail(f"expected a response, not {told.object!r}", "object")
+    if (error := _failure(told)) is not None:
+        raise error
     reply_id = fields.take("id", str)
     # Who compacted a conversation is not told.
     model = "" if told.object == _COMPACTED else fields.take("model", str)

@@ -13,7 +13,7 @@ from typing import get_args
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, Parse, Transport
+from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
 from anaphora.wire.building import ReplyBuilder
 from anaphora.wire.fields import UNREADABLE, our_error
@@ -300,8 +300,11 @@ class StreamReader:
         return events
 
     def _on_end(self, event: _Completed) -> list[Event]:
-        reply = read_reply(bytes(event.response))
         build = self._build
+        try:
+            reply = read_reply(bytes(event.response))
+        except Upstream as problem:
+            return build.fail(problem)  # `response.failed`
         events = build.start(reply.id, reply.model)
         for index in sorted(build.open):
             events += build.end(index)

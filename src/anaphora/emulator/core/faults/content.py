@@ -12,7 +12,7 @@ from anaphora.emulator.core.asked import NDJSON, SSE, Answer, Chunk
 from anaphora.values import ReplyFail
 from anaphora.wire import sse
 
-from .failing import failed
+from .failing import failed, overflowed, refused
 from .timing import place
 
 #: How the texts begin that an answer says, in the words of all wires; then any text.
@@ -44,9 +44,22 @@ def error_event(answer: Answer, after: int | None) -> Answer:
     """The stream breaks off with the provider's error; what is no stream fails outright."""
     if not answer.stream:
         return failed(answer, 500)
-    at = place(answer, after)
     code = "overloaded_error" if answer.wire == "anthropic" else None
-    failure = ReplyFail("Overloaded", "Overloaded", code)
+    return broken_off(answer, after, ReplyFail("Overloaded", "Overloaded", code))
+
+
+def overflow(answer: Answer, after: int | None) -> Answer:
+    """The prompt is too long: refused outright, or in the stream behind so many events."""
+    error = overflowed(answer)
+    if after is None or not answer.stream:
+        return refused(answer, error)
+    kind = type(error).__name__
+    return broken_off(answer, after, ReplyFail(kind, str(error), error.code))
+
+
+def broken_off(answer: Answer, after: int | None, failure: ReplyFail) -> Answer:
+    """The stream with the failure as its last event."""
+    at = place(answer, after)
     told = wire.get(answer.wire).writer().write(failure)
     told = told.replace(b'"sequence_number":0', b'"sequence_number":%d' % at)
     if _is_array(answer):

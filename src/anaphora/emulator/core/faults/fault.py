@@ -65,6 +65,7 @@ KINDS: dict[str, Kind] = {
     "stream-error": Kind(make=lambda f: lambda a: content.error_event(a, f.after), after=True),
     "broken-json": Kind(make=lambda f: lambda a: content.broken_json(a, f.after), after=True),
     "broken-utf8": Kind(make=lambda f: lambda a: content.broken_utf8(a, f.after), after=True),
+    "context-overflow": Kind(make=lambda f: lambda a: content.overflow(a, f.after), after=True),
     "wrong-content-type": Kind(make=lambda _: content.wrong_type),
     "duplicate-events": Kind(make=lambda f: lambda a: content.duplicated(a, f.after), after=True),
     "unknown-events": Kind(make=lambda f: lambda a: content.unknown(a, f.after), after=True),

@@ -22,10 +22,8 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def last(self) -> tuple[Message, ...]:
-        """What came behind the assistant's last message."""
-        messages = self.call.ir.body_chat()
-        spoken = [at for at, message in enumerate(messages) if message.role == "assistant"]
-        return tuple(messages[spoken[-1] + 1 if spoken else 0 :])
+        """The messages after the assistant's last one."""
+        return since_assistant(self.call)
 
     @functools.cached_property
     def text(self) -> str:
@@ -57,6 +55,19 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             for part in message.parts
             if isinstance(part, ToolResult)
         )
+
+
+def since_assistant(call: Call) -> tuple[Message, ...]:
+    """The messages after the assistant's last one: the turn to answer. Reads from the end."""
+    turn: list[Message] = []
+    for segment in reversed(call.ir.body_runs()):
+        messages = segment.messages
+        for index in range(len(messages) - 1, -1, -1):
+            message = messages[index]
+            if message.role == "assistant":
+                return tuple(reversed(turn))
+            turn.append(message)
+    return tuple(reversed(turn))
 
 
 def _text(result: ToolResult) -> str:

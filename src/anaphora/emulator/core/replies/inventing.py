@@ -14,6 +14,7 @@ from anaphora.values import Message, Part, Text, Tool, ToolCall, ToolResult
 
 from .conforming import Unfit, conforming
 from .dice import Dice, seed_of
+from .heard import since_assistant
 from .said import Said, limited
 from .thinking import thinking
 from .words import sentences
@@ -34,11 +35,6 @@ def invent(call: Call, wire: str, profile: Profile, seed: bytes) -> Said:
     else:
         said = Said(parts=(*parts, Text(_text(call, dice, seed))), hidden=hidden)
     return limited(said, call.params.max_tokens, call.params.stop, profile)
-
-
-def last_message(call: Call) -> Message | None:
-    runs = call.ir.body_runs()
-    return runs[-1].messages[-1] if runs else None
 
 
 def wants_json(call: Call) -> bool:
@@ -73,7 +69,11 @@ def _text(call: Call, dice: Dice, seed: bytes) -> str:
 
 
 def _calls(call: Call, wire: str, dice: Dice, seed: bytes) -> list[ToolCall]:
-    """The tools that are called: the one that must be, those that the user names, or one."""
+    """The tools to call: the forced one, those that the user's turn names, or one of them.
+
+    With tool results in the turn there are none, whatever text follows the results: a state that
+    the client adds behind them, or a date, asks for no further call.
+    """
     tools = [tool for tool in call.tools if isinstance(tool, Tool)]
     choice = call.params.tool_choice
     mode = choice.mode if choice is not None else "auto"
@@ -82,11 +82,12 @@ def _calls(call: Call, wire: str, dice: Dice, seed: bytes) -> list[ToolCall]:
     if mode == "tool":
         wanted = [tool for tool in tools if choice is not None and tool.name == choice.name]
     else:
-        last = last_message(call)
-        answered = last is None or any(isinstance(part, ToolResult) for part in last.parts)
-        if mode == "auto" and (answered or call.params.output is not None):
+        turn = since_assistant(call)
+        results = any(isinstance(part, ToolResult) for message in turn for part in message.parts)
+        empty = not call.ir.body_runs()
+        if mode == "auto" and (results or empty or call.params.output is not None):
             return []
-        wanted = _wanted(tools, last, dice)
+        wanted = _wanted(tools, turn, dice)
         if choice is not None and choice.parallel is False:
             wanted = wanted[:1]
     made = []
@@ -102,7 +103,7 @@ def _calls(call: Call, wire: str, dice: Dice, seed: bytes) -> list[ToolCall]:
     return made
 
 
-def _wanted(tools: list[Tool], last: Message | None, dice: Dice) -> list[Tool]:
-    said = last.text if last is not None else ""
-    named = [tool for tool in tools if tool.name in said]
+def _wanted(tools: list[Tool], turn: tuple[Message, ...], dice: Dice) -> list[Tool]:
+    text = "\n".join(message.text for message in turn if message.role != "system")
+    named = [tool for tool in tools if tool.name in text]
     return named or [dice.one_of(tools)]

@@ -55,9 +55,13 @@ def limited(said: Said, most: int | None, stops: tuple[str, ...], profile: Profi
             if size > left:
                 if isinstance(part, Text) and left > 0:
                     parts.append(Text(_shortened(part.text, left, profile)))
+                elif isinstance(part, Thinking):
+                    parts.append(_cut_thinking(part, max(0, left), profile))
                 return _ended(said, parts, "length", None)
             left -= size
         parts.append(part)
+    if left is not None and left < 0:  # the tokens ended in reasoning that is not shown
+        return _ended(said, parts, "length", None)
     return said
 
 
@@ -69,6 +73,13 @@ def _stopped(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
 def _shortened(text: str, tokens: int, profile: Profile) -> str:
     size = int(tokens * profile.bytes_per_token.value)
     return text.encode()[:size].decode(errors="ignore")
+
+
+def _cut_thinking(part: Thinking, tokens: int, profile: Profile) -> Thinking:
+    """Reasoning that the limit ends: it stays unsigned, because a signature comes behind it."""
+    signature = None if part.signature is None else ""
+    text = _shortened(part.text, tokens, profile)
+    return msgspec.structs.replace(part, text=text, signature=signature)
 
 
 def _ended(said: Said, parts: list[Part], stop: StopReason, sequence: str | None) -> Said:

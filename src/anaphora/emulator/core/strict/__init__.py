@@ -14,14 +14,14 @@ from importlib import import_module
 
 import msgspec
 
-from anaphora import errors, tokens, wire
+from anaphora import tokens, wire
 from anaphora.catalog import CacheRules, Feature, Profile
 from anaphora.emulator.core.asked import Asked, members
 from anaphora.errors import Upstream
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Rendered
 
-from .case import Case, Check, first, rejected, window
+from .case import Case, Check, first, rejected, too_long
 from .known.anthropic import SAMPLING
 from .reading import Talk, read
 
@@ -73,7 +73,7 @@ def check(
     )
     if provider == wire.PROVIDERS[wire_name]:
         return first(checks, case)
-    return _of_any_host(case, call)
+    return _of_any_host(case, call, provider, wire_name)
 
 
 @functools.cache
@@ -83,12 +83,14 @@ def _of(wire_name: str) -> tuple[Talk, tuple[Check, ...]]:
     return module.TALK, module.CHECKS
 
 
-def _of_any_host(case: Case, call: Call | None) -> Upstream | None:
+def _of_any_host(case: Case, call: Call | None, provider: str, wire_name: str) -> Upstream | None:
     """What the catalog says of a model, whoever serves it."""
-    limit = window(case.profile)
-    if limit is not None and case.tokens > limit:
-        message = f"the prompt is {case.tokens} tokens long; the model takes {limit}"
-        return errors.ContextOverflow(message, status=400)
+    if (error := too_long(case, provider, wire_name)) is not None:
+        return error
+    if (provider, wire_name) == ("deepseek", "openai_chat"):
+        error = _without_content(case)
+        if error is not None:
+            return error
     if call is None or not case.profile.refusals.verified:
         return None
     for feature, asks in _FEATURES.items():
@@ -96,6 +98,23 @@ def _of_any_host(case: Case, call: Call | None) -> Upstream | None:
         if param is not None and case.profile.refuses(feature):
             return rejected(f"{param} is not supported with this model", param=param)
     return None
+
+
+def _without_content(case: Case) -> Upstream | None:
+    """DeepSeek's answer to an assistant's message of reasoning alone, as its clients quote it."""
+    for at, message in case.unusual:
+        if message.get("role") != "assistant":
+            continue
+        says = any(message.get(name) is not None for name in _SAYS)
+        if not says and any(message.get(name) for name in _REASONING):
+            told = "Invalid assistant message: content or tool_calls must be set"
+            return rejected(told, param=f"messages[{at}]")
+    return None
+
+
+#: The fields in which an assistant's message says something, and those of its reasoning.
+_SAYS = ("content", "tool_calls", "function_call", "audio", "refusal")
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 
 
 def _sampling(params: Params) -> str | None:

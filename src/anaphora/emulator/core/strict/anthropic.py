@@ -11,7 +11,7 @@ from anaphora import errors
 from anaphora.errors import Upstream
 
 from . import anthropic_markers as markers
-from .case import Case, Object, inside, objects, unknown, window, word
+from .case import Case, Object, inside, objects, too_long, unknown, word
 from .known import anthropic as known
 from .paths import refused_at
 from .reading import Talk
@@ -202,6 +202,34 @@ def _is(block: Object, kind: str) -> bool:
     return block.get("type") == kind
 
 
+def thinking(case: Case) -> Upstream | None:
+    """Reasoning is signed, and something follows it: anthropics/claude-code#11514,
+    tailcallhq/forgecode#2107; an empty signature: pydantic/pydantic-ai#7597."""
+    for at, message in case.unusual:
+        blocks = objects(message.get("content"))
+        if message.get("role") != "assistant" or not blocks:
+            continue
+        for place, block in blocks:
+            if not _is(block, "thinking"):
+                continue
+            path = f"messages.{at}.content.{place}"
+            if "signature" not in block:
+                return refused_at(f"{path}.thinking.signature", "Field required")
+            if not block["signature"]:
+                return refused_at(path, "Invalid `signature` in `thinking` block")
+        kind = word(blocks[-1][1].get("type"))
+        if kind in ("thinking", "redacted_thinking") and not _goes_on(case, at):
+            reason = f"The final block in an assistant message cannot be `{kind}`."
+            return refused_at(f"messages.{at}", reason)
+    return None
+
+
+def _goes_on(case: Case, at: int) -> bool:
+    """Whether the next message is the assistant's, too: the two are one turn."""
+    behind = case.said[at + 1 : at + 2]
+    return any(inside(msgspec.json.decode(raw), "role") == "assistant" for raw in behind)
+
+
 def features(case: Case) -> Upstream | None:
     """What the model, or the API version, does not take (the catalog's refusals)."""
     version = case.asked.headers.get("anthropic-version")
@@ -281,11 +309,7 @@ def prewarm(case: Case) -> Upstream | None:
 
 
 def overflow(case: Case) -> Upstream | None:
-    limit = window(case.profile)
-    if limit is None or case.tokens <= limit:
-        return None
-    message = f"prompt is too long: {case.tokens} tokens > {limit} maximum"
-    return errors.ContextOverflow(message, status=400, code="invalid_request_error")
+    return too_long(case, "anthropic", "anthropic")
 
 
 def _has_betas(case: Case) -> bool:
@@ -301,6 +325,7 @@ CHECKS = (
     roles,
     tool_pairs,
     markers.check,
+    thinking,
     prewarm,
     features,
     overflow,

@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora import errors
+from anaphora import wire as wires
 from anaphora.catalog import CacheRules, Profile
+from anaphora.catalog.overflow import Overflow, overflow_of
 from anaphora.emulator.core.asked import Asked
 from anaphora.errors import Upstream
 
@@ -92,3 +94,22 @@ def window(profile: Profile) -> int | None:
     """The most tokens that any source says may go in; None where nobody says."""
     limit = profile.context_tokens
     return None if limit is None or not limit.verified else max(limit.published)
+
+
+def overflow_row(provider: str, wire: str) -> Overflow:
+    """How a provider refuses too long a prompt; where no source says, how its wire's home does."""
+    row = overflow_of(provider, wire) or overflow_of(wires.PROVIDERS[wire], wire)
+    assert row is not None
+    return row
+
+
+def too_long(
+    case: Case, provider: str, wire: str, *, param: str | None = None, limit: int | None = None
+) -> Upstream | None:
+    """The provider's error for a prompt that exceeds the window; None where it fits."""
+    limit = window(case.profile) if limit is None else limit
+    if limit is None or case.tokens <= limit:
+        return None
+    row = overflow_row(provider, wire)
+    message, code = row.write(case.tokens, limit), row.code or "invalid_request_error"
+    return errors.ContextOverflow(message, status=400, code=code, param=param)

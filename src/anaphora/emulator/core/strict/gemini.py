@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from anaphora import errors
 from anaphora.errors import Upstream
 
-from .case import Case, Object, objects, rejected, window
+from .case import Case, Object, objects, rejected, too_long
 from .known import gemini as known
 from .reading import Talk
 
@@ -159,15 +158,7 @@ def _turns(case: Case) -> list[Counter[str]]:
 
 
 def overflow(case: Case) -> Upstream | None:
-    """google-gemini/gemini-cli#6678."""
-    limit = window(case.profile)
-    if limit is None or case.tokens <= limit:
-        return None
-    message = (
-        f"The input token count ({case.tokens}) exceeds the maximum number of tokens allowed "
-        f"({limit})."
-    )
-    return errors.ContextOverflow(message, status=400, code=_INVALID)
+    return too_long(case, "google", "gemini")
 
 
 @functools.lru_cache(maxsize=1024)

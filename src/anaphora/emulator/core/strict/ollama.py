@@ -7,7 +7,7 @@ import msgspec
 
 from anaphora.errors import Upstream
 
-from .case import Case, inside, objects, rejected
+from .case import Case, inside, objects, rejected, too_long
 from .reading import Talk
 
 _ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
@@ -87,4 +87,14 @@ def _illegal_byte(text: str) -> int | None:
     return start if quantum else None
 
 
-CHECKS = (model_named, texts, arguments, images)
+def overflow(case: Case) -> Upstream | None:
+    """Only with `truncate: false`; otherwise the server shortens the prompt: ollama/ollama#17944.
+    The window is `num_ctx` where the request has one."""
+    if case.body.get("truncate") is not False:
+        return None
+    asked = inside(case.body, "options", "num_ctx")
+    limit = asked if isinstance(asked, int) and asked > 0 else None
+    return too_long(case, "ollama", "ollama", limit=limit)
+
+
+CHECKS = (model_named, texts, arguments, images, overflow)

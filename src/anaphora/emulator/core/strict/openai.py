@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from anaphora import errors
 from anaphora.errors import Upstream
 
 from .case import Case, inside, objects, rejected, word
@@ -36,11 +35,6 @@ def above(param: str, most: int, found: int) -> Upstream:
     """thisisartium/continuous-alignment-testing#25."""
     reason = f"integer above maximum value. Expected a value <= {most}, but got {found} instead."
     return rejected(f"Invalid '{param}': {reason}", param=param, code="integer_above_max_value")
-
-
-def overflow(message: str, param: str) -> Upstream:
-    code = "context_length_exceeded"
-    return errors.ContextOverflow(message, status=400, code=code, param=param)
 
 
 def model_named(case: Case) -> Upstream | None:

@@ -9,7 +9,7 @@ import msgspec
 from anaphora.errors import Upstream
 
 from . import openai
-from .case import Case, Object, inside, objects, rejected, unknown, window, word
+from .case import Case, Object, inside, objects, rejected, too_long, unknown, word
 from .known import openai as known
 from .reading import Talk
 
@@ -160,14 +160,7 @@ def stop(case: Case) -> Upstream | None:
 
 
 def overflow(case: Case) -> Upstream | None:
-    limit = window(case.profile)
-    if limit is None or case.tokens <= limit:
-        return None
-    message = (
-        f"This model's maximum context length is {limit} tokens. However, your messages resulted "
-        f"in {case.tokens} tokens. Please reduce the length of the messages."
-    )
-    return openai.overflow(message, "messages")
+    return too_long(case, "openai", "openai_chat", param="messages")
 
 
 CHECKS = (

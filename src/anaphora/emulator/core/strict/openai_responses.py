@@ -10,7 +10,7 @@ from anaphora import errors
 from anaphora.errors import Upstream
 
 from . import openai
-from .case import Case, inside, rejected, unknown, window, word
+from .case import Case, inside, rejected, too_long, unknown, word
 from .known import openai as known
 from .reading import Talk
 
@@ -88,11 +88,19 @@ def reasoning_followed(case: Case) -> Upstream | None:
     for at, item in enumerate(items):
         if _kind(item) != "reasoning" or not item.get("id"):
             continue
-        behind = items[at + 1] if at + 1 < len(items) else None
-        if behind is None or (_kind(behind) == "message" and not behind.get("id")):
+        behind = next((each for each in items[at + 1 :] if _kind(each) != "reasoning"), None)
+        if behind is None or not _is_output(behind):
             told = f"Item '{item['id']}' of type 'reasoning' was provided without its required"
             return rejected(f"{told} following item.", param="input")
     return None
+
+
+def _is_output(item: dict[str, Any]) -> bool:
+    """Whether an item can be the one that the model gave behind its reasoning."""
+    kind = _kind(item)
+    if kind == "message":
+        return bool(item.get("id")) and item.get("role") == "assistant"
+    return not kind.endswith("_output")
 
 
 def compaction_last(case: Case) -> Upstream | None:
@@ -142,15 +150,9 @@ def text_format(case: Case) -> Upstream | None:
 
 
 def overflow(case: Case) -> Upstream | None:
-    limit = window(case.profile)
-    if limit is None or case.tokens <= limit or case.body.get("truncation") == "auto":
+    if case.body.get("truncation") == "auto":
         return None
-    # anomalyco/opencode#6071
-    message = (
-        "Your input exceeds the context window of this model. Please adjust your input and try "
-        "again."
-    )
-    return openai.overflow(message, "input")
+    return too_long(case, "openai", "openai_responses", param="input")
 
 
 def _model(case: Case) -> Upstream | None:

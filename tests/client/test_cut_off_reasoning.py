@@ -1,0 +1,178 @@
+"""An answer that is cut off inside its reasoning does not end the conversation.
+
+The reasoning stays in the conversation and is left out of the requests, since providers refuse it
+without what follows it; every response says so in a notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+
+import pytest
+from support.talking import LONG, MODELS, talking
+
+from anaphora import emulator
+from anaphora.client.answered import Answered
+from anaphora.client.session import Session
+from anaphora.emulator.core.options import Options
+from anaphora.emulator.core.replies.script import Script
+from anaphora.emulator.server.run import Emulator
+from anaphora.prompt import Reasoning
+from anaphora.prompt.tools import ToolRegistry
+from anaphora.values import Message, Thinking, ToolCall, from_json, to_json
+
+THOUGHT = "Consider this. " * 2000
+#: What the user says behind a cut off answer is one turn with the question before it, so the later
+#: texts come first.
+SCRIPT = f"""
+replies:
+  - match: {{text: thanks}}
+    reply: {{text: You are welcome.}}
+  - match: {{text: ponder}}
+    reply: {{thinking: "{THOUGHT}", text: Never said.}}
+  - match: {{text: muse}}
+    reply: {{thinking: A whole thought., stop: length}}
+  - match: {{text: conclude}}
+    reply: {{thinking: Of course., text: So it is.}}
+  - match: {{tool: look, text: look}}
+    reply: {{thinking: I shall look., tool_calls: [{{name: look, arguments: {{}}}}]}}
+  - match: {{result: found}}
+    reply: {{thinking: "{THOUGHT}"}}
+"""
+#: How each is asked to think.
+THINKING: dict[str, Reasoning] = {
+    "anthropic": Reasoning(mode="enabled", budget_tokens=1024),
+    "openai_chat": Reasoning(effort="low"),
+    "openai_responses": Reasoning(effort="low", summary="auto"),
+    "gemini": Reasoning(budget_tokens=512, display="summarized"),
+    "ollama": Reasoning(mode="enabled"),
+    "deepseek": Reasoning(mode="enabled"),
+    "minimax/anthropic": Reasoning(mode="enabled", budget_tokens=1024),
+    "openrouter": Reasoning(effort="low"),
+}
+#: These bill reasoning and do not show it: a cut off answer is empty.
+HIDDEN = ("openai_chat", "openrouter")
+LIMIT = 1200
+#: Where breakpoints go depends on what earlier calls of a session have written.
+MARKER = re.compile(rb',"prompt_cache_breakpoint":{[^}]*}')
+
+every = pytest.mark.parametrize("name", MODELS)
+both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+
+
+@pytest.fixture(scope="module")
+def _scripted() -> Iterator[Emulator]:
+    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+        yield running
+
+
+@pytest.fixture
+def emu(_scripted: Emulator) -> Emulator:
+    _scripted.reset()
+    return _scripted
+
+
+async def send(chat: Session, text: str, *, stream: bool) -> Answered:
+    turn = chat.send(text)
+    if not stream:
+        return await turn
+    async for _ in turn:
+        pass
+    assert turn.answered is not None
+    return turn.answered
+
+
+def codes(answered: Answered) -> set[str]:
+    return {notice.code for notice in answered.notices}
+
+
+@pytest.mark.parametrize("question", ["ponder", "muse"], ids=["at max_tokens", "signed"])
+@both
+@every
+def test_the_conversation_goes_on(emu: Emulator, name: str, stream: bool, question: str) -> None:
+    notice = "empty_message" if name in HIDDEN else "unfinished_thinking"
+
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(
+                name, system=LONG, max_tokens=LIMIT, reasoning=THINKING[name]
+            )
+            cut = await send(chat, question, stream=stream)
+            assert (cut.reply.stop, cut.text) == ("length", "")
+            assert all(isinstance(part, Thinking) for part in cut.reply.message.parts)
+            assert bool(cut.reply.message.parts) == (name not in HIDDEN)
+            for text, said in (("thanks", "You are welcome."), ("conclude", "So it is.")):
+                answered = await send(chat, text, stream=stream)
+                assert answered.text == said
+                assert notice in codes(answered)
+                assert answered.verdict is not None
+                assert answered.verdict.result != "miss"
+            assert chat.messages[1].parts == cut.reply.message.parts
+            assert THOUGHT[:30].encode() not in talk.line.bodies[-1]
+            # Saved and read again, the conversation renders to the same bytes.
+            saved = [from_json(to_json(message), Message) for message in chat.messages]
+            again = talk.client.session(
+                name, system=LONG, messages=saved, max_tokens=LIMIT, reasoning=THINKING[name]
+            )
+            for session in (chat, again):
+                await send(session, "thanks", stream=stream)
+            first, second = (MARKER.sub(b"", body) for body in talk.line.bodies[-2:])
+            assert first == second
+
+    asyncio.run(main())
+
+
+@both
+@every
+def test_a_run_that_is_cut_off_can_be_taken_up(emu: Emulator, name: str, stream: bool) -> None:
+    async def main() -> None:
+        tools = ToolRegistry()
+
+        @tools.tool
+        def look() -> str:
+            """Looks."""
+            return "found"
+
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(
+                name, tools=tools, max_tokens=LIMIT, reasoning=THINKING[name], state="It is noon."
+            )
+            for said in ("look", None):  # without a message the tool's result is answered again
+                run = chat.run(said)
+                if stream:
+                    async for _ in run:
+                        pass
+                ran = await run
+                assert (ran.stopped, ran.text) == ("length", "")
+            ran = await chat.run("thanks")
+            assert (ran.stopped, ran.text) == ("done", "You are welcome.")
+            calls = [p for m in chat.messages for p in m.parts if isinstance(p, ToolCall)]
+            assert len(calls) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in HIDDEN])
+def test_reasoning_that_is_followed_is_sent_back(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, max_tokens=LIMIT, reasoning=THINKING[name])
+            await chat.send("conclude")
+            answered = await chat.send("thanks")
+            assert b"Of course." in talk.line.bodies[-1]
+            assert "unfinished_thinking" not in codes(answered)
+
+    asyncio.run(main())
+
+
+def test_stored_responses_go_on_from_a_cut_off_answer(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["openai_responses"]) as talk:
+            chat = talk.client.session("openai_responses", max_tokens=LIMIT, store=True)
+            assert (await chat.send("ponder")).reply.stop == "length"
+            assert (await chat.send("thanks")).text == "You are welcome."
+            assert b"previous_response_id" in talk.line.bodies[-1]
+
+    asyncio.run(main())

@@ -1,0 +1,189 @@
+"""A prompt that exceeds the context window is `ContextOverflow` from every provider."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from support.raw_server import answering, raw_server, reply
+from support.talking import KEY, Line, settings
+
+from anaphora import Client, catalog, emulator, errors, wire
+from anaphora.catalog import Dialect
+from anaphora.catalog.overflow import decode_overflows, is_overflow, overflows
+from anaphora.client.session import Session
+from anaphora.emulator.server.run import Emulator
+
+ROWS = {row.name: row for row in catalog.dialects().rows}
+#: The model with the smallest window of each dialect whose windows are known and not huge.
+SMALLEST: dict[str, tuple[str, int]] = {}
+for _row in ROWS.values():
+    windows = [
+        (max(model.context_tokens.published), model.id)
+        for model in catalog.models(_row.provider)
+        if model.context_tokens is not None and model.context_tokens.verified
+    ]
+    if windows and min(windows)[0] <= 300_000 and _row.wire != "ollama" and not _row.surface:
+        SMALLEST[_row.name] = (min(windows)[1], min(windows)[0])
+
+both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+
+
+@pytest.fixture(scope="module")
+def emu() -> Iterator[Emulator]:
+    with emulator.running() as running:
+        yield running
+
+
+def provider(emu: Emulator, row: Dialect, model: str) -> dict[str, object]:
+    path = row.base_url.partition("//")[2].partition("/")[2]
+    path = path.replace("{project}", "p").replace("{location}", "l")
+    url = f"{emu.url}/{row.provider}" + (f"/{path}" if path else "")
+    return {"dialect": row.name, "base_url": url, "model": model, "key": {"env": "KEY"}}
+
+
+async def overflows_with(chat: Session, text: str, *, stream: bool) -> errors.ContextOverflow:
+    turn = chat.send(text)
+    try:
+        if stream:
+            async for _ in turn:
+                pass
+        else:
+            await turn
+    except errors.ContextOverflow as error:
+        return error
+    pytest.fail("the prompt was answered")
+
+
+def overflow(
+    emu: Emulator, name: str, model: str, text: str, *, stream: bool, fault: str = ""
+) -> errors.ContextOverflow:
+    async def main() -> errors.ContextOverflow:
+        line = Line()
+        line.faults = [fault] if fault else []
+        config = {"providers": {"one": provider(emu, ROWS[name], model)}}
+        try:
+            async with Client.from_config(config, environ={"KEY": KEY}, transport=line) as client:
+                return await overflows_with(client.session("one"), text, stream=stream)
+        finally:
+            await line.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["context-overflow", "context-overflow; after=1"])
+@both
+@pytest.mark.parametrize("name", ROWS)
+def test_every_dialect_reports_an_overflow(
+    emu: Emulator, name: str, stream: bool, fault: str
+) -> None:
+    """As an error status, and as an error event in a stream that has begun."""
+    error = overflow(emu, name, "a-model", "Hello", stream=stream, fault=fault)
+    assert error.status == (None if stream and ";" in fault else 400)
+    assert not error.retryable
+
+
+@both
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_long_prompt_overflows(emu: Emulator, name: str, stream: bool) -> None:
+    """Nothing is asked of the emulator but to hold the prompt against the model's window."""
+    model, window = SMALLEST[name]
+    error = overflow(emu, name, model, "word " * (window + 1000), stream=stream)
+    assert is_overflow(str(error))
+    assert error.status == 400
+
+
+def test_ollama_refuses_a_long_prompt_only_when_it_may_not_shorten_it(emu: Emulator) -> None:
+    async def main() -> None:
+        config = {"providers": {"one": provider(emu, ROWS["ollama/ollama"], "qwen3:0.6b")}}
+        async with Client.from_config(config, environ={"KEY": KEY}) as client:
+            shortened = client.session("one", extras={"ollama": '{"options":{"num_ctx":2048}}'})
+            await shortened.send("word " * 4000)
+            for stream in (False, True):
+                extras = {"ollama": '{"truncate":false,"options":{"num_ctx":2048}}'}
+                refused = client.session("one", extras=extras)
+                await overflows_with(refused, "word " * 4000, stream=stream)
+                assert (await client.session("one", extras=extras).send("Hello")).text
+
+    asyncio.run(main())
+
+
+def test_a_responses_stream_that_fails_in_its_last_event() -> None:
+    """OpenAI takes the request, and `response.failed` is the first word of the overflow."""
+    message = "Your input exceeds the context window of this model."
+    failed = {
+        "id": "resp_1",
+        "object": "response",
+        "model": "gpt-5.6",
+        "status": "failed",
+        "output": [],
+        "error": {"code": "context_length_exceeded", "message": message},
+    }
+    event = {"type": "response.failed", "sequence_number": 0, "response": failed}
+    body = b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+    async def main() -> None:
+        answer = reply(body, "200 OK", "Content-Type: text/event-stream")
+        async with raw_server(answering(answer)) as server:
+            config = {"providers": settings(server.url, ["openai_responses"])}
+            async with Client.from_config(config, environ={"KEY": KEY}) as client:
+                chat = client.session("openai_responses")
+                assert str(await overflows_with(chat, "Hello", stream=True)) == message
+
+    asyncio.run(main())
+
+
+# ── The table ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_row_recognises_its_own_message() -> None:
+    for row in overflows():
+        assert is_overflow(row.write(208_310, 200_000, output=4096)), row.message
+        assert row.source
+
+
+OTHERS = [
+    "",
+    "max_tokens: 128001 > 128000, which is the maximum allowed number of output tokens for m",
+    "messages.0: prompt is too long: 5 tokens > 4 maximum, said the user",
+    "prompt is too long: a lot of tokens > 200000 maximum",
+    "prompt is too long",
+    "the context window of this model is 200000 tokens",
+    "Invalid value: this model's maximum context length is 8192 tokens.",
+    "Unsupported value: 'input token count' exceeds the maximum number of tokens allowed (3).",
+    "Range of input length should be [1, 2, 3]",
+    "context_length_exceeded",
+    "Too many tokens, please wait before trying again.",
+    "This request would exceed your organization's rate limit of 30,000 input tokens per minute",
+    "Request exceeds the maximum size",
+    "prompt is too long: " + "9" * 1_000_000,
+    "This model's maximum context length is " * 100_000,
+]
+
+
+@pytest.mark.parametrize("message", OTHERS, ids=range(len(OTHERS)))
+def test_a_message_that_only_mentions_tokens_is_no_overflow(message: str) -> None:
+    assert not is_overflow(message)
+    for name in wire.WIRES:
+        body = b'{"error":{"type":"invalid_request_error","message":%b}}'
+        error = wire.get(name).read_error(400, {}, body % msgspec.json.encode(message))
+        assert type(error) is errors.RequestRejected
+
+
+def test_a_rate_limit_and_a_body_that_is_too_large_stay_what_they_are() -> None:
+    """413 `request_too_large` is about bytes; 429 about tokens in a minute."""
+    codec = wire.get("anthropic")
+    body = b'{"error":{"type":"%b","message":"%b"}}'
+    large = codec.read_error(413, {}, body % (b"request_too_large", b"Request too large"))
+    assert type(large) is errors.TooLarge
+    overflowing = b"prompt is too long: 3 tokens > 2 maximum"
+    limited = codec.read_error(429, {}, body % (b"rate_limit_error", overflowing))
+    assert type(limited) is errors.RateLimited
+
+
+def test_a_row_with_an_unknown_number_is_refused() -> None:
+    text = '[[overflow]]\nprovider="x"\nmessage="{many} tokens"\nsource="s"\ndate=2026-11-15\n'
+    with pytest.raises(errors.InvalidCatalog, match="overflow 1"):
+        decode_overflows(text)

@@ -1,0 +1,251 @@
+"""Reasoning that an answer was cut off in, on every wire: left out, unless the assistant goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from anaphora import catalog, wire
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, Params, PartMark, PromptCachePlan, PromptIR
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import Conversation, Message, Opaque, Part, Text, Thinking, ToolCall
+from anaphora.wire.roundtrip import Exchange, check
+
+MODELS = {
+    "anthropic": "claude-sonnet-4-5",
+    "openai_chat": "deepseek-v4-flash",
+    "openai_responses": "gpt-5.6",
+    "gemini": "gemini-2.5-flash",
+    "ollama": "qwen3:0.6b",
+}
+PROVIDERS = {**wire.PROVIDERS, "openai_chat": "deepseek"}
+CODE = "unfinished_thinking"
+#: Wires on which an assistant's messages in a row are one turn.
+JOINED = ("anthropic", "openai_responses")
+
+every = pytest.mark.parametrize("name", MODELS)
+
+
+def thinking(name: str, text: str = "Hm.", **more: Any) -> Thinking:
+    extras = {
+        "openai_chat": '{"field":"reasoning_content"}',
+        "openai_responses": '{"id":"rs_1"}',
+    }
+    own = {name: extras[name]} if name in extras else None
+    signature = "sig" if name == "anthropic" else None
+    return Thinking(text, **{"signature": signature, **more}, provider=name, extras=own)
+
+
+def render(
+    name: str, talk: Conversation, previous: Rendered | None = None, **plan: Any
+) -> Rendered:
+    model = MODELS[name]
+    ir = PromptIR.chat(talk, cache=PromptCachePlan(**plan))
+    return wire.get(name).render(
+        Call(ir=ir, model=model, params=Params(max_tokens=9)),
+        catalog.profile(PROVIDERS[name], model),
+        previous,
+    )
+
+
+def body(name: str, rendered: Rendered) -> bytes:
+    return wire.get(name).assemble(rendered, Plan()).body.join()
+
+
+def codes(rendered: Rendered) -> list[str]:
+    return [notice.code for notice in rendered.notices]
+
+
+@every
+def test_reasoning_alone_is_left_out_and_stays_left_out(name: str) -> None:
+    asked = Conversation([Message.user("one")])
+    cut = asked.append(Message.assistant(thinking(name)), Message.user("two"))
+    later = cut.append(Message.assistant("three"), Message.user("four"))
+    previous, before = None, b""
+    for talk in (asked, cut, later):
+        rendered = render(name, talk, previous)
+        assert body(name, rendered) == body(name, render(name, talk))
+        assert (CODE in codes(rendered)) == (talk is not asked)
+        cacheable = b"".join(chunk.data for chunk in list(rendered)[: rendered.cacheable])
+        assert cacheable.startswith(before)
+        previous, before = rendered, cacheable
+    without = Conversation(message for message in later if message.parts[0] != thinking(name))
+    assert body(name, render(name, later)) == body(name, render(name, without))
+
+
+@every
+def test_the_assistant_goes_on_in_its_next_message(name: str) -> None:
+    """Reasoning that was left out at the end is sent when something follows it after all."""
+    cut = Conversation([Message.user("one"), Message.assistant(thinking(name))])
+    first = render(name, cut)
+    assert CODE in codes(first)
+    for said in (Text("two"), ToolCall("c1", "look", "{}")):
+        talk = cut.append(Message.assistant(said), Message.user("three"))
+        continued = render(name, talk, first)
+        assert body(name, continued) == body(name, render(name, talk))
+        assert (CODE not in codes(continued)) == (name in JOINED)
+        assert (b"Hm." in body(name, continued) or b"rs_1" in body(name, continued)) == (
+            name in JOINED
+        )
+        kept = b"".join(chunk.data for chunk in list(first)[: first.cacheable])
+        assert b"".join(chunk.data for chunk in continued).startswith(kept)
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_reasoning_behind_a_text_is_left_out_alone(name: str) -> None:
+    parts: tuple[Part, ...] = (Text("two"), thinking(name), thinking(name, "Hm, hm."))
+    talk = Conversation([Message.user("one"), Message.assistant(*parts), Message.user("three")])
+    rendered = render(name, talk)
+    assert codes(rendered).count(CODE) == 2
+    without = Conversation([talk[0], Message.assistant("two"), talk[2]])
+    assert body(name, rendered) == body(name, render(name, without))
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_a_mark_on_reasoning_that_is_left_out_is_told(name: str) -> None:
+    said = Message.assistant("two", thinking(name), id="a1")
+    talk = Conversation([Message.user("one"), said, Message.user("three")])
+    rendered = render(name, talk, marks=(PartMark("a1", (1,), "5m"),))
+    assert not rendered.marks
+    assert any("is left out of the request" in str(notice) for notice in rendered.notices)
+
+
+def test_an_empty_signature_is_left_out_for_anthropic_only() -> None:
+    said = Message.assistant(thinking("anthropic", signature=""), "two", id="a1")
+    talk = Conversation([Message.user("one"), said, Message.user("three")])
+    rendered = render("anthropic", talk, marks=(PartMark("a1", (1,), "5m"),))
+    assert "unsigned_thinking" in codes(rendered)
+    assert b"Hm." not in body("anthropic", rendered)
+    (mark,) = rendered.marks
+    assert b'"two"' in list(rendered)[mark.chunk].data
+    # A host that only speaks this wire gives no signature, and may want its reasoning back.
+    codec = wire.speak(catalog.dialects().find("llamacpp", "anthropic"))
+    call = Call(ir=PromptIR.chat(talk), model="any", params=Params(max_tokens=9))
+    assert (
+        b"Hm."
+        in codec.assemble(
+            codec.render(call, catalog.profile("llamacpp", "any")), Plan()
+        ).body.join()
+    )
+
+
+@pytest.mark.parametrize("said", ["", "Rome."])
+@pytest.mark.parametrize(
+    "provider, fields",
+    [
+        ("openrouter", {"reasoning": "Hm.", "reasoning_details": [{"type": "reasoning.text"}]}),
+        ("deepseek", {"reasoning_content": "Hm."}),
+        ("zai", {"reasoning_content": "Hm."}),
+        (
+            "mistral",
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]},
+        ),
+    ],
+)
+def test_hosts_that_tell_reasoning_in_fields_of_their_own(
+    provider: str, fields: dict[str, Any], said: str
+) -> None:
+    """From the host's own answer to the next request, with and without a text behind it."""
+    codec = wire.speak(catalog.dialects().find(provider, "openai_chat"))
+    message: dict[str, Any] = {"role": "assistant", "content": None, **fields}
+    if said:
+        message["content"] = [*(fields.get("content") or []), {"type": "text", "text": said}]
+    answer = {
+        "id": "1",
+        "object": "chat.completion",
+        "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": "length"}],
+    }
+    reply = codec.read_reply(json.dumps(answer).encode())
+    talk = Conversation([Message.user("one"), reply.message, Message.user("two")])
+    profile = catalog.profile(provider, "m")
+    rendered = codec.render(Call(ir=PromptIR.chat(talk), model="m"), profile)
+    sent = json.loads(codec.assemble(rendered, Plan()).body.join())["messages"]
+    assert len(sent) == (3 if said else 2)
+    assert (CODE in codes(rendered)) == (not said)
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "anthropic": {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 9,
+        "messages": [
+            {"role": "user", "content": "one"},
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": "Hm.", "signature": "s"}],
+            },
+            {"role": "user", "content": "two"},
+        ],
+    },
+    "openai_chat": {
+        "model": "deepseek-v4-flash",
+        "messages": [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": None, "reasoning_content": "Hm."},
+            {"role": "user", "content": "two"},
+        ],
+    },
+    "openai_responses": {
+        "model": "gpt-5.6",
+        "input": [
+            {"role": "user", "content": "one"},
+            {"type": "reasoning", "id": "rs_1", "summary": []},
+            {"role": "user", "content": "two"},
+        ],
+    },
+    "gemini": {
+        "contents": [
+            {"role": "user", "parts": [{"text": "one"}]},
+            {"role": "model", "parts": [{"text": "Hm.", "thought": True}]},
+            {"role": "user", "parts": [{"text": "two"}]},
+        ],
+    },
+    "ollama": {
+        "model": "qwen3:0.6b",
+        "messages": [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "", "thinking": "Hm."},
+            {"role": "user", "content": "two"},
+        ],
+    },
+}
+
+
+@every
+def test_a_recorded_request_with_it_differs_by_that_alone(name: str) -> None:
+    """Law 11: `parse` keeps it, and the difference that `render` makes is listed by name."""
+    data, path = json.dumps(REQUESTS[name]), ""
+    if name == "gemini":
+        path = "/v1beta/models/gemini-2.5-flash:generateContent"
+    host = "api.deepseek.com" if name == "openai_chat" else ""
+    codec = wire.get(name)
+    parts = [
+        part
+        for message in codec.parse(data.encode(), path).ir.body_chat()
+        for part in message.parts
+    ]
+    assert any(isinstance(part, Thinking) for part in parts)
+    exchange = Exchange(
+        id="1", wire=name, request=data, response="{}", status=400, path=path, host=host
+    )
+    outcome = check(exchange)
+    assert (outcome.unparsed, outcome.changed) == ("", "")
+    assert any("reasoning that nothing follows" in rule for rule in outcome.overlooked)
+    assert CODE in [notice.code for notice in outcome.notices]
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_what_cannot_be_sent_behind_reasoning_is_named_by_its_own_path(name: str) -> None:
+    talk = Conversation([Message.user("one"), Message.assistant(thinking(name), Text("\ud800"))])
+    with pytest.raises(InvalidRequest) as caught:
+        render(name, talk)
+    assert "[1].parts[1]" in caught.value.path
+    broken = Opaque(name, "web_search_call", "not an object")
+    talk = Conversation([Message.user("one"), Message.assistant(thinking(name), broken)])
+    with pytest.raises(InvalidRequest) as caught:
+        render(name, talk)
+    assert "[1].parts[1]" in caught.value.path
