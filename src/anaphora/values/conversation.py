@@ -111,7 +111,7 @@ class Conversation(Sequence[Message]):
                 number = max(len(items), numbers[0])
                 numbers[0] = number + 1
                 message = Message(id=f"m{number}", role=message.role, parts=message.parts)
-            elif name[0] == "m" and name[1:].isdecimal():
+            elif name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
                 numbers[0] = max(numbers[0], int(name[1:]) + 1)
             items.append(message)
 
