@@ -28,14 +28,31 @@ from anaphora.client.observe.watchers import Watchers
 from anaphora.client.recording import answered_record, shares
 from anaphora.client.turn import Turn
 from anaphora.client.writing import Account, Written
-from anaphora.errors import AnaphoraError, Forbidden, InvalidRequest, NotFound
-from anaphora.prompt import Call, ToolChoice
-from anaphora.values import Conversation, Message, Reply, SegmentRole
+from anaphora.errors import (
+    AnaphoraError,
+    ContextOverflow,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+)
+from anaphora.prompt import Call, Compaction, ToolChoice
+from anaphora.prompt.compaction import TokenCount
+from anaphora.values import Conversation, Message, Notice, Reply, SegmentRole
 
 from .certify import Certify, PrefixWarning, certify
+from .compaction import PromptSizes, compacted, shortened, token_limit
 from .holding import Handles, unheld
 from .place import Place
 from .preview import Preview, previewed
+from .prompt_source import (
+    Prompt,
+    PromptMemory,
+    PromptSource,
+    State,
+    TurnPrompt,
+    prompt_of,
+    turn_prompt,
+)
 from .stops import Stops
 
 if TYPE_CHECKING:
@@ -53,8 +70,10 @@ class Session(Calling):
         self,
         stops: Stops,
         composing: Composing,
+        source: PromptSource,
         *,
         messages: Conversation,
+        compact_at: int | float | None = None,
         certify: Certify = "warn",
         timeout: float | None = None,
         on_wait: Callable[[float], None] | None = None,
@@ -67,19 +86,129 @@ class Session(Calling):
         super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers or Watchers())
         self._stops = stops
         self._composing = composing
+        self._source = source
+        self._memory = PromptMemory()
+        self._compact_at = compact_at
         self._certify: Certify = certify
         self._save = save
         self._places: dict[Stop, Place] = {}
         self._handles: dict[Stop, Handles] = {}
         self._holders = holders if holders is not None else set()
-        self.conversation = self._sent_from = messages
+        self._conversation = self._sent_from = self._answered_history = messages
+        self._turn: TurnPrompt | None = None
+        """The prompt of the turn under way: asked for once, however often the call is sent,"""
+        self._at: dict[Stop, TurnPrompt] = {}
+        """and as it is at each stop, where the history may be compacted."""
+        self._excused: frozenset[Stop] = frozenset()
+        """Where the next call may begin otherwise, since the history was compacted on purpose."""
         self.run_under_way = False
         self.last: Answered | None = None
         """The newest answer."""
         self.dollars: Decimal | None = Decimal(0)
         """What this conversation has cost so far; None once a price was unknown."""
-        self.state: str | Callable[[], str] | None = None
-        """What is true at this very moment: said at the end of every call, and never kept."""
+        if not callable(source.prompt) and not source.from_keywords:
+            self._take_conversation()
+
+    # ── The prompt ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def prompt(self) -> Prompt | Callable[[], Prompt]:
+        """What every turn is made from, besides the history. A new one takes effect at the next
+        turn; a conversation in it is compared with the history (see docs/client.md)."""
+        return self._source.prompt
+
+    @prompt.setter
+    def prompt(self, prompt: Prompt | Callable[[], Prompt]) -> None:
+        if self._source.state is not None:
+            raise InvalidRequest(
+                "prompt and state cannot be combined: set state to None, and put the state into"
+                " the prompt (state_turn, or a volatile tail segment)",
+                path="prompt",
+            )
+        self._source = PromptSource(prompt_of(prompt))
+        if not callable(prompt) and not self._busy:
+            self._take_conversation()
+
+    @property
+    def state(self) -> State:
+        """Text at the end of every call, behind everything that is cached; never kept."""
+        return self._source.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        if state is not None and not self._source.from_keywords:
+            raise InvalidRequest(
+                "state and prompt cannot be combined: put the state into the prompt (state_turn,"
+                " or a volatile tail segment)",
+                path="state",
+            )
+        self._source = msgspec.structs.replace(self._source, state=state)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The history. May be assigned; what is sent then no longer begins as before."""
+        return self._conversation
+
+    @conversation.setter
+    def conversation(self, conversation: Conversation) -> None:
+        if not isinstance(conversation, Conversation):
+            raise InvalidRequest(
+                f"must be a Conversation, not {type(conversation).__name__}", path="conversation"
+            )
+        if not conversation.extends(self._conversation):
+            self._memory = self._memory.without_history()
+        self._conversation = conversation
+
+    def compact(
+        self,
+        budget: int,
+        *,
+        summary: str | Message | None = None,
+        tokens: TokenCount | None = None,
+    ) -> Compaction:
+        """Drops the oldest exchanges of the history until it has at most `budget` tokens.
+
+        Tool calls stay with their results and the answer to them. `summary` takes the place of what
+        is dropped. `tokens` counts a message; without it the model's estimate is used, in
+        proportion to the last bill. The history that is left is frozen (`frozen_prefix_len`) until
+        the next compaction; the next call writes it to the cache again.
+        """
+        self.refuse_second()
+        if isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0:
+            raise InvalidRequest(
+                f"must be a positive number of tokens, not {budget!r}", path="budget"
+            )
+        if isinstance(summary, str):
+            summary = Message.user(summary)
+        elif summary is not None and not isinstance(summary, Message):
+            raise InvalidRequest(
+                f"a text or a Message, not {type(summary).__name__}", path="summary"
+            )
+        turn = self._ask()
+        if tokens is None:
+            place = self._place(self._stops.current)
+            if not turn.history:
+                return Compaction(turn.to_context(), 0, ())
+            nothing = Asked(messages=())
+            call = self._composing.call(place, turn, nothing, stream=False, whole=True)
+            tokens = PromptSizes(place, place.write(call, time.time()).rendered).counter()
+        done = compacted(turn, budget, tokens, summary)
+        if done.dropped:
+            turn = turn.compacted(done)
+            self._excused = frozenset(self._places)
+        self._conversation = self._answered_history = turn.history
+        self._memory = turn.memory
+        return done
+
+    def _take_conversation(self) -> None:
+        turn = self._ask()
+        self._conversation, memory = turn.history, turn.memory
+        # Nothing was sent yet, so a continuation in the prompt is still to be used.
+        self._memory = msgspec.structs.replace(memory, continuation=self._memory.continuation)
+
+    def _ask(self) -> TurnPrompt:
+        prompt = self._source.ask()
+        return turn_prompt(prompt, self._conversation, self._answered_history, self._memory)
 
     # ── For the app ──────────────────────────────────────────────────────────────────────────────
 
@@ -118,29 +247,23 @@ class Session(Calling):
         """What the next call would read, write and cost; nothing is sent."""
         form = self._composing.form(output)
         asked = Asked(messages=messages_of(content), changes=params, output=form)
-        stop = self._order(asked)[0]
-        place, at = self._place(stop), time.time()
-        written = place.write(self._call(place, asked, stream=False), at)
-        return previewed(place, written)
+        turn = self._ask()
+        place = self._place(self._order(asked, lambda: turn)[0])
+        turn, written, notices = self._write(place, turn, asked, stream=False)
+        preview = previewed(place, written)
+        notices = (*notices, *preview.notices)
+        return msgspec.structs.replace(preview, notices=notices) if notices else preview
 
     async def prewarm(self) -> Answered:
         """Writes the beginning of the conversation to the provider's cache, and asks for no
         answer: for calls that are to start together, or a user who is about to speak."""
-        asked = Asked(messages=(), prewarm=True)
-        stop = self._order(asked)[0]
-        if stop.endpoint.home not in ("anthropic", "openai_responses"):
-            raise InvalidRequest(
-                f"{stop.endpoint.id} speaks {stop.endpoint.home}, which has no call that only"
-                " writes the cache",
-                path="prewarm",
-            )
-        return await self.answer(asked)
+        return await self.answer(Asked(messages=(), prewarm=True))
 
     def append(self, *messages: Message) -> None:
         """Goes on without a call: what somebody else has said."""
-        before = len(self.conversation)
-        self.conversation = self.conversation.append(*messages_given(messages, "messages"))
-        self._saved(before)
+        added = messages_given(messages, "messages")
+        self._conversation = self._conversation.append(*added)
+        self._saved(len(added))
 
     def recall(
         self, reply: Reply, *, provider: str, model: str, at: float, first: float, **params: Any
@@ -150,15 +273,17 @@ class Session(Calling):
         began, `params` are what that call's parameters were besides the session's own. System
         prompt and tools have to be the same as then. False where the conversation does not go
         there any more."""
-        stop = self._stops.find(provider, model)
-        if stop is None or not self.messages or not self.messages[-1].says_the_same(reply.message):
+        stop, turn = self._stops.find(provider, model), self._ask()
+        history = turn.history
+        if stop is None or not history or not history[-1].says_the_same(reply.message):
             return False
         place = self._place(stop)
         asked = Asked(messages=(), changes=params)
-        said = self.conversation.prefix(len(self.conversation) - 1)
-        call = self._composing.call(place, said, asked, state=None, stream=False, whole=True)
+        before = turn.without_tail(history.prefix(len(history) - 1))
+        call = self._composing.call(place, before, asked, stream=False, whole=True)
         place.account(place.write(call, at), reply, at=at, first=first)
-        place.reply, place.committed = reply, self.conversation[-1].id
+        self._conversation = self._answered_history = history
+        place.reply, place.committed = reply, history
         self._stops.settle(stop, place, self._places)
         return True
 
@@ -167,6 +292,7 @@ class Session(Calling):
         other = copy.copy(self)
         other._places = {stop: place.fork() for stop, place in self._places.items()}
         other._handles = {}
+        other._turn, other._at = None, {}
         other._busy = other.run_under_way = False
         other._save = None
         other._stops = self._stops.fork()
@@ -179,7 +305,7 @@ class Session(Calling):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        return self.conversation[:]
+        return self._conversation[:]
 
     @property
     def provider(self) -> str:
@@ -210,9 +336,23 @@ class Session(Calling):
     def _stops_of(self, asked: Asked) -> Sequence[Stop]:
         if self._busy:
             self.refuse_second()
-        stops = self._order(asked)
+        self._turn, self._at = None, {}
+        stops = self._order(asked, self._prompt)
+        home = stops[0].endpoint.home
+        if asked.prewarm and home not in ("anthropic", "openai_responses"):
+            raise InvalidRequest(
+                f"{stops[0].endpoint.id} speaks {home}, which has no call that only writes the"
+                " cache",
+                path="prewarm",
+            )
         self._busy = True
         return stops
+
+    def _prompt(self) -> TurnPrompt:
+        """The prompt of the turn under way."""
+        if self._turn is None:
+            self._turn = self._ask()
+        return self._turn
 
     @property
     def busy(self) -> bool:
@@ -226,30 +366,46 @@ class Session(Calling):
                 path="session",
             )
 
-    def _order(self, asked: Asked) -> tuple[Stop, ...]:
+    def _order(self, asked: Asked, prompt: Callable[[], TurnPrompt]) -> tuple[Stop, ...]:
         """Where the call may go, the best first."""
         if (only := self._stops.only) is not None:
             return only
 
         def begins() -> bytes:
             place = self._place(self._stops.current)
-            return beginning(self._call(place, asked, stream=False))
+            return beginning(self._call(place, prompt(), asked, stream=False))
 
         return self._stops.order(begins, time.monotonic(), self._places)
 
     def _end(self) -> None:
         self._busy = False
+        self._turn, self._at = None, {}
 
     async def _prepare(self, underway: Underway, at: int, whole: bool) -> Prepared:
         stop = underway.stops[at]
         place = self._place(stop)
-        self._sent_from = self.conversation
-        call = self._call(place, underway.asked, stream=underway.stream, whole=whole)
+        self._sent_from, prompt = self._conversation, self._prompt()
+        # The call before did not fit: what it leans on is still there.
+        too_long = whole and underway.delivery.tries[-1].error == ContextOverflow.__name__
+        whole = whole and not too_long
         handles = self._handles.get(stop)
         if whole and handles is not None:
             handles.forget()
-        written = place.write(call, time.time())
-        notices = certify(place, written, self._certify)
+        turn, written, notices = self._write(
+            place,
+            prompt,
+            underway.asked,
+            stream=underway.stream,
+            whole=whole,
+            too_long=too_long,
+        )
+        if too_long and turn is prompt:
+            last = underway.delivery.tries[-1]
+            raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
+        self._at[stop] = turn
+        expected = turn is not prompt or stop in self._excused
+        how = "tell" if expected and self._certify != "off" else self._certify
+        notices += certify(place, written, how)
         if whole:
             written = unheld(written)
         elif written.plan.preludes:
@@ -262,8 +418,44 @@ class Session(Calling):
         return Prepared(
             outgoing=place.endpoint.outgoing(request),
             tokens=lambda: place.tokens(written),
-            gone=_gone(written),
+            gone=_gone(written) + self._too_long(underway.asked),
         )
+
+    def _write(
+        self,
+        place: Place,
+        turn: TurnPrompt,
+        asked: Asked,
+        *,
+        stream: bool,
+        whole: bool = False,
+        too_long: bool = False,
+    ) -> tuple[TurnPrompt, Written, tuple[Notice, ...]]:
+        """The call as the provider gets it, with the history compacted where `compact_at` asks for
+        it, or where the provider found the prompt too long."""
+        call, at = self._call(place, turn, asked, stream=stream, whole=whole), time.time()
+        written = place.write(call, at)
+        known = [notice.code for notice in written.plan.notices]
+        notices = tuple(notice for notice in turn.notices if notice.code not in known)
+        if self._compact_at is None or asked.prewarm or not turn.history:
+            return turn, written, notices
+        limit = token_limit(self._compact_at, place.model.profile)
+        sizes = PromptSizes(place, written.rendered)
+        if sizes.total <= limit and not too_long:
+            return turn, written, notices
+        if call.ir.continuation is not None:
+            # All of the history is to be measured, the stored part too.
+            call = self._call(place, turn, asked, stream=stream, whole=True)
+            sizes = PromptSizes(place, place.write(call, at).rendered)
+        after, done = shortened(turn, sizes, limit)
+        if after is not turn:
+            call = self._call(place, after, asked, stream=stream, whole=whole)
+            written = place.write(call, at)
+        return after, written, (*notices, *done.notices)
+
+    def _too_long(self, asked: Asked) -> tuple[type[AnaphoraError], ...]:
+        """What a provider answers to a prompt that does not fit, where that can be helped."""
+        return (ContextOverflow,) if self._compact_at is not None and not asked.prewarm else ()
 
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
         """Everything is noted, and the conversation goes on."""
@@ -301,20 +493,23 @@ class Session(Calling):
         said: tuple[Message, ...],
         answer: Message,
     ) -> None:
-        """`history` is what was sent, and has what was `said` in it: it goes on as it is, without
+        """`history` is what was sent, and ends with what was `said`: it goes on as it is, without
         a copy, unless the app changed the conversation meanwhile."""
-        before = self.conversation
+        before, turn = self._conversation, self._at[place.stop]
         if before is self._sent_from:
-            self.conversation = history.append(answer)
+            if turn is not self._turn:  # compacted
+                self._excused = frozenset(self._places)
+            self._excused -= {place.stop}
+            self._conversation, self._memory = history.append(answer), turn.memory
         else:
-            self.conversation = before.append(*said, answer)
-        place.committed = self.conversation[-1].id
-        self._saved(len(before))
+            self._conversation = before.append(*said, answer)
+        self._answered_history = place.committed = self._conversation
+        self._saved(len(said) + 1)
 
-    def _saved(self, before: int) -> None:
-        """Hands over what was added, as it is in the conversation."""
-        if self._save is not None:
-            for message in self.conversation[before:]:
+    def _saved(self, added: int) -> None:
+        """Hands over the messages that were added, as they are in the conversation."""
+        if self._save is not None and added:
+            for message in self._conversation[-added:]:
                 self._save(message)
 
     def _pay(self, account: Account) -> None:
@@ -329,11 +524,10 @@ class Session(Calling):
             place = self._places[stop] = Place(stop)
         return place
 
-    def _call(self, place: Place, asked: Asked, *, stream: bool, whole: bool = False) -> Call:
-        state = self.state() if callable(self.state) else self.state
-        return self._composing.call(
-            place, self.conversation, asked, state=state, stream=stream, whole=whole
-        )
+    def _call(
+        self, place: Place, turn: TurnPrompt, asked: Asked, *, stream: bool, whole: bool = False
+    ) -> Call:
+        return self._composing.call(place, turn, asked, stream=stream, whole=whole)
 
 
 def _gone(written: Written) -> tuple[type[AnaphoraError], ...]:
