@@ -22,7 +22,8 @@ async def holding(talk: Talk) -> tuple[Session, Handles]:
     chat = talk.client.session("gemini", system=LONG)
     stop = chat._stops.current
     place = chat._place(stop)
-    call = chat._call(place, Asked(messages=(Message.user("Hello"),)), stream=False)
+    said = Asked(messages=(Message.user("Hello"),))
+    call = chat._call(place, chat._ask(), said, stream=False)
     written = place.write(call, time.time())
     plan = msgspec.structs.replace(written.plan, preludes=(CreateHeld(1, 300),))
     handles = chat._handles[stop] = Handles(place, chat._holders)
