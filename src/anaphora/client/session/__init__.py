@@ -107,7 +107,10 @@ class Session(Calling):
         self.dollars: Decimal | None = Decimal(0)
         """What this conversation has cost so far; None once a price was unknown."""
         if not callable(source.prompt) and not source.from_keywords:
-            self._take_conversation()
+            turn = self._ask()
+            self._conversation = self._sent_from = self._answered_history = turn.history
+            # Nothing was sent yet, so a continuation in the prompt is still to be used.
+            self._memory = msgspec.structs.replace(turn.memory, continuation=None)
 
     # ── The prompt ───────────────────────────────────────────────────────────────────────────────
 
@@ -126,8 +129,6 @@ class Session(Calling):
                 path="prompt",
             )
         self._source = PromptSource(prompt_of(prompt))
-        if not callable(prompt) and not self._busy:
-            self._take_conversation()
 
     @property
     def state(self) -> State:
@@ -199,12 +200,6 @@ class Session(Calling):
         self._conversation = self._answered_history = turn.history
         self._memory = turn.memory
         return done
-
-    def _take_conversation(self) -> None:
-        turn = self._ask()
-        self._conversation, memory = turn.history, turn.memory
-        # Nothing was sent yet, so a continuation in the prompt is still to be used.
-        self._memory = msgspec.structs.replace(memory, continuation=self._memory.continuation)
 
     def _ask(self) -> TurnPrompt:
         prompt = self._source.ask()

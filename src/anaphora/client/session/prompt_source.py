@@ -159,8 +159,12 @@ def turn_prompt(
     ir = prompt.to_ir() if isinstance(prompt, RenderedContext) else prompt
     runs = [segment.messages for segment in ir.segments if segment.role is _HISTORY]
     sources = tuple(run for run in runs if len(run))
+    notices = () if context is None else context.notices()
     if sources and not _same(sources, memory.sources):
+        before = history
         history, memory = _adopt(ir.run(_HISTORY), sources, history, answered, memory)
+        if not notices and not history.extends(before):
+            notices = (_replaced(before, history),)
     brought = memory if sources and len(memory.turns) else None
     frozen = ir.cache.frozen_through if context is None else context.frozen_prefix_len
     boundary = _boundary(frozen, history, brought, memory)
@@ -171,7 +175,7 @@ def turn_prompt(
         context=context,
         frozen=frozen,
         memory=memory,
-        notices=() if context is None else context.notices(),
+        notices=notices,
     )
 
 
@@ -230,6 +234,16 @@ def _adopt(
         kept = memory.without_history()
     return merged, msgspec.structs.replace(
         kept, sources=sources, turns=turns, shift=shift, floor=floor
+    )
+
+
+def _replaced(before: Conversation, after: Conversation) -> Notice:
+    same = after.common_prefix(before)
+    return Notice(
+        "history_replaced",
+        f"the prompt's conversation replaces the session's: of {len(before)} messages the first"
+        f" {same} are kept, and {len(after) - same} others follow",
+        f"conversation[{same}]",
     )
 
 
