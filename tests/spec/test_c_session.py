@@ -14,6 +14,7 @@ from support.talking import LONG, WIRES, Talk, talking
 
 from anaphora.client.session import Session
 from anaphora.emulator.server.run import Emulator
+from anaphora.errors import QuotaExhausted
 from anaphora.prompt import (
     BlockMark,
     Continuation,
@@ -257,8 +258,8 @@ def test_c6_a_continuation_is_used_once_it_was_answered(emu: Emulator) -> None:
         previous, _ = await stored(talk)
         ir = PromptIR(system_text=LONG, continuation=Continuation(previous))
         chat = talk.client.session(RESPONSES, prompt=ir, certify="off")
-        talk.line.faults = ["401", None]
-        with pytest.raises(Exception, match="401"):
+        talk.line.faults = ["spend-cap", None]
+        with pytest.raises(QuotaExhausted):
             await chat.send("u2")
         await chat.send("u2")
         assert fields(talk)["previous_response_id"] == previous
