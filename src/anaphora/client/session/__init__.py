@@ -35,25 +35,19 @@ from anaphora.errors import (
     InvalidRequest,
     NotFound,
 )
-from anaphora.prompt import Call, Compaction, ToolChoice
+from anaphora.prompt import Compaction, ToolChoice
 from anaphora.prompt.compaction import TokenCount
-from anaphora.values import Conversation, Message, Notice, Reply, SegmentRole
+from anaphora.values import Conversation, Message, Reply, SegmentRole
 
 from .certify import Certify, PrefixWarning, certify
-from .compaction import PromptSizes, compacted, shortened, token_limit
+from .compaction import compacted
+from .history import Save, SessionHistory
 from .holding import Handles, unheld
 from .place import Place
 from .preview import Preview, previewed
-from .prompt_source import (
-    Prompt,
-    PromptMemory,
-    PromptSource,
-    State,
-    TurnPrompt,
-    prompt_of,
-    turn_prompt,
-)
+from .prompt_source import Prompt, PromptSource, State, TurnPrompt
 from .stops import Stops
+from .turn_writer import TurnWriter
 
 if TYPE_CHECKING:
     from .running import Running
@@ -77,7 +71,7 @@ class Session(Calling):
         certify: Certify = "warn",
         timeout: float | None = None,
         on_wait: Callable[[float], None] | None = None,
-        save: Callable[[Message], None] | None = None,
+        save: Save | None = None,
         watchers: Watchers | None = None,
         holders: set[Handles] | None = None,
     ) -> None:
@@ -86,15 +80,13 @@ class Session(Calling):
         super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers or Watchers())
         self._stops = stops
         self._composing = composing
-        self._source = source
-        self._memory = PromptMemory()
-        self._compact_at = compact_at
+        self._writer = TurnWriter(composing, compact_at)
+        self._history = SessionHistory(source, messages, save)
         self._certify: Certify = certify
-        self._save = save
         self._places: dict[Stop, Place] = {}
         self._handles: dict[Stop, Handles] = {}
         self._holders = holders if holders is not None else set()
-        self._conversation = self._sent_from = self._answered_history = messages
+        self._sent_from = self.conversation
         self._turn: TurnPrompt | None = None
         """The prompt of the turn under way: asked for once, however often the call is sent,"""
         self._at: dict[Stop, TurnPrompt] = {}
@@ -106,11 +98,6 @@ class Session(Calling):
         """The newest answer."""
         self.dollars: Decimal | None = Decimal(0)
         """What this conversation has cost so far; None once a price was unknown."""
-        if not callable(source.prompt) and not source.from_keywords:
-            turn = self._ask()
-            self._conversation = self._sent_from = self._answered_history = turn.history
-            # Nothing was sent yet, so a continuation in the prompt is still to be used.
-            self._memory = msgspec.structs.replace(turn.memory, continuation=None)
 
     # ── The prompt ───────────────────────────────────────────────────────────────────────────────
 
@@ -118,47 +105,29 @@ class Session(Calling):
     def prompt(self) -> Prompt | Callable[[], Prompt]:
         """What every turn is made from, besides the history. A new one takes effect at the next
         turn; a conversation in it is compared with the history (see docs/client.md)."""
-        return self._source.prompt
+        return self._history.prompt
 
     @prompt.setter
     def prompt(self, prompt: Prompt | Callable[[], Prompt]) -> None:
-        if self._source.state is not None:
-            raise InvalidRequest(
-                "prompt and state cannot be combined: set state to None, and put the state into"
-                " the prompt (state_turn, or a volatile tail segment)",
-                path="prompt",
-            )
-        self._source = PromptSource(prompt_of(prompt))
+        self._history.prompt = prompt
 
     @property
     def state(self) -> State:
         """Text at the end of every call, behind everything that is cached; never kept."""
-        return self._source.state
+        return self._history.state
 
     @state.setter
     def state(self, state: State) -> None:
-        if state is not None and not self._source.from_keywords:
-            raise InvalidRequest(
-                "state and prompt cannot be combined: put the state into the prompt (state_turn,"
-                " or a volatile tail segment)",
-                path="state",
-            )
-        self._source = msgspec.structs.replace(self._source, state=state)
+        self._history.state = state
 
     @property
     def conversation(self) -> Conversation:
         """The history. May be assigned; what is sent then no longer begins as before."""
-        return self._conversation
+        return self._history.conversation
 
     @conversation.setter
     def conversation(self, conversation: Conversation) -> None:
-        if not isinstance(conversation, Conversation):
-            raise InvalidRequest(
-                f"must be a Conversation, not {type(conversation).__name__}", path="conversation"
-            )
-        if not conversation.extends(self._conversation):
-            self._memory = self._memory.without_history()
-        self._conversation = conversation
+        self._history.conversation = conversation
 
     def compact(
         self,
@@ -175,35 +144,14 @@ class Session(Calling):
         the next compaction; the next call writes it to the cache again.
         """
         self.refuse_second()
-        if isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0:
-            raise InvalidRequest(
-                f"must be a positive number of tokens, not {budget!r}", path="budget"
-            )
-        if isinstance(summary, str):
-            summary = Message.user(summary)
-        elif summary is not None and not isinstance(summary, Message):
-            raise InvalidRequest(
-                f"a text or a Message, not {type(summary).__name__}", path="summary"
-            )
-        turn = self._ask()
-        if tokens is None:
-            place = self._place(self._stops.current)
-            if not turn.history:
-                return Compaction(turn.to_context(), 0, ())
-            nothing = Asked(messages=())
-            call = self._composing.call(place, turn, nothing, stream=False, whole=True)
-            tokens = PromptSizes(place, place.write(call, time.time()).rendered).counter()
+        turn = self._history.ask()
+        if tokens is None and turn.history:
+            tokens = self._writer.counter(self._place(self._stops.current), turn)
         done = compacted(turn, budget, tokens, summary)
         if done.dropped:
-            turn = turn.compacted(done)
+            self._history.take(turn.compacted(done))
             self._excused = frozenset(self._places)
-        self._conversation = self._answered_history = turn.history
-        self._memory = turn.memory
         return done
-
-    def _ask(self) -> TurnPrompt:
-        prompt = self._source.ask()
-        return turn_prompt(prompt, self._conversation, self._answered_history, self._memory)
 
     # ── For the app ──────────────────────────────────────────────────────────────────────────────
 
@@ -242,9 +190,9 @@ class Session(Calling):
         """What the next call would read, write and cost; nothing is sent."""
         form = self._composing.form(output)
         asked = Asked(messages=messages_of(content), changes=params, output=form)
-        turn = self._ask()
+        turn = self._history.ask()
         place = self._place(self._order(asked, lambda: turn)[0])
-        turn, written, notices = self._write(place, turn, asked, stream=False)
+        _, written, notices = self._writer.write(place, turn, asked)
         preview = previewed(place, written)
         notices = (*notices, *preview.notices)
         return msgspec.structs.replace(preview, notices=notices) if notices else preview
@@ -256,9 +204,7 @@ class Session(Calling):
 
     def append(self, *messages: Message) -> None:
         """Goes on without a call: what somebody else has said."""
-        added = messages_given(messages, "messages")
-        self._conversation = self._conversation.append(*added)
-        self._saved(len(added))
+        self._history.append(messages_given(messages, "messages"))
 
     def recall(
         self, reply: Reply, *, provider: str, model: str, at: float, first: float, **params: Any
@@ -268,7 +214,7 @@ class Session(Calling):
         began, `params` are what that call's parameters were besides the session's own. System
         prompt and tools have to be the same as then. False where the conversation does not go
         there any more."""
-        stop, turn = self._stops.find(provider, model), self._ask()
+        stop, turn = self._stops.find(provider, model), self._history.ask()
         history = turn.history
         if stop is None or not history or not history[-1].says_the_same(reply.message):
             return False
@@ -277,7 +223,7 @@ class Session(Calling):
         before = turn.without_tail(history.prefix(len(history) - 1))
         call = self._composing.call(place, before, asked, stream=False, whole=True)
         place.account(place.write(call, at), reply, at=at, first=first)
-        self._conversation = self._answered_history = history
+        self._history.take(turn)
         place.reply, place.committed = reply, history
         self._stops.settle(stop, place, self._places)
         return True
@@ -289,7 +235,7 @@ class Session(Calling):
         other._handles = {}
         other._turn, other._at = None, {}
         other._busy = other.run_under_way = False
-        other._save = None
+        other._history = self._history.fork()
         other._stops = self._stops.fork()
         return other
 
@@ -300,7 +246,7 @@ class Session(Calling):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        return self._conversation[:]
+        return self.conversation[:]
 
     @property
     def provider(self) -> str:
@@ -346,7 +292,7 @@ class Session(Calling):
     def _prompt(self) -> TurnPrompt:
         """The prompt of the turn under way."""
         if self._turn is None:
-            self._turn = self._ask()
+            self._turn = self._history.ask()
         return self._turn
 
     @property
@@ -368,7 +314,8 @@ class Session(Calling):
 
         def begins() -> bytes:
             place = self._place(self._stops.current)
-            return beginning(self._call(place, prompt(), asked, stream=False))
+            call = self._composing.call(place, prompt(), asked, stream=False, whole=True)
+            return beginning(call)
 
         return self._stops.order(begins, time.monotonic(), self._places)
 
@@ -379,14 +326,14 @@ class Session(Calling):
     async def _prepare(self, underway: Underway, at: int, whole: bool) -> Prepared:
         stop = underway.stops[at]
         place = self._place(stop)
-        self._sent_from, prompt = self._conversation, self._prompt()
+        self._sent_from, prompt = self.conversation, self._prompt()
         # The call before did not fit: what it leans on is still there.
         too_long = whole and underway.delivery.tries[-1].error == ContextOverflow.__name__
         whole = whole and not too_long
         handles = self._handles.get(stop)
         if whole and handles is not None:
             handles.forget()
-        turn, written, notices = self._write(
+        turn, written, notices = self._writer.write(
             place,
             prompt,
             underway.asked,
@@ -416,41 +363,9 @@ class Session(Calling):
             gone=_gone(written) + self._too_long(underway.asked),
         )
 
-    def _write(
-        self,
-        place: Place,
-        turn: TurnPrompt,
-        asked: Asked,
-        *,
-        stream: bool,
-        whole: bool = False,
-        too_long: bool = False,
-    ) -> tuple[TurnPrompt, Written, tuple[Notice, ...]]:
-        """The call as the provider gets it, with the history compacted where `compact_at` asks for
-        it, or where the provider found the prompt too long."""
-        call, at = self._call(place, turn, asked, stream=stream, whole=whole), time.time()
-        written = place.write(call, at)
-        known = [notice.code for notice in written.plan.notices]
-        notices = tuple(notice for notice in turn.notices if notice.code not in known)
-        if self._compact_at is None or asked.prewarm or not turn.history:
-            return turn, written, notices
-        limit = token_limit(self._compact_at, place.model.profile)
-        sizes = PromptSizes(place, written.rendered)
-        if sizes.total <= limit and not too_long:
-            return turn, written, notices
-        if call.ir.continuation is not None:
-            # All of the history is to be measured, the stored part too.
-            call = self._call(place, turn, asked, stream=stream, whole=True)
-            sizes = PromptSizes(place, place.write(call, at).rendered)
-        after, done = shortened(turn, sizes, limit)
-        if after is not turn:
-            call = self._call(place, after, asked, stream=stream, whole=whole)
-            written = place.write(call, at)
-        return after, written, (*notices, *done.notices)
-
     def _too_long(self, asked: Asked) -> tuple[type[AnaphoraError], ...]:
         """What a provider answers to a prompt that does not fit, where that can be helped."""
-        return (ContextOverflow,) if self._compact_at is not None and not asked.prewarm else ()
+        return (ContextOverflow,) if self._writer.compact_at and not asked.prewarm else ()
 
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
         """Everything is noted, and the conversation goes on."""
@@ -490,22 +405,13 @@ class Session(Calling):
     ) -> None:
         """`history` is what was sent, and ends with what was `said`: it goes on as it is, without
         a copy, unless the app changed the conversation meanwhile."""
-        before, turn = self._conversation, self._at[place.stop]
-        if before is self._sent_from:
+        turn = None
+        if self.conversation is self._sent_from:
+            turn = self._at[place.stop]
             if turn is not self._turn:  # compacted
                 self._excused = frozenset(self._places)
             self._excused -= {place.stop}
-            self._conversation, self._memory = history.append(answer), turn.memory
-        else:
-            self._conversation = before.append(*said, answer)
-        self._answered_history = place.committed = self._conversation
-        self._saved(len(said) + 1)
-
-    def _saved(self, added: int) -> None:
-        """Hands over the messages that were added, as they are in the conversation."""
-        if self._save is not None and added:
-            for message in self._conversation[-added:]:
-                self._save(message)
+        place.committed = self._history.answered(turn, history, said, answer)
 
     def _pay(self, account: Account) -> None:
         if self.dollars is not None and account.dollars is not None:
@@ -518,11 +424,6 @@ class Session(Calling):
         if place is None:
             place = self._places[stop] = Place(stop)
         return place
-
-    def _call(
-        self, place: Place, turn: TurnPrompt, asked: Asked, *, stream: bool, whole: bool = False
-    ) -> Call:
-        return self._composing.call(place, turn, asked, stream=stream, whole=whole)
 
 
 def _gone(written: Written) -> tuple[type[AnaphoraError], ...]:

@@ -107,19 +107,36 @@ class PromptSizes:
 
 
 def compacted(
-    turn: TurnPrompt, budget: int, tokens: TokenCount, summary: Message | None = None
+    turn: TurnPrompt,
+    budget: Any,
+    tokens: TokenCount | None,
+    summary: Any = None,
 ) -> Compaction:
     """The history within `budget` tokens. What is left begins with the user, since some providers
     take no conversation that begins otherwise."""
-    user_first = summary is None or summary.role != "user"
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0:
+        raise InvalidRequest(f"must be a positive number of tokens, not {budget!r}", path="budget")
+    if isinstance(summary, str):
+        summary = Message.user(summary)
+    if summary is not None and not isinstance(summary, Message):
+        kind = type(summary).__name__
+        raise InvalidRequest(f"must be a text or a Message, not {kind}", path="summary")
     context = turn.to_context()
+    if tokens is None or not turn.history:
+        return Compaction(context, 0, ())
+    user_first = summary is None or summary.role != "user"
     return compact(context, budget=budget, tokens=tokens, summary=summary, user_first=user_first)
 
 
-def shortened(turn: TurnPrompt, sizes: PromptSizes, limit: int) -> tuple[TurnPrompt, Compaction]:
-    """The turn with its prompt at half of the limit, or of what it was where that is less."""
+def shortened(
+    turn: TurnPrompt, sizes: PromptSizes, limit: int, *, too_long: bool = False
+) -> tuple[TurnPrompt, Compaction]:
+    """The turn with its prompt at half of the limit, or of what it was where that is less; at a
+    quarter of the limit where half of it was `too_long` for the provider."""
     history = sizes.of_history(len(turn.history))
     room = min(limit, sizes.total) // 2
+    if too_long and sizes.total > limit:
+        room //= 2
     counter = sizes.counter()
     done = compacted(turn, max(1, room - (sizes.total - history)), counter)
     if not done.dropped:
