@@ -26,8 +26,9 @@ class Conversation(Sequence[Message]):
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._items: list[Message] = []
-        self._numbers = [0]
-        """One more than the highest number among the ids; shared by all views of the list."""
+        self._numbers = [0, 0]
+        """One more than the highest number among the ids, and how many messages were looked at for
+        it; shared by all views of the list."""
         self._lock = threading.Lock()
         self.memo: dict[str, Any] = {}
         """What others computed about these messages and would not compute again; shared by all
@@ -104,16 +105,23 @@ class Conversation(Sequence[Message]):
         return f"<Conversation of {self._length} messages>"
 
     def _extend(self, messages: Iterable[Message]) -> None:
-        items, numbers = self._items, self._numbers
+        items = self._items
         for message in messages:
-            name = message.id
-            if not name:
-                number = max(len(items), numbers[0])
-                numbers[0] = number + 1
+            if not message.id:
+                number = self._number()
                 message = Message(id=f"m{number}", role=message.role, parts=message.parts)
-            elif name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
-                numbers[0] = max(numbers[0], int(name[1:]) + 1)
             items.append(message)
+
+    def _number(self) -> int:
+        """The next position, or the first number after it that no id has taken."""
+        items, (free, seen) = self._items, self._numbers
+        for index in range(seen, len(items)):
+            name = items[index].id
+            if name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
+                free = max(free, int(name[1:]) + 1)
+        number = max(len(items), free)
+        self._numbers[:] = number + 1, len(items) + 1
+        return number
 
     def _view(self, length: int) -> Conversation:
         view = Conversation.__new__(Conversation)
