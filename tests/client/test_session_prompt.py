@@ -422,6 +422,40 @@ def test_a_history_without_the_call_of_a_result_is_refused(emu: Emulator) -> Non
     asyncio.run(main())
 
 
+def test_a_history_that_is_brought_again_is_not_compared_by_content(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn costs what it adds: messages that the session has given are recognised as they are."""
+    compared = 0
+    same = Message.says_the_same
+
+    def counting(self: Message, other: Message) -> bool:
+        nonlocal compared
+        compared += 1
+        return same(self, other)
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            start = conversation(*(str(at) for at in range(200)))
+            chat = talk.client.session("anthropic", messages=start, system=LONG)
+
+            def view() -> RenderedContext:
+                return RenderedContext(system_stable=LONG, turns=chat.conversation)
+
+            def copy() -> RenderedContext:
+                return RenderedContext(system_stable=LONG, turns=Conversation(chat.messages))
+
+            monkeypatch.setattr(Message, "says_the_same", counting)
+            for prompt in (view, copy):
+                chat.prompt = prompt
+                for at in range(3):
+                    await chat.send(f"u{at}")
+            assert compared == 0
+            assert "history_replaced" not in codes(chat)
+
+    asyncio.run(main())
+
+
 def test_a_fork_keeps_prompt_and_history(emu: Emulator) -> None:
     """Both go on, each with its own prompt from then on."""
     context = RenderedContext(

@@ -112,8 +112,8 @@ def compacted(
     tokens: TokenCount | None,
     summary: Any = None,
 ) -> Compaction:
-    """The history within `budget` tokens. What is left begins with the user, since some providers
-    take no conversation that begins otherwise."""
+    """The history within `budget` tokens, in whole exchanges: what is left begins with a message
+    of the user's, since some providers take no conversation that begins otherwise."""
     if isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0:
         raise InvalidRequest(f"must be a positive number of tokens, not {budget!r}", path="budget")
     if isinstance(summary, str):
@@ -124,8 +124,7 @@ def compacted(
     context = turn.to_context()
     if tokens is None or not turn.history:
         return Compaction(context, 0, ())
-    user_first = summary is None or summary.role != "user"
-    return compact(context, budget=budget, tokens=tokens, summary=summary, user_first=user_first)
+    return compact(context, budget=budget, tokens=tokens, summary=summary, user_first=True)
 
 
 def shortened(
