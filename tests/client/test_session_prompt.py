@@ -17,7 +17,7 @@ from support.talking import LONG, WIRES, settings, talking
 from anaphora import SyncClient, errors
 from anaphora.client.session import Session
 from anaphora.emulator.server.run import Emulator
-from anaphora.prompt import PromptCachePlan, PromptIR, RenderedContext, Segment
+from anaphora.prompt import PartMark, PromptCachePlan, PromptIR, RenderedContext, Segment
 from anaphora.prompt.tools import ToolRegistry
 from anaphora.values import Conversation, Message, SegmentRole, ToolCall, ToolResult
 
@@ -452,6 +452,51 @@ def test_a_history_that_is_brought_again_is_not_compared_by_content(
                     await chat.send(f"u{at}")
             assert compared == 0
             assert "history_replaced" not in codes(chat)
+
+    asyncio.run(main())
+
+
+def test_marks_name_messages_by_the_apps_own_ids(emu: Emulator) -> None:
+    """The session has the provider's id for an answer, and the app another; both mean the same."""
+    kept: list[Message] = []
+
+    def render() -> PromptIR:
+        turns = Conversation(Message(role=each.role, parts=each.parts) for each in kept)
+        cache = PromptCachePlan()
+        if len(turns) > 2:
+            cache = PromptCachePlan(marks=(PartMark(turns[1].id),), frozen_through=turns[-2].id)
+        return PromptIR.chat(turns, system="Ada", cache=cache)
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", prompt=render, certify="raise")
+            for at in range(3):
+                kept.append(Message.user(f"u{at} {PAGE}"))
+                answered = await chat.send()
+                kept.append(answered.reply.message)
+                assert not {"mark_left_out", "frozen_boundary_missing"} & set(codes(chat))
+            assert {kept[1].text, kept[3].text} <= set(marked(talk.line.bodies[-1]))
+
+    asyncio.run(main())
+
+
+def test_a_conversation_is_at_home_whatever_its_dynamic_context(emu: Emulator) -> None:
+    """Hops with a weight share conversations by what they begin with and keep."""
+    hops = [{"provider": name, "weight": 1} for name in ("anthropic", "openai_chat")]
+
+    def prompt(number: int) -> PromptIR:
+        dynamic = Segment.of(R.DYNAMIC_CONTEXT, Message.user(f"Fact {number}"))
+        state = Segment.of(R.VOLATILE_TAIL, Message.user(f"State {number}"))
+        return PromptIR(system_text="SYSTEM", segments=(dynamic, state), state_position="head")
+
+    async def main() -> None:
+        names = ["anthropic", "openai_chat"]
+        async with talking(emu, names, routes={"main": hops}) as talk:
+            homes = set()
+            for number in range(12):
+                chat = talk.client.session("main", prompt=prompt(number))
+                homes.add(chat.preview("Hello").provider)
+            assert len(homes) == 1
 
     asyncio.run(main())
 
