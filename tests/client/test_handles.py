@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import msgspec
 import pytest
@@ -22,8 +21,8 @@ async def holding(talk: Talk) -> tuple[Session, Handles]:
     chat = talk.client.session("gemini", system=LONG)
     stop = chat._stops.current
     place = chat._place(stop)
-    call = chat._call(place, Asked(messages=(Message.user("Hello"),)), stream=False)
-    written = place.write(call, time.time())
+    said = Asked(messages=(Message.user("Hello"),))
+    _, written, _ = chat._writer.write(place, chat._history.ask(), said)
     plan = msgspec.structs.replace(written.plan, preludes=(CreateHeld(1, 300),))
     handles = chat._handles[stop] = Handles(place, chat._holders)
     await handles.carry_out(msgspec.structs.replace(written, plan=plan))

@@ -315,6 +315,29 @@ def test_b6_the_newest_units_that_fit_are_kept(
     assert sum(map(ten, turns)) <= budget
 
 
+@pytest.mark.parametrize(
+    "budget, kept",
+    [
+        (49, 1),  # the loop would fit, but it would stand first
+        (39, 1),
+        (50, 5),
+    ],
+)
+def test_b6_the_first_kept_turn_may_have_to_be_the_users(budget: int, kept: int) -> None:
+    """B6: where a provider takes no other, a loop goes with the message that started it."""
+    done = compact(RenderedContext(turns=LOOP), budget=budget, tokens=ten, user_first=True)
+    assert len(done.context.turns) == kept
+    assert done.context.turns[0].role == "user"
+
+
+def test_b6_a_loop_keeps_the_message_that_started_it() -> None:
+    """B6: one task and one loop: nothing can be dropped, and a notice says so."""
+    turns = Conversation([USER, call("1"), Message.tool("1", "r")])
+    done = compact(RenderedContext(turns=turns), budget=5, tokens=ten, user_first=True)
+    assert done.context.turns is turns
+    assert [notice.code for notice in done.notices] == ["over_budget"]
+
+
 def test_b6_within_budget_the_boundary_stays() -> None:
     """B6: no byte changed, so the frozen boundary does not move and nothing is to be said."""
     context = RenderedContext(turns=LOOP, frozen_prefix_len=2)

@@ -25,7 +25,7 @@ from anaphora.prompt import (
     PromptCachePlan,
     PromptIR,
     Reasoning,
-    ResponsesOptions,
+    ResponsesRequestOptions,
     Segment,
     ToolChoice,
     ToolMark,
@@ -244,19 +244,19 @@ def test_c7_responses_input_is_the_body() -> None:
 
 def test_c7_the_callers_policy_is_kept() -> None:
     """C7: what the caller decided stays; what the prompt says is set."""
-    base = ResponsesOptions(
+    base = ResponsesRequestOptions(
         store=False,
-        verbosity="high",
+        text_verbosity="high",
         reasoning_summary="auto",
         include=("reasoning.encrypted_content",),
         truncation="disabled",
         instructions="left over",
-        input=(Message.user("left over"),),
+        input_messages=(Message.user("left over"),),
     )
     ir = whole(system_text="  SYSTEM \n", continuation=Continuation("resp_1"))
     assert ir.responses_request_options(base) == msgspec.structs.replace(
         base,
-        input=tuple(ir.body_chat()),
+        input_messages=tuple(ir.body_chat()),
         instructions="SYSTEM",
         previous_response_id="resp_1",
     )
@@ -266,7 +266,7 @@ def test_c7_the_callers_policy_is_kept() -> None:
 def test_c7_a_blank_system_prompt_gives_no_instructions(system: str) -> None:
     """C7: none, and not an empty string; no continuation, no response to continue."""
     options = PromptIR(system_text=system).responses_request_options()
-    assert options == ResponsesOptions(input=())
+    assert options == ResponsesRequestOptions(input_messages=())
 
 
 def test_c8_the_same_views_give_the_same_bytes() -> None:

@@ -21,7 +21,7 @@ from anaphora.client.adapter import (
     LlmResponse,
     StreamChunk,
     TokenUsage,
-    raw_hash,
+    blake3_hex,
 )
 from anaphora.errors import InvalidRequest
 
@@ -48,7 +48,7 @@ class Echo(LlmAdapter):
 
     async def complete(self, request: LlmRequest) -> LlmResponse:
         text = request.messages[-1].content
-        return LlmResponse(text=text, model=request.model, raw_hash=raw_hash(text.encode()))
+        return LlmResponse(text=text, model=request.model, raw_hash=blake3_hex(text.encode()))
 
 
 def test_e1_an_adapter_without_a_stream_gives_one_chunk_that_stops() -> None:
@@ -91,8 +91,8 @@ def test_e2_a_request_survives_json() -> None:
 
 
 def test_e2_the_raw_hash_is_lower_case_blake3_of_the_bytes() -> None:
-    assert raw_hash(b"abc") == blake3(b"abc").hexdigest()
-    assert raw_hash(b"abc") == "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
+    assert blake3_hex(b"abc") == blake3(b"abc").hexdigest()
+    assert blake3_hex(b"abc") == "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
 
 
 def test_e3_the_golden_value() -> None:

@@ -70,6 +70,25 @@ def test_what_others_remember_is_shared_along_a_line_and_not_with_a_fork() -> No
 # ── Numbering ────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_numbers_that_are_taken_are_skipped() -> None:
+    """What is left of a longer conversation keeps its ids; a new message gets none of them."""
+    kept = Conversation([Message.user("e", id="m4"), Message.assistant("f", id="own")])
+    longer = kept.append(*(Message.user(str(number)) for number in range(4)))
+    ids = [message.id for message in longer]
+    assert ids == ["m4", "own", "m5", "m6", "m7", "m8"]
+    again = Conversation(longer[:3]).append(Message.user("branch"))
+    assert [message.id for message in again] == ["m4", "own", "m5", "m6"]
+
+
+def test_views_of_one_list_share_it() -> None:
+    trunk = Conversation([Message.user("a")])
+    longer = trunk.append(Message.assistant("b"))
+    assert longer.shares(trunk)
+    assert trunk.prefix(0).shares(longer)
+    assert not Conversation(longer[:]).shares(longer)
+    assert not trunk.append(Message.assistant("c")).shares(longer)
+
+
 def test_messages_without_an_id_are_numbered_by_position() -> None:
     conversation = Conversation(
         [Message.user("a"), Message.user("b", id="own"), Message.user("c")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -28,12 +28,14 @@ from .config.reading import from_data, read
 from .config.resolving import Resolved, resolve
 from .config.values import Config, Hop
 from .endpoint import Endpoint, Home, Stop
-from .given import conversation_of, seconds_of, with_params
+from .given import conversation_of, prompt_from, seconds_of, with_params
 from .observe.watchers import Watcher, Watchers
 from .oneshot import OneShot
 from .routing import models_asked
 from .session import Certify, Session
+from .session.compaction import compact_at_of, token_limit
 from .session.holding import Handles
+from .session.prompt_source import Prompt, PromptSource, prompt_of
 from .session.stops import Stops
 from .structured import output_of
 from .transport import Transport
@@ -197,6 +199,8 @@ class Client:
         system: str | Sequence[PromptBlock] | None = "",
         tools: ToolRegistry | Iterable[AnyTool] | None = None,
         messages: Conversation | Iterable[Message] = (),
+        prompt: Prompt | Callable[[], Prompt] | None = None,
+        compact_at: int | float | None = None,
         params: Params | None = None,
         cache: PromptCachePlan | None = None,
         extras: Extras | None = None,
@@ -210,9 +214,15 @@ class Client:
     ) -> Session:
         """A conversation. `provider` is a provider's or a route's name.
 
-        `state` is what is true at the moment, said at the end of every call and never kept;
-        `messages` is how a saved conversation goes on, and `save` is given every message that is
-        added to it; `certify` decides what happens before sending when the prefix would break;
+        `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
+        that returns one and is called once a turn; a conversation in it is the history to start
+        from. `system`, `messages`, `state` and `cache` are a short form of it, and cannot be
+        combined with it. `state` is text for the end of every call, and never kept; `messages` is
+        the saved history to continue, and `save` is given every message that is added to it.
+
+        `compact_at` drops the oldest exchanges when a prompt exceeds so many tokens (an int), or
+        that share of the model's context window (a float); `certify` decides what happens
+        before sending when the prefix would break;
         `store` lets a Responses provider keep the answers, so that only what is new is sent;
         `diagnose` asks the provider, too, why a prefix was missed. Other keywords are parameters of
         every call: `max_tokens`, `temperature`, `reasoning`, ….
@@ -220,19 +230,29 @@ class Client:
         if certify not in get_args(Certify):
             raise InvalidRequest(f"must be one of {', '.join(get_args(Certify))}", path="certify")
         stops, hops = self._stops(provider, model)
+        if prompt is not None:
+            _check_alone(system=system, messages=messages, state=state, cache=cache)
+            source = PromptSource(prompt_of(prompt))
+        else:
+            ir = prompt_from(system, cache)
+            source = PromptSource(ir, state, from_keywords=True)
+        compact_at = compact_at_of(compact_at)
+        if compact_at is not None:
+            for stop in stops:
+                token_limit(compact_at, stop.model.profile)
         composing = Composing(
-            system=system,
             tools=tools,
             params=with_params(params, more),
-            cache=cache,
             extras=extras,
             store=store,
             diagnose=diagnose,
         )
-        session = Session(
+        return Session(
             Stops(stops, hops),
             composing,
+            source,
             messages=conversation_of(messages),
+            compact_at=compact_at,
             certify=certify,
             timeout=seconds_of(timeout, "timeout"),
             on_wait=self._on_wait,
@@ -240,8 +260,6 @@ class Client:
             watchers=self._watchers,
             holders=self._holders,
         )
-        session.state = state
-        return session
 
     # ── Providers ────────────────────────────────────────────────────────────────────────────────
 
@@ -294,3 +312,20 @@ class Client:
 
             transport = self._transports[way] = AiohttpTransport(proxy=way[0], ca=way[1])
         return transport
+
+
+def _check_alone(**keywords: Any) -> None:
+    """A prompt says it all: nothing that is a part of one may be given beside it."""
+    places = {
+        "system": "system_text or system_blocks",
+        "messages": "a conversation segment (or turns)",
+        "state": "a volatile tail segment (or state_turn)",
+        "cache": "cache",
+    }
+    for name, value in keywords.items():
+        empty = value is None or (isinstance(value, Sized) and not len(value))
+        if not empty:
+            raise InvalidRequest(
+                f"prompt and {name} cannot be combined: the prompt has {places[name]} for that",
+                path="prompt",
+            )

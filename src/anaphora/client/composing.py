@@ -1,8 +1,8 @@
-"""What stays the same from call to call: who the model is, its tools, its parameters."""
+"""The call of a turn: the turn's prompt with the session's tools and parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,25 +13,27 @@ from anaphora.prompt import (
     Continuation,
     Earlier,
     Params,
-    PromptBlock,
     PromptCachePlan,
     PromptIR,
     Segment,
     ToolChoice,
 )
 from anaphora.prompt.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Extras, Message, Reply, SegmentRole
+from anaphora.values import AnyTool, Extras, Message, Reply, SegmentRole
 
 from .asking import Asked
 from .config.values import Provider
-from .given import blocks_of, params_of, tools_of
+from .given import params_of, tools_of
 from .structured import Structured, output_of
 
 if TYPE_CHECKING:
     from .session.place import Place
+    from .session.prompt_source import TurnPrompt
 
 # Looked up once: a member of an enum is found slowly, and every turn asks.
 _HISTORY = SegmentRole.CONVERSATION
+_TAIL = SegmentRole.VOLATILE_TAIL
+_PASSING = (_TAIL, SegmentRole.DYNAMIC_CONTEXT)
 
 
 class Composing:
@@ -40,16 +42,12 @@ class Composing:
     def __init__(
         self,
         *,
-        system: str | Sequence[PromptBlock] | None = "",
         tools: ToolRegistry | Iterable[AnyTool] | None = None,
         params: Params | None = None,
-        cache: PromptCachePlan | None = None,
         extras: Extras | None = None,
         store: bool | None = None,
         diagnose: bool = False,
     ) -> None:
-        self._system_text = system if isinstance(system, str) else ""
-        self._system_blocks = () if isinstance(system, str) else blocks_of(system)
         self.registry: ToolRegistry | None = None
         self._tools: tuple[AnyTool, ...] = ()
         if isinstance(tools, ToolRegistry):
@@ -59,7 +57,6 @@ class Composing:
         self._params = params or Params()
         if self._params.stream:
             self._params = msgspec.structs.replace(self._params, stream=False)
-        self._cache = cache or PromptCachePlan()
         self._extras = extras
         self._diagnose = diagnose
         self._store = store
@@ -75,28 +72,28 @@ class Composing:
     def call(
         self,
         place: Place,
-        conversation: Conversation,
+        turn: TurnPrompt,
         asked: Asked,
         *,
-        state: str | None,
         stream: bool,
         whole: bool,
     ) -> Call:
-        """The call of one turn at one place; with `whole`, one that leans on nothing stored."""
-        said = asked.messages
-        history = conversation.append(*said) if said else conversation
-        segments = [Segment(_HISTORY, history)]
-        if asked.prewarm and not state:
+        """The call of one turn at one place; with `whole`, it continues no stored response."""
+        said, prompt = asked.messages, turn.ir
+        history = turn.history.append(*said) if said else turn.history
+        segments = (Segment(_HISTORY, history), *prompt.segments)
+        if asked.prewarm and not any(segment.role is _TAIL for segment in prompt.segments):
             # A prompt ends with the user; what stands there is neither written nor read again.
-            state = "."
-        if state:
-            segments.append(Segment.of(SegmentRole.VOLATILE_TAIL, Message.user(state)))
+            segments = (*segments, Segment.of(_TAIL, Message.user(".")))
+        alone = whole or asked.prewarm
         ir = PromptIR(
-            system_text=self._system_text,
-            system_blocks=self._system_blocks,
-            segments=tuple(segments),
-            cache=self._cache_plan(place, asked),
-            continuation=None if whole or asked.prewarm else self._continuation(place),
+            system_text=prompt.system_text,
+            system_blocks=prompt.system_blocks,
+            segments=segments,
+            cache=self._cache_plan(place, asked, prompt.cache),
+            continuation=None if alone else self._continuation(place, turn),
+            state_position=prompt.state_position,
+            dynamic_position=prompt.dynamic_position,
         )
         changes: dict[str, Any] = {}
         if stream:
@@ -132,8 +129,7 @@ class Composing:
             known = self._structured[output] = output_of(output)
         return known
 
-    def _cache_plan(self, place: Place, asked: Asked) -> PromptCachePlan:
-        plan = self._cache
+    def _cache_plan(self, place: Place, asked: Asked, plan: PromptCachePlan) -> PromptCachePlan:
         if asked.prewarm:
             # Where a provider adds breakpoints of its own, it would add one behind the last word.
             only_ours = place.endpoint.home == "openai_responses" and plan.mode is None
@@ -146,10 +142,18 @@ class Composing:
             plan = msgspec.structs.replace(plan, diagnose=True)
         return plan
 
-    def _continuation(self, place: Place) -> Continuation | None:
-        if not self._store or place.reply is None or place.endpoint.home != "openai_responses":
+    def _continuation(self, place: Place, turn: TurnPrompt) -> Continuation | None:
+        """The prompt's own, the first time it is given; then the last answer here, where it is
+        stored and the history still begins with what is stored."""
+        if turn.ir.continuation is not None:
+            return turn.ir.continuation
+        stored = self._store or (self._store is None and turn.continues)
+        committed = place.committed
+        if not stored or place.reply is None or place.endpoint.home != "openai_responses":
             return None
-        return Continuation(place.reply.id, place.committed)
+        if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
+            return None
+        return Continuation(place.reply.id, committed[-1].id)
 
 
 def fitted(call: Call, config: Provider, wire: str, model: str, changes: dict[str, Any]) -> Call:
@@ -167,8 +171,10 @@ def fitted(call: Call, config: Provider, wire: str, model: str, changes: dict[st
 
 
 def beginning(call: Call) -> bytes:
-    """What a call begins with: it decides where a conversation is at home."""
-    first = next((message for run in call.ir.body_runs() for message in run.messages), None)
+    """What a call begins with: it decides where a conversation is at home. Messages that change
+    from turn to turn do not count."""
+    lasting = (run for run in call.ir.body_runs() if run.role not in _PASSING)
+    first = next((message for run in lasting for message in run.messages), None)
     said = blake3(call.ir.system_field().encode(errors="replace"))
     for tool in call.tools:
         said.update(b"\0" + tool.name.encode(errors="replace"))

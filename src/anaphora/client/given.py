@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Params, PromptBlock
+from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.values import AnyTool, Conversation, Message, Tool
 
 #: Whether an answer comes in pieces is decided by how its turn is made.
@@ -96,6 +96,19 @@ def blocks_of(system: Sequence[PromptBlock] | None) -> tuple[PromptBlock, ...]:
                 f"a PromptBlock, not {type(block).__name__}", path=f"system[{index}]"
             )
     return blocks
+
+
+def prompt_from(
+    system: str | Sequence[PromptBlock] | None, cache: PromptCachePlan | None
+) -> PromptIR:
+    """The prompt that the keywords of a session stand for."""
+    if cache is not None and not isinstance(cache, PromptCachePlan):
+        raise InvalidRequest(f"must be a PromptCachePlan, not {type(cache).__name__}", path="cache")
+    return PromptIR(
+        system_text=system if isinstance(system, str) else "",
+        system_blocks=() if isinstance(system, str) else blocks_of(system),
+        cache=cache or PromptCachePlan(),
+    )
 
 
 def seconds_of(value: Any, path: str) -> float | None:

@@ -18,14 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from anaphora.prompt import Call
-from anaphora.values import Event, Message, Notice, ToolResult
+from anaphora.prompt import Call, Compaction
+from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
 from .answered import Answered
 from .background import Background
 from .client import Client
 from .config.values import Config
 from .session import Content, Preview, Session, Turn
+from .session.prompt_source import Prompt
 from .session.running import Ran, Running
 
 
@@ -154,6 +155,10 @@ class SyncSession:
     def append(self, *messages: Message) -> None:
         self._client._background.do(lambda: self._session.append(*messages))
 
+    def recall(self, reply: Reply, **call: Any) -> bool:
+        """As `Session.recall`."""
+        return self._client._background.do(lambda: self._session.recall(reply, **call))
+
     def fork(self) -> SyncSession:
         """Another conversation with the same past."""
         return SyncSession(self._client, self._client._background.do(self._session.fork))
@@ -162,9 +167,35 @@ class SyncSession:
         """Lets go of what the provider holds for this conversation."""
         self._client._background.call(self._session.close)
 
+    def compact(self, budget: int, **options: Any) -> Compaction:
+        """As `Session.compact`."""
+        return self._client._background.do(lambda: self._session.compact(budget, **options))
+
+    @property
+    def prompt(self) -> Prompt | Callable[[], Prompt]:
+        """What every turn is made from, besides the history. A function is called in the client's
+        thread."""
+        return self._session.prompt
+
+    @prompt.setter
+    def prompt(self, prompt: Prompt | Callable[[], Prompt]) -> None:
+        def assign() -> None:
+            self._session.prompt = prompt
+
+        self._client._background.do(assign)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The history; may be assigned."""
+        return self._session.conversation
+
+    @conversation.setter
+    def conversation(self, conversation: Conversation) -> None:
+        self._session.conversation = conversation
+
     @property
     def state(self) -> str | Callable[[], str] | None:
-        """What is true at this very moment: said at the end of every call, and never kept."""
+        """Text at the end of every call, behind everything that is cached; never kept."""
         return self._session.state
 
     @state.setter

@@ -7,8 +7,8 @@ from .cache_plan import BlockMark, Earlier, PartMark, PromptCachePlan, ToolMark
 from .call import Call, OutputSchema, Params, Reasoning, ToolChoice
 from .compaction import Compaction, atomic_units, compact
 from .context import RenderedContext
-from .context_fingerprint import ContextFingerprint
-from .ir import Continuation, PromptIR, ResponsesOptions, Segment
+from .context_fingerprint import ContextFingerprint, PrefixFingerprint
+from .ir import Continuation, PromptIR, ResponsesRequestOptions, Segment
 
 __all__ = [
     "BlockMark",
@@ -20,12 +20,13 @@ __all__ = [
     "OutputSchema",
     "Params",
     "PartMark",
+    "PrefixFingerprint",
     "PromptBlock",
     "PromptCachePlan",
     "PromptIR",
     "Reasoning",
     "RenderedContext",
-    "ResponsesOptions",
+    "ResponsesRequestOptions",
     "Segment",
     "ToolChoice",
     "ToolMark",

@@ -33,8 +33,12 @@ def compact(
     budget: int,
     tokens: TokenCount,
     summary: Message | None = None,
+    user_first: bool = False,
 ) -> Compaction:
     """Keeps the newest units that fit into `budget` tokens, behind `summary` if there is one.
+
+    With `user_first` the first kept turn is one of the user's, as some providers require: a tool
+    loop is then kept or dropped together with the message that started it.
 
     Within budget nothing changes, and neither does the frozen boundary. The newest unit always
     stays, even when it alone exceeds the budget (a notice says so). When bytes before the frozen
@@ -48,12 +52,14 @@ def compact(
         return Compaction(context, 0, ())
 
     available = budget - (tokens(summary) if summary else 0)
-    units = atomic_units(turns)
-    keep_from = units[-1].start
-    for unit in reversed(units[:-1]):
-        if sums[len(turns)] - sums[unit.start] > available:
+    starts = [unit.start for unit in atomic_units(turns)]
+    if user_first:
+        starts = [start for start in starts if turns[start].role == "user"] or [0]
+    keep_from = starts.pop()
+    for start in reversed(starts):
+        if sums[len(turns)] - sums[start] > available:
             break
-        keep_from = unit.start
+        keep_from = start
     if keep_from == 0:
         return Compaction(context, 0, (_over_budget(sums[len(turns)], budget),))
 

@@ -49,6 +49,10 @@ class ContextFingerprint(msgspec.Struct, frozen=True, eq=False):
         )
 
 
+#: The name of the same type in the document that describes `RenderedContext`.
+PrefixFingerprint = ContextFingerprint
+
+
 def _turns_digest(turns: Conversation) -> bytes:
     """A running hash lives with the conversation; only a view older than it starts anew."""
     hashed, running = turns.memo.get("turns_digest", (0, None))

@@ -55,17 +55,17 @@ class Continuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """The assistant message the stored response ended with; None when there was none."""
 
 
-class ResponsesOptions(
+class ResponsesRequestOptions(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
     """Request options of the Responses API: the caller's policy, and the prompt's view."""
 
     store: bool | None = None
-    verbosity: str | None = None
+    text_verbosity: str | None = None
     reasoning_summary: str | None = None
     include: tuple[str, ...] | None = None
     truncation: str | None = None
-    input: tuple[Message, ...] | None = None
+    input_messages: tuple[Message, ...] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
 
@@ -201,11 +201,13 @@ class PromptIR(
         """The system prompt travels as `instructions`, so this is the body alone."""
         return self.body_chat()
 
-    def responses_request_options(self, base: ResponsesOptions | None = None) -> ResponsesOptions:
+    def responses_request_options(
+        self, base: ResponsesRequestOptions | None = None
+    ) -> ResponsesRequestOptions:
         """The caller's policy with this prompt's input, instructions and continuation."""
         options = msgspec.structs.replace(
-            base or ResponsesOptions(),
-            input=tuple(self.responses_input()),
+            base or ResponsesRequestOptions(),
+            input_messages=tuple(self.responses_input()),
             instructions=self.system_field().strip() or None,
         )
         if self.continuation is None:

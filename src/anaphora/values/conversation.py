@@ -18,25 +18,29 @@ class Conversation(Sequence[Message]):
     """An immutable sequence of messages that is cheap to extend.
 
     Messages without an id are numbered by position (`m0`, `m1`, …), so that marks and boundaries
-    can name them.
+    can name them. Numbers that are taken are skipped: after a compaction positions start over, and
+    an id must still name one message.
     """
 
-    __slots__ = ("_items", "_length", "_lock", "memo")
+    __slots__ = ("_items", "_length", "_lock", "_numbers", "memo")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._items: list[Message] = []
+        self._numbers = [0, 0]
+        """One more than the highest number among the ids, and how many messages were looked at for
+        it; shared by all views of the list."""
         self._lock = threading.Lock()
         self.memo: dict[str, Any] = {}
         """What others computed about these messages and would not compute again; shared by all
         views of one list and let go with it."""
-        _extend_numbered(self._items, messages)
+        self._extend(messages)
         self._length = len(self._items)
 
     def append(self, *messages: Message) -> Conversation:
         """A view that continues with these messages; this one stays as it is."""
         with self._lock:
             if self._length == len(self._items):
-                _extend_numbered(self._items, messages)
+                self._extend(messages)
                 return self._view(len(self._items))
         return Conversation((*self[:], *messages))
 
@@ -59,6 +63,10 @@ class Conversation(Sequence[Message]):
             ):
                 return index
         return shortest
+
+    def shares(self, other: Conversation) -> bool:
+        """Whether both are views of one list: equal positions hold the same message."""
+        return self._items is other._items
 
     def extends(self, other: Conversation) -> bool:
         return self.common_prefix(other) == len(other)
@@ -96,15 +104,28 @@ class Conversation(Sequence[Message]):
     def __repr__(self) -> str:
         return f"<Conversation of {self._length} messages>"
 
+    def _extend(self, messages: Iterable[Message]) -> None:
+        items = self._items
+        for message in messages:
+            if not message.id:
+                number = self._number()
+                message = Message(id=f"m{number}", role=message.role, parts=message.parts)
+            items.append(message)
+
+    def _number(self) -> int:
+        """The next position, or the first number after it that no id has taken."""
+        items, (free, seen) = self._items, self._numbers
+        for index in range(seen, len(items)):
+            name = items[index].id
+            if name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
+                free = max(free, int(name[1:]) + 1)
+        number = max(len(items), free)
+        self._numbers[:] = number + 1, len(items) + 1
+        return number
+
     def _view(self, length: int) -> Conversation:
         view = Conversation.__new__(Conversation)
         view._items, view._lock, view.memo = self._items, self._lock, self.memo
+        view._numbers = self._numbers
         view._length = length
         return view
-
-
-def _extend_numbered(items: list[Message], messages: Iterable[Message]) -> None:
-    for message in messages:
-        if not message.id:
-            message = Message(id=f"m{len(items)}", role=message.role, parts=message.parts)
-        items.append(message)

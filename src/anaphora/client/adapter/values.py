@@ -85,8 +85,8 @@ class StreamChunk(_Value, frozen=True):
     """which is the one that says why it is the last: `stop`, `max_tokens`, …"""
 
 
-def raw_hash(data: bytes) -> str:
-    """The hash that `LlmResponse.raw_hash` has of these bytes."""
+def blake3_hex(data: bytes) -> str:
+    """BLAKE3 in lower-case hex: how `LlmResponse.raw_hash` is made from the provider's bytes."""
     return blake3(data).hexdigest()
 
 

@@ -29,15 +29,26 @@ from anaphora.client.observe.watchers import Watchers
 from anaphora.client.recording import record_of
 from anaphora.client.turn import Turn
 from anaphora.client.writing import Account, Written, cost
-from anaphora.errors import AnaphoraError, Forbidden, InvalidRequest, NotFound
-from anaphora.prompt import Call, ToolChoice
+from anaphora.errors import (
+    AnaphoraError,
+    ContextOverflow,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+)
+from anaphora.prompt import Compaction, ToolChoice
+from anaphora.prompt.compaction import TokenCount
 from anaphora.values import Conversation, Message, Notice, Reply, SegmentRole
 
 from .certify import Certify, PrefixWarning, certify
+from .compaction import compacted
+from .history import Save, SessionHistory
 from .holding import Handles, unheld
 from .place import Place
 from .preview import Preview, previewed
+from .prompt_source import Prompt, PromptSource, State, TurnPrompt
 from .stops import Stops
+from .turn_writer import TurnWriter
 
 if TYPE_CHECKING:
     from .running import Running
@@ -54,12 +65,14 @@ class Session(Calling):
         self,
         stops: Stops,
         composing: Composing,
+        source: PromptSource,
         *,
         messages: Conversation,
+        compact_at: int | float | None = None,
         certify: Certify = "warn",
         timeout: float | None = None,
         on_wait: Callable[[float], None] | None = None,
-        save: Callable[[Message], None] | None = None,
+        save: Save | None = None,
         watchers: Watchers | None = None,
         holders: set[Handles] | None = None,
     ) -> None:
@@ -68,21 +81,78 @@ class Session(Calling):
         super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers or Watchers())
         self._stops = stops
         self._composing = composing
+        self._writer = TurnWriter(composing, compact_at)
+        self._history = SessionHistory(source, messages, save)
         self._certify: Certify = certify
-        self._save = save
-        self._unsaved: tuple[Message, ...] = ()
-        """What `save` failed to take; it is handed over again before anything newer."""
         self._places: dict[Stop, Place] = {}
         self._handles: dict[Stop, Handles] = {}
         self._holders = holders if holders is not None else set()
-        self.conversation = self._sent_from = messages
+        self._sent_from = self.conversation
+        self._turn: TurnPrompt | None = None
+        """The prompt of the turn under way: asked for once, however often the call is sent,"""
+        self._at: dict[Stop, TurnPrompt] = {}
+        """and as it is at each stop, where the history may be compacted."""
+        self._excused: frozenset[Stop] = frozenset()
+        """Where the next call may begin otherwise, since the history was compacted on purpose."""
         self.run_under_way = False
         self.last: Answered | None = None
         """The newest answer."""
         self.dollars: Decimal | None = Decimal(0)
         """What this conversation has cost so far; None once a price was unknown."""
-        self.state: str | Callable[[], str] | None = None
-        """What is true at this very moment: said at the end of every call, and never kept."""
+
+    # ── The prompt ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def prompt(self) -> Prompt | Callable[[], Prompt]:
+        """What every turn is made from, besides the history. A new one takes effect at the next
+        turn; a conversation in it is compared with the history (see docs/client.md)."""
+        return self._history.prompt
+
+    @prompt.setter
+    def prompt(self, prompt: Prompt | Callable[[], Prompt]) -> None:
+        self._history.prompt = prompt
+
+    @property
+    def state(self) -> State:
+        """Text at the end of every call, behind everything that is cached; never kept."""
+        return self._history.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._history.state = state
+
+    @property
+    def conversation(self) -> Conversation:
+        """The history. May be assigned; what is sent then no longer begins as before."""
+        return self._history.conversation
+
+    @conversation.setter
+    def conversation(self, conversation: Conversation) -> None:
+        self._history.conversation = conversation
+
+    def compact(
+        self,
+        budget: int,
+        *,
+        summary: str | Message | None = None,
+        tokens: TokenCount | None = None,
+    ) -> Compaction:
+        """Drops the oldest exchanges of the history until it has at most `budget` tokens.
+
+        Tool calls stay with their results and the answer to them. `summary` takes the place of what
+        is dropped. `tokens` counts a message; without it the model's estimate is used, in
+        proportion to the last bill. The history that is left is frozen (`frozen_prefix_len`) until
+        the next compaction; the next call writes it to the cache again.
+        """
+        self.refuse_second()
+        turn = self._history.ask()
+        if tokens is None and turn.history:
+            tokens = self._writer.counter(self._place(self._stops.current), turn)
+        done = compacted(turn, budget, tokens, summary)
+        if done.dropped:
+            self._history.take(turn.compacted(done))
+            self._excused = frozenset(self._places)
+        return done
 
     # ── For the app ──────────────────────────────────────────────────────────────────────────────
 
@@ -121,44 +191,27 @@ class Session(Calling):
         """What the next call would read, write and cost; nothing is sent."""
         form = self._composing.form(output)
         asked = Asked(messages=messages_of(content), changes=params, output=form)
-        stop = self._order(asked)[0]
-        place, at = self._place(stop), time.time()
-        written = place.write(self._call(place, asked, stream=False), at)
-        return previewed(place, written)
+        turn = self._history.ask()
+        place = self._place(self._order(asked, lambda: turn)[0])
+        _, written, notices = self._writer.write(place, turn, asked)
+        preview = previewed(place, written)
+        notices = (*notices, *preview.notices)
+        return msgspec.structs.replace(preview, notices=notices) if notices else preview
 
     async def prewarm(self) -> Answered:
         """Writes the beginning of the conversation to the provider's cache, and asks for no
         answer: for calls that are to start together, or a user who is about to speak."""
-        asked = Asked(messages=(), prewarm=True)
-        stop = self._order(asked)[0]
-        if stop.endpoint.home not in ("anthropic", "openai_responses"):
-            raise InvalidRequest(
-                f"{stop.endpoint.id} speaks {stop.endpoint.home}, which has no call that only"
-                " writes the cache",
-                path="prewarm",
-            )
-        return await self.answer(asked)
+        return await self.answer(Asked(messages=(), prewarm=True))
 
     def append(self, *messages: Message) -> None:
         """Adds messages without a call. Where `save` fails, nothing is added."""
-        before = self.conversation
-        grown = self.conversation = before.append(*messages_given(messages, "messages"))
-        added = grown[len(before) :]
-        try:
-            self._hand_over(added)
-        except BaseException:
-            self._unsaved = tuple(one for one in self._unsaved if one not in added)
-            if self.conversation is grown:
-                self.conversation = before
-            raise
+        self._history.append(messages_given(messages, "messages"))
 
     def keep(self, message: Message) -> tuple[Notice, ...]:
         """Adds a message that must not be lost, such as results of tools that have run. Where
         `save` fails, returns a notice."""
-        before = len(self.conversation)
-        self.conversation = self.conversation.append(message)
         try:
-            self._hand_over(self.conversation[before:])
+            self._history.keep(message)
         except Exception as problem:
             return (reported("save_failed", problem),)
         return ()
@@ -171,16 +224,18 @@ class Session(Calling):
         began, `params` are what that call's parameters were besides the session's own. System
         prompt and tools have to be the same as then. False where the conversation does not go
         there any more."""
-        stop = self._stops.find(provider, model)
-        if stop is None or not self.messages or not self.messages[-1].says_the_same(reply.message):
+        stop, turn = self._stops.find(provider, model), self._history.ask()
+        history = turn.history
+        if stop is None or not history or not history[-1].says_the_same(reply.message):
             return False
         place = self._place(stop)
         asked = Asked(messages=(), changes=params)
-        said = self.conversation.prefix(len(self.conversation) - 1)
-        call = self._composing.call(place, said, asked, state=None, stream=False, whole=True)
+        before = turn.without_tail(history.prefix(len(history) - 1))
+        call = self._composing.call(place, before, asked, stream=False, whole=True)
         price = place.price(at, call.params.service_tier)
         place.account(place.write(call, at), reply, at=at, first=first, price=price)
-        place.reply, place.committed = reply, self.conversation[-1].id
+        self._history.take(turn)
+        place.reply, place.committed = reply, history
         self._stops.settle(stop, place, self._places)
         return True
 
@@ -189,8 +244,9 @@ class Session(Calling):
         other = copy.copy(self)
         other._places = {stop: place.fork() for stop, place in self._places.items()}
         other._handles = {}
+        other._turn, other._at = None, {}
         other._busy = other.run_under_way = False
-        other._save, other._unsaved = None, ()
+        other._history = self._history.fork()
         other._stops = self._stops.fork()
         return other
 
@@ -232,9 +288,23 @@ class Session(Calling):
     def _stops_of(self, asked: Asked) -> Sequence[Stop]:
         if self._busy:
             self.refuse_second()
-        stops = self._order(asked)
+        self._turn, self._at = None, {}
+        stops = self._order(asked, self._prompt)
+        home = stops[0].endpoint.home
+        if asked.prewarm and home not in ("anthropic", "openai_responses"):
+            raise InvalidRequest(
+                f"{stops[0].endpoint.id} speaks {home}, which has no call that only writes the"
+                " cache",
+                path="prewarm",
+            )
         self._busy = True
         return stops
+
+    def _prompt(self) -> TurnPrompt:
+        """The prompt of the turn under way."""
+        if self._turn is None:
+            self._turn = self._history.ask()
+        return self._turn
 
     @property
     def busy(self) -> bool:
@@ -248,30 +318,47 @@ class Session(Calling):
                 path="session",
             )
 
-    def _order(self, asked: Asked) -> tuple[Stop, ...]:
+    def _order(self, asked: Asked, prompt: Callable[[], TurnPrompt]) -> tuple[Stop, ...]:
         """Where the call may go, the best first."""
         if (only := self._stops.only) is not None:
             return only
 
         def begins() -> bytes:
             place = self._place(self._stops.current)
-            return beginning(self._call(place, asked, stream=False))
+            call = self._composing.call(place, prompt(), asked, stream=False, whole=True)
+            return beginning(call)
 
         return self._stops.order(begins, time.monotonic(), self._places)
 
     def _end(self) -> None:
         self._busy = False
+        self._turn, self._at = None, {}
 
     async def _prepare(self, underway: Underway, at: int, whole: bool) -> Prepared:
         stop = underway.stops[at]
         place = self._place(stop)
-        self._sent_from = self.conversation
-        call = self._call(place, underway.asked, stream=underway.stream, whole=whole)
+        self._sent_from, prompt = self.conversation, self._prompt()
+        # The call before did not fit: what it leans on is still there.
+        too_long = whole and underway.delivery.tries[-1].error == ContextOverflow.__name__
+        whole = whole and not too_long
         handles = self._handles.get(stop)
         if whole and handles is not None:
             handles.forget()
-        written = place.write(call, time.time())
-        notices = certify(place, written, self._certify)
+        turn, written, notices = self._writer.write(
+            place,
+            prompt,
+            underway.asked,
+            stream=underway.stream,
+            whole=whole,
+            too_long=too_long,
+        )
+        if too_long and turn is prompt:
+            last = underway.delivery.tries[-1]
+            raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
+        self._at[stop] = turn
+        expected = turn is not prompt or stop in self._excused
+        how = "tell" if expected and self._certify != "off" else self._certify
+        notices += certify(place, written, how)
         if whole:
             written = unheld(written)
         elif written.plan.preludes:
@@ -284,8 +371,12 @@ class Session(Calling):
         return Prepared(
             outgoing=place.endpoint.outgoing(request),
             tokens=lambda: place.tokens(written),
-            gone=_gone(written),
+            gone=_gone(written) + self._too_long(underway.asked),
         )
+
+    def _too_long(self, asked: Asked) -> tuple[type[AnaphoraError], ...]:
+        """What a provider answers to a prompt that does not fit, where that can be helped."""
+        return (ContextOverflow,) if self._writer.compact_at and not asked.prewarm else ()
 
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
         """Everything is noted, and the conversation goes on."""
@@ -338,35 +429,22 @@ class Session(Calling):
         answer: Message,
         after: AfterAnswer,
     ) -> None:
-        """`history` is what was sent, and has what was `said` in it: it goes on as it is, without
+        """`history` is what was sent, and ends with what was `said`: it goes on as it is, without
         a copy, unless the app changed the conversation meanwhile."""
-        before = self.conversation
-        if before is self._sent_from:
-            self.conversation = history.append(answer)
-        else:
-            self.conversation = before.append(*said, answer)
-        place.committed = self.conversation[-1].id
-        after.run("save_failed", None, self._hand_over, self.conversation[len(before) :])
+        turn = None
+        if self.conversation is self._sent_from:
+            turn = self._at[place.stop]
+            if turn is not self._turn:  # compacted
+                self._excused = frozenset(self._places)
+            self._excused -= {place.stop}
+        place.committed = self._history.answered(turn, history, said, answer)
+        after.run("save_failed", None, self._history.save_pending)
 
     def _noted(self, answered: Answered, notices: tuple[Notice, ...]) -> Answered:
         noted = with_notices(answered, notices)
         if self.last is answered:
             self.last = noted
         return noted
-
-    def _hand_over(self, messages: tuple[Message, ...]) -> None:
-        """Gives messages to `save`, in order and without a gap: those that it failed to take come
-        again first."""
-        if self._save is None:
-            return
-        self._unsaved += messages
-        while self._unsaved:
-            message, self._unsaved = self._unsaved[0], self._unsaved[1:]
-            try:
-                self._save(message)
-            except BaseException:
-                self._unsaved = (message, *self._unsaved)
-                raise
 
     def _pay(self, account: Account) -> None:
         if self.dollars is not None and account.dollars is not None:
@@ -379,12 +457,6 @@ class Session(Calling):
         if place is None:
             place = self._places[stop] = Place(stop)
         return place
-
-    def _call(self, place: Place, asked: Asked, *, stream: bool, whole: bool = False) -> Call:
-        state = self.state() if callable(self.state) else self.state
-        return self._composing.call(
-            place, self.conversation, asked, state=state, stream=stream, whole=whole
-        )
 
 
 def _gone(written: Written) -> tuple[type[AnaphoraError], ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Literal, TypeAlias
 
-from anaphora.cache.verdict import Sent, find_change, preflight
+from anaphora.cache.verdict import Change, Sent, find_change, preflight
 from anaphora.cache.verdict.comparing import begins_with
 from anaphora.catalog import CacheRules
 from anaphora.client.writing import Written
 from anaphora.errors import PrefixBroken
-from anaphora.values import Notice
+from anaphora.rendered import Rendered
+from anaphora.values import Notice, SegmentRole
 
 from .place import Past, Place
 
@@ -39,8 +40,10 @@ def certify(place: Place, written: Written, how: Certify | Literal["tell"]) -> t
     broken = next((notice for notice in notices if notice.code in _LOSSES), None)
     if broken is None or how == "tell" or not _kept(past, place.model.rules):
         return notices
+    change = find_change(past.sent, Sent(rendered=later, plan=written.plan))
+    if broken.code == "prefix_breaks" and change is not None and _dynamic(change, earlier, later):
+        return notices
     if how == "raise":
-        change = find_change(past.sent, Sent(rendered=later, plan=written.plan))
         raise PrefixBroken(
             f"the prompt no longer begins with what was sent before: {broken.message}",
             offset=change.offset if change is not None else 0,
@@ -49,6 +52,16 @@ def certify(place: Place, written: Written, how: Certify | Literal["tell"]) -> t
         )
     warnings.warn(f"the prefix breaks: {broken}", PrefixWarning, stacklevel=2)
     return notices
+
+
+def _dynamic(change: Change, *prompts: Rendered) -> bool:
+    """Whether the change is one of dynamic context, which is there to change."""
+    offset = change.offset
+    return any(
+        prompt.locate(prompt.at_offset(offset))[0].role is SegmentRole.DYNAMIC_CONTEXT
+        for prompt in prompts
+        if offset < prompt.size
+    )
 
 
 def _kept(past: Past, rules: CacheRules) -> bool:

@@ -22,7 +22,7 @@ from anaphora.client.endpoint import Stop
 from anaphora.client.writing import Account, Written
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
-from anaphora.values import Reply, Thinking
+from anaphora.values import Conversation, Reply, Thinking
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -44,8 +44,8 @@ class Place:
         self.past: Past | None = None
         self.reply: Reply | None = None
         """The last answer,"""
-        self.committed: str | None = None
-        """and the id that the conversation has for it."""
+        self.committed: Conversation | None = None
+        """and the conversation that ends with it."""
         self._planner: Planner | None = None
         self._following = self.model.memory.simulator.following()
 

@@ -1,0 +1,154 @@
+"""Compaction of a session's history: how long the prompt is, and what has to go.
+
+limit = token_limit(0.8, profile)               compact_at= in tokens
+sizes = PromptSizes(place, rendered)            the prompt and each message of the history
+done = shortened(turn, sizes, limit)            half of the limit is left to grow into
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Compaction, compact
+from anaphora.prompt.compaction import TokenCount
+from anaphora.rendered import Rendered
+from anaphora.tokens import count_chunks
+from anaphora.values import Message, Notice, SegmentRole, to_json
+
+from .place import Place
+from .prompt_source import TurnPrompt
+
+_HISTORY = SegmentRole.CONVERSATION
+
+
+def compact_at_of(value: Any) -> int | float | None:
+    """What `compact_at=` may be."""
+    if value is None:
+        return None
+    share = isinstance(value, float) and 0 < value <= 1
+    tokens = isinstance(value, int) and not isinstance(value, bool) and value > 1
+    if not share and not tokens:
+        raise InvalidRequest(
+            "must be a number of input tokens (an int above 1) or a share of the model's context"
+            f" window (a float above 0, up to 1.0), not {value!r}",
+            path="compact_at",
+        )
+    result: int | float = value
+    return result
+
+
+def token_limit(compact_at: int | float, profile: Profile) -> int:
+    """`compact_at` in tokens of one model."""
+    if isinstance(compact_at, int):
+        return compact_at
+    if profile.context_tokens is None:
+        raise InvalidRequest(
+            f"{compact_at:g} is a share of the context window, and the catalog states none for"
+            f" {profile.id}; give a number of tokens",
+            path="compact_at",
+        )
+    return math.floor(compact_at * profile.context_tokens.value)
+
+
+class PromptSizes:
+    """Tokens of a rendered prompt and of its messages, in proportion to the last bill."""
+
+    def __init__(self, place: Place, rendered: Rendered) -> None:
+        self._profile = place.model.profile
+        self._rendered = rendered
+        self._counts = count_chunks(rendered, self._profile)
+        self._scale = 1.0
+        past = place.past
+        billed = past.sent.usage.input if past is not None and past.sent.usage else None
+        if past is not None and billed:
+            estimated = count_chunks(past.sent.rendered, self._profile).total.tokens
+            self._scale = billed / max(1, estimated)
+        self.total = self._scaled(self._counts.total.tokens)
+
+    def of_history(self, messages: int) -> int:
+        """The first messages of the conversation."""
+        return sum(self._messages()[:messages])
+
+    def counter(self) -> TokenCount:
+        """Tokens by message: as rendered, or by its length where it is not in the prompt."""
+        run = next((run for run in self._rendered.runs if run.role is _HISTORY), None)
+        messages = () if run is None else run.source
+        sizes = {
+            id(message): tokens for message, tokens in zip(messages, self._messages(), strict=True)
+        }
+        per_token = self._profile.bytes_per_token.value
+
+        def tokens(message: Message) -> int:
+            known = sizes.get(id(message))
+            if known is not None:
+                return known
+            return self._scaled(math.ceil(len(to_json(message.parts)) / per_token))
+
+        return tokens
+
+    def _messages(self) -> list[int]:
+        first = 0
+        for run in self._rendered.runs:
+            if run.role is _HISTORY:
+                ends = [first + end for end in run.log.message_ends[: len(run.source)]]
+                starts = [first, *ends[:-1]]
+                return [
+                    self._scaled(self._counts.between(start, end).tokens) if start < end else 0
+                    for start, end in zip(starts, ends, strict=True)
+                ]
+            first += run.count
+        return []
+
+    def _scaled(self, tokens: int) -> int:
+        return round(tokens * self._scale)
+
+
+def compacted(
+    turn: TurnPrompt,
+    budget: Any,
+    tokens: TokenCount | None,
+    summary: Any = None,
+) -> Compaction:
+    """The history within `budget` tokens, in whole exchanges: what is left begins with a message
+    of the user's, since some providers take no conversation that begins otherwise."""
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0:
+        raise InvalidRequest(f"must be a positive number of tokens, not {budget!r}", path="budget")
+    if isinstance(summary, str):
+        summary = Message.user(summary)
+    if summary is not None and not isinstance(summary, Message):
+        kind = type(summary).__name__
+        raise InvalidRequest(f"must be a text or a Message, not {kind}", path="summary")
+    context = turn.to_context()
+    if tokens is None or not turn.history:
+        return Compaction(context, 0, ())
+    return compact(context, budget=budget, tokens=tokens, summary=summary, user_first=True)
+
+
+def shortened(
+    turn: TurnPrompt, sizes: PromptSizes, limit: int, *, too_long: bool = False
+) -> tuple[TurnPrompt, Compaction]:
+    """The turn with its prompt at half of the limit, or of what it was where that is less; at a
+    quarter of the limit where half of it was `too_long` for the provider."""
+    history = sizes.of_history(len(turn.history))
+    room = min(limit, sizes.total) // 2
+    if too_long and sizes.total > limit:
+        room //= 2
+    counter = sizes.counter()
+    done = compacted(turn, max(1, room - (sizes.total - history)), counter)
+    if not done.dropped:
+        return turn, done
+    after = turn.compacted(done)
+    tokens = sum(counter(message) for message in turn.history[: done.dropped])
+    notice = Notice(
+        "compacted",
+        f"the prompt was about {sizes.total} tokens and compact_at is {limit}: the oldest"
+        f" {done.dropped} messages ({tokens} tokens) were dropped before this call; the history is"
+        f" now frozen through message {after.ir.cache.frozen_through}",
+        "compact_at",
+        tokens,
+    )
+    notices = (notice, *done.notices)
+    return after, Compaction(done.context, done.dropped, notices)

@@ -1,0 +1,375 @@
+"""Where the prompt of a session comes from, and what it is at one turn.
+
+A session has one source: a `PromptIR`, a `RenderedContext`, or a function that returns one of them
+and is called once a turn. The keywords `system=`, `state=` and `cache=` are a short form of a
+`PromptIR`.
+
+A prompt may bring a conversation. The session keeps its own history, and compares:
+
+    no conversation, or the same object as last time    the history stands
+    one that continues the history                      the history grows by what is new
+    one that only lacks what was appended since the     the history stands
+    last turn
+    any other                                           it replaces the history: the app edited,
+                                                        shortened or compacted it
+
+What was appended since the last turn (`append`, tool results) is kept behind a conversation that
+replaces the history, unless that ends with it already.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import (
+    Compaction,
+    Continuation,
+    PartMark,
+    PromptCachePlan,
+    PromptIR,
+    RenderedContext,
+    Segment,
+)
+from anaphora.values import Conversation, Message, Notice, SegmentRole, ToolCall, ToolResult
+
+_HISTORY = SegmentRole.CONVERSATION
+_TAIL = SegmentRole.VOLATILE_TAIL
+
+Prompt: TypeAlias = PromptIR | RenderedContext
+State: TypeAlias = str | Callable[[], str] | None
+
+
+class PromptSource(msgspec.Struct, frozen=True, eq=False):
+    """What a session asks for its prompt. Forks share it."""
+
+    prompt: Prompt | Callable[[], Prompt]
+    state: State = None
+    """Text at the end of every call; only with a prompt that was made of keywords."""
+    from_keywords: bool = False
+
+    def ask(self) -> Prompt:
+        """The prompt of the next turn. Calls the app's function, if there is one."""
+        prompt = self.prompt
+        if not isinstance(prompt, PromptIR | RenderedContext):
+            prompt = _returned(prompt())
+        state = self.state
+        text = state() if callable(state) else state
+        if not text:
+            return prompt
+        tail = Segment.of(_TAIL, Message.user(text))
+        return msgspec.structs.replace(prompt, segments=(tail,))
+
+
+class Compacted(msgspec.Struct, frozen=True, eq=False):
+    """A history before and after a compaction."""
+
+    before: Conversation
+    after: Conversation
+    dropped: int
+
+
+class PromptMemory(msgspec.Struct, frozen=True, eq=False):
+    """What a session remembers of earlier prompts."""
+
+    sources: tuple[Conversation, ...] = ()
+    """The conversation segments that a prompt brought last; compared by identity."""
+    turns: Conversation = msgspec.field(default_factory=Conversation)
+    """The same as one conversation,"""
+    shift: int = 0
+    """what has to be added to an index in it to get the index in the history,"""
+    floor: int = 0
+    """and the first index of the history that stands for a message of it."""
+    compactions: tuple[Compacted, ...] = ()
+    """For apps that bring their whole history at every turn, the dropped part too."""
+    boundary: tuple[str, int | str | None] | None = None
+    """The frozen boundary that a compaction set, and what the prompt had asked for then. It holds
+    until the prompt asks for something else."""
+    continuation: Continuation | None = None
+    """The prompt's own continuation, once it was used: the session goes on from its own then."""
+
+    def without_history(self) -> PromptMemory:
+        """For a history that is another one now: nothing that was known of positions holds."""
+        return PromptMemory(sources=self.sources, continuation=self.continuation)
+
+
+class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The prompt of one turn: the history, and everything else."""
+
+    ir: PromptIR
+    """Without the conversation; ids in it are those of the history."""
+    history: Conversation
+    context: RenderedContext | None
+    """What the app gave, where it gave that."""
+    frozen: int | str | None
+    """The boundary that the app asked for, as it did."""
+    memory: PromptMemory
+    """To be kept when the turn was answered."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def continues(self) -> bool:
+        """The conversation began as the continuation of a response that an app named."""
+        return self.memory.continuation is not None
+
+    def without_tail(self, history: Conversation) -> TurnPrompt:
+        """The lasting part of the prompt, around another history."""
+        segments = tuple(segment for segment in self.ir.segments if segment.role is not _TAIL)
+        ir = msgspec.structs.replace(self.ir, segments=segments)
+        return msgspec.structs.replace(self, ir=ir, history=history)
+
+    def to_context(self) -> RenderedContext:
+        """For `compact`: the history with its boundary, and the system prompt."""
+        frozen, name = None, self.ir.cache.frozen_through
+        if name is not None:
+            at = _find(self.history, name)
+            frozen = None if at is None else at + 1
+        context = self.context or RenderedContext(system_stable=self.ir.system_field())
+        return msgspec.structs.replace(context, turns=self.history, frozen_prefix_len=frozen)
+
+    def compacted(self, done: Compaction) -> TurnPrompt:
+        """The turn with the history that is left. A stored response holds the dropped part, so it
+        is not continued."""
+        before, after = self.history, done.context.turns
+        length = done.context.frozen_len()
+        assert length is not None, "a compaction that drops something sets a boundary"
+        boundary = after[length - 1].id
+        memory = msgspec.structs.replace(self.memory, boundary=(boundary, self.frozen))
+        if memory.sources:
+            memory = msgspec.structs.replace(
+                memory,
+                shift=memory.shift + len(after) - len(before),
+                floor=len(after) - (len(before) - done.dropped),
+                compactions=(*memory.compactions, Compacted(before, after, done.dropped)),
+            )
+        cache = msgspec.structs.replace(self.ir.cache, frozen_through=boundary)
+        ir = msgspec.structs.replace(self.ir, cache=cache, continuation=None)
+        return msgspec.structs.replace(self, ir=ir, history=after, memory=memory)
+
+
+def turn_prompt(
+    prompt: Prompt, history: Conversation, answered: Conversation, memory: PromptMemory
+) -> TurnPrompt:
+    """A prompt as it is at this turn. `answered` is the history as the last turn left it."""
+    context = prompt if isinstance(prompt, RenderedContext) else None
+    ir = prompt.to_ir() if isinstance(prompt, RenderedContext) else prompt
+    runs = [segment.messages for segment in ir.segments if segment.role is _HISTORY]
+    sources = tuple(run for run in runs if len(run))
+    notices = () if context is None else context.notices()
+    if sources and not _same(sources, memory.sources):
+        before = history
+        history, memory = _adopt(ir.run(_HISTORY), sources, history, answered, memory)
+        if not notices and not history.extends(before):
+            notices = (_replaced(before, history),)
+    brought = memory if sources and len(memory.turns) else None
+    frozen = ir.cache.frozen_through if context is None else context.frozen_prefix_len
+    boundary = _boundary(frozen, history, brought, memory)
+    ir, memory = _in_terms_of(history, ir, boundary, brought, memory, bool(runs))
+    return TurnPrompt(
+        ir=ir,
+        history=history,
+        context=context,
+        frozen=frozen,
+        memory=memory,
+        notices=notices,
+    )
+
+
+def prompt_of(given: Any, path: str = "prompt") -> Prompt | Callable[[], Prompt]:
+    """What `prompt=` may be."""
+    if inspect.iscoroutinefunction(given):
+        raise InvalidRequest(
+            "an async function cannot be called here; await it yourself before the turn and"
+            " assign the result: chat.prompt = await ...",
+            path=path,
+        )
+    if isinstance(given, PromptIR | RenderedContext) or callable(given):
+        result: Prompt | Callable[[], Prompt] = given
+        return result
+    hint = "; a text is given as system=" if isinstance(given, str) else ""
+    raise InvalidRequest(
+        "must be a PromptIR, a RenderedContext or a function that returns one, not"
+        f" {type(given).__name__}{hint}",
+        path=path,
+    )
+
+
+def _returned(value: Any) -> Prompt:
+    if isinstance(value, PromptIR | RenderedContext):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+    raise InvalidRequest(
+        "the function must return a PromptIR or a RenderedContext, and returned"
+        f" {type(value).__name__}",
+        path="prompt",
+    )
+
+
+def _same(one: tuple[Conversation, ...], other: tuple[Conversation, ...]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _adopt(
+    turns: Conversation,
+    sources: tuple[Conversation, ...],
+    history: Conversation,
+    answered: Conversation,
+    memory: PromptMemory,
+) -> tuple[Conversation, PromptMemory]:
+    """The history with what the app brought, and the memory of that."""
+    wanted, shift, floor = turns, 0, 0
+    for each in memory.compactions:
+        if wanted.extends(each.before):
+            wanted = each.after.append(*wanted[len(each.before) :])
+            shift += len(each.after) - len(each.before)
+            floor = len(each.after) - (len(each.before) - each.dropped)
+    merged = _merged(wanted, history, answered)
+    kept = memory
+    if wanted is turns and not merged.extends(history):
+        kept = memory.without_history()
+    return merged, msgspec.structs.replace(
+        kept, sources=sources, turns=turns, shift=shift, floor=floor
+    )
+
+
+def _replaced(before: Conversation, after: Conversation) -> Notice:
+    same = after.common_prefix(before)
+    return Notice(
+        "history_replaced",
+        f"the prompt's conversation replaces the session's: of {len(before)} messages the first"
+        f" {same} are kept, and {len(after) - same} others follow",
+        f"conversation[{same}]",
+    )
+
+
+def _merged(given: Conversation, history: Conversation, answered: Conversation) -> Conversation:
+    same = given.common_prefix(history)
+    if same == len(history):
+        return history.append(*given[same:]) if same < len(given) else history
+    reached = len(answered) if history.extends(answered) else len(history)
+    if same == len(given) and same >= reached:
+        return history
+    pending = history[reached:]
+    if not pending or _ends_with(given, pending):
+        return given
+    _check_calls(given, pending)
+    return given.append(*pending)
+
+
+def _ends_with(given: Conversation, pending: tuple[Message, ...]) -> bool:
+    last = given[max(0, len(given) - len(pending)) :]
+    return len(last) == len(pending) and all(
+        mine.says_the_same(theirs) for mine, theirs in zip(last, pending, strict=True)
+    )
+
+
+def _check_calls(given: Conversation, pending: tuple[Message, ...]) -> None:
+    """Results of tools need the calls that they answer."""
+    results = [part for message in pending for part in message.parts]
+    wanted = {part.call_id for part in results if isinstance(part, ToolResult)}
+    if not wanted:
+        return
+    calls = {part.id for message in given for part in message.parts if isinstance(part, ToolCall)}
+    missing = sorted(wanted - calls)
+    if missing:
+        raise InvalidRequest(
+            f"its conversation lacks the tool call {missing[0]!r}, whose result is to be sent;"
+            " return the history with the call in it (save= is given every message), or no"
+            " conversation at all",
+            path="prompt",
+        )
+
+
+def _boundary(
+    frozen: int | str | None,
+    history: Conversation,
+    brought: PromptMemory | None,
+    memory: PromptMemory,
+) -> str | None:
+    """The id of the last frozen message."""
+    if memory.boundary is not None and frozen == memory.boundary[1]:
+        return memory.boundary[0]
+    if frozen is None:
+        return None
+    if isinstance(frozen, str):
+        return _translated(frozen, history, brought)
+    length = max(0, min(frozen, len(history if brought is None else brought.turns)))
+    at: int | None = length - 1
+    if brought is not None and length:
+        at = _position(brought, length - 1, history)
+    if not length or at is None:
+        return None if memory.boundary is None else memory.boundary[0]
+    return history[at].id
+
+
+def _in_terms_of(
+    history: Conversation,
+    ir: PromptIR,
+    boundary: str | None,
+    brought: PromptMemory | None,
+    memory: PromptMemory,
+    holds_history: bool,
+) -> tuple[PromptIR, PromptMemory]:
+    """The prompt without its conversation, with ids of the history."""
+    changes: dict[str, Any] = {}
+    if holds_history:
+        others = (segment for segment in ir.segments if segment.role is not _HISTORY)
+        changes["segments"] = tuple(others)
+    cache = _cache(ir.cache, boundary, history, brought)
+    if cache is not ir.cache:
+        changes["cache"] = cache
+    continuation = ir.continuation
+    if continuation is not None and continuation == memory.continuation:
+        changes["continuation"] = None  # used by an earlier turn
+    elif continuation is not None:
+        memory = msgspec.structs.replace(memory, continuation=continuation)
+        committed = continuation.last_committed_assistant_id
+        if committed is not None:
+            committed = _translated(committed, history, brought)
+            changes["continuation"] = Continuation(continuation.previous_response_id, committed)
+    return (msgspec.structs.replace(ir, **changes) if changes else ir), memory
+
+
+def _cache(
+    cache: PromptCachePlan,
+    boundary: str | None,
+    history: Conversation,
+    brought: PromptMemory | None,
+) -> PromptCachePlan:
+    if cache.marks and brought is not None:
+        marks = tuple(
+            msgspec.structs.replace(mark, message_id=_translated(mark.message_id, history, brought))
+            if isinstance(mark, PartMark)
+            else mark
+            for mark in cache.marks
+        )
+        cache = msgspec.structs.replace(cache, marks=marks)
+    if boundary != cache.frozen_through:
+        cache = msgspec.structs.replace(cache, frozen_through=boundary)
+    return cache
+
+
+def _translated(name: str, history: Conversation, brought: PromptMemory | None) -> str:
+    """A message of the app's conversation, by the id that the history has for it."""
+    if brought is None or (brought.turns.shares(history) and not brought.shift):
+        return name
+    at = _find(brought.turns, name)
+    at = None if at is None else _position(brought, at, history)
+    return name if at is None else history[at].id
+
+
+def _position(brought: PromptMemory, index: int, history: Conversation) -> int | None:
+    at = index + brought.shift
+    return at if brought.floor <= at < len(history) else None
+
+
+def _find(turns: Conversation, name: str) -> int | None:
+    for index in range(len(turns) - 1, -1, -1):
+        if turns[index].id == name:
+            return index
+    return None

@@ -1,0 +1,851 @@
+"""A session's prompt: what it may be, when it is asked for, what its conversation means, and how
+the history is compacted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import warnings
+from typing import Any
+
+import msgspec
+import pytest
+from support.bodies import marked, message_texts, system_texts
+from support.talking import LONG, WIRES, settings, talking
+
+from anaphora import SyncClient, errors
+from anaphora.client.session import Session
+from anaphora.emulator.server.run import Emulator
+from anaphora.prompt import PartMark, PromptCachePlan, PromptIR, RenderedContext, Segment
+from anaphora.prompt.tools import ToolRegistry
+from anaphora.values import Conversation, Message, SegmentRole, ToolCall, ToolResult
+
+every = pytest.mark.parametrize("name", WIRES)
+EDITED = pytest.mark.breaks_prefix(reason="the app edits the history on purpose")
+COMPACTED = pytest.mark.breaks_prefix(reason="a compaction changes the beginning on purpose")
+R = SegmentRole
+PAGE = "This page is long. " * 700
+
+
+def said(chat: Session) -> list[str]:
+    return [message.text for message in chat.messages]
+
+
+def codes(chat: Session) -> list[str]:
+    assert chat.last is not None
+    return [notice.code for notice in chat.last.notices]
+
+
+def conversation(*texts: str) -> Conversation:
+    """Turns of user and assistant, one after the other."""
+    return Conversation(
+        Message.assistant(text) if at % 2 else Message.user(text) for at, text in enumerate(texts)
+    )
+
+
+# ── What it may be ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "keyword, value",
+    [
+        ("system", "You are terse."),
+        ("messages", [Message.user("Hello")]),
+        ("messages", (Message.user("Hello") for _ in range(1))),
+        ("state", "It is 09:41."),
+        ("state", lambda: "It is 09:41."),
+        ("cache", PromptCachePlan()),
+    ],
+)
+def test_a_prompt_stands_alone(emu: Emulator, keyword: str, value: Any) -> None:
+    """The error names both keywords."""
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            with pytest.raises(
+                errors.InvalidRequest, match=f"prompt and {keyword} cannot be combined"
+            ):
+                talk.client.session("anthropic", prompt=PromptIR(), **{keyword: value})
+
+    asyncio.run(main())
+
+
+async def late() -> PromptIR:
+    return PromptIR()
+
+
+@pytest.mark.parametrize(
+    "prompt, reason",
+    [
+        ("You are terse.", "not str; a text is given as system="),
+        (7, "not int"),
+        ([Message.user("Hello")], "not list"),
+        (late, "async function.*chat.prompt = await"),
+    ],
+)
+def test_what_is_no_prompt_is_named(emu: Emulator, prompt: Any, reason: str) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            with pytest.raises(errors.InvalidRequest, match=reason) as caught:
+                talk.client.session("anthropic", prompt=prompt)
+            assert caught.value.path == "prompt"
+            chat = talk.client.session("anthropic", prompt=PromptIR())
+            with pytest.raises(errors.InvalidRequest, match=reason):
+                chat.prompt = prompt
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "returned, kind", [(None, "NoneType"), ("text", "str"), (late, "coroutine")]
+)
+def test_what_a_function_returns_is_checked(emu: Emulator, returned: Any, kind: str) -> None:
+    """At the turn; nothing is sent, and the next turn may go."""
+    result = returned
+
+    def render() -> Any:
+        return result() if callable(result) else result
+
+    async def main() -> None:
+        nonlocal result
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", prompt=render)
+            with pytest.raises(errors.InvalidRequest, match=f"returned {kind}") as caught:
+                await chat.send("Hello")
+            assert caught.value.path == "prompt"
+            assert talk.line.sent == []
+            result = PromptIR(system_text="SYSTEM")
+            await chat.send("Hello")
+            assert system_texts(talk.line.bodies[-1]) == ["SYSTEM"]
+
+    asyncio.run(main())
+
+
+def test_state_and_prompt_are_not_combined_later_either(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", prompt=PromptIR())
+            with pytest.raises(errors.InvalidRequest, match="state and prompt"):
+                chat.state = "It is 09:41."
+            chat = talk.client.session("anthropic", system="A", state="It is 09:41.")
+            with pytest.raises(errors.InvalidRequest, match="prompt and state"):
+                chat.prompt = PromptIR(system_text="B")
+            chat.state = None
+            chat.prompt = PromptIR(system_text="B")
+            await chat.send("Hello")
+            assert system_texts(talk.line.bodies[-1]) == ["B"]
+
+    asyncio.run(main())
+
+
+@every
+def test_keywords_are_a_short_form_of_a_prompt(emu: Emulator, name: str) -> None:
+    """The same bytes, whichever way they were given."""
+    start = conversation("u0", "a1")
+    cache = PromptCachePlan(key="mine")
+    ir = PromptIR.chat(start, system=LONG, tail=[Message.user("It is 09:41.")], cache=cache)
+
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            keywords = talk.client.session(
+                name, system=LONG, messages=start, state=lambda: "It is 09:41.", cache=cache
+            )
+            prompt = talk.client.session(name, prompt=ir)
+            assert keywords.prompt == PromptIR(system_text=LONG, cache=cache)
+            bodies = []
+            for chat in (keywords, prompt):
+                emu.reset()
+                await chat.send("u2")
+                bodies.append(talk.line.bodies[-1])
+            assert bodies[0] == bodies[1]
+
+    asyncio.run(main())
+
+
+# ── When it is asked for ─────────────────────────────────────────────────────────────────────────
+
+
+class Asking:
+    """Counts how often it is called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> PromptIR:
+        self.calls += 1
+        tail = Segment.of(R.VOLATILE_TAIL, Message.user(f"call {self.calls}"))
+        return PromptIR(system_text=LONG, segments=(tail,))
+
+
+ROUTE = {"main": [{"provider": "anthropic"}, {"provider": "openai_responses"}]}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_a_function_is_called_once_a_turn(emu: Emulator, stream: bool) -> None:
+    """However often the call is sent, and wherever to."""
+    asking = Asking()
+
+    async def main() -> None:
+        retry = {"max_attempts": 2, "first_wait": 0.01}
+        names = ["anthropic", "openai_responses"]
+        async with talking(emu, names, routes=ROUTE, retry=retry) as talk:
+            chat = talk.client.session("main", prompt=asking)
+            assert asking.calls == 0
+            talk.line.faults = ["503", "503", None]
+            if stream:
+                async for _ in chat.send("One"):
+                    pass
+            else:
+                await chat.send("One")
+            assert len(talk.line.sent) == 3
+            assert asking.calls == 1
+            assert [message_texts(body)[-1] for body in talk.line.bodies] == ["call 1"] * 3
+            chat.preview("Two")
+            assert asking.calls == 2
+            await chat.send("Two")
+            assert asking.calls == 3
+            talk.line.faults = ["spend-cap"]
+            with pytest.raises(errors.QuotaExhausted):
+                await chat.send("Three")
+            assert asking.calls == 4
+            talk.line.faults = []
+            await chat.prewarm()
+            assert asking.calls == 5
+
+    asyncio.run(main())
+
+
+@EDITED
+def test_new_parts_take_effect_at_the_next_turn(emu: Emulator) -> None:
+    """Not in the middle of one: what was sent again is what was sent first."""
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", prompt=PromptIR(system_text="A"))
+            turn = chat.send("One")
+            chat.prompt = PromptIR(system_text="B")
+            await turn
+            assert system_texts(talk.line.bodies[-1]) == ["B"]
+            async with chat.send("Two") as events:
+                await anext(events)
+                chat.prompt = PromptIR(system_text="C")
+                async for _ in events:
+                    pass
+            assert system_texts(talk.line.bodies[-1]) == ["B"]
+            await chat.send("Three")
+            assert system_texts(talk.line.bodies[-1]) == ["C"]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.breaks_prefix(reason="new dynamic context is the point")
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
+def test_new_dynamic_context_is_no_broken_prefix(emu: Emulator, name: str) -> None:
+    """It is there to change: a notice says what it costs, and `certify="raise"` lets it pass. A
+    stable prefix that changes is refused."""
+    turn = 0
+
+    def render(stable: str = "Guide") -> PromptIR:
+        dynamic = [Message.user(f"Fact {number}") for number in range(turn % 3)]
+        return PromptIR(
+            system_text=LONG,
+            segments=(
+                Segment.of(R.STABLE_PREFIX, Message.user(stable)),
+                Segment.of(R.DYNAMIC_CONTEXT, Message.user(f"Turn {turn}"), *dynamic),
+            ),
+        )
+
+    async def main() -> None:
+        nonlocal turn
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, prompt=render, certify="raise")
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                for turn in range(4):
+                    await chat.send(f"u{turn}")
+            chat.prompt = render("Another guide")
+            with pytest.raises(errors.PrefixBroken):
+                await chat.send("u4")
+
+    asyncio.run(main())
+
+
+# ── Its conversation ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_same_conversation_changes_nothing(emu: Emulator) -> None:
+    """A prompt that is kept, or copied with another state, holds the history it started from."""
+    start = conversation("u0", "a1")
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            first = RenderedContext(turns=start, state_turn=Message.user("1"))
+            chat = talk.client.session("anthropic", prompt=first, certify="raise")
+            assert said(chat) == ["u0", "a1"]
+            await chat.send("u2")
+            chat.prompt = msgspec.structs.replace(first, state_turn=Message.user("2"))
+            await chat.send("u4")
+            assert said(chat)[::2] == ["u0", "u2", "u4"]
+            assert "history_replaced" not in codes(chat)
+
+    asyncio.run(main())
+
+
+def test_a_conversation_that_continues_the_history_extends_it(emu: Emulator) -> None:
+    """Messages of the session are kept as they are: nothing is rendered again."""
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", system=LONG)
+            await chat.send("u0")
+            before = chat.messages
+            mine = conversation(*said(chat), "u2", "a3")
+            chat.prompt = PromptIR.chat(mine, system=LONG)
+            await chat.send("u4")
+            assert said(chat)[2:5] == ["u2", "a3", "u4"]
+            assert all(old is new for old, new in zip(before, chat.messages, strict=False))
+            assert "history_replaced" not in codes(chat)
+
+    asyncio.run(main())
+
+
+@EDITED
+@pytest.mark.parametrize("cut", ["edited", "shortened"])
+def test_any_other_conversation_replaces_the_history(emu: Emulator, cut: str) -> None:
+    """The app's version counts; certification sees that, and the response says so."""
+    new = conversation("other", "a1") if cut == "edited" else conversation("u0", "a1")
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            start = conversation("u0", "a1")
+            chat = talk.client.session("anthropic", prompt=PromptIR.chat(start, system=LONG))
+            await chat.send("u2")
+            chat.prompt = PromptIR.chat(new, system=LONG)
+            assert len(chat.messages) == 4, "a new prompt takes effect at the next turn"
+            with warnings.catch_warnings(record=True):
+                warnings.simplefilter("always")
+                await chat.send("u4")
+            assert said(chat)[:3] == [new[0].text, "a1", "u4"]
+            assert message_texts(talk.line.bodies[-1]) == [new[0].text, "a1", "u4"]
+            assert {"history_replaced", "prefix_breaks"} <= set(codes(chat))
+
+    asyncio.run(main())
+
+
+def test_a_call_that_fails_leaves_the_history_as_it_was(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", system=LONG, messages=conversation("u0", "a1"))
+            chat.prompt = PromptIR.chat(conversation("other", "a1"), system=LONG)
+            talk.line.faults = ["spend-cap", None]
+            with pytest.raises(errors.QuotaExhausted):
+                await chat.send("u2")
+            assert said(chat) == ["u0", "a1"]
+            await chat.send("u2")
+            assert said(chat)[0] == "other"
+
+    asyncio.run(main())
+
+
+def registry() -> ToolRegistry:
+    tools = ToolRegistry()
+
+    @tools.tool
+    def fare(city: str) -> str:
+        """The fare to a city."""
+        return f"{city}: 89 EUR"
+
+    return tools
+
+
+@every
+def test_a_run_whose_function_returns_the_saved_history(emu: Emulator, name: str) -> None:
+    """An app that renders from its own store sees every message there, calls and results too."""
+    saved: list[Message] = []
+
+    def render() -> RenderedContext:
+        return RenderedContext(system_stable=LONG, turns=Conversation(saved))
+
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(
+                name, prompt=render, tools=registry(), save=saved.append, certify="raise"
+            )
+            for text in ("Find the fare to Rome.", "And to Athens."):
+                ran = await chat.run(text, max_turns=4)
+                assert ran.stopped == "done"
+            assert chat.messages == tuple(saved)
+            assert [message.role for message in saved][:4] == [
+                "user",
+                "assistant",
+                "tool",
+                "assistant",
+            ]
+
+    asyncio.run(main())
+
+
+@every
+def test_a_run_whose_function_returns_the_history_before_it(emu: Emulator, name: str) -> None:
+    """What was appended since the last turn is not lost."""
+    past = conversation("u0", "a1")
+
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(
+                name,
+                prompt=lambda: RenderedContext(system_stable=LONG, turns=past),
+                tools=registry(),
+            )
+            ran = await chat.run("Find the fare to Rome.", max_turns=4)
+            assert ran.stopped == "done"
+            assert said(chat)[:3] == ["u0", "a1", "Find the fare to Rome."]
+
+    asyncio.run(main())
+
+
+def test_a_history_without_the_call_of_a_result_is_refused(emu: Emulator) -> None:
+    """Before anything is sent that a provider would refuse."""
+    start = [Message.user("u0"), Message.assistant(ToolCall("c1", "fare", '{"city":"Rome"}'))]
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", messages=start, tools=registry())
+            chat.append(Message(role="tool", parts=(ToolResult("c1", "89 EUR"),)))
+            chat.prompt = lambda: PromptIR.chat(conversation("another"))
+            with pytest.raises(errors.InvalidRequest, match="lacks the tool call 'c1'") as caught:
+                await chat.send()
+            assert caught.value.path == "prompt"
+            assert talk.line.sent == []
+
+    asyncio.run(main())
+
+
+def test_a_history_that_is_brought_again_is_not_compared_by_content(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn costs what it adds: messages that the session has given are recognised as they are."""
+    compared = 0
+    same = Message.says_the_same
+
+    def counting(self: Message, other: Message) -> bool:
+        nonlocal compared
+        compared += 1
+        return same(self, other)
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            start = conversation(*(str(at) for at in range(200)))
+            chat = talk.client.session("anthropic", messages=start, system=LONG)
+
+            def view() -> RenderedContext:
+                return RenderedContext(system_stable=LONG, turns=chat.conversation)
+
+            def copy() -> RenderedContext:
+                return RenderedContext(system_stable=LONG, turns=Conversation(chat.messages))
+
+            monkeypatch.setattr(Message, "says_the_same", counting)
+            for prompt in (view, copy):
+                chat.prompt = prompt
+                for at in range(3):
+                    await chat.send(f"u{at}")
+            assert compared == 0
+            assert "history_replaced" not in codes(chat)
+
+    asyncio.run(main())
+
+
+def test_marks_name_messages_by_the_apps_own_ids(emu: Emulator) -> None:
+    """The session has the provider's id for an answer, and the app another; both mean the same."""
+    kept: list[Message] = []
+
+    def render() -> PromptIR:
+        turns = Conversation(Message(role=each.role, parts=each.parts) for each in kept)
+        cache = PromptCachePlan()
+        if len(turns) > 2:
+            cache = PromptCachePlan(marks=(PartMark(turns[1].id),), frozen_through=turns[-2].id)
+        return PromptIR.chat(turns, system="Ada", cache=cache)
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", prompt=render, certify="raise")
+            for at in range(3):
+                kept.append(Message.user(f"u{at} {PAGE}"))
+                answered = await chat.send()
+                kept.append(answered.reply.message)
+                assert not {"mark_left_out", "frozen_boundary_missing"} & set(codes(chat))
+            assert {kept[1].text, kept[3].text} <= set(marked(talk.line.bodies[-1]))
+
+    asyncio.run(main())
+
+
+def test_a_conversation_is_at_home_whatever_its_dynamic_context(emu: Emulator) -> None:
+    """Hops with a weight share conversations by what they begin with and keep."""
+    hops = [{"provider": name, "weight": 1} for name in ("anthropic", "openai_chat")]
+
+    def prompt(number: int) -> PromptIR:
+        dynamic = Segment.of(R.DYNAMIC_CONTEXT, Message.user(f"Fact {number}"))
+        state = Segment.of(R.VOLATILE_TAIL, Message.user(f"State {number}"))
+        return PromptIR(system_text="SYSTEM", segments=(dynamic, state), state_position="head")
+
+    async def main() -> None:
+        names = ["anthropic", "openai_chat"]
+        async with talking(emu, names, routes={"main": hops}) as talk:
+            homes = set()
+            for number in range(12):
+                chat = talk.client.session("main", prompt=prompt(number))
+                homes.add(chat.preview("Hello").provider)
+            assert len(homes) == 1
+
+    asyncio.run(main())
+
+
+def test_a_fork_keeps_prompt_and_history(emu: Emulator) -> None:
+    """Both go on, each with its own prompt from then on."""
+    context = RenderedContext(
+        system_stable=LONG, turns=conversation("u0", "a1"), state_turn=Message.user("state")
+    )
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", prompt=context, certify="raise")
+            await chat.send("u2")
+            other = chat.fork()
+            other.prompt = msgspec.structs.replace(context, state_turn=Message.user("other"))
+            await other.send("right")
+            assert message_texts(talk.line.bodies[-1])[-2:] == ["right", "other"]
+            await chat.send("left")
+            assert message_texts(talk.line.bodies[-1])[-2:] == ["left", "state"]
+            assert said(chat)[:4] == said(other)[:4]
+
+    asyncio.run(main())
+
+
+# ── Compaction ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "value", [0, 1, -5, 0.0, 1.5, True, "half", float("nan"), [1000]], ids=repr
+)
+def test_a_wrong_compact_at_is_named(emu: Emulator, value: Any) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            with pytest.raises(errors.InvalidRequest, match="number of input tokens") as caught:
+                talk.client.session("anthropic", compact_at=value)
+            assert caught.value.path == "compact_at"
+
+    asyncio.run(main())
+
+
+def test_a_share_of_an_unknown_window_is_refused(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            with pytest.raises(errors.InvalidRequest, match="states none for some-model"):
+                talk.client.session("anthropic", model="some-model", compact_at=0.5)
+            talk.client.session("anthropic", model="some-model", compact_at=50_000)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "arguments, path",
+    [
+        ({"budget": 0}, "budget"),
+        ({"budget": "many"}, "budget"),
+        ({"budget": True}, "budget"),
+        ({"budget": 10, "summary": 7}, "summary"),
+    ],
+)
+def test_wrong_arguments_of_compact_are_named(
+    emu: Emulator, arguments: dict[str, Any], path: str
+) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", messages=conversation("u0", "a1"))
+            with pytest.raises(errors.InvalidRequest) as caught:
+                chat.compact(**arguments)
+            assert caught.value.path == path
+
+    asyncio.run(main())
+
+
+def test_no_compaction_while_a_turn_is_under_way(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", messages=conversation("u0", "a1"))
+            async with chat.send("u2") as events:
+                await anext(events)
+                with pytest.raises(errors.InvalidRequest, match="turn under way"):
+                    chat.compact(10)
+                async for _ in events:
+                    pass
+
+    asyncio.run(main())
+
+
+def test_an_empty_history_is_compact(emu: Emulator) -> None:
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            assert talk.client.session("anthropic").compact(10).dropped == 0
+
+    asyncio.run(main())
+
+
+@COMPACTED
+@every
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_a_long_prompt_is_compacted_before_it_is_sent(
+    emu: Emulator, name: str, stream: bool
+) -> None:
+    """The notice says what went and where the boundary is; `certify="raise"` lets it pass."""
+
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            chat = talk.client.session(name, compact_at=15_000, certify="raise")
+            compactions = []
+            for turn in range(8):
+                if stream:
+                    async for _ in chat.send(f"u{turn} {PAGE}"):
+                        pass
+                else:
+                    await chat.send(f"u{turn} {PAGE}")
+                assert chat.last is not None
+                assert (chat.last.usage.input or 0) <= 16_000
+                notices = [n for n in chat.last.notices if n.code == "compacted"]
+                compactions.append(len(notices))
+                for notice in notices:
+                    assert notice.tokens is not None
+                    assert notice.tokens > 0
+                    frozen = notice.message.rpartition(" ")[2]
+                    assert frozen in [message.id for message in chat.messages]
+                assert message_texts(talk.line.bodies[-1]) == said(chat)[:-1]
+                assert said(chat)[-2].startswith(f"u{turn} ")
+            # Half is left to grow into: not at every turn.
+            assert 0 < sum(compactions) < 5
+            assert chat.messages[0].role == "user"
+
+    asyncio.run(main())
+
+
+def test_compact_at_is_a_share_of_the_models_window(emu: Emulator) -> None:
+    """A preview shows it, too, and changes nothing."""
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            turns = conversation(*(f"{at} {PAGE}" for at in range(8)))
+            chat = talk.client.session("anthropic", messages=turns, compact_at=0.1)
+            preview = chat.preview("u8")
+            assert "compacted" in [notice.code for notice in preview.notices]
+            assert (preview.usage.input or 0) <= 10_000
+            assert len(chat.messages) == 8
+            await chat.send("u8")
+            assert "compacted" in codes(chat)
+            assert len(chat.messages) == 4
+
+    asyncio.run(main())
+
+
+def test_compaction_spares_everything_but_the_history(emu: Emulator) -> None:
+    """System prompt, stable prefix and the new message stay; a loop stays whole."""
+    loop = [
+        Message.user(f"old {PAGE}"),
+        Message.assistant(f"answer {PAGE}"),
+        Message.user("Look."),
+        Message.assistant(ToolCall("c1", "fare", '{"city":"Rome"}')),
+    ]
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            ir = PromptIR(
+                system_text="SYSTEM",
+                segments=(
+                    Segment.of(R.STABLE_PREFIX, Message.user("PREFIX")),
+                    Segment(R.CONVERSATION, Conversation(loop)),
+                    Segment.of(R.VOLATILE_TAIL, Message.user("STATE")),
+                ),
+            )
+            chat = talk.client.session("anthropic", prompt=ir, compact_at=5_000, tools=registry())
+            await chat.send(ToolResult("c1", "89 EUR"))
+            assert "compacted" in codes(chat)
+            body = json.loads(talk.line.bodies[-1])
+            assert system_texts(talk.line.bodies[-1]) == ["SYSTEM"]
+            texts = message_texts(talk.line.bodies[-1])
+            assert (texts[0], texts[1], texts[-1]) == ("PREFIX", "Look.", "STATE")
+            kinds = [block["type"] for message in body["messages"] for block in message["content"]]
+            assert kinds == ["text", "text", "tool_use", "tool_result", "text"]
+
+    asyncio.run(main())
+
+
+SMALL = "gpt-4"
+"""A model with a window of 8,192 tokens."""
+
+
+@pytest.mark.parametrize("compact_at", [10_000_000, 24_000], ids=["estimate off", "limit off"])
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_a_prompt_that_the_provider_finds_too_long_is_compacted_once_more(
+    emu: Emulator, compact_at: int, stream: bool
+) -> None:
+    """Where the app's figure is above the model's window: one more attempt with less."""
+    page = "word " * 1_000
+
+    async def main() -> None:
+        async with talking(emu, ["openai_chat"]) as talk:
+            length = 12 if compact_at > 100_000 else 60
+            turns = conversation(*(f"{at} {page}" for at in range(length)))
+            chat = talk.client.session(
+                "openai_chat", model=SMALL, messages=turns, compact_at=compact_at, max_tokens=100
+            )
+            if stream:
+                async for _ in chat.send("last"):
+                    pass
+            else:
+                await chat.send("last")
+            assert chat.last is not None
+            assert [attempt.error for attempt in chat.last.attempts] == ["ContextOverflow", None]
+            assert "compacted" in codes(chat)
+            assert 2 < len(chat.messages) < length
+            assert said(chat)[-2] == "last"
+            # Without compact_at the error is the app's to handle.
+            chat = talk.client.session("openai_chat", model=SMALL, messages=turns)
+            with pytest.raises(errors.ContextOverflow):
+                await chat.send("last")
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_compacted_is_an_overflow(emu: Emulator) -> None:
+    """One message that is too long: the provider's error, and no second request."""
+
+    async def main() -> None:
+        async with talking(emu, ["openai_chat"]) as talk:
+            chat = talk.client.session("openai_chat", model=SMALL, compact_at=10_000_000)
+            chat.append(Message.user("word " * 20_000))
+            with pytest.raises(errors.ContextOverflow) as caught:
+                await chat.send()
+            assert caught.value.status == 400
+            assert len(talk.line.sent) == 1
+            assert len(chat.messages) == 1
+
+    asyncio.run(main())
+
+
+@COMPACTED
+def test_an_app_that_brings_its_whole_history_does_not_undo_a_compaction(emu: Emulator) -> None:
+    """What was dropped stays dropped, turn after turn, and the prefix is stable between."""
+    saved: list[Message] = []
+
+    def render() -> RenderedContext:
+        copies = (Message(role=each.role, parts=each.parts) for each in saved)
+        return RenderedContext(system_stable="Ada", turns=Conversation(copies))
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", prompt=render, save=saved.append)
+            for at in range(6):
+                await chat.send(f"u{at} {PAGE}")
+            done = chat.compact(25, tokens=lambda _: 10)
+            assert done.dropped == 10
+            deep = chat.messages[-1].text
+            for at in range(6, 9):
+                await chat.send(f"u{at} {PAGE}")
+                assert len(chat.messages) == 2 + 2 * (at - 5)
+                assert "history_replaced" not in codes(chat)
+                assert deep in marked(talk.line.bodies[-1])
+                if at > 6:
+                    assert "prefix_breaks" not in codes(chat)
+            assert len(saved) == 18
+
+    asyncio.run(main())
+
+
+@COMPACTED
+def test_a_compacted_history_is_saved_and_recalled(emu: Emulator) -> None:
+    """`save` gets new messages only; an app stores what is left, and goes on from it."""
+    saved: list[Message] = []
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", system=LONG, save=saved.append)
+            for at in range(3):
+                await chat.send(f"u{at}")
+            chat.compact(25, tokens=lambda _: 10)
+            saved[:] = chat.messages
+            answered = await chat.send("u3")
+            assert tuple(saved) == chat.messages
+            assert len(saved) == 4
+            again = talk.client.session("anthropic", system=LONG, messages=saved, certify="raise")
+            now = time.time()
+            assert again.recall(
+                answered.reply,
+                provider="anthropic",
+                model=answered.record.model,
+                at=now,
+                first=now,
+            )
+            await again.send("u4")
+            assert again.last is not None
+            assert again.last.verdict is not None
+            assert again.last.verdict.result == "hit"
+
+    asyncio.run(main())
+
+
+def test_what_was_appended_survives_a_compaction_and_a_new_history(emu: Emulator) -> None:
+    """It is still to be answered, whatever becomes of what stands before it."""
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", messages=conversation(*"abcd"))
+            chat.append(Message.user("new"))
+            chat.compact(35, tokens=lambda _: 10)
+            assert said(chat) == ["c", "d", "new"]
+            chat.prompt = PromptIR.chat(conversation("other", "past"))
+            await chat.send()
+            assert message_texts(talk.line.bodies[-1]) == ["other", "past", "new"]
+
+    asyncio.run(main())
+
+
+def test_ids_stay_unique_after_a_compaction(emu: Emulator) -> None:
+    """The boundary names one message, however long the conversation goes on."""
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            chat = talk.client.session("anthropic", messages=conversation(*"abcdefgh"))
+            chat.compact(45, tokens=lambda _: 10)
+            for at in range(6):
+                await chat.send(f"u{at}")
+            ids = [message.id for message in chat.messages]
+            assert len(set(ids)) == len(ids)
+
+    asyncio.run(main())
+
+
+# ── Without async ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_sync_client_has_it_all(emu: Emulator) -> None:
+    calls: list[str] = []
+
+    def render() -> RenderedContext:
+        calls.append("asked")
+        return RenderedContext(system_stable=LONG, state_turn=Message.user(f"{len(calls)}"))
+
+    config = {"providers": settings(emu.url, ["anthropic"])}
+    with SyncClient.from_config(config, environ={"KEY": "any"}) as client:
+        chat = client.session("anthropic", prompt=render, compact_at=0.9)
+        chat.send("One").reply()
+        assert calls == ["asked"]
+        assert chat.prompt is render
+        chat.prompt = PromptIR(system_text=LONG)
+        chat.send("Two").reply()
+        done = chat.compact(25, tokens=lambda _: 10)
+        assert done.dropped == 2
+        assert chat.messages[0].text == "Two"
+        assert len(chat.conversation) == 2
+        with pytest.raises(errors.InvalidRequest, match="prompt and system"):
+            client.session("anthropic", prompt=render, system="A")
+        with pytest.raises(errors.InvalidRequest, match="not int"):
+            chat.prompt = 7  # type: ignore[assignment]
