@@ -20,6 +20,8 @@ MODULES = [
     "anaphora.tokens",
     "anaphora.wire.anthropic",
     "anaphora.cache",
+    "anaphora.client.adapter",
+    "anaphora.daemon",
 ]
 
 

@@ -348,6 +348,42 @@ def test_a_call_that_fails_leaves_the_history_as_it_was(emu: Emulator) -> None:
     asyncio.run(main())
 
 
+@EDITED
+@pytest.mark.parametrize("store", [None, True])
+def test_what_the_app_appends_during_a_turn_is_kept(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch, store: bool | None
+) -> None:
+    """Between two attempts, too; and a stored response without it is not continued."""
+
+    async def main() -> None:
+        retry = {"max_attempts": 1}
+        names = ["anthropic", "openai_responses"]
+        async with talking(emu, names, routes=ROUTE, retry=retry) as talk:
+            chat = talk.client.session("main", prompt=PromptIR(system_text=LONG), store=store)
+            send = talk.line.send
+            sent = 0
+
+            async def appending(outgoing: Any) -> Any:
+                nonlocal sent
+                sent += 1
+                if sent == 1:
+                    chat.append(Message.user("by the way"))
+                return await send(outgoing)
+
+            monkeypatch.setattr(talk.line, "send", appending)
+            talk.line.faults = ["503", None]
+            await chat.send("One")
+            assert sent == 2
+            assert said(chat)[:2] == ["by the way", "One"]
+            assert message_texts(talk.line.bodies[-1]) == ["One"]
+            await chat.send("Two")
+            assert message_texts(talk.line.bodies[-1]) == said(chat)[:-1]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asyncio.run(main())
+
+
 def registry() -> ToolRegistry:
     tools = ToolRegistry()
 

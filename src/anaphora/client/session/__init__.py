@@ -224,9 +224,12 @@ class Session(Calling):
         began, `params` are what that call's parameters were besides the session's own. System
         prompt and tools have to be the same as then. False where the conversation does not go
         there any more."""
-        stop, turn = self._stops.find(provider, model), self._history.ask()
+        stop = self._stops.find(provider, model)
+        if stop is None:
+            return False
+        turn = self._history.ask()
         history = turn.history
-        if stop is None or not history or not history[-1].says_the_same(reply.message):
+        if not history or not history[-1].says_the_same(reply.message):
             return False
         place = self._place(stop)
         asked = Asked(messages=(), changes=params)
@@ -303,6 +306,7 @@ class Session(Calling):
     def _prompt(self) -> TurnPrompt:
         """The prompt of the turn under way."""
         if self._turn is None:
+            self._sent_from = self.conversation
             self._turn = self._history.ask()
         return self._turn
 
@@ -337,7 +341,7 @@ class Session(Calling):
     async def _prepare(self, underway: Underway, at: int, whole: bool) -> Prepared:
         stop = underway.stops[at]
         place = self._place(stop)
-        self._sent_from, prompt = self.conversation, self._prompt()
+        prompt = self._prompt()
         # The call before did not fit: what it leans on is still there.
         too_long = whole and underway.delivery.tries[-1].error == ContextOverflow.__name__
         whole = whole and not too_long
@@ -437,7 +441,9 @@ class Session(Calling):
             if turn is not self._turn:  # compacted
                 self._excused = frozenset(self._places)
             self._excused -= {place.stop}
-        place.committed = self._history.answered(turn, history, said, answer)
+        conversation = self._history.answered(turn, history, said, answer)
+        # A stored response is continued where it holds the beginning of the conversation.
+        place.committed = conversation if turn is not None else None
         after.run("save_failed", None, self._history.save_pending)
 
     def _noted(self, answered: Answered, notices: tuple[Notice, ...]) -> Answered:
