@@ -167,7 +167,7 @@ def test_d1_params_round_trip_without_absent_fields(more: dict[str, object]) -> 
 def test_d3_bad_params_name_their_place(change: dict[str, object], path: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(INPUT | change, LlmCompleteInput)
-    assert path.replace("[0]", "[...]") in str(caught.value)
+    assert f"$.{path}" in str(caught.value)
 
 
 def test_d1_a_result_always_has_its_usage() -> None:
