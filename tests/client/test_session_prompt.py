@@ -751,6 +751,27 @@ def test_a_prompt_that_the_provider_finds_too_long_is_compacted_once_more(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("name", WIRES)
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_an_overflow_is_compacted_on_every_wire(emu: Emulator, name: str, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            turns = conversation(*(f"{at} " + "word " * 500 for at in range(12)))
+            chat = talk.client.session(name, messages=turns, compact_at=10_000_000)
+            talk.line.faults = ["context-overflow", None]
+            if stream:
+                async for _ in chat.send("last"):
+                    pass
+            else:
+                await chat.send("last")
+            assert chat.last is not None
+            assert [attempt.error for attempt in chat.last.attempts] == ["ContextOverflow", None]
+            assert "compacted" in codes(chat)
+            assert len(talk.line.bodies[1]) < len(talk.line.bodies[0])
+
+    asyncio.run(main())
+
+
 def test_what_cannot_be_compacted_is_an_overflow(emu: Emulator) -> None:
     """One message that is too long: the provider's error, and no second request."""
 
