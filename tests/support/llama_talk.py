@@ -38,7 +38,9 @@ def conversation(talk: Conversation, *, system: str = "", **fields: object) -> C
 
 
 def rendered(name: str, made: Call, previous: Rendered | None = None) -> Rendered:
-    profile = catalog.profile(wire.PROVIDERS[name], made.model)
+    # It signs no reasoning, which only Anthropic itself asks for.
+    own = (name, made.model) == ("anthropic", MODEL)
+    profile = catalog.profile("llamacpp" if own else wire.PROVIDERS[name], made.model)
     return wire.get(name).render(made, profile, previous)
 
 

@@ -69,6 +69,11 @@ SPOILED = [
         "an empty text or list beside the content says nothing",
     ),
     (
+        '{"model":"m","messages":[{"role":"user","content":"x"},'
+        '{"role":"assistant","content":"","thinking":"x"},{"role":"user","content":"x"}]}',
+        "reasoning that nothing follows is refused, so it is left out with a notice",
+    ),
+    (
         '{"model":"m","messages":[],"tools":[{"function":{"name":"f","description":""}}]}',
         "a tool says its type and parameters",
     ),
