@@ -50,4 +50,5 @@ def _growth(bills: Sequence[tuple[int, int]]) -> float:
     (before, first), (after, last) = bills[0], bills[-1]
     if after - before < _SHORTEST:
         return 1.0
-    return min(_GREATEST, max(_LEAST, (last - first) / (after - before)))
+    growth = (last - first) / (after - before)
+    return growth if _LEAST < growth < _GREATEST else _LEAST if growth < 1 else _GREATEST

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anaphora.rendered import ChunkLog, Kind
 
@@ -52,20 +52,27 @@ class Size(NamedTuple):
         return tokens_in(self.text, per_token) + self.other
 
 
-class Odd(NamedTuple):
-    """The chunks of a log that are not all text: running totals at the end of each."""
+class Odd:
+    """The chunks of a log that are not all text."""
 
-    done: int = 0
-    """How many chunks of the log were looked at."""
-    ends: tuple[int, ...] = ()
-    bytes: tuple[int, ...] = ()
-    """Bytes that are no text."""
-    tokens: tuple[int, ...] = ()
+    __slots__ = ("before", "done", "ends", "totals")
+
+    def __init__(
+        self, done: int = 0, ends: Sequence[int] = (), totals: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        self.done = done
+        """How many chunks of the log were looked at."""
+        self.ends = ends
+        """Where each of them ends, in chunks,"""
+        self.totals = totals
+        """and up to there: the bytes that are no text, and the tokens for them."""
+        self.before: Any = None
+        """What was counted of the runs before the log, when it was last counted."""
 
     def upto(self, chunks: int) -> tuple[int, int]:
-        """Of the first chunks: bytes that are no text, and the tokens for them."""
+        """The totals of the first chunks."""
         at = bisect_right(self.ends, chunks)
-        return (self.bytes[at - 1], self.tokens[at - 1]) if at else (0, 0)
+        return self.totals[at - 1] if at else (0, 0)
 
 
 def tokens_in(size: int, per_token: float) -> int:
@@ -93,23 +100,27 @@ def measured(data: bytes, kind: Kind | None = None) -> Size:
 def odd_chunks(log: ChunkLog, count: int) -> Odd:
     """The chunks of a log that are not all text, at least of its first `count`. A log only grows,
     so each chunk is looked at once."""
-    known: Odd = log.odd or Odd()
-    done = known.done
-    if done >= count:
-        return known
-    ends, away, tokens = list(known.ends), list(known.bytes), list(known.tokens)
-    for at, kind in enumerate(log.kinds[done:count], done):
+    known: Odd | None = log.odd
+    if known is None:
+        known = log.odd = Odd()
+    kinds, ends = log.kinds, log.ends
+    for at in range(known.done, count):
+        kind = kinds[at]
         if kind in _TEXT:
             continue
-        start, end = log.start(at), log.ends[at]
-        size, other = _odd(kind, end - start, partial(log.slice, start, end))
-        if size or other:
-            ends.append(at + 1)
-            away.append(size + (away[-1] if away else 0))
-            tokens.append(other + (tokens[-1] if tokens else 0))
-    found = Odd(count, tuple(ends), tuple(away), tuple(tokens))
-    log.odd = found
-    return found
+        start, end = ends[at - 1] if at else 0, ends[at]
+        if kind is Kind.TOOL_RESULT and end - start < _LONG:
+            continue
+        away, tokens = _odd(kind, end - start, partial(log.slice, start, end))
+        if away or tokens:
+            before = known.upto(at)
+            total = before[0] + away, before[1] + tokens
+            # A new one, since another thread may be reading this one.
+            known = Odd(at + 1, (*known.ends, at + 1), (*known.totals, total))
+    if known.done < count:
+        known.done = count
+        log.odd = known
+    return known
 
 
 def _odd(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int]:

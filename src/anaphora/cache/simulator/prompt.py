@@ -91,6 +91,7 @@ class RenderedPrompt(Prompt):
         """`before` is the turn before: what has not changed is taken from it."""
         self._rendered = rendered
         self._counts: Counts | None = None
+        self._tokens: dict[int, int] = {}
         self._runs: list[_Placed] = []
         runs = self._runs
         first, last, leading = 0, b"", 0
@@ -143,9 +144,12 @@ class RenderedPrompt(Prompt):
         return keys[position - first]
 
     def tokens(self, position: int) -> int:
-        if self._counts is None:
-            self._counts = Counts(self._rendered)
-        return self._counts.tokens(position + 1)
+        tokens = self._tokens.get(position)
+        if tokens is None:
+            if self._counts is None:
+                self._counts = Counts(self._rendered)
+            tokens = self._tokens[position] = self._counts.tokens(position + 1)
+        return tokens
 
     def kind(self, position: int) -> Kind:
         run, first, _ = self._at(position)

@@ -88,9 +88,14 @@ def foresee_followed(following: Following, later: Rendered, outcome: Outcome) ->
 def billed(sent: Sent, rules: CacheRules, kept: int | None = None) -> Bills:
     """The bills that the next prompt carries, once this one's is known. `kept` is what a simulator
     says that it left in the cache."""
-    counts, usage = Counts(sent.rendered), sent.usage
-    if usage is None:
+    usage = sent.usage
+    total = None if usage is None else usage.input
+    if usage is None or not total:
         return sent.rendered.bills
-    chunks, cached = extent(sent), (usage.read or 0) + (usage.written_total or 0)
-    marked = rules.slots.value and (kept is None or counts.tokens(chunks) == kept)
-    return counts.billed(usage.input, (chunks, cached) if marked else None)
+    counts = Counts(sent.rendered)
+    if not rules.slots.value:
+        return counts.billed(total)
+    chunks = extent(sent)
+    if kept is not None and counts.tokens(chunks) != kept:
+        return counts.billed(total)
+    return counts.billed(total, (chunks, total - (usage.uncached or 0)))
