@@ -18,6 +18,7 @@ from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.cache.verdict import preflight
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Conversation, Message, ToolCall, Usage
 from anaphora.wire import anthropic
 
@@ -119,7 +120,7 @@ def test_opencode_32515_the_verdict_shows_what_a_pruning_costs(name: str) -> Non
     assert found.change is not None
     assert found.change.kind == "text_edited"
     # What is gone is not paid for again; what stands behind it is.
-    assert 0 < found.lost <= two.tokens_in(two.size)
+    assert 0 < found.lost <= Counts(two).total
 
 
 def test_eve_175_compaction_weighs_what_it_costs() -> None:

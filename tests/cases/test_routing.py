@@ -15,6 +15,7 @@ from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.cache.verdict import Sent, judge
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Conversation, Message, Usage
 
 Json = dict[str, Any]
@@ -80,7 +81,7 @@ def test_codex_35300_the_verdict_names_a_breakpoint_on_what_changes() -> None:
         return split(place, json.dumps(told).encode())
 
     one, two = said("09:41"), said("09:42")
-    usage = Usage(uncached=0, read=0, written={"30m": one.tokens_in(one.size)}, output=1)
+    usage = Usage(uncached=0, read=0, written={"30m": Counts(one).total}, output=1)
     found = judge(
         Sent(rendered=one, at=0.0, usage=usage), Sent(rendered=two, at=60.0, usage=usage), rules
     )
@@ -140,7 +141,7 @@ def test_hermes_83678_a_model_that_ignores_markers_gets_none() -> None:
 def test_hermes_83678_a_marker_that_is_ignored_anyhow_breaks_nothing() -> None:
     place = PLACES["minimax"]._replace(model="MiniMax-M3")
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
-    found = verdict_of(place, one, two, read=one.tokens_in(one.size))
+    found = verdict_of(place, one, two, read=Counts(one).total)
     assert found.result == "hit"
 
 

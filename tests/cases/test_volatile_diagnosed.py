@@ -12,6 +12,7 @@ from anaphora import catalog
 from anaphora.cache.lint import Costs, lint_request, lint_samples
 from anaphora.cache.verdict import Sent, judge
 from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Usage
 
 Json = dict[str, Any]
@@ -125,5 +126,5 @@ def test_hermes_agent_86938_a_tail_that_changes_breaks_nothing(name: str) -> Non
     one = split(place, body(place, talk))
     later = grown(talk)
     later["messages"].append(("user", ["It is 09:42."]))
-    found = verdict_of(place, one, split(place, body(place, later)), read=one.tokens_in(one.size))
+    found = verdict_of(place, one, split(place, body(place, later)), read=Counts(one).total)
     assert (found.result, found.broke) == ("hit", False)

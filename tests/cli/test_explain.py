@@ -55,7 +55,7 @@ def test_two_requests_of_any_wire(
 def test_a_conversation_that_grew_is_fine(run: Run, tmp_path: Path) -> None:
     done = run("explain", *two(tmp_path, "anthropic", plant=False))
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Hit: 4,490 tokens were read, all that the call before left" in done.stdout
+    assert "Hit: 6,096 tokens were read, all that the call before left" in done.stdout
 
 
 def test_as_json(run: Run, tmp_path: Path) -> None:

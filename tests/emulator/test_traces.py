@@ -23,7 +23,6 @@ from anaphora.emulator.core.billing import asked_plan
 from anaphora.emulator.core.options import Options
 from anaphora.emulator.server.run import Emulator
 from anaphora.rendered import Plan, Rendered
-from anaphora.tokens import count_chunks
 from anaphora.values import Usage
 
 pytestmark = pytest.mark.skipif(traces.missing() is not None, reason=str(traces.missing()))
@@ -61,8 +60,7 @@ class Played:
         self.simulator = Simulator(self.rules)
 
     def expected(self, rendered: Rendered, plan: Plan, at: float) -> Usage:
-        ends = [count.tokens for count in count_chunks(rendered, self.trace.profile)]
-        prompt = RenderedPrompt(rendered, plan, ends)
+        prompt = RenderedPrompt(rendered, plan)
         return self.simulator.call(prompt, at=at, began=at, ended=at).usage()
 
 

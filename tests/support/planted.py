@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from anaphora import catalog, wire
 from anaphora.cache.verdict import Sent, Verdict, judge
 from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Usage
 
 Json = dict[str, Any]
@@ -207,8 +208,8 @@ def split(place: Place, data: bytes, model: str | None = None) -> Rendered:
 def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) -> Verdict:
     """The verdict on two requests a minute apart; nothing of the second was read, unless told."""
     rules = catalog.rules(place.provider, place.model, before.wire)
-    total = before.tokens_in(before.size)
-    grown_to = after.tokens_in(after.size)
+    total = Counts(before).total
+    grown_to = Counts(after).total
     kept = total // rules.granule_tokens.value * rules.granule_tokens.value
     wrote = rules.slots.value > 0 and bool(before.marks)
     first = Usage(uncached=0, read=0, written={"5m": kept}, output=1)

@@ -13,6 +13,7 @@ from anaphora.cache.plan import Planner
 from anaphora.cache.verdict.money import dollars_saved
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
+from anaphora.tokens import Counts
 
 from .answered import Answered
 from .asking import Asked
@@ -69,7 +70,7 @@ class OneShot(Calling):
         self._planners[at] = planner
         return Prepared(
             outgoing=endpoint.outgoing(endpoint.wire.assemble(rendered, written.plan)),
-            tokens=lambda: rendered.tokens_in(rendered.size),
+            tokens=lambda: Counts(rendered).total,
             gone=(NotFound,) if call.ir.continuation is not None else (),
         )
 

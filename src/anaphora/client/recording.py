@@ -10,6 +10,7 @@ import msgspec
 
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Notice
 
 from .delivered import Delivered
@@ -131,14 +132,15 @@ def shares(rendered: Rendered) -> tuple[BlockShare, ...]:
 
 
 def _shares(rendered: Rendered) -> Iterable[BlockShare]:
+    counts = Counts(rendered)
+    last = done = 0
     for run in rendered.runs:
-        if run.section == "messages":
-            label = run.role.value if run.role is not None else "messages"
-            tokens = rendered.tokens_in(run.size)
-            yield BlockShare(label=label, section=run.section, tokens=tokens)
-            continue
-        for chunk in range(run.count):
-            size = run.offset(chunk + 1) - run.offset(chunk)
-            yield BlockShare(
-                label=run.label(chunk), section=run.section, tokens=rendered.tokens_in(size)
-            )
+        messages = run.section == "messages"
+        for chunk in (run.count - 1,) if messages else range(run.count):
+            before, done = done, counts.tokens(last + chunk + 1)
+            if messages:
+                label = run.role.value if run.role is not None else "messages"
+            else:
+                label = run.label(chunk)
+            yield BlockShare(label=label, section=run.section, tokens=done - before)
+        last += run.count

@@ -7,7 +7,6 @@ byte, even where a new message is merged into the last one.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -119,8 +118,6 @@ class Chunk(msgspec.Struct, frozen=True):
     """Glue and block, without marker."""
     splice: int | None
     """Where in `data` a marker goes; None where the provider takes none."""
-    tokens: int
-    """Estimated from the length."""
     section: Section
     role: SegmentRole | None
     message_id: str | None
@@ -163,6 +160,9 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     message_ttl: Ttl | None = None
     """The TTL the caller asks for inside the history; None leaves it to the planner."""
     bytes_per_token: float = 4.0
+    """Bytes of text that make a token, by the catalog,"""
+    bills: tuple[tuple[int, int], ...] = ()
+    """and how many tokens were billed for so many estimated ones, earlier in the conversation."""
     notices: tuple[Notice, ...] = ()
 
     def __repr__(self) -> str:
@@ -202,7 +202,6 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             path=run.path(at),
             data=data,
             splice=None if splice < 0 else len(lead) + splice - begin,
-            tokens=self.tokens_in(len(data)),
             section=run.section,
             role=run.role,
             message_id=log.ids[message] if in_messages else None,
@@ -263,7 +262,3 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def cacheable_data(self) -> bytes:
         """The bytes that the next turn must begin with."""
         return self.data(self.cacheable)
-
-    def tokens_in(self, size: int) -> int:
-        """An estimate, rounded up: bytes that are there cost something."""
-        return math.ceil(size / self.bytes_per_token)

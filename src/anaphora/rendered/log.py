@@ -11,6 +11,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from itertools import count
+from typing import Any
 
 from blake3 import blake3
 
@@ -38,6 +39,7 @@ class ChunkLog:
         "labels",
         "message_ends",
         "notices",
+        "odd",
         "opens",
         "policies",
         "roles",
@@ -59,6 +61,8 @@ class ChunkLog:
         self.keys: tuple[bytes, list[bytes]] | None = None
         """What simulators know the blocks by, as far as one has asked: what stood before the log,
         and a key for the prefix that ends with each block."""
+        self.odd: Any = None
+        """What the token estimator knows of the chunks that are not all text."""
         self.message_ends = array("Q", first.message_ends)
         """For each source message, how many chunks there are up to its end."""
         self.labels: tuple[str, ...] = ()

@@ -1,30 +1,31 @@
-"""How many tokens a prompt is, and how sure that is.
+"""How many tokens a prompt is, how sure that is, and what bills have taught.
 
-    count_chunks(rendered, profile).total              from bytes, within the catalog's error
-    tokenizer("o200k").count("some text")              to the token, for OpenAI's families
-    counts.billed(usage.input)                         what a bill teaches about the next prompt
+    counts = Counts(rendered)              rendered for a model: `for_model` fits a split request
+    counts.total                           the whole prompt
+    counts.tokens(7)                       its first 7 chunks
+    counts.bounds(profile.token_error)     between how many it is likely to be billed
+    bills = counts.billed(usage.input)     carried by the next prompt as `Rendered.bills`
 
-Nothing here asks a provider, and no vocabulary is loaded until `tokenizer` is called.
+Every estimate in this package is made here, from lengths: bytes of text by the catalog's ratio,
+images and documents by what they show. Nothing asks a provider and no vocabulary is loaded.
 """
 
 from __future__ import annotations
 
-from .calibration import Bill, Calibration, Growth, Prefix
-from .chunks import Counts, count_chunks
-from .count import NOTHING, Count
-from .estimate import estimate
-from .tokenizers import Tokenizer, tokenizer
+from .bills import Bills, calibrated, learned
+from .counts import Counts, for_model
+from .sizes import TOOLS, Size, bytes_in, ends, measured, tokens_in
 
 __all__ = [
-    "NOTHING",
-    "Bill",
-    "Calibration",
-    "Count",
+    "TOOLS",
+    "Bills",
     "Counts",
-    "Growth",
-    "Prefix",
-    "Tokenizer",
-    "count_chunks",
-    "estimate",
-    "tokenizer",
+    "Size",
+    "bytes_in",
+    "calibrated",
+    "ends",
+    "for_model",
+    "learned",
+    "measured",
+    "tokens_in",
 ]

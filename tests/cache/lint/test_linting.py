@@ -26,6 +26,7 @@ from anaphora.cache.lint import (
     suppressed,
 )
 from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
 
 Json = dict[str, Any]
 
@@ -170,7 +171,7 @@ def test_markers_behind_what_changes_cost_a_write_that_nobody_reads() -> None:
     # Each pays for its own stretch: 0.75 more than sending, for a million tokens.
     total = sum(finding.dollars or 0 for finding in findings)
     rendered = request("anthropic", spec())
-    tokens = rendered.tokens_in(rendered.size)
+    tokens = Counts(rendered).total
     assert total == Decimal(tokens) * 1000 * Decimal("0.75") / 1_000_000
 
 

@@ -12,6 +12,7 @@ from anaphora.cache.plan import plan_once
 from anaphora.cache.verdict import Sent, find_change, judge, preflight
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import ChunkLog, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Conversation, Message, Usage
 from anaphora.wire import anthropic
 
@@ -68,7 +69,7 @@ def test_a_hit_costs_what_the_turn_added(monkeypatch: pytest.MonkeyPatch) -> Non
     for turn in range(3):
         talk = talk.append(Message.assistant("so"), Message.user(f"and then {turn}?"))
         later = render(talk, earlier)
-        cached = earlier.tokens_in(earlier.size)
+        cached = Counts(earlier).total
         first = Usage(uncached=0, read=0, written={"5m": cached}, output=1)
         then = Usage(uncached=9, read=cached, written={}, output=1)
         with watched(monkeypatch) as copied:

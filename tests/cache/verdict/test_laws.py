@@ -15,6 +15,7 @@ from anaphora.cache.verdict import preflight
 from anaphora.cache.verdict.blocks import UNREADABLE, block_of, cut
 from anaphora.cache.verdict.comparing import parting
 from anaphora.cache.verdict.patterns import volatile_change
+from anaphora.tokens import Counts
 
 Json = dict[str, Any]
 
@@ -35,7 +36,7 @@ def test_growth_is_never_called_a_break(name: str, turns: list[str]) -> None:
     one, two = split(place, body(place, before)), split(place, body(place, after))
     assert parting(one, two, len(one)) is None
     assert preflight(one, two) == ()
-    found = verdict_of(place, one, two, read=one.tokens_in(one.size))
+    found = verdict_of(place, one, two, read=Counts(one).total)
     assert (found.result, found.broke, found.lost) == ("hit", False, 0)
 
 
@@ -55,7 +56,7 @@ def test_an_edit_is_found_at_its_byte(name: str, at: int, text: str) -> None:
     assert one.data()[offset : offset + 1] != two.data()[offset : offset + 1]
     assert found.change.section == "messages"
     assert found.cause in ("changed", "marker_on_volatile")
-    assert found.lost <= two.tokens_in(two.size)
+    assert found.lost <= Counts(two).total
 
 
 @pytest.mark.parametrize("name", WIRES)

@@ -10,6 +10,7 @@ from support.planted import PLACES, body, grown, spec, split, verdict_of
 
 from anaphora import catalog
 from anaphora.cache.verdict.money import dollars_lost
+from anaphora.tokens import Counts
 from anaphora.values import Usage
 
 NOW = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
@@ -70,4 +71,4 @@ def test_what_is_not_sent_any_more_is_not_paid_for_again() -> None:
     one, two = split(place, body(place, before)), split(place, body(place, after))
     found = verdict_of(place, one, two)
     assert found.left is not None
-    assert found.left > found.lost == two.tokens_in(two.size)
+    assert found.left > found.lost == Counts(two).total

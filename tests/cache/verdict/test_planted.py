@@ -15,6 +15,7 @@ import pytest
 from support.planted import PLACES, PNG, body, grown, spec, split, verdict_of
 
 from anaphora.cache.verdict import ChangeKind
+from anaphora.tokens import Counts
 
 Json = dict[str, Any]
 
@@ -190,7 +191,7 @@ def test_a_conversation_that_only_grew_is_a_hit(name: str) -> None:
     place = PLACES[name]
     one = split(place, body(place, spec()))
     two = split(place, body(place, grown(spec())))
-    read = one.tokens_in(one.size)
+    read = Counts(one).total
     found = verdict_of(place, one, two, read=read)
     assert (found.result, found.change, found.causes, found.lost) == ("hit", None, (), 0)
     assert not found.broke
@@ -366,7 +367,7 @@ def test_without_a_marker_nothing_is_cached_and_what_could_have_been_is_counted(
     one, two = split(place, body(place, before)), split(place, body(place, grown(before)))
     found = verdict_of(place, one, two, earlier={"usage": None})
     assert found.cause == "no_marker"
-    assert found.lost == one.tokens_in(one.size)
+    assert found.lost == Counts(one).total
 
 
 def test_a_marker_on_what_changes_is_named_as_that() -> None:
@@ -388,6 +389,7 @@ def test_a_marker_on_what_changes_is_named_as_that() -> None:
 def test_below_the_minimum(name: str) -> None:
     place = PLACES[name]
     before = {**spec(), "system": ["Be brief."], "tools": []}
+    before["messages"] = [("user", ["What is in the box?"])]
     one, two = split(place, body(place, before)), split(place, body(place, grown(before)))
     found = verdict_of(place, one, two)
     assert found.cause == "below_minimum"

@@ -9,6 +9,7 @@ import msgspec
 
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS
 
 from .costs import Costs
@@ -32,10 +33,10 @@ def lint_markers(
     rules = costs.rules
     if rules is None:
         return
-    total = rendered.tokens_in(rendered.size)
+    counts = Counts(rendered)
     written = 0
     for index, mark in enumerate(plan.marks):
-        before, written = written, rendered.tokens_in(rendered.offset(mark.chunk + 1))
+        before, written = written, counts.tokens(mark.chunk + 1)
         waste = _waste(rendered, plan, rules, index, written, volatile)
         if waste is None:
             continue
@@ -48,7 +49,9 @@ def lint_markers(
             severity=waste.severity,
             why=waste.why,
             fix=waste.fix,
-            dollars=costs.premium(written - before, total, mark.ttl) if waste.written else nothing,
+            dollars=costs.premium(written - before, counts.total, mark.ttl)
+            if waste.written
+            else nothing,
         )
 
 

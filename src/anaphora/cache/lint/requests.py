@@ -8,6 +8,7 @@ from typing import Any
 
 from anaphora.cache.verdict.blocks import UNREADABLE, block_of
 from anaphora.rendered import Chunk, Plan, Rendered
+from anaphora.tokens import Counts
 
 from .costs import Costs
 from .markers import lint_markers
@@ -23,10 +24,11 @@ def lint_request(
     markers, where the request does not carry them itself."""
     costs = costs or Costs()
     plan = plan or Plan(marks=rendered.marks, automatic=rendered.automatic)
-    total = rendered.tokens_in(rendered.size)
+    counts = Counts(rendered)
+    total = counts.total
     short = total < costs.minimum
     volatile: set[int] = set()
-    for chunk, finding in _volatile(rendered, file, costs, total, short):
+    for chunk, finding in _volatile(rendered, file, costs, counts, short):
         if finding.severity != "note" and not RULES[finding.rule].seldom:
             volatile.add(chunk)
         yield finding
@@ -39,15 +41,16 @@ def lint_request(
 
 
 def _volatile(
-    rendered: Rendered, file: str, costs: Costs, total: int, short: bool
+    rendered: Rendered, file: str, costs: Costs, counts: Counts, short: bool
 ) -> Iterator[tuple[int, Finding]]:
+    total = counts.total
     for chunk in stable(rendered):
         start = rendered.offset(chunk.index)
         for path, text in strings(chunk):
             for hit in hits(text):
                 said = text[hit.start : hit.end]
                 inside = max(0, chunk.data.find(said.encode(errors="replace")))
-                behind = 0 if short else rendered.tokens_in(rendered.size - start - inside)
+                behind = 0 if short else total - counts.before(start + inside)
                 finding = found(
                     hit.rule,
                     severity=hit.severity,

@@ -9,9 +9,10 @@ from anaphora.cache.verdict.comparing import parting
 from anaphora.cache.verdict.patterns import volatile_change
 from anaphora.cache.verdict.values import Change
 from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
 
 from .costs import Costs
-from .texts import around, place, text_tokens
+from .texts import PER_TOKEN, around, place, text_tokens
 from .values import Finding, RuleId, found
 
 _RULES: dict[str, RuleId] = {
@@ -52,7 +53,8 @@ def lint_samples(
 def _changed(
     change: Change, rule: RuleId, first: Rendered, first_file: str, file: str, costs: Costs
 ) -> Finding:
-    behind = first.tokens_in(first.size - change.offset)
+    counts = Counts(first)
+    behind = counts.total - counts.before(change.offset)
     named = f" ({change.detail})" if change.detail else ""
     return found(
         rule,
@@ -62,7 +64,7 @@ def _changed(
         excerpt=f"{change.before} / {change.after}",
         why=f"it is not what it was in {first_file}{named}",
         tokens=behind,
-        dollars=costs.per_thousand(behind, first.tokens_in(first.size)),
+        dollars=costs.per_thousand(behind, counts.total),
     )
 
 
@@ -71,7 +73,7 @@ def _key(rendered: Rendered) -> bytes | None:
 
 
 def lint_text_samples(
-    samples: Sequence[tuple[str, str]], costs: Costs | None = None, ratio: float = 4.0
+    samples: Sequence[tuple[str, str]], costs: Costs | None = None, ratio: float = PER_TOKEN
 ) -> Iterator[Finding]:
     """The same for texts."""
     costs = costs or Costs()

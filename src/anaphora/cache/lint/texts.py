@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from anaphora.cache.verdict.comparing import shown
+from anaphora.tokens import tokens_in
 
 from .costs import Costs
 from .patterns import hits
 from .values import Finding, found
 
-#: Where no model is named.
-_RATIO = 4.0
+#: Bytes that make a token, where no model is named.
+PER_TOKEN = 4.0
 
 _CONTEXT = 24
 
 
 def lint_text(
-    text: str, file: str, costs: Costs | None = None, ratio: float = _RATIO
+    text: str, file: str, costs: Costs | None = None, ratio: float = PER_TOKEN
 ) -> Iterator[Finding]:
     """What is volatile in a prompt, which may be a template; `ratio` is bytes for a token."""
     costs = costs or Costs()
@@ -60,4 +60,4 @@ def around(text: str, start: int, end: int) -> str:
 
 
 def text_tokens(text: str, ratio: float) -> int:
-    return math.ceil(len(text.encode(errors="replace")) / ratio)
+    return tokens_in(len(text.encode(errors="replace")), ratio)

@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora.rendered import Kind, Rendered
+from anaphora.tokens import Bills, Counts, calibrated, learned
 from anaphora.values import Usage
 
 from .outcome import Outcome
@@ -55,10 +56,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The call before, as far as its slot is concerned."""
 
     rendered: Rendered
-    total: int
-    """Its length by our estimate,"""
     input: int
-    """and by the bill."""
+    """Its length by the bill."""
     output: int
     question: int
     """The input of the call that the user's last words were sent with."""
@@ -86,8 +85,8 @@ class Habits:
         self._seen: dict[Turn, Seen] = {}
         self._odd: dict[Turn, Seen] = {}
         """Turns that were not as usual: the next one tells whether that is the habit now."""
-        self.scale = 1.0
-        """Billed tokens for each that was estimated, by the last bill."""
+        self.bills: Bills = ()
+        """The last bill."""
 
     def read(self, ended: Ended, later: Rendered) -> int:
         """How much of the slot the next call reads, when it goes on from there."""
@@ -150,20 +149,21 @@ class Following:
         """What the next call reads, in the server's tokens. `outcome` is what a simulator says."""
         before = self.before
         if before is None:
-            return round(outcome.read * self._habits.scale)
-        if self.goes_on(outcome):
+            # A conversation that has no bill of its own yet goes by the server's last one.
+            return outcome.read if later.bills else calibrated(self._habits.bills, outcome.read)
+        if self.goes_on(later, outcome):
             return self._habits.read(before, later)
         if self._parted is not None and self._parted[0] == outcome.read:
             return self._parted[1]  # the same beginning has the same tokens
-        return round(outcome.read * before.input / max(1, before.total))
+        return outcome.read
 
-    def goes_on(self, outcome: Outcome) -> bool:
+    def goes_on(self, later: Rendered, outcome: Outcome) -> bool:
         """Whether a call finds its slot as the last one left it, by the rules: all of that one's
         prompt but what was for that call only."""
         if self.before is None:
             return False
         kept = self.before.rendered
-        whole = kept.tokens_in(kept.offset(kept.cacheable))
+        whole = Counts(kept, later.bills).tokens(kept.cacheable)
         return outcome.read >= min(whole, outcome.total - 1)
 
     def fork(self) -> Following:
@@ -176,18 +176,16 @@ class Following:
         every wire says in a block of its own."""
         before = self.before
         if before is not None and usage.read is not None:
-            if self.goes_on(outcome):
+            if self.goes_on(rendered, outcome):
                 self._habits.learn(before, rendered, usage.read)
             elif abs(usage.read - self.read(rendered, outcome)) < _AROUND + usage.read / 2:
                 self._parted = outcome.read, usage.read
-        self.before = ended(before, rendered, outcome, usage, thought)
+        self.before = ended(before, rendered, usage, thought)
         if usage.input and outcome.total:
-            self._habits.scale = usage.input / outcome.total
+            self._habits.bills = learned((), outcome.total, usage.input)
 
 
-def ended(
-    before: Ended | None, rendered: Rendered, outcome: Outcome, usage: Usage, thought: bool
-) -> Ended | None:
+def ended(before: Ended | None, rendered: Rendered, usage: Usage, thought: bool) -> Ended | None:
     """A call that was answered, `before` being the one before it; None when its bill does not say
     how long it was."""
     if not usage.input:
@@ -199,7 +197,6 @@ def ended(
             question, thought = before.question, thought or turn.thought
     return Ended(
         rendered=rendered,
-        total=outcome.total,
         input=usage.input,
         output=usage.output or 0,
         question=question,

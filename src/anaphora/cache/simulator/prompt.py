@@ -8,7 +8,6 @@ is looked at, not what was ever said.
 from __future__ import annotations
 
 import itertools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -16,13 +15,13 @@ from typing import TypeAlias
 from blake3 import blake3
 
 from anaphora.rendered import Kind, Mark, Plan, Rendered, Run
+from anaphora.tokens import Counts
 from anaphora.values import Section, Ttl
 
 Key: TypeAlias = Hashable
 
-_Placed: TypeAlias = tuple[Run, int, list[bytes], int]
-"""A run, its first block, the keys of its blocks, and the byte of the prompt where the log's first
-one begins."""
+_Placed: TypeAlias = tuple[Run, int, list[bytes]]
+"""A run, its first block, and the keys of its blocks."""
 
 _SPOKEN = (Kind.TOOL_CALL, Kind.THINKING)
 
@@ -87,20 +86,15 @@ class RenderedPrompt(Prompt):
     """A rendered call with its plan. Keys of a growing conversation are made once."""
 
     def __init__(
-        self,
-        rendered: Rendered,
-        plan: Plan,
-        tokens: Sequence[int] | None = None,
-        before: RenderedPrompt | None = None,
+        self, rendered: Rendered, plan: Plan, before: RenderedPrompt | None = None
     ) -> None:
-        """`tokens` are the counts at the end of each block, where somebody knows better than the
-        estimate by length; `before` is the turn before: what has not changed is taken from it."""
+        """`before` is the turn before: what has not changed is taken from it."""
         self._rendered = rendered
-        self._tokens = tokens
-        self._per_token = rendered.bytes_per_token
+        self._counts: Counts | None = None
+        self._tokens: dict[int, int] = {}
         self._runs: list[_Placed] = []
         runs = self._runs
-        first, offset, last, leading = 0, 0, b"", 0
+        first, last, leading = 0, b"", 0
         known = before._runs if before is not None else []
         for at, run in enumerate(rendered.runs):
             if at < len(known) and known[at][0] is run:
@@ -110,20 +104,14 @@ class RenderedPrompt(Prompt):
             else:
                 known = []
                 keys = _chain(run, last)
-                placed = run, first, keys, offset + len(run.lead)
+                placed = run, first, keys
             runs.append(placed)
-            count = run.count
-            first += count
-            last = keys[count - 1]
-            offset = placed[3] + run.log.ends[count - 1]
+            first += run.count
+            last = keys[run.count - 1]
             if run.section != "messages":
                 leading = first
         # Nearly everything that is asked is asked of the last run.
-        if runs:
-            run, self._last, self._last_keys, self._last_offset = runs[-1]
-            self._last_ends = run.log.ends
-        else:
-            self._last = 0
+        self._last, self._last_keys = runs[-1][1:] if runs else (0, [])
         self._count, self._leading = first, leading - 1
         knobs = rendered.envelope.knobs
         if before is not None and before._rendered.envelope.knobs == knobs:
@@ -152,23 +140,19 @@ class RenderedPrompt(Prompt):
     def key(self, position: int) -> bytes:
         if position >= self._last:
             return self._last_keys[position - self._last]
-        _, first, keys, _ = self._at(position)
+        _, first, keys = self._at(position)
         return keys[position - first]
 
     def tokens(self, position: int) -> int:
-        if position < 0:
-            return 0
-        if self._tokens is not None:
-            return self._tokens[position]
-        if position >= self._last:
-            size = self._last_offset + self._last_ends[position - self._last]
-        else:
-            run, first, _, offset = self._at(position)
-            size = offset + run.log.ends[position - first]
-        return math.ceil(size / self._per_token)
+        tokens = self._tokens.get(position)
+        if tokens is None:
+            if self._counts is None:
+                self._counts = Counts(self._rendered)
+            tokens = self._tokens[position] = self._counts.tokens(position + 1)
+        return tokens
 
     def kind(self, position: int) -> Kind:
-        run, first, _, _ = self._at(position)
+        run, first, _ = self._at(position)
         return run.log.kinds[position - first]
 
     def data(self, position: int) -> bytes:
@@ -178,7 +162,7 @@ class RenderedPrompt(Prompt):
         return self._at(position)[0].section
 
     def spoken(self, position: int) -> bool:
-        run, first, _, _ = self._at(position)
+        run, first, _ = self._at(position)
         if run.section != "messages":
             return False
         at = position - first
@@ -186,12 +170,12 @@ class RenderedPrompt(Prompt):
         return run.log.kinds[at] in _SPOKEN or _role(run, at) in ("assistant", "model")
 
     def may_mark(self, position: int) -> bool:
-        run, first, _, _ = self._at(position)
+        run, first, _ = self._at(position)
         return run.log.splices[position - first] >= 0
 
     def turn_ends(self) -> Iterator[int]:
         after: Kind | None = None
-        for run, first, _, _ in reversed(self._runs):
+        for run, first, _ in reversed(self._runs):
             if run.section != "messages":
                 continue
             log = run.log

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.errors import InvalidRequest
+from anaphora.tokens import Size
 from anaphora.values import Usage, WriteTtl
 
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -88,6 +89,8 @@ class TraceMessage(msgspec.Struct, frozen=True, kw_only=True):
     content: Any = None
     tool_calls: list[Any] | None = None
     tool_call_id: str | None = None
+    size: Size | None = None
+    """As it stood in the request, where that is known."""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +102,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[TraceCall, ...]
     messages: tuple[TraceMessage, ...]
     tools: list[Any] | None = None
+    tools_size: Size | None = None
     group: str | None = None
     """Conversations of one run, which may share a beginning."""
     source: str = ""

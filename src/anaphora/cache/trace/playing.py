@@ -8,6 +8,7 @@ from anaphora import catalog
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
+from anaphora.tokens import bytes_in, tokens_in
 from anaphora.values import Ttl
 
 from .form import Trace, TraceCall, TraceUsage
@@ -31,14 +32,11 @@ class Playing:
         except InvalidRequest as problem:
             raise problem.within(f"{trace.id}.provider") from None
         self.blocks = Blocks(trace, profile)
-        self._ratio = 1.0
+        self._per_token = profile.bytes_per_token.value
+        self._per_token_home = self._per_token
         if self._moved and home in catalog.shipped().providers:
-            # The same text in the other model's tokens.
-            measured = catalog.profile(home, trace.model).bytes_per_token.value
-            self._ratio = measured / profile.bytes_per_token.value
+            self._per_token_home = catalog.profile(home, trace.model).bytes_per_token.value
         self.scope = trace.group or trace.id
-        self.scale = 1.0
-        """How many tokens were billed for each that was estimated."""
         self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
         """How long the assumed markers ask for, by the bills: before the messages, and behind."""
         self._parameters = Parameters(trace)
@@ -108,7 +106,8 @@ class Playing:
 
     def measure(self, keys: list[Hashable], billed: TraceUsage, anchors: Anchors) -> None:
         """How long a prompt is in another model's tokens."""
-        anchors.learn(keys[-1], round(billed.total * self._ratio))
+        size = bytes_in(billed.total, self._per_token_home)
+        anchors.learn(keys[-1], tokens_in(size, self._per_token))
 
     def learn(
         self,
@@ -116,7 +115,6 @@ class Playing:
         billed: TraceUsage,
         anchors: Anchors,
         rules: CacheRules,
-        estimated: int,
     ) -> None:
         """What a bill tells of the prompt's length."""
         self._left.add(billed.cached)
@@ -127,7 +125,3 @@ class Playing:
         if along and billed.output and answer is not None and answer.spoken:
             # The answer is cached along, with whatever reasoning is in it.
             anchors.learn(hash((keys[-1], answer.identity)), billed.total + billed.output)
-        if estimated:
-            # Slowly, so that one odd bill does not spoil it.
-            self.scale *= (billed.total / estimated) ** 0.5 if billed.total else 1.0
-            self.scale = min(4.0, max(0.25, self.scale))

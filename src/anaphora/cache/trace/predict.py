@@ -120,8 +120,8 @@ class Predictor:
         blocks, keys = conversation.sent(call)
         if self._elsewhere is not None and call.usage is not None and keys:
             conversation.measure(keys, call.usage, anchors)
-        estimates = [block.size for block in blocks]
-        sizes = anchors.sizes(keys, estimates, conversation.scale)
+        estimates = conversation.blocks.estimates(blocks)
+        sizes = anchors.sizes(keys, estimates)
         before = conversation.before(index)
         in_loop = before is not None and conversation.only_tools(before, call)
         knobs = conversation.knobs(call, in_loop=in_loop)
@@ -142,9 +142,9 @@ class Predictor:
                 anchors.learn(keys[first - 1], until)
                 lead = True
             older = conversation.remembers(billed)
-            conversation.learn(keys, billed, anchors, rules, sum(sizes))
+            conversation.learn(keys, billed, anchors, rules)
             # What it left in the cache is as long as the bill says.
-            sizes = anchors.sizes(keys, estimates, 1.0)
+            sizes = anchors.sizes(keys, estimates)
             prompt = prompt_of(call, blocks, first, sizes, rules, knobs, lead, conversation.ttls)
         simulator.call(prompt, at=at, scope=scope)
         known = before.usage if before is not None else None

@@ -7,9 +7,8 @@ earlier bill told them, and estimated in between.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Hashable
+from itertools import pairwise
 
 from blake3 import blake3
 
@@ -17,13 +16,14 @@ from anaphora.cache.simulator import Mark, TokenRuns
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Profile
 from anaphora.rendered import Kind
+from anaphora.tokens import TOOLS, Size, calibrated, ends, measured
 from anaphora.values import Section, Ttl
 
 from .form import Trace, TraceCall, TraceMessage
 from .notes import has_thinking
 
-#: What stands before the messages, when nobody knows how long it is.
-UNKNOWN_SYSTEM = 3000
+#: The size of what stands before the messages, where the recording does not hold it.
+_UNKNOWN = Size(0, 3000)
 
 _TTLS: dict[str, Ttl] = {"5m": "5m", "30m": "30m", "1h": "1h", "12h": "12h", "24h": "24h"}
 _SPOKEN = ("assistant", "model")
@@ -35,14 +35,13 @@ class Block:
     __slots__ = ("identity", "kind", "section", "size", "spoken", "thinks")
 
     def __init__(
-        self, identity: Hashable, kind: Kind, section: Section, role: str, size: int
+        self, identity: Hashable, kind: Kind, section: Section, role: str, size: Size
     ) -> None:
         self.identity = identity
         self.kind = kind
         self.section = section
         self.spoken = role in _SPOKEN
         self.size = size
-        """Estimated tokens."""
         self.thinks: Block | None = None
         """The same without the model's reasoning, where it holds any."""
 
@@ -51,14 +50,16 @@ class Blocks:
     """The messages of one conversation as blocks: the tools, the system prompt, each message."""
 
     def __init__(self, trace: Trace, profile: Profile) -> None:
-        self._ratio = profile.bytes_per_token.value
+        self._per_token = profile.bytes_per_token.value
         self._strips = profile.strips_thinking.value and profile.strips_thinking.verified
         self._all: list[Block] = []
         if trace.tools:
-            self._all.append(self._block(dumps(trace.tools), Kind.TOOL, "tools", "tools"))
+            tools = dumps(trace.tools)
+            size = trace.tools_size or Size(len(tools), TOOLS.get(trace.wire or "", 0))
+            self._all.append(Block(_identity(tools), Kind.TOOL, "tools", "tools", size))
         if trace.system_tokens_unknown:
             unknown = ("system", trace.group or trace.id)
-            self._all.append(Block(unknown, Kind.SYSTEM, "system", "system", UNKNOWN_SYSTEM))
+            self._all.append(Block(unknown, Kind.SYSTEM, "system", "system", _UNKNOWN))
         self.first = len(self._all)
         """Where the messages begin."""
         self._asks: list[int] = []
@@ -74,6 +75,10 @@ class Blocks:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def estimates(self, blocks: list[Block]) -> list[int]:
+        """The tokens up to the end of each block, by their sizes alone."""
+        return ends([block.size for block in blocks], self._per_token)
 
     def upto(self, call: TraceCall) -> int:
         """How many blocks a call sent."""
@@ -95,15 +100,23 @@ class Blocks:
             kind = Kind.TOOL_RESULT
         elif message.tool_calls or _holds(message, "tool_use"):
             kind = Kind.TOOL_CALL
-        block = self._block(_said(message, message.content), kind, section, message.role)
+        block = _block(message, message.content, kind, section)
         if self._strips and has_thinking(message):
             kept = [one for one in message.content if not _is_thinking(one)]
-            block.thinks = self._block(_said(message, kept), kind, section, message.role)
+            block.thinks = _block(message, kept, kind, section)
         return block
 
-    def _block(self, said: bytes, kind: Kind, section: Section, role: str) -> Block:
-        size = max(1, math.ceil(len(said) / self._ratio))
-        return Block(blake3(said).digest(16), kind, section, role, size)
+
+def _block(message: TraceMessage, content: object, kind: Kind, section: Section) -> Block:
+    said = dumps([message.role, content, message.tool_calls, message.tool_call_id])
+    size = message.size
+    if size is None or content is not message.content:
+        size = measured(said)
+    return Block(_identity(said), kind, section, message.role, size)
+
+
+def _identity(said: bytes) -> bytes:
+    return blake3(said).digest(16)
 
 
 class Anchors:
@@ -119,28 +132,20 @@ class Anchors:
     def knows(self, keys: list[Hashable]) -> bool:
         return all(key in self._known for key in keys)
 
-    def sizes(self, keys: list[Hashable], estimates: list[int], scale: float) -> list[int]:
-        """The tokens of each block, so that every prefix with a known count has that."""
-        anchors: list[tuple[int, int]] = []
-        for at, key in enumerate(keys):
-            if key in self._known:
-                # The deeper the newer: where an older bill says more, something before has changed.
-                while anchors and anchors[-1][1] > self._known[key]:
-                    anchors.pop()
-                anchors.append((at, self._known[key]))
-        sizes: list[int] = []
-        done, total = 0, 0
-        for at, known in anchors:
-            sizes += _fitted(estimates[done : at + 1], known - total)
-            done, total = at + 1, known
-        return sizes + [max(1, round(estimate * scale)) for estimate in estimates[done:]]
-
-
-def _fitted(estimates: list[int], total: int) -> list[int]:
-    """Whole numbers in the proportion of the estimates that add up to the total."""
-    whole = sum(estimates) or 1
-    ends = [done * total // whole for done in itertools.accumulate(estimates)]
-    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    def sizes(self, keys: list[Hashable], ends: list[int]) -> list[int]:
+        """The tokens of each block, so that every prefix with a known count has that. `ends` are
+        the estimates up to the end of each."""
+        points: list[tuple[int, int]] = []
+        for key, end in zip(keys, ends, strict=True):
+            known = self._known.get(key)
+            if known is None:
+                continue
+            # The deeper the newer: where an older bill says more, something before has changed.
+            while points and (points[-1][1] > known or points[-1][0] == end):
+                points.pop()
+            points.append((end, known))
+        counted = [calibrated(points, end) for end in ends]
+        return [end - start for start, end in pairwise([0, *counted])]
 
 
 def prompt_of(
@@ -199,10 +204,6 @@ def _markers(
         assumed = zip((leading - 1 if lead else -1, len(blocks) - 1), ttls, strict=True)
         places |= {position: ttl for position, ttl in assumed if position >= 0}
     return tuple(Mark(position, places[position]) for position in sorted(places))
-
-
-def _said(message: TraceMessage, content: object) -> bytes:
-    return dumps([message.role, content, message.tool_calls, message.tool_call_id])
 
 
 def _is_thinking(block: object) -> bool:

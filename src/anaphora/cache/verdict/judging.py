@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from anaphora.cache.simulator import Outcome
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan
+from anaphora.tokens import Counts
 from anaphora.values import Usage
 
 from . import rules as by
@@ -14,7 +15,7 @@ from .changes import change_at
 from .comparing import extent, parting
 from .diagnosis import agrees
 from .money import dollars_lost, dollars_saved
-from .predicting import Prediction, predict, tokens_before
+from .predicting import Prediction, billed, predict
 from .sentences import change_said
 from .values import VOLATILE, Cause, Change, Diagnosis, Result, Sent, Verdict
 
@@ -36,12 +37,12 @@ def judge(
     """What became of what the earlier call left in the cache, by the later one's bill; by the
     rules where there is none. `outcome` is the prediction of a simulator that knows more than these
     two calls, `expected` one that was made already, `diagnosis` what the provider says."""
-    billed = later.usage.read if later.usage is not None else None
+    billed_read = later.usage.read if later.usage is not None else None
     later = _heard(later, rules)
     if earlier is None:
         verdict = Verdict(
             result="first",
-            billed=billed,
+            billed=billed_read,
             total=later.usage.input if later.usage is not None else None,
             saved=dollars_saved(later.usage, price),
             diagnosis=diagnosis,
@@ -49,13 +50,14 @@ def judge(
         return verdict
     earlier = _heard(earlier, rules)
     if expected is None:
+        later = replace(later, rendered=replace(later.rendered, bills=billed(earlier, rules)))
         expected = predict(earlier, later, rules, outcome)
-    read = expected.read if billed is None else billed
+    read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     causes: tuple[Cause, ...] = ()
     lost = 0
     change: Change | None = None
-    if result != "hit" or billed is None:  # otherwise the bill proves that it did not matter
+    if result != "hit" or billed_read is None:  # otherwise the bill proves that it did not matter
         change = find_change(earlier, later)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
     if result != "hit":
@@ -69,7 +71,7 @@ def judge(
         change=change,
         left=expected.left,
         predicted=expected.read,
-        billed=billed,
+        billed=billed_read,
         total=None if later.usage is None else usage.input,
         lost=lost,
         dollars=dollars_lost(usage, lost, price),
@@ -112,7 +114,7 @@ def _reusable(
     offset = parting(earlier.rendered, later.rendered, earlier.rendered.cacheable)
     if offset is None:
         offset = earlier.rendered.offset(earlier.rendered.cacheable)
-    shared = tokens_before(earlier.rendered, offset, expected.scale)
+    shared = Counts(earlier.rendered, later.rendered.bills).before(offset)
     return shared if shared >= rules.minimum_tokens.value else 0
 
 
@@ -131,7 +133,9 @@ def _causes(
     local += _local(earlier, later, rules, change)
     found = [*local, by.clock(earlier, later, rules, read)]
     if change is None and unmarked is None:
-        found.append(by.too_short(_kept(earlier, expected), rules))
+        # The tokens of the longest prefix that the earlier call asked to keep.
+        kept = Counts(earlier.rendered, later.rendered.bills).tokens(extent(earlier))
+        found.append(by.too_short(kept, rules))
         found.append(by.lookback(earlier, later, rules))
         found.append(by.thinking(earlier.rendered, later.rendered, profile))
     causes = [cause for cause in found if cause is not None]
@@ -160,12 +164,6 @@ def _changed(earlier: Sent, rules: CacheRules, change: Change) -> Cause:
     if only_here and (change.kind in VOLATILE or change.chunk + 1 == len(earlier.rendered)):
         return Cause(kind="marker_on_volatile", said=f"the marker stands on what changes: {said}")
     return Cause(kind="changed", said=said)
-
-
-def _kept(earlier: Sent, expected: Prediction) -> int:
-    """The tokens of the longest prefix that the earlier call asked to keep."""
-    rendered = earlier.rendered
-    return tokens_before(rendered, rendered.offset(extent(earlier)), expected.scale)
 
 
 def _nothing_found(earlier: Sent, later: Sent, rules: CacheRules, expected: Prediction) -> Cause:

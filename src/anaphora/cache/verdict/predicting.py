@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from anaphora.cache.simulator import Following, Outcome, RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Rendered
+from anaphora.tokens import Bills, Counts
 from anaphora.values import Usage
 
+from .comparing import extent
 from .rules import explicit
 from .values import Sent
 
@@ -26,19 +28,18 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """What this one is billed, by the rules."""
     exact: bool
     """Markers say to the token what is kept; otherwise it is about that much."""
-    scale: float
-    """Billed tokens for each that was estimated."""
 
 
 def predict(
     earlier: Sent, later: Sent, rules: CacheRules, outcome: Outcome | None = None
 ) -> Prediction:
-    """`outcome` is the prediction of a simulator that has seen more than these two calls."""
+    """`outcome` is the prediction of a simulator that has seen more than these two calls. The later
+    prompt carries the bill of the earlier one (`billed`)."""
     simulator = Simulator(rules)
     start = earlier.at if earlier.at is not None else 0.0
     then = later.at if earlier.at is not None and later.at is not None else start + _SOON
     wrote = simulator.call(
-        RenderedPrompt(earlier.rendered, earlier.marks),
+        RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks),
         at=start,
         began=earlier.began,
         scope=earlier.route,
@@ -57,41 +58,44 @@ def predict(
 
 
 def foresee(wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules) -> Prediction:
-    """The same from what a simulator said of the call before and of this one, in the provider's
-    tokens: `usage` is what the call before was billed."""
+    """The same from what a simulator said of the call before and of this one, which carries the
+    bill of that: `usage`."""
     estimated = wrote.kept
-    total = wrote.total
-    billed = usage.input if usage is not None else None
-    scale = billed / total if billed and total else 1.0
     missed = bool(estimated) and usage is not None and usage.read == 0
     if (not estimated or (missed and not rules.slots.value)) and not explicit(rules):
         # Whatever a call reads, all of it is kept where the provider caches by itself.
+        total = wrote.total if usage is None or not usage.input else usage.input
         granule = rules.granule_tokens.value
-        kept = round(total * scale) // granule * granule
+        kept = total // granule * granule
         left = kept if kept >= max(1, rules.minimum_tokens.value) else 0
     elif usage is not None and usage.read is not None:
         left = usage.read + (usage.written_total or 0)
     else:
         left = estimated
-    read = _scaled(outcome.read, estimated, left, scale)
-    return Prediction(left=left, read=read, outcome=outcome, exact=estimated > 0, scale=scale)
+    return Prediction(left=left, read=outcome.read, outcome=outcome, exact=estimated > 0)
 
 
 def foresee_followed(following: Following, later: Rendered, outcome: Outcome) -> Prediction:
     """The same on a server of one's own, which keeps the answers, too."""
     before, read = following.before, following.read(later, outcome)
     if before is None:
-        return Prediction(left=0, read=read, outcome=outcome, exact=False, scale=1.0)
+        return Prediction(left=0, read=read, outcome=outcome, exact=False)
     # What a template writes otherwise than it was said was not left to be read.
-    left = min(before.input, read) if following.goes_on(outcome) else before.input
-    scale = before.input / max(1, before.total)
-    return Prediction(left=left, read=read, outcome=outcome, exact=False, scale=scale)
+    left = min(before.input, read) if following.goes_on(later, outcome) else before.input
+    return Prediction(left=left, read=read, outcome=outcome, exact=False)
 
 
-def _scaled(read: int, estimated: int, left: int, scale: float) -> int:
-    """In the provider's tokens; what is all of it by the estimate is all of it."""
-    return left if estimated and read == estimated else round(read * scale)
-
-
-def tokens_before(rendered: Rendered, offset: int, scale: float) -> int:
-    return round(rendered.tokens_in(offset) * scale)
+def billed(sent: Sent, rules: CacheRules, kept: int | None = None) -> Bills:
+    """The bills that the next prompt carries, once this one's is known. `kept` is what a simulator
+    says that it left in the cache."""
+    usage = sent.usage
+    total = None if usage is None else usage.input
+    if usage is None or not total:
+        return sent.rendered.bills
+    counts = Counts(sent.rendered)
+    if not rules.slots.value:
+        return counts.billed(total)
+    chunks = extent(sent)
+    if kept is not None and counts.tokens(chunks) != kept:
+        return counts.billed(total)
+    return counts.billed(total, (chunks, total - (usage.uncached or 0)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Kind, Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Notice
 
 from . import rules as by
@@ -31,7 +32,8 @@ def preflight(
     notices = [] if change is None else _bound(earlier, later, change)
     kept = parting(earlier, later, extent(before)) is None
     if change is not None and not kept:
-        lost = earlier.tokens_in(earlier.offset(extent(before)) - change.offset)
+        counts = Counts(earlier, later.bills)
+        lost = counts.tokens(extent(before)) - counts.before(change.offset)
         notices.append(Notice("prefix_breaks", change_said(change), change.path, tokens=lost))
     if rules is None:
         return tuple(notices)

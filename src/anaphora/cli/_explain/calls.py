@@ -15,6 +15,7 @@ from anaphora.catalog import CacheRules
 from anaphora.cli._simulate import logged as log
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import for_model
 from anaphora.values import Reply, ReplyEnd
 from anaphora.wire.detect import detect
 
@@ -150,7 +151,7 @@ def _made(
     if not model:
         raise InvalidRequest("the request names no model; say which with --model", path="model")
     profile = catalog.profile(provider, model)
-    rendered = replace(rendered, bytes_per_token=profile.bytes_per_token.value)
+    rendered = for_model(rendered, profile)
     rules = catalog.rules(provider, model, rendered.wire)
     plan = _plan(rendered, rules, body)
     return Made(

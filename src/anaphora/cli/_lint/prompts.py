@@ -11,6 +11,7 @@ import msgspec
 from anaphora import catalog
 from anaphora.cache import lint
 from anaphora.cache.lint import Config, Costs, Finding
+from anaphora.cache.lint.texts import PER_TOKEN
 from anaphora.cache.trace.sources import Line, numbered
 from anaphora.cli._explain.calls import Asked, Made, is_request, read
 from anaphora.cli._simulate.money import Till
@@ -121,10 +122,10 @@ class Linter:
         """Of texts only the command line says where they go."""
         provider, model = self._asked.provider, self._asked.model
         if model is None:
-            return Costs(), 4.0
+            return Costs(), PER_TOKEN
         provider = provider or _provider_of(model)
         if provider is None:
-            return Costs(), 4.0
+            return Costs(), PER_TOKEN
         rules, profile = catalog.rules(provider, model), catalog.profile(provider, model)
         price = self._till.price(provider, model, None)
         marked = rules.mechanism.value == "explicit"

@@ -34,6 +34,7 @@ class _Conversation:
         self.model = model
         self.wire = wire
         self.tools = spoken.tools
+        self.tools_size = spoken.tools_size
         self.messages: list[TraceMessage] = []
         self.calls: list[TraceCall] = []
 
@@ -45,6 +46,7 @@ class _Conversation:
             calls=tuple(self.calls),
             messages=tuple(self.messages),
             tools=self.tools,
+            tools_size=self.tools_size,
             group=group,
             source="requests",
             wire=self.wire,

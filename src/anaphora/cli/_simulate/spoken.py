@@ -6,14 +6,17 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora.cache.trace import TraceMessage
 from anaphora.rendered import Kind, Rendered
+from anaphora.tokens import Counts, Size
 from anaphora.values import Ttl
 
 
 class Spoken(msgspec.Struct, frozen=True):
     tools: list[Any] | None
+    tools_size: Size | None
     messages: list[TraceMessage]
     breakpoints: tuple[tuple[Literal["tools"] | int, Any], ...]
 
@@ -23,20 +26,25 @@ def blocks_of(rendered: Rendered) -> Spoken:
     messages: list[TraceMessage] = []
     places: dict[int, Literal["tools"] | int] = {}
     """Where each chunk went."""
-    for chunk in rendered:
+    sizes = Counts(rendered).sizes()
+    text_bytes = other = 0
+    for chunk, size in zip(rendered, sizes, strict=True):
         text = chunk.data.decode(errors="replace")
         if chunk.section == "tools":
             tools.append(text)
+            text_bytes, other = text_bytes + size.text, other + size.other
             places[chunk.index] = "tools"
             continue
         places[chunk.index] = len(messages)
-        messages.append(_message(rendered, chunk.index, chunk.kind, text))
+        message = _message(rendered, chunk.index, chunk.kind, text)
+        messages.append(replace(message, size=size))
     marks: dict[Literal["tools"] | int, Ttl] = {
         places[mark.chunk]: mark.ttl for mark in rendered.marks
     }
     if rendered.automatic is not None and messages:
         marks.setdefault(len(messages) - 1, rendered.automatic)
-    return Spoken(tools or None, messages, tuple(marks.items()))
+    tools_size = Size(text_bytes, other) if tools else None
+    return Spoken(tools or None, tools_size, messages, tuple(marks.items()))
 
 
 def _message(rendered: Rendered, index: int, kind: Kind, text: str) -> TraceMessage:

@@ -1,13 +1,14 @@
 """Compaction of a session's history: how long the prompt is, and what has to go.
 
 limit = token_limit(0.8, profile)               compact_at= in tokens
-sizes = PromptSizes(place, rendered)            the prompt and each message of the history
+sizes = PromptSizes(rendered)                   the prompt and each message of the history
 done = shortened(turn, sizes, limit)            half of the limit is left to grow into
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 from anaphora.catalog import Profile
@@ -15,10 +16,9 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, compact
 from anaphora.prompt.compaction import TokenCount
 from anaphora.rendered import Rendered
-from anaphora.tokens import count_chunks
+from anaphora.tokens import Counts, tokens_in
 from anaphora.values import Message, Notice, SegmentRole, to_json
 
-from .place import Place
 from .prompt_source import TurnPrompt
 
 _HISTORY = SegmentRole.CONVERSATION
@@ -54,19 +54,12 @@ def token_limit(compact_at: int | float, profile: Profile) -> int:
 
 
 class PromptSizes:
-    """Tokens of a rendered prompt and of its messages, in proportion to the last bill."""
+    """Tokens of a rendered prompt and of its messages, corrected by the bills so far."""
 
-    def __init__(self, place: Place, rendered: Rendered) -> None:
-        self._profile = place.model.profile
+    def __init__(self, rendered: Rendered) -> None:
         self._rendered = rendered
-        self._counts = count_chunks(rendered, self._profile)
-        self._scale = 1.0
-        past = place.past
-        billed = past.sent.usage.input if past is not None and past.sent.usage else None
-        if past is not None and billed:
-            estimated = count_chunks(past.sent.rendered, self._profile).total.tokens
-            self._scale = billed / max(1, estimated)
-        self.total = self._scaled(self._counts.total.tokens)
+        self._counts = Counts(rendered)
+        self.total = self._counts.total
 
     def of_history(self, messages: int) -> int:
         """The first messages of the conversation."""
@@ -79,13 +72,12 @@ class PromptSizes:
         sizes = {
             id(message): tokens for message, tokens in zip(messages, self._messages(), strict=True)
         }
-        per_token = self._profile.bytes_per_token.value
 
         def tokens(message: Message) -> int:
             known = sizes.get(id(message))
             if known is not None:
                 return known
-            return self._scaled(math.ceil(len(to_json(message.parts)) / per_token))
+            return tokens_in(len(to_json(message.parts)), self._rendered.bytes_per_token)
 
         return tokens
 
@@ -94,16 +86,10 @@ class PromptSizes:
         for run in self._rendered.runs:
             if run.role is _HISTORY:
                 ends = [first + end for end in run.log.message_ends[: len(run.source)]]
-                starts = [first, *ends[:-1]]
-                return [
-                    self._scaled(self._counts.between(start, end).tokens) if start < end else 0
-                    for start, end in zip(starts, ends, strict=True)
-                ]
+                upto = [self._counts.tokens(end) for end in (first, *ends)]
+                return [after - before for before, after in pairwise(upto)]
             first += run.count
         return []
-
-    def _scaled(self, tokens: int) -> int:
-        return round(tokens * self._scale)
 
 
 def compacted(

@@ -18,6 +18,7 @@ from anaphora.client.transport import Transport
 from anaphora.client.writing import Written
 from anaphora.errors import AnaphoraError, Forbidden, NotFound
 from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Prelude, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Notice
 
 from .place import Place
@@ -79,7 +80,7 @@ class Handles:
                 until = _seconds(said.expires, written.at + seconds)
                 handle = Held(said.handle, chunks, holding.digest(written.rendered, chunks))
                 rendered = written.rendered
-                tokens = said.tokens or rendered.tokens_in(rendered.offset(chunks))
+                tokens = said.tokens or Counts(rendered).tokens(chunks)
                 simulator.hold(said.handle, tokens, at=written.at, seconds=until - written.at)
                 self._alive[said.handle] = until
                 self._join(written.at)

@@ -16,12 +16,13 @@ import msgspec
 from anaphora.cache.plan import Planner
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.verdict import Sent, diagnosis_of, judge
-from anaphora.cache.verdict.predicting import Prediction, foresee, foresee_followed
+from anaphora.cache.verdict.predicting import Prediction, billed, foresee, foresee_followed
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Stop
 from anaphora.client.writing import Account, Written
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
+from anaphora.tokens import Bills
 from anaphora.values import Conversation, Reply, Thinking
 
 
@@ -46,6 +47,8 @@ class Place:
         """The last answer,"""
         self.committed: Conversation | None = None
         """and the conversation that ends with it."""
+        self.bills: Bills = ()
+        """What the bills so far teach of how many tokens the next prompt is."""
         self._planner: Planner | None = None
         self._following = self.model.memory.simulator.following()
 
@@ -61,6 +64,8 @@ class Place:
     def write(self, call: Call, at: float) -> Written:
         """The call as this provider would be told it; nothing is sent, and nothing noted."""
         rendered = self.endpoint.wire.render(call, self.model.profile, self.rendered)
+        if self.bills:
+            rendered = msgspec.structs.replace(rendered, bills=self.bills)
         plan = self.planner(at).plan(rendered, at=at)
         return Written(call=call, rendered=rendered, plan=plan, at=at)
 
@@ -71,13 +76,9 @@ class Place:
 
     def tokens(self, written: Written) -> int:
         """About how many tokens count against the provider's limits."""
-        estimate = self.planner(written.at).tokens(written.rendered)
-        past = self.past
-        usage = past.sent.usage if past is not None else None
-        if past is None or usage is None or not usage.input:
-            return estimate
-        total = round(estimate * usage.input / max(1, past.outcome.total))
-        if self.model.gate.counts_reads:
+        total = self.planner(written.at).tokens(written.rendered)
+        usage = self.past.sent.usage if self.past is not None else None
+        if usage is None or self.model.gate.counts_reads:
             return total
         return max(0, total - (usage.read or 0) - (usage.written_total or 0))
 
@@ -109,6 +110,7 @@ class Place:
         )
         if self._following is not None:
             self._learn(written.rendered, outcome, reply)
+        self.bills = billed(sent, self.model.rules, outcome.kept)
         self.rendered = written.rendered
         self.past = Past(sent=sent, outcome=outcome)
         return Account(
@@ -136,5 +138,5 @@ class Place:
             return foresee_followed(self._following, rendered, outcome)
         past = self.past
         if past is None:
-            return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True, scale=1.0)
+            return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
         return foresee(past.outcome, past.sent.usage, outcome, self.model.rules)

@@ -9,21 +9,19 @@ import msgspec
 from anaphora.cache.verdict.predicting import Prediction
 from anaphora.cache.verdict.sentences import amount_said
 from anaphora.client.writing import Written, cost_unknown, tier_of
-from anaphora.values import Notice, Usage, WriteTtl
+from anaphora.tokens import Counts
+from anaphora.values import Notice, Usage
 
 from .certify import certify
 from .place import Place
 
 
 def foreseen(expected: Prediction) -> Usage:
-    """A prediction in the provider's own tokens, as far as bills have taught how many those are."""
-    outcome, scale = expected.outcome, expected.scale
-    read = min(expected.read, round(outcome.total * scale))
-    written: dict[WriteTtl, int] = {
-        ttl: round(tokens * scale) for ttl, tokens in outcome.written.items()
-    }
-    total = max(read + sum(written.values()), round(outcome.total * scale))
-    uncached = total - read - sum(written.values())
+    """A prediction as the provider would bill it."""
+    outcome = expected.outcome
+    read = min(expected.read, outcome.total)
+    written = outcome.written
+    uncached = max(0, outcome.total - read - sum(written.values()))
     return Usage(uncached=uncached, read=read, written=written, output=0)
 
 
@@ -35,7 +33,9 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """Bytes of the request."""
     usage: Usage
-    """Input tokens to be read, written and paid for in full."""
+    """Input tokens to be read, written and paid for in full,"""
+    bounds: tuple[int, int]
+    """and between how many the input is likely to be, all told."""
     dollars: Decimal | None
     """What the input would cost; None is unknown."""
     uncached_dollars: Decimal | None
@@ -77,11 +77,12 @@ def previewed(place: Place, written: Written) -> Preview:
         model=place.model.name,
         size=len(request.body),
         usage=usage,
+        bounds=Counts(written.rendered).bounds(place.model.profile.token_error.value),
         dollars=dollars,
         uncached_dollars=None if price is None else price.of(plain),
         markers=tuple(
             f"{written.rendered.chunk(mark.chunk).path} {mark.ttl}" for mark in written.plan.marks
         ),
-        wait=place.model.gate.wait(usage.input or 0),
+        wait=place.model.gate.wait(place.tokens(written)),
         notices=(*written.rendered.notices, *written.plan.notices, *broken, *unknown),
     )

@@ -43,13 +43,13 @@ class TurnWriter:
         if self.compact_at is None or asked.prewarm or not turn.history:
             return turn, written, notices
         limit = token_limit(self.compact_at, place.model.profile)
-        sizes = PromptSizes(place, written.rendered)
+        sizes = PromptSizes(written.rendered)
         if sizes.total <= limit and not too_long:
             return turn, written, notices
         if call.ir.continuation is not None:
             # All of the history is to be measured, the stored part too.
             call = self._composing.call(place, turn, asked, stream=stream, whole=True)
-            sizes = PromptSizes(place, place.write(call, at).rendered)
+            sizes = PromptSizes(place.write(call, at).rendered)
         after, done = shortened(turn, sizes, limit, too_long=too_long)
         if after is not turn:
             call = self._composing.call(place, after, asked, stream=stream, whole=whole)
@@ -60,4 +60,4 @@ class TurnWriter:
         """Tokens of the history's messages, as this provider would get them."""
         nothing = Asked(messages=())
         call = self._composing.call(place, turn, nothing, stream=False, whole=True)
-        return PromptSizes(place, place.write(call, time.time()).rendered).counter()
+        return PromptSizes(place.write(call, time.time()).rendered).counter()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import overload
 
 import msgspec
 
 from anaphora import catalog
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules, Profile
-from anaphora.errors import InvalidRequest
 from anaphora.rendered import Mark, Plan, Rendered
-from anaphora.tokens import Counts, count_chunks
+from anaphora.tokens import tokens_in
 from anaphora.values import Usage
 
 from .routes import Route
@@ -102,23 +98,8 @@ class Billing:
         return found
 
 
-def simulated(rendered: Rendered, plan: Plan, profile: Profile) -> RenderedPrompt:
-    """A prompt as the simulator reads it."""
-    return RenderedPrompt(rendered, plan, _Ends(count_chunks(rendered, profile)))
-
-
-def count(rendered: Rendered, profile: Profile) -> int:
-    """The tokens of a whole prompt."""
-    return count_upto(rendered, len(rendered), profile)
-
-
-def count_upto(rendered: Rendered, chunks: int, profile: Profile) -> int:
-    """The tokens of its first chunks."""
-    return count_chunks(rendered, profile).tokens(chunks)
-
-
 def count_text(text: str, profile: Profile) -> int:
-    return math.ceil(len(text.encode()) / profile.bytes_per_token.value)
+    return tokens_in(len(text.encode()), profile.bytes_per_token.value)
 
 
 def asked_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:
@@ -145,26 +126,3 @@ def asked_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -
 def _scope(workspace: str, rules: CacheRules) -> str:
     """A server of one's own keeps nobody apart."""
     return "" if rules.isolation.value == "server" else workspace
-
-
-class _Ends(Sequence[int]):
-    """The counts at the end of each chunk, each counted when it is asked for."""
-
-    def __init__(self, counts: Counts) -> None:
-        self._counts = counts
-        self._known: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        if isinstance(index, slice):
-            raise InvalidRequest("counts are asked for one by one", path="index")
-        known = self._known.get(index)
-        if known is None:
-            known = self._known[index] = self._counts.tokens(index + 1)
-        return known

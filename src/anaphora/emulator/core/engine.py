@@ -16,11 +16,12 @@ from anaphora.canonical import dumps
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
+from anaphora.tokens import Counts, for_model
 
 from . import held, listing, stored, strict
 from .accounts import Accounts
 from .asked import Answer, Asked, whole
-from .billing import Billing, Facts, count, count_upto
+from .billing import Billing, Facts
 from .faults import KINDS
 from .generating import Generator, loaded
 from .ids import Ids
@@ -178,7 +179,7 @@ class Engine:
             error = self._checked(asked, route, facts, None, rendered, 0)
             if error is not None:
                 raise error
-        tokens = count(rendered, facts.profile)
+        tokens = Counts(rendered).total
         if route.wire == "anthropic":
             return dumps({"input_tokens": tokens})
         if route.wire == "gemini":
@@ -228,7 +229,7 @@ class Engine:
         facts, chunks = self._billing.facts(route, model), len(rendered) - 1
         if not chunks:
             raise RequestRejected("there is nothing to hold", status=400, param="contents")
-        tokens = count_upto(rendered, chunks, facts.profile)
+        tokens = Counts(for_model(rendered, facts.profile)).tokens(chunks)
         parent = route.path.partition("/cachedContents")[0].strip("/").partition("/")[2]
         name = f"{parent}/" if parent else ""
         display = body.get("displayName", body.get("display_name"))
@@ -285,10 +286,10 @@ def _long(prompt: Prompt, wire_name: str) -> int:
     profile = prompt.facts.profile
     window = profile.context_tokens
     if wire_name == "ollama" and b'"num_ctx"' in prompt.body:
-        return count(prompt.rendered, profile)  # the request names a window of its own
+        return Counts(prompt.rendered).total  # the request names a window of its own
     if window is None or len(prompt.body) < min(window.published):
         return 0
-    return count(prompt.rendered, profile)
+    return Counts(prompt.rendered).total
 
 
 def _as_upstream(problem: Upstream | InvalidRequest) -> Upstream:

@@ -14,7 +14,7 @@ from anaphora.wire.ollama.stream_writer import moment_of
 
 from . import diagnosis, echo, further
 from .asked import Answer, Asked
-from .billing import Billing, simulated
+from .billing import Billing
 from .ids import Ids
 from .journal import Called, Entry, Journal
 from .options import Latency, Options
@@ -43,7 +43,7 @@ class Generator:
     def answer(
         self, asked: Asked, route: Route, workspace: str, prompt: Prompt, entry: Entry
     ) -> Answer:
-        played = simulated(prompt.rendered, prompt.plan, prompt.facts.profile)
+        played = RenderedPrompt(prompt.rendered, prompt.plan)
         seed = self._seed(prompt, played)
         said = self._said(asked, route, prompt, entry, seed)
         more = further.further(prompt.call, route.wire, prompt.facts.profile, seed)

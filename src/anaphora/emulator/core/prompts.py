@@ -7,6 +7,7 @@ import msgspec
 from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Held, Plan, Rendered
+from anaphora.tokens import for_model
 from anaphora.wire.fields import Found
 
 from . import held, stored
@@ -60,7 +61,8 @@ class Prompts:
     def _split(self, body: bytes | Found, route: Route) -> tuple[Rendered, Facts]:
         path = route.path.replace(":countTokens", ":generateContent")
         rendered = route.codec.split(body, (), path)
-        return rendered, self._billing.facts(route, rendered.model)
+        facts = self._billing.facts(route, rendered.model)
+        return for_model(rendered, facts.profile), facts
 
     def _whole(
         self, asked: Asked, route: Route, workspace: str

@@ -200,7 +200,7 @@ class _Conversation:
                 ttl=_ttl(call.usage, rules, before),
                 written=_written(call.usage, began, before),
                 untouched=None if used is None or began is None else began.least - used,
-                answer=blocks[length].size
+                answer=playing.blocks.estimates([blocks[length]])[0]
                 if length < len(blocks) and blocks[length].spoken
                 else None,
             )

@@ -6,6 +6,7 @@ import msgspec
 
 from anaphora.catalog import Profile
 from anaphora.emulator.core.billing import count_text
+from anaphora.tokens import bytes_in
 from anaphora.values import Part, Refusal, StopReason, Text, Thinking, ToolCall
 
 
@@ -71,7 +72,7 @@ def _stopped(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
 
 
 def _shortened(text: str, tokens: int, profile: Profile) -> str:
-    size = int(tokens * profile.bytes_per_token.value)
+    size = bytes_in(tokens, profile.bytes_per_token.value)
     return text.encode()[:size].decode(errors="ignore")
 
 

@@ -14,12 +14,13 @@ from importlib import import_module
 
 import msgspec
 
-from anaphora import tokens, wire
+from anaphora import wire
 from anaphora.catalog import CacheRules, Feature, Profile
 from anaphora.emulator.core.asked import Asked, members
 from anaphora.errors import Upstream
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Rendered
+from anaphora.tokens import Counts, for_model
 
 from .case import Case, Check, first, rejected, too_long
 from .known.anthropic import SAMPLING
@@ -59,8 +60,10 @@ def check(
     if not asked.body:
         return _unreadable(wire_name)
     if prompt_tokens is None:
-        size = 0 if rendered is None else rendered.size
-        prompt_tokens = tokens.estimate(size, profile).low
+        prompt_tokens = 0
+        if rendered is not None:
+            counted = Counts(for_model(rendered, profile))
+            prompt_tokens, _ = counted.bounds(profile.token_error.value)
     case = Case(
         asked=asked,
         body=body,

@@ -1,0 +1,175 @@
+"""The tokens of a rendered prompt, up to every chunk's end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from anaphora.catalog import Profile
+from anaphora.rendered import Rendered
+
+from .bills import Bills, calibrated, learned
+from .sizes import TOOLS, Odd, Size, odd_chunks
+
+_Row: TypeAlias = tuple[int, int, int, Sequence[int], Odd]
+"""A run: its first chunk, what is counted before the first byte of its log (bytes of text, tokens
+of the rest), where its chunks end, and those that are not all text."""
+
+#: Tokens around the texts that no byte shows: recorded prompts were billed up to 70 more.
+_FRAMING = 64
+
+
+def for_model(rendered: Rendered, profile: Profile) -> Rendered:
+    """A request that was split, counted as this model counts."""
+    return replace(rendered, bytes_per_token=profile.bytes_per_token.value)
+
+
+class Counts:
+    """Counts of one rendered prompt, each made when it is asked for and corrected by the bills that
+    the prompt carries. Only chunks that are new in their log are looked at."""
+
+    __slots__ = ("_bills", "_ends", "_lead", "_odd", "_per_token", "_rendered", "_size", "_text")
+
+    def __init__(self, rendered: Rendered, bills: Bills | None = None) -> None:
+        """`bills`: newer ones than the prompt itself carries."""
+        self._rendered = rendered
+        self._bills = rendered.bills if bills is None else bills
+        self._per_token = rendered.bytes_per_token
+        if not rendered.runs:
+            self._lead = _Lead(rendered)
+            self._size = 0
+            return
+        run = rendered.runs[-1]
+        self._odd = odd = odd_chunks(run.log, run.count)
+        lead: _Lead | None = odd.before
+        if lead is None or not lead.leads(rendered):
+            lead = odd.before = _Lead(rendered)
+        self._lead = lead
+        self._size = lead.first + run.count
+        self._text = lead.text + len(run.lead)
+        self._ends = run.log.ends
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def total(self) -> int:
+        return self.tokens(self._size)
+
+    def tokens(self, chunks: int) -> int:
+        """The first `chunks` chunks, as they are billed by what is known."""
+        estimated = self.estimated(chunks)
+        return calibrated(self._bills, estimated) if self._bills else estimated
+
+    def estimated(self, chunks: int) -> int:
+        """The same by bytes and the catalog's ratio alone."""
+        lead, per_token = self._lead, self._per_token
+        if chunks > lead.first:
+            # What nearly every turn asks, in few steps.
+            text, other = self._text + self._ends[chunks - lead.first - 1], lead.other
+            if self._odd.ends:
+                text, other = self.size(chunks)
+            return math.ceil(text / per_token) + other
+        known = lead.known.get((chunks, per_token))
+        if known is None:
+            known = lead.known[chunks, per_token] = self.size(chunks).tokens(per_token)
+        return known
+
+    def size(self, chunks: int) -> Size:
+        """What is counted of the first `chunks` chunks."""
+        lead = self._lead
+        if chunks > lead.first:
+            return _upto((lead.first, self._text, lead.other, self._ends, self._odd), chunks)
+        return next((_upto(row, chunks) for row in reversed(lead.rows) if chunks > row[0]), Size())
+
+    def sizes(self) -> list[Size]:
+        """What is counted of each chunk."""
+        totals = [self.size(chunks) for chunks in range(self._size + 1)]
+        return [
+            Size(upto.text - before.text, upto.other - before.other)
+            for before, upto in pairwise(totals)
+        ]
+
+    def before(self, offset: int) -> int:
+        """The tokens before a byte of the prompt."""
+        if offset >= self._rendered.size:
+            return self.total
+        chunk = self._rendered.at_offset(offset)
+        before, upto = self.size(chunk), self.size(chunk + 1)
+        inside = min(offset - self._rendered.offset(chunk), upto.text - before.text)
+        estimated = Size(before.text + inside, before.other).tokens(self._per_token)
+        return calibrated(self._bills, estimated)
+
+    def bounds(self, error: float) -> tuple[int, int]:
+        """Between how many tokens the prompt is likely to be billed: `error` is the share by which
+        an estimate of text may be off (`profile.token_error`). What was billed is sure, and what is
+        no text is known to a factor of four."""
+        text, other = self.size(self._size)
+        total, unsure = self.total, math.ceil(text / self._per_token)
+        if self._bills:
+            new = max(0, total - self._bills[-1][1])
+            unsure, other = min(unsure, new), min(other, max(0, new - unsure))
+        margin = math.ceil(unsure * error) + (_FRAMING if unsure else 0)
+        return max(0, total - margin - other), total + margin + 3 * other
+
+    def billed(self, total: int | None, kept: tuple[int, int] | None = None) -> Bills:
+        """The bills that the next prompt of the conversation carries, when this one was billed
+        `total` tokens. `kept`: how many chunks of it are in the cache, and how many tokens they
+        were billed as."""
+        bills = self._bills
+        if kept is not None and 0 < kept[1] <= (total or 0):
+            if kept[0] == self._size:
+                total = kept[1]  # some providers bill a few more than they cache
+            else:
+                bills = learned(bills, self.estimated(kept[0]), kept[1])
+        return learned(bills, self.estimated(self._size), total)
+
+
+class _Lead:
+    """All runs but the last: tools and system blocks, the same from turn to turn."""
+
+    __slots__ = ("first", "knobs", "known", "other", "rows", "runs", "text", "wire")
+
+    def __init__(self, rendered: Rendered) -> None:
+        self.runs = rendered.runs[:-1]
+        self.knobs = rendered.envelope.knobs
+        self.wire = rendered.wire
+        self.known: dict[tuple[int, float], int] = {}
+        """Estimates that were asked for: the same ones are at every turn."""
+        # The schema of the answer is a parameter, and is read like a part of the prompt.
+        schemas = [value for name, value in self.knobs if name == "output_format"]
+        first, text, other = 0, sum(map(len, schemas)), 0
+        if any(run.section == "tools" for run in rendered.runs):
+            other += TOOLS.get(rendered.wire, 0)
+        self.rows: list[_Row] = []
+        for run in self.runs:
+            row = first, text + len(run.lead), other, run.log.ends, odd_chunks(run.log, run.count)
+            self.rows.append(row)
+            first += run.count
+            text, other = _upto(row, first)
+        self.first, self.text, self.other = first, text, other
+        """What stands before the last run: chunks, bytes of text, other tokens."""
+
+    def leads(self, rendered: Rendered) -> bool:
+        """Whether it is what stands before the last run of this prompt."""
+        if len(self.runs) + 1 != len(rendered.runs) or self.wire != rendered.wire:
+            return False
+        for known, run in zip(self.runs, rendered.runs, strict=False):
+            if known is run:
+                continue
+            if known.log is not run.log or known.count != run.count or known.lead != run.lead:
+                return False
+        return self.knobs == rendered.envelope.knobs
+
+
+def _upto(row: _Row, chunks: int) -> Size:
+    first, text, other, ends, odd = row
+    text += ends[chunks - first - 1]
+    if not odd.ends:
+        return Size(text, other)
+    away, tokens = odd.upto(chunks - first)
+    return Size(text - away, other + tokens)

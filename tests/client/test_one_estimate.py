@@ -1,0 +1,240 @@
+"""One number of tokens for one request and model, whoever is asked: a preview, the limits, the
+records, `lint`, `explain`, `simulate`, and the emulator's bill and count endpoints. After a bill,
+only what was added is estimated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from support.talking import KEY, LONG, MODELS, WIRES, Talk, talking
+
+from anaphora import Client
+from anaphora.cli._group import anaphora
+from anaphora.client.session import Session
+from anaphora.emulator.server.run import Emulator
+from anaphora.errors import AnaphoraError
+from anaphora.prompt import Call, Params, PromptIR
+from anaphora.prompt.tools import ToolRegistry
+from anaphora.values import Bytes, Image, Message
+
+every = pytest.mark.parametrize("name", MODELS)
+on_every_wire = pytest.mark.parametrize("name", WIRES)
+
+PICTURE = Image(Bytes(bytes(30_000), "image/png"))
+
+#: Where the emulator counts a request without answering it, and what it calls the number.
+COUNTING = {
+    "anthropic": ("/v1/messages/count_tokens", "input_tokens"),
+    "openai_responses": ("/v1/responses/input_tokens", "input_tokens"),
+    "gemini": ("/v1beta/models/gemini-2.5-flash:countTokens", "totalTokens"),
+}
+
+
+def registry() -> ToolRegistry:
+    tools = ToolRegistry()
+
+    @tools.tool
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        return f"It rains in {city}."
+
+    return tools
+
+
+def session(talk: Talk, name: str, system: str = LONG) -> Session:
+    return talk.client.session(name, system=system, tools=registry())
+
+
+def told(*arguments: object) -> Any:
+    ran = CliRunner().invoke(anaphora, [*map(str, arguments)], catch_exceptions=False)
+    assert ran.exit_code in (0, 1), ran.output
+    return json.loads(ran.stdout)
+
+
+@every
+@pytest.mark.parametrize("said", ["text", "image"])
+def test_all_count_alike(emu: Emulator, name: str, said: str, tmp_path: Path) -> None:
+    message = Message.user("What is this?", *([PICTURE] if said == "image" else []))
+
+    async def main() -> tuple[int, dict[str, Any]]:
+        async with talking(emu, [name]) as talk:
+            chat = session(talk, name)
+            seen = chat.preview(message)
+            counted = seen.usage.input
+            assert counted is not None
+            assert seen.bounds[0] <= counted <= seen.bounds[1]
+            answered = await chat.send(message)
+            assert answered.usage.input == counted, "the bill"
+            assert sum(block.tokens for block in talk.records[-1].blocks) == counted, "the record"
+            sent, reply = talk.line.sent[-1], bytes(talk.line.received[-1])
+            return counted, {
+                "url": sent.url,
+                "request": json.loads(bytes(sent.body)),
+                "response": json.loads(reply),
+                "time": 1_800_000_000,
+            }
+
+    counted, logged = asyncio.run(main())
+    if name in COUNTING:
+        path, field = COUNTING[name]
+        headers = {"x-api-key": KEY, "x-goog-api-key": KEY, "authorization": f"Bearer {KEY}"}
+        headers["anthropic-version"] = "2023-06-01"
+        unwanted = ("max_tokens", "stream", "generationConfig", "max_output_tokens", "store")
+        asked = {key: value for key, value in logged["request"].items() if key not in unwanted}
+        if name == "gemini":
+            model = f"models/{MODELS[name]}"
+            asked = {"generateContentRequest": {"model": model, **asked}}
+        counting = httpx.post(f"{emu.url}{path}", json=asked, headers=headers)
+        assert counting.json().get(field) == counted, counting.text
+    if name == "openrouter":
+        return  # the rules of its caches are those of the host that it chose: not simulated
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({**logged, **_where(name)}))
+    (row,) = told("simulate", log, "--json")["rows"]
+    assert sum(row["predicted"][kind] for kind in ("read", "written", "uncached")) == counted
+
+
+def _where(name: str) -> dict[str, str]:
+    """What a log says of a call: the emulator's address tells nothing."""
+    houses = {"openai_chat": "openai", "openai_responses": "openai", "gemini": "google"}
+    return {"provider": houses.get(name, name.partition("/")[0]), "model": MODELS[name]}
+
+
+@on_every_wire
+def test_lint_and_explain_count_alike(emu: Emulator, name: str, tmp_path: Path) -> None:
+    async def main() -> tuple[int, int, str, dict[str, Any]]:
+        async with talking(emu, [name]) as talk:
+            chat = session(talk, name, "Be brief.")
+            short = chat.preview("Hello")
+            await chat.send("Hello")
+            body = bytes(talk.line.sent[-1].body).decode()
+            long = session(talk, name)
+            seen = long.preview("Hello")
+            await long.send("Hello")
+            return (
+                short.usage.input or 0,
+                seen.usage.input or 0,
+                body,
+                json.loads(bytes(talk.line.sent[-1].body)),
+            )
+
+    short, long, body, request = asyncio.run(main())
+    file = tmp_path / "request.json"
+    file.write_text(body)
+    path = f"/v1beta/models/{MODELS[name]}:generateContent" if name == "gemini" else ""
+    asked = ["--from", name, "--model", MODELS[name], *(["--path", path] if path else [])]
+    found = told("lint", file, "--json", *asked)["findings"]
+    reasons = [finding["why"] for finding in found if finding["rule"] == "too-short"]
+    if name != "ollama":  # it caches prompts of any length
+        assert [int(re.findall(r"about ([\d,]+) tokens", why)[0]) for why in reasons] == [short]
+    # The same request twice: explain says what the first left to be read.
+    calls = tmp_path / "calls.jsonl"
+    line = {"request": request, "path": path, **_where(name)}
+    lines = (json.dumps({**line, "time": at}, separators=(",", ":")) for at in (0, 60))
+    calls.write_text("\n".join(lines))
+    _, again = told("explain", calls, "--json", *asked)["turns"]
+    granule = 128 if name in ("openai_chat", "openai_responses") else 1
+    assert long - granule < again["verdict"]["left"] <= long
+
+
+@on_every_wire
+@pytest.mark.parametrize("room", [0, 1])
+def test_limits_reserve_what_a_preview_says(emu: Emulator, name: str, room: int) -> None:
+    """Two calls in a minute fit when there is room for twice the number, and not for one less."""
+
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            counted = session(talk, name).preview("Hello").usage.input or 0
+        limits = {"tokens_per_minute": 2 * counted - room}
+        async with talking(emu, [name], limits=limits) as talk:
+            talk.line.faults = ["timeout"]  # no bill: what was reserved counts
+            for _ in range(2):
+                with pytest.raises(AnaphoraError):
+                    await session(talk, name).send("Hello", timeout=0.3)
+            assert len(talk.line.sent) == 2 - room
+            assert session(talk, name).preview("Hello").wait > 0
+
+    asyncio.run(main())
+
+
+@on_every_wire
+def test_a_single_call_reserves_the_same(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with talking(emu, [name]) as talk:
+            seen = talk.client.session(name, system=LONG).preview("Hello")
+        counted = seen.usage.input or 0
+        for room in (0, 1):
+            limits = {"tokens_per_minute": 2 * counted - room}
+            async with talking(emu, [name], limits=limits) as talk:
+                talk.line.faults = ["timeout"]
+                ir = PromptIR.chat([Message.user("Hello")], system=LONG)
+                call = Call(ir=ir, model=MODELS[name], params=Params(max_tokens=1024))
+                for _ in range(2):
+                    with pytest.raises(AnaphoraError):
+                        await talk.client.complete(call, name, timeout=0.3)
+                assert len(talk.line.sent) == 2 - room
+
+    asyncio.run(main())
+
+
+# ── After a bill ─────────────────────────────────────────────────────────────────────────────────
+
+#: A client that takes the model for another provider's, and where it really goes: what it estimates
+#: is not what is billed.
+STRANGERS = {
+    "anthropic": ({"dialect": "anthropic", "model": "claude-sonnet-4-5"}, "/minimax/anthropic"),
+    "openai_chat": ({"dialect": "deepseek", "model": "gpt-5.2"}, "/v1"),
+}
+
+
+@asynccontextmanager
+async def estranged(emu: Emulator, name: str) -> AsyncIterator[Client]:
+    provider, path = STRANGERS[name]
+    config = {"providers": {name: {**provider, "base_url": emu.url + path, "key": {"env": "KEY"}}}}
+    async with Client.from_config(config, environ={"KEY": KEY}) as client:
+        yield client
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_after_a_bill_only_what_was_added_is_estimated(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with estranged(emu, name) as client:
+            chat = client.session(name, system=LONG)
+            first = chat.preview("One").usage.input or 0
+            before = (await chat.send("One")).usage.input or 0
+            assert abs(first - before) > before / 20, "the estimate is off before any bill"
+            for said in ("Two", "Three", "Four"):
+                seen = chat.preview(said)
+                billed = (await chat.send(said)).usage.input or 0
+                assert before < (seen.usage.input or 0) <= before + 2 * (billed - before)
+                assert abs((seen.usage.input or 0) - billed) <= (billed - before) / 3
+                assert seen.bounds[0] <= billed <= seen.bounds[1]
+                before = billed
+
+    asyncio.run(main())
+
+
+def test_markers_go_by_what_was_billed(emu: Emulator) -> None:
+    """Estimated above the least that is cached, and billed below it: the next call is not marked."""
+
+    async def main() -> None:
+        async with estranged(emu, "anthropic") as client:
+            chat = client.session("anthropic", system="You are terse. " * 222)
+            seen = chat.preview("One")
+            assert 1024 < (seen.usage.input or 0) < 1080
+            assert seen.markers
+            assert ((await chat.send("One", max_tokens=5)).usage.input or 0) < 1000
+            seen = chat.preview("Two")
+            assert (seen.usage.input or 0) < 1024
+            assert not seen.markers
+
+    asyncio.run(main())

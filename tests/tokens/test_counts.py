@@ -1,0 +1,250 @@
+"""Counts of a growing prompt: they add up, keep what was counted, and cost what is new."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anaphora import catalog
+from anaphora.prompt import Call, OutputSchema, Params, PromptIR
+from anaphora.rendered import Kind, Plan, Rendered
+from anaphora.tokens import Counts, Size, ends, for_model, measured, sizes
+from anaphora.values import (
+    Audio,
+    Bytes,
+    Conversation,
+    Document,
+    Image,
+    Message,
+    ProviderTool,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from anaphora.wire import anthropic, gemini, ollama, openai_chat, openai_responses
+
+CLAUDE = catalog.profile("anthropic", "claude-sonnet-4-5")
+GPT = catalog.profile("openai", "gpt-4o")
+GEMINI = catalog.profile("google", "gemini-2.5-pro")
+LLAMA = catalog.profile("ollama", "llama3.2")
+WEATHER = Tool("get_weather", "The weather in a city.", '{"type":"object","properties":{}}')
+PICTURE = Image(Bytes(bytes(300_000), "image/png"))
+
+#: A wire, and a model on it.
+PLACES: dict[str, tuple[Any, catalog.Profile]] = {
+    "anthropic": (anthropic, CLAUDE),
+    "openai_chat": (openai_chat, GPT),
+    "openai_responses": (openai_responses, GPT),
+    "gemini": (gemini, GEMINI),
+    "ollama": (ollama, LLAMA),
+}
+on_every_wire = pytest.mark.parametrize("place", PLACES)
+few = settings(max_examples=25)
+
+
+def render(
+    place: str,
+    conversation: Conversation,
+    previous: Rendered | None = None,
+    *,
+    tools: tuple[Any, ...] = (),
+    output: OutputSchema | None = None,
+    system: str = "Be brief.",
+) -> Rendered:
+    wire, profile = PLACES[place]
+    ir = PromptIR.chat(conversation, system=system)
+    params = Params(max_tokens=100, output=output)
+    call = Call(ir=ir, model=profile.id, tools=tools, params=params)
+    rendered: Rendered = wire.render(call, profile, previous)
+    return rendered
+
+
+def total(place: str, *messages: Message, **asked: Any) -> int:
+    return Counts(render(place, Conversation(messages), **asked)).total
+
+
+texts = st.text(min_size=1, max_size=200)
+turns = st.lists(st.tuples(texts, texts), min_size=1, max_size=5)
+
+
+def grown(conversation: Conversation, said: str, answered: str) -> Conversation:
+    return conversation.append(Message.user(said), Message.assistant(answered))
+
+
+# ── Laws ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@on_every_wire
+@few
+@given(said=turns)
+def test_counts_grow_along_the_prompt_and_stay_when_it_grows(
+    place: str, said: list[tuple[str, str]]
+) -> None:
+    conversation, rendered, before = Conversation(), None, list[int]()
+    for pair in said:
+        conversation = grown(conversation, *pair)
+        rendered = render(place, conversation, rendered)
+        counts = Counts(rendered)
+        now = [counts.tokens(chunks) for chunks in range(len(counts) + 1)]
+        assert now[0] == 0
+        assert now[-1] == counts.total
+        assert all(fewer <= more for fewer, more in itertools.pairwise(now))
+        assert now[: len(before)] == before
+        before = now
+
+
+@on_every_wire
+@few
+@given(said=turns)
+def test_chunks_add_up_to_the_prompt(place: str, said: list[tuple[str, str]]) -> None:
+    """Rounded once: the sum of the sizes is the size of the sum."""
+    conversation = Conversation([Message.user("Look:", PICTURE)])
+    for pair in said:
+        conversation = grown(conversation, *pair)
+    rendered = render(place, conversation, tools=(WEATHER,))
+    counts = Counts(rendered)
+    counted = ends(counts.sizes(), rendered.bytes_per_token)
+    assert counted == [counts.tokens(chunks) for chunks in range(1, len(counts) + 1)]
+
+
+@on_every_wire
+def test_a_byte_stands_behind_what_is_before_it(place: str) -> None:
+    said = Conversation([Message.user("One " * 99), Message.assistant("Two " * 99)])
+    rendered = render(place, said.append(Message.user("Look:", PICTURE)))
+    counts = Counts(rendered)
+    for chunk in range(len(rendered)):
+        assert counts.before(rendered.offset(chunk)) == counts.tokens(chunk)
+    assert counts.before(rendered.size) == counts.total
+    inside = [counts.before(offset) for offset in range(0, rendered.size, 997)]
+    assert inside == sorted(inside)
+
+
+@on_every_wire
+def test_what_was_split_counts_as_what_was_rendered(place: str) -> None:
+    wire, profile = PLACES[place]
+    schema = OutputSchema('{"type":"object","properties":{"city":{"type":"string"}}}')
+    conversation = Conversation([Message.user("Look:", PICTURE)])
+    rendered = render(place, conversation, tools=(WEATHER,), output=schema)
+    request = wire.assemble(rendered, Plan())
+    split = for_model(wire.split(request.body.join(), path=request.path), profile)
+    assert Counts(split).total == Counts(rendered).total
+
+
+# ── Cost ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_turn_looks_at_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    odd = sizes._odd
+
+    def watched(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int]:
+        looked.append(size)
+        return odd(kind, size, data)
+
+    monkeypatch.setattr(sizes, "_odd", watched)
+    conversation, rendered = Conversation(), None
+    tools = (Tool("own", "Of this test alone."),)
+    for turn in range(20):
+        said = Message.user("Look:", PICTURE)
+        conversation = conversation.append(said, Message.assistant(f"I saw {turn}."))
+        rendered = render("anthropic", conversation, rendered, tools=tools)
+        looked.clear()
+        assert Counts(rendered).total
+        assert Counts(rendered).total
+        # The image; at first the tool as well.
+        assert len(looked) == (1 if turn else 2)
+
+
+# ── What is not text, and what no byte shows ─────────────────────────────────────────────────────
+
+
+@on_every_wire
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_an_image_is_not_its_base64(place: str, size: int) -> None:
+    said = Message.user("Look:", Image(Bytes(bytes(size), "image/png")))
+    assert 1000 < total(place, said) < 2000
+
+
+@pytest.mark.parametrize("place", ["anthropic", "openai_chat", "openai_responses", "gemini"])
+def test_nor_is_a_document(place: str) -> None:
+    said = Message.user("Read:", Document(Bytes(bytes(900_000), "application/pdf"), "a.pdf"))
+    assert 1000 < total(place, said) < 2000
+
+
+@pytest.mark.parametrize("place", ["openai_chat", "gemini"])
+def test_nor_is_a_sound(place: str) -> None:
+    said = Message.user("Listen:", Audio(Bytes(bytes(900_000), "audio/wav")))
+    assert 1000 < total(place, said) < 2000
+
+
+@pytest.mark.parametrize("place", ["anthropic", "openai_chat", "openai_responses", "gemini"])
+def test_a_document_of_plain_text_is_its_text(place: str) -> None:
+    text = "The rain in Spain falls mainly on the plain. " * 500
+    said = Message.user("Read:", Document(Bytes(text.encode(), "text/plain"), "a.txt"))
+    as_text = total(place, Message.user("Read:", text))
+    assert total(place, said) == pytest.approx(as_text, rel=0.02)
+
+
+@pytest.mark.parametrize("place", ["anthropic", "openai_responses"])
+def test_an_image_in_a_tool_result_is_not_its_base64(place: str) -> None:
+    call = Message.assistant(ToolCall("c1", "look", "{}"))
+    result = Message(role="tool", parts=(ToolResult("c1", (Text("Here:"), PICTURE)),))
+    assert 1000 < total(place, Message.user("Look"), call, result) < 2500
+
+
+def test_a_long_word_in_a_plain_result_is_text() -> None:
+    call = Message.assistant(ToolCall("c1", "look", "{}"))
+    result = Message(role="tool", parts=(ToolResult("c1", "x" * 9000),))
+    counted = total("anthropic", Message.user("Look"), call, result)
+    assert counted > 9000 / CLAUDE.bytes_per_token.value
+
+
+def test_encrypted_reasoning_is_thinner_than_text() -> None:
+    item = b'{"type":"reasoning","encrypted_content":"%s"}' % (b"gAAA" * 1000)
+    assert measured(item, Kind.THINKING).tokens(4.4) == pytest.approx(500, abs=20)
+
+
+def test_tools_cost_claude_more_than_they_say() -> None:
+    with_tool = total("anthropic", Message.user("Hi"), tools=(WEATHER,))
+    # As billed: 470 tokens and more for one small function.
+    assert with_tool - total("anthropic", Message.user("Hi")) > 400
+
+
+def test_a_tool_of_the_provider_brings_its_instructions() -> None:
+    search = ProviderTool("anthropic", "web_search", '{"type":"web_search_1","name":"web_search"}')
+    assert total("anthropic", Message.user("Hi"), tools=(search,)) > 1000
+
+
+def test_the_schema_of_the_answer_counts() -> None:
+    schema = OutputSchema('{"type":"object","properties":{"city":{"type":"string"}}}')
+    plain = total("openai_chat", Message.user("Hi"))
+    assert 10 <= total("openai_chat", Message.user("Hi"), output=schema) - plain <= 40
+
+
+def test_json_that_may_carry_images_is_measured_without_them() -> None:
+    block = b'{"type":"image","source":{"type":"base64","data":"%s"}}' % (b"A" * 400_000)
+    assert measured(block).text < 100
+    assert measured(b'"%s"' % (b"A" * 400_000)) == Size(400_002, 0)
+
+
+# ── How sure ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_bounds_are_wide_at_first_and_narrow_once_something_was_billed() -> None:
+    conversation = Conversation([Message.user("What is the weather? " * 500)])
+    rendered = render("anthropic", conversation)
+    counts, error = Counts(rendered), CLAUDE.token_error.value
+    low, high = counts.bounds(error)
+    assert low < counts.total * (1 - error / 2) < counts.total * (1 + error / 2) < high
+    billed = round(counts.total * 1.15)
+    bills = counts.billed(billed)
+    assert Counts(rendered, bills).bounds(error) == (billed, billed)
+    longer = render("anthropic", grown(conversation, "And now?", "Rain."), rendered)
+    low, high = Counts(longer, bills).bounds(error)
+    assert billed - 70 < low < high < billed + 200
