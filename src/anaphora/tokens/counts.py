@@ -123,7 +123,8 @@ class Counts:
         bills = self._bills
         if kept is not None and 0 < kept[1] <= (total or 0):
             if kept[0] == self._size:
-                total = kept[1]  # some providers bill a few more than they cache
+                if (total or 0) - kept[1] <= _FRAMING:
+                    total = kept[1]  # some providers bill a few more than they cache
             else:
                 bills = learned(bills, self.estimated(kept[0]), kept[1])
         return learned(bills, self.estimated(self._size), total)
