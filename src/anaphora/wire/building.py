@@ -29,7 +29,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.fields import UNREADABLE, our_error
 
 TEXT_LIMIT = 8 * 1024 * 1024
 ARGUMENTS_LIMIT = 4 * 1024 * 1024
@@ -166,6 +166,15 @@ class ReplyBuilder:
         name = type(error).__name__
         events.append(ReplyFail(name, str(error), code=code, partial=self.reply()))
         return events
+
+    def whole_body(self, body: bytes, read_reply: Callable[[bytes], Reply]) -> list[Event]:
+        """The events of an answer that came as one JSON body instead of a stream."""
+        try:
+            reply = read_reply(body)
+        except (AnaphoraError, *UNREADABLE) as problem:
+            return self.fail(our_error(problem))
+        self.started = self.ended = True
+        return replay(reply)
 
     def reply(self) -> Reply:
         parts = tuple(self._parts[index] for index in sorted(self._parts))

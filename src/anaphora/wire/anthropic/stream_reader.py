@@ -2,18 +2,20 @@
 
 Defined behaviour for what should not happen: an unknown event is passed over; a second
 `message_start` says nothing new; content without a start gets one; an event after the end is passed
-over; an end that never comes is a failure that carries what there is.
+over; an end that never comes is a failure that carries what there is; one JSON body instead of
+events is read as the whole answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
 
 from anaphora.canonical import dumps
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event, Part, ToolCall
+from anaphora.values import Event, Part, Reply, ToolCall
 from anaphora.wire.building import ReplyBuilder
 from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, our_error
 from anaphora.wire.sse import EventDecoder
@@ -21,7 +23,7 @@ from anaphora.wire.sse import EventDecoder
 from .blocks import WIRE
 from .failure import ErrorObject, from_object
 from .incoming import read_block
-from .reply import read_stop
+from .reply import read_reply, read_stop
 from .stream_late import BESIDE_DELTA, IN_DELTA, Late, with_late_fields
 from .usage import read_usage
 
@@ -137,8 +139,9 @@ _DELTA_SIZE = len(_DELTA_LEAD)
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
         self._sse = EventDecoder()
+        self._read_body = read_body
         self._build = ReplyBuilder()
         self._usage: dict[str, Any] = {}
         self._late: dict[int, Late] = {}
@@ -190,6 +193,8 @@ class StreamReader:
         """The connection ended. Without `message_stop` before it, that is a failure."""
         if self._build.ended:
             return []
+        if self._sse.body is not None:
+            return self._build.whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before message_stop"))
 
     def _on_start(self, event: _MessageStart) -> list[Event]:

@@ -3,24 +3,26 @@
 Defined behaviour for what should not happen: an unknown event is passed over; a chunk after the end
 is passed over; `[DONE]` that never comes is no failure once a reason to stop was given, and is one
 before; an error in the stream ends it with what there is. Only the first choice is told as it
-comes; others are put together and carried along in the reply's extras.
+comes; others are put together and carried along in the reply's extras. One JSON body instead of
+events is read as the whole answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event, Usage
+from anaphora.values import Event, Reply, Usage
 from anaphora.wire.fields import UNREADABLE, our_error
 from anaphora.wire.openai_failure import ErrorObject, from_object
 from anaphora.wire.sse import EventDecoder
 
 from .parts import WIRE
-from .reply import read_stop, write_choice
+from .reply import read_reply, read_stop, write_choice
 from .stream_choice import NOTHING, ChoiceDelta, StreamedChoice
 from .stream_rest import UsualChoice, fields_beside
 from .usage import read_usage
@@ -75,8 +77,9 @@ _READ_HERE = ("id", "object", "model", "choices", "usage", "obfuscation", "error
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
         self._sse = EventDecoder()
+        self._read_body = read_body
         self._answer = StreamedChoice()
         self._build = self._answer.build
         self._others: dict[int, StreamedChoice] = {}
@@ -111,6 +114,8 @@ class StreamReader:
             return []
         if self._stopped:
             return self._done()
+        if self._sse.body is not None:
+            return self._build.whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before the answer did"))
 
     def _read(self, payload: bytes) -> list[Event]:

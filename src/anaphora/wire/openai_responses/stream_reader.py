@@ -4,11 +4,13 @@ A part ends when its item does: only then are its id, annotations and encrypted 
 The last event carries the whole answer, and what it says holds. Defined behaviour for what should
 not happen: an unknown event is passed over; content without a start gets one; events may lack their
 indexes (they then belong to the item of that id, or to the last one); an event after the end is
-passed over; an end that never comes is a failure that carries what there is.
+passed over; an end that never comes is a failure that carries what there is; one JSON body instead
+of events is read as the whole answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 import msgspec
@@ -185,8 +187,9 @@ class _Item:
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
         self._sse = EventDecoder()
+        self._read_body = read_body
         self._build = ReplyBuilder()
         self._items: dict[int, _Item] = {}
         self._by_id: dict[str, int] = {}
@@ -231,6 +234,8 @@ class StreamReader:
         """The connection ended. Without the last event before it, that is a failure."""
         if self._build.ended:
             return []
+        if self._sse.body is not None:
+            return self._build.whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before response.completed"))
 
     def _on(self, event: _Events) -> list[Event]:
