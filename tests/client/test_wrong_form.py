@@ -133,7 +133,12 @@ def test_a_json_body_that_cannot_be_read_is_not_requested_again(wire: str) -> No
 def test_a_stream_that_breaks_off_keeps_what_it_had_said(wire: str) -> None:
     """Although no stream was requested."""
     writer = wires.get(wire).writer()
-    said: list[Event] = [ReplyStart("r1", "m"), PartStart(0, "text"), PartDelta(0, "Let "), PartDelta(0, "me ")]
+    said: list[Event] = [
+        ReplyStart("r1", "m"),
+        PartStart(0, "text"),
+        PartDelta(0, "Let "),
+        PartDelta(0, "me "),
+    ]
     body = b"".join(writer.write(event) for event in said)
 
     async def main() -> None:

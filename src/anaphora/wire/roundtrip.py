@@ -102,8 +102,8 @@ def _request(exchange: Exchange) -> tuple[str, dict[str, int], tuple[Notice, ...
     again = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
     before = msgspec.json.decode(exchange.request)
     rules = (_hosts_words(exchange), *rules)
-    overlooked = normalise(before, rules)
-    normalise(again, rules)
+    overlooked = normalise(before, rules, rendered.notices)
+    normalise(again, rules, rendered.notices)
     return difference(before, again) or "", overlooked, rendered.notices
 
 

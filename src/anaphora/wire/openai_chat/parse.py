@@ -7,7 +7,6 @@ breakpoints become marks of the caller, unknown fields travel along as extras. N
 - `null`, an empty list of content, calls, tools or stops, an empty description and `stream: false`
   mean the same as a missing field, and no parameters the same as an empty object of them;
 - a leading system message becomes the system prompt, and blank texts in that are left out;
-- `developer` and `system` are one role: the model's profile decides which is said;
 - `max_tokens` and `max_completion_tokens` are one parameter: the profile decides that too;
 - a `refusal` beside the content becomes a part of it;
 - a stop text becomes a list of one; the tool choice `any` is `required`; a function's `type` and
@@ -42,6 +41,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.openai_system import with_place
 from anaphora.wire.seen import TOOLS, elements_of, seen
 
 from .incoming import (
@@ -235,7 +235,8 @@ def _read_usual(message: _Usual, index: int) -> _Read:
         return "assistant", parts or SILENT, marks
     if type(message) is _Tool:
         return "tool", (ToolResult(message.tool_call_id, parts),), marks
-    return "system", parts, marks
+    role = "developer" if type(message) is _Developer else "system"
+    return "system", with_place(parts, role), marks
 
 
 def _usual_calls(message: _Assistant) -> list[ToolCall]:
@@ -272,8 +273,9 @@ def _read(raw: msgspec.Raw, index: int) -> _Read:
     if role not in ("user", "system", "developer"):
         raise fields.fail(f"{role!r} is not a role here", "role")
     content = read_content(fields.raw("content"), f"{path}.content", bad_request, marks)
-    parts = (*content, *message_fields(fields))
-    return "user" if role == "user" else "system", parts, marks
+    if role == "user":
+        return "user", (*content, *message_fields(fields)), marks
+    return "system", (*with_place(tuple(content), role), *message_fields(fields)), marks
 
 
 def _result(fields: Fields, marks: Marks) -> ToolResult:

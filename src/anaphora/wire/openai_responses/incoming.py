@@ -31,6 +31,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.fields import UNREADABLE, Failure, Fields
+from anaphora.wire.openai_system import Place, keep_place
 
 from .content import ITEM, WIRE, is_content
 
@@ -131,6 +132,8 @@ def _usual_message(item: UsualItem, path: str | int, fail: Failure, marks: Marks
     extras = None
     if item.id is not UNSET or item.status is not UNSET or item.phase is not UNSET:
         extras = _extras(ITEM, id=item.id, status=item.status, phase=item.phase)
+    if role == "system":
+        extras = keep_place(extras, _place(item.role))
     if isinstance(content, str):
         return role, (Text(content, extras),)
     if role == "assistant" or not content:
@@ -139,6 +142,10 @@ def _usual_message(item: UsualItem, path: str | int, fail: Failure, marks: Marks
     if parts is None:
         return None
     return role, parts if extras is None else (Text(parts[0].text, extras), *parts[1:])
+
+
+def _place(role: object) -> Place:
+    return Place("developer" if role == "developer" else "system", "message")
 
 
 def _usual_call(item: UsualItem) -> Item | None:
@@ -221,16 +228,19 @@ def _message(raw: msgspec.Raw, fields: Fields, path: str, fail: Failure, marks: 
     if role is None:
         return "user", (Opaque(WIRE, "message", bytes(raw).decode()),)
     if content[:1] == b'"':
-        text = msgspec.json.decode(content, type=str)
-        return role, (Text(text, _item_extras(fields, role)),)
+        text, extras = msgspec.json.decode(content, type=str), _item_extras(fields, role)
+        return role, (Text(text, keep_place(extras, _place(said)) if role == "system" else extras),)
     placed: Marks = []
     parts = read_content(content, role, f"{path}.content", fail, placed)
     if not parts:
         return role, (Opaque(WIRE, "message", bytes(raw).decode()),)
-    marks += placed
-    first = _with(parts[0], _item_extras(fields, role))
+    extras = _item_extras(fields, role)
+    if role == "system":
+        extras = keep_place(extras, _place(said))
+    first = _with(parts[0], extras)
     if first is None:
         return role, (Opaque(WIRE, "message", bytes(raw).decode()),)
+    marks += placed
     return role, (first, *parts[1:])
 
 

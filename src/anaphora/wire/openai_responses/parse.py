@@ -52,6 +52,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.openai_system import Place, keep_place
 from anaphora.wire.seen import TOOLS, elements_of, seen
 
 from .content import ITEM, WIRE
@@ -191,7 +192,8 @@ def _call(
     ttl = cache.ttl or "30m"
     previous = options.previous_response_id
     if instructions is not None:
-        blocks: tuple[PromptBlock, ...] = (PromptBlock("instructions", instructions),)
+        kept = keep_place(None, Place(slot="instructions"))
+        blocks: tuple[PromptBlock, ...] = (PromptBlock("instructions", instructions, extras=kept),)
         marks: list[Mark] = []
     else:
         blocks, marks = _leading(items, ttl) if previous is None else ((), [])
