@@ -41,16 +41,15 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.openai_cache import Breakpoint, breakpoint_ttl
 from anaphora.wire.openai_system import with_place
 from anaphora.wire.seen import TOOLS, elements_of, seen
 
 from .incoming import (
-    Breakpoint,
     Marks,
     message_fields,
     read_assistant,
     read_content,
-    read_ttl,
 )
 from .parse_params import Options, options_of, params_of
 from .parts import MESSAGE_FIELDS, WIRE
@@ -171,7 +170,7 @@ def _call(
         name = f"m{index}"
         messages.append(Message(id=name, role=role, parts=parts))
         if placed:
-            marks += [PartMark(name, at, ttl) for at, ttl in placed]
+            marks += [PartMark(name, *one) for one in placed]
     cached = options.prompt_cache_options
     cache = PromptCachePlan(
         marks=tuple(marks),
@@ -202,7 +201,7 @@ def _system_blocks(first: _Read, marks: list[Mark]) -> tuple[PromptBlock, ...] |
     texts = [part for part in parts if isinstance(part, Text)]
     if role != "system" or len(texts) < len(parts):
         return None
-    marks += [BlockMark(at[0], ttl) for at, ttl in placed]
+    marks += [BlockMark(at[0], ttl, more) for at, ttl, more in placed]
     return tuple(
         PromptBlock(f"system{index}", text.text, extras=text.extras)
         for index, text in enumerate(texts)
@@ -252,7 +251,8 @@ def _usual_parts(
     for at, part in enumerate(content):
         if (marker := part.prompt_cache_breakpoint) is not None:
             place = f"{path}[{at}].prompt_cache_breakpoint"
-            marks.append(((*below, at), read_ttl(marker, place, bad_request)))
+            ttl = breakpoint_ttl(marker, place, bad_request) or "30m"
+            marks.append(((*below, at), ttl, None))
     return tuple([Text(part.text) for part in content])
 
 

@@ -31,17 +31,14 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.fields import UNREADABLE, Failure, Fields
+from anaphora.wire.marking import Placed
+from anaphora.wire.openai_cache import Breakpoint, breakpoint_ttl, take_breakpoint
 from anaphora.wire.openai_system import Place, keep_place
 
 from .content import ITEM, WIRE, is_content
 
 UNSET = msgspec.UNSET
 Maybe = str | msgspec.UnsetType
-
-
-class Breakpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    mode: str
-    ttl: str | None = None
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,8 +69,8 @@ class UsualItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 usual_item = msgspec.json.Decoder(UsualItem).decode
 some_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-#: A breakpoint, the path below its item it stands at, and its TTL (None: the request's).
-Marks = list[tuple[tuple[int, ...], Ttl | None]]
+#: The breakpoints of an item.
+Marks = list[Placed[Ttl | None]]
 
 ROLES: dict[str, Role] = {
     "user": "user",
@@ -185,8 +182,9 @@ def _texts(
             return None
         if part.prompt_cache_breakpoint is not None:
             item = path if isinstance(path, str) else f"$.input[{path}]"
-            here = f"{item}.{'output' if at else 'content'}[{index}]"
-            marks.append(((*at, index), read_ttl(part.prompt_cache_breakpoint, here, fail)))
+            here = f"{item}.{'output' if at else 'content'}[{index}].prompt_cache_breakpoint"
+            ttl = breakpoint_ttl(part.prompt_cache_breakpoint, here, fail)
+            marks.append(((*at, index), ttl, None))
     return tuple([Text(part.text) for part in parts])
 
 
@@ -278,9 +276,9 @@ def _content_part(
 ) -> Part | None:
     fields = Fields(raw, path, fail)
     kind = fields.take("type", str)
-    marker = fields.known("prompt_cache_breakpoint", Breakpoint)
+    marker = take_breakpoint(fields, WIRE)
     if marker is not None:
-        marks.append((at, read_ttl(marker, path, fail)))
+        marks.append((at, *marker))
     said_by_model = role == "assistant"
     part: Part | None = None
     if kind == "input_text" or (kind == "output_text" and said_by_model):
@@ -299,7 +297,7 @@ def _content_part(
 def _whole(raw: msgspec.Raw, kind: str, path: str, fail: Failure) -> Opaque:
     """Known or not, it goes back the way it came, less the breakpoint."""
     fields = Fields(raw, path, fail)
-    fields.known("prompt_cache_breakpoint", Breakpoint)
+    fields.raw("prompt_cache_breakpoint")
     return Opaque(WIRE, kind, (b"{" + fields.rest() + b"}").decode())
 
 
@@ -383,19 +381,6 @@ def _at(url: str) -> Source:
         if base64.b64encode(data).decode() == encoded and head.isascii():
             return Bytes(data, head.removeprefix("data:"))
     return Url(url)
-
-
-def read_ttl(marker: Breakpoint, path: str, fail: Failure) -> Ttl | None:
-    path = f"{path}.prompt_cache_breakpoint"
-    if marker.mode != "explicit":
-        raise fail(f"{marker.mode!r} is not a mode; use explicit", f"{path}.mode")
-    if marker.ttl is None:
-        return None
-    if marker.ttl == "30m":
-        return "30m"
-    if marker.ttl == "12h":
-        return "12h"
-    raise fail(f"{marker.ttl!r} is not a TTL; use 30m or 12h", f"{path}.ttl")
 
 
 def raw_list(raw: bytes, path: str, fail: Failure) -> list[msgspec.Raw]:

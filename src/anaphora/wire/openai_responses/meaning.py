@@ -93,6 +93,9 @@ def _defaults(body: Body) -> int:
     dropped = drop_when(body, "stream", False)
     if isinstance(body.get("prompt_cache_options"), dict):
         dropped += drop_when(body["prompt_cache_options"], "prewarm", False)
+    for part in _parts(body):
+        if part.get("type") == "input_image":
+            dropped += drop_when(part, "detail", "auto")
     for name in ("prompt_cache_options", "reasoning", "text"):
         dropped += drop_when(body, name, {})
     for tool in body.get("tools") or []:

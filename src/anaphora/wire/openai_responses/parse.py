@@ -257,7 +257,7 @@ def _conversation(items: list[_Item], ttl: Ttl, marks: list[Mark]) -> Conversati
             answer = []
         name = f"m{len(messages)}"
         if placed:
-            marks += [PartMark(name, at, own or ttl) for at, own in placed]
+            marks += [PartMark(name, at, own or ttl, more) for at, own, more in placed]
         messages.append(Message(id=name, role=role, parts=parts))
     if answer:
         messages.append(_answer(answer, len(messages)))
@@ -289,7 +289,7 @@ def _leading(items: list[_Item], ttl: Ttl) -> tuple[tuple[PromptBlock, ...], lis
     if len(texts) < len(parts):
         return (), []
     del items[0]
-    marks: list[Mark] = [BlockMark(at[0], own or ttl) for at, own in placed]
+    marks: list[Mark] = [BlockMark(at[0], own or ttl, more) for at, own, more in placed]
     blocks = (PromptBlock(f"system{i}", t.text, extras=t.extras) for i, t in enumerate(texts))
     return tuple(blocks), marks
 
