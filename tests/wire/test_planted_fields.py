@@ -104,7 +104,7 @@ def translated(name: str, body: Any, target: str) -> tuple[bytes, set[str]]:
 
 
 def for_any_model(name: str) -> dict[str, Any]:
-    body = json.loads(json.dumps(REQUESTS[name]))
+    body: dict[str, Any] = json.loads(json.dumps(REQUESTS[name]))
     for path in _REFUSED:
         *outer, last = path.split(".")
         inner = body

@@ -114,8 +114,9 @@ def render(
 def _automatic(
     plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], own: bool, notices: list[Notice]
 ) -> Ttl | None:
-    """The lifetime of the breakpoint that Anthropic places by itself. Nobody else is known to."""
-    if plan.automatic is None:
+    """The lifetime of the breakpoint that Anthropic places by itself. Nobody else is known to.
+    In explicit mode there is none: the lifetime is that of the caller's own breakpoints."""
+    if plan.automatic is None or plan.mode == "explicit":
         return None
     if own:
         return given_ttl(plan.automatic, nearest, "cache.automatic", notices)
