@@ -44,7 +44,7 @@ def responses(options: Any = None, mark: Any = None, **more: Any) -> dict[str, A
 def anthropic(top: Any = None, mark: Any = None) -> dict[str, Any]:
     block = {"type": "text", "text": "Hi."} | ({"cache_control": mark} if mark else {})
     said = {"model": "claude-opus-5-5", "max_tokens": 9}
-    said |= {"messages": [{"role": "user", "content": [block]}]}  # type: ignore[dict-item]
+    said |= {"messages": [{"role": "user", "content": [block]}]}
     return said | ({"cache_control": top} if top else {})
 
 

@@ -10,7 +10,6 @@ events is read as the whole answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -24,7 +23,7 @@ from anaphora.wire.sse import EventDecoder
 from .parts import WIRE
 from .reply import read_reply, read_stop, write_choice
 from .stream_choice import NOTHING, ChoiceDelta, StreamedChoice
-from .stream_rest import UsualChoice, fields_beside
+from .stream_rest import UnnamedOfChoice, take_apart
 from .usage import read_usage
 
 #: OpenAI makes at most that many choices.
@@ -33,16 +32,19 @@ _MOST_CHOICES = 128
 _NULL = b"null"
 
 
-class _Chunk(msgspec.Struct, frozen=True):
+class _Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
     model: str | None = None
     choices: list[ChoiceDelta] | None = None
     usage: msgspec.Raw = NOTHING
     error: msgspec.Raw = NOTHING
-
-
-class _UsualChunk(_Chunk, frozen=True):
-    choices: list[UsualChoice] | None = None  # type: ignore[assignment]
+    # What chunks repeat: it is read of the first and the last ones.
+    object: msgspec.Raw = NOTHING
+    created: msgspec.Raw = NOTHING
+    system_fingerprint: msgspec.Raw = NOTHING
+    service_tier: msgspec.Raw = NOTHING
+    provider: msgspec.Raw = NOTHING
+    obfuscation: msgspec.Raw = NOTHING
 
 
 class _TextDelta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,16 +60,23 @@ class _TextChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logprobs: None = None
 
 
-class _MoreText(msgspec.Struct, frozen=True):
+class _MoreText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A chunk that says more text and nothing else."""
 
     choices: list[_TextChoice]
     usage: None = None
     error: None = None
+    id: msgspec.Raw = NOTHING
+    model: msgspec.Raw = NOTHING
+    object: msgspec.Raw = NOTHING
+    created: msgspec.Raw = NOTHING
+    system_fingerprint: msgspec.Raw = NOTHING
+    service_tier: msgspec.Raw = NOTHING
+    provider: msgspec.Raw = NOTHING
+    obfuscation: msgspec.Raw = NOTHING
 
 
 _chunk = msgspec.json.Decoder(_Chunk).decode
-_usual_chunk = msgspec.json.Decoder(_UsualChunk).decode
 _more_text = msgspec.json.Decoder(_MoreText).decode
 _error = msgspec.json.Decoder(ErrorObject | str).decode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -119,12 +128,14 @@ class StreamReader:
         return self._build.fail(Transport("the stream ended before the answer did"))
 
     def _read(self, payload: bytes) -> list[Event]:
-        beside: list[tuple[int, dict[str, Any]]] = []
+        unnamed: list[UnnamedOfChoice] = []
         try:
             try:
-                chunk: _Chunk = _usual_chunk(payload)
+                chunk = _chunk(payload)
             except UNREADABLE:
-                chunk, beside = _chunk(payload), fields_beside(payload)
+                bare, top, unnamed = take_apart(payload, _Chunk.__struct_fields__)
+                chunk = _chunk(bare)
+                self._top |= {name: bytes(raw) for name, raw in top.items()}
         except UNREADABLE as problem:
             raise Parse(str(problem), path="stream") from None
         events: list[Event] = []
@@ -137,14 +148,22 @@ class StreamReader:
                 events += build.start(chunk.id or "", chunk.model or "")
         for choice in choices or ():
             events += self._on_choice(choice, payload)
-        for index, fields in beside:
-            self._choice(index).keep(fields)
+        for told in unnamed:
+            self._carry(told)
         if chunk.usage is not NOTHING and (usage := bytes(chunk.usage)) != _NULL:
             self._keep(payload)
             events += build.count(read_usage(usage, "stream.usage"))
         if chunk.error is not NOTHING and bytes(chunk.error) != _NULL:
             events += build.fail(_failure(chunk.error))
         return events
+
+    def _carry(self, unnamed: UnnamedOfChoice) -> None:
+        choice = self._choice(unnamed.index)
+        if unnamed.beside:
+            choice.keep({name: msgspec.json.decode(raw) for name, raw in unnamed.beside.items()})
+        for place, (call, function) in enumerate(reversed(unnamed.calls)):
+            choice.keep_of_call(place, call, function)
+        self._build.leave_out("delta", unnamed.delta)
 
     def _on_choice(self, choice: ChoiceDelta, payload: bytes) -> list[Event]:
         told = self._choice(choice.index)

@@ -21,9 +21,13 @@ from anaphora.wire.building import ReplyBuilder
 from anaphora.wire.fields import UNREADABLE, our_error
 from anaphora.wire.openai_failure import ErrorObject, from_object
 from anaphora.wire.sse import EventDecoder
+from anaphora.wire.unnamed import encoded, fields_by_tag, members_of, tag_of, take_unnamed
 
 from .content import WIRE
 from .reply import read_output, read_reply
+
+# Not `None`: msgspec takes a union with `Raw` to mean everything but it.
+_NOTHING = msgspec.Raw(b"null")
 
 
 class _Response(msgspec.Struct, frozen=True):
@@ -46,8 +50,17 @@ class _PartHead(msgspec.Struct, frozen=True):
     type: str = ""
 
 
-class _Event(msgspec.Struct, tag_field="type", frozen=True, gc=False):
+class _Event(
+    msgspec.Struct,
+    tag_field="type",
+    frozen=True,
+    gc=False,
+    forbid_unknown_fields=True,
+    kw_only=True,
+):
     """The events that are read; all others are passed over."""
+
+    sequence_number: int | None = None
 
 
 class _Created(_Event, tag="response.created", frozen=True):
@@ -94,6 +107,8 @@ class _PartAdded(_Event, tag="response.content_part.added", frozen=True):
 class _SummaryAdded(_Event, tag="response.reasoning_summary_part.added", frozen=True):
     output_index: int | None = None
     item_id: str | None = None
+    summary_index: msgspec.Raw = _NOTHING
+    part: msgspec.Raw = _NOTHING
 
 
 class _TextDelta(_Event, tag="response.output_text.delta", frozen=True):
@@ -101,6 +116,9 @@ class _TextDelta(_Event, tag="response.output_text.delta", frozen=True):
     output_index: int | None = None
     content_index: int | None = None
     item_id: str | None = None
+    summary_index: msgspec.Raw = _NOTHING
+    logprobs: msgspec.Raw = _NOTHING
+    obfuscation: msgspec.Raw = _NOTHING
 
 
 class _RefusalDelta(_TextDelta, tag="response.refusal.delta", frozen=True):
@@ -154,7 +172,7 @@ class _Typed(msgspec.Struct, frozen=True):
 _typed = msgspec.json.Decoder(_Typed).decode
 _item_head = msgspec.json.Decoder(_ItemHead).decode
 _call_head = msgspec.json.Decoder(_CallHead).decode
-_KNOWN = {str(kind.__struct_config__.tag) for kind in get_args(_Events)}
+_KNOWN = fields_by_tag(get_args(_Events))
 
 #: What stands before the data of most events.
 _DELTA_LEAD = b"event: response.output_text.delta\ndata: "
@@ -215,9 +233,12 @@ class StreamReader:
                 try:
                     event = _decode(payload)
                 except UNREADABLE as problem:
-                    if not build.ended:
-                        _pass_over(payload, problem)
-                    continue
+                    unusual = None if build.ended else self._unusual(payload)
+                    if unusual is None:
+                        if not build.ended:
+                            _pass_over(payload, problem)
+                        continue
+                    event = unusual
                 if build.ended:
                     break
                 if type(event) is _TextDelta:
@@ -237,6 +258,21 @@ class StreamReader:
         if self._sse.body is not None:
             return self._build.whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before response.completed"))
+
+    def _unusual(self, payload: bytes) -> _Events | None:
+        """An event with fields that have no name here, without them; a notice tells of them. None
+        when that is not what is wrong with it."""
+        members = members_of(payload)
+        kind = tag_of(members) if members is not None else ""
+        if members is None or kind not in _KNOWN:
+            return None
+        unnamed = take_unnamed(members, _KNOWN[kind])
+        try:
+            event: _Events = _decode(encoded(members))
+        except UNREADABLE:
+            return None
+        self._build.leave_out(kind, unnamed)
+        return event
 
     def _on(self, event: _Events) -> list[Event]:
         match event:
@@ -314,6 +350,9 @@ class StreamReader:
             # Some servers say the answer once only, on the way.
             said = build.reply().message.parts
             reply = _with_parts(reply, said)
+        if build.notices:
+            told = (*reply.notices, *build.notices.values())
+            reply = msgspec.structs.replace(reply, notices=told)
         events += build.count(reply.usage)
         build.ended = True
         return [*events, ReplyEnd(reply)]
