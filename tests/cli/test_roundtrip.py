@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.rich import PATHS, REQUESTS
 
 from anaphora import wire
 from anaphora.cli.main import main
@@ -77,10 +78,14 @@ def test_json_for_machines(tmp_path: Path) -> None:
     assert not outcome["changed"]
 
 
-def test_a_broken_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = write(tmp_path, GOOD, {"id": "x"})
-    assert main(["roundtrip", file]) == 2
-    assert f"{file}:2: " in capsys.readouterr().err
+def test_a_broken_line_is_named_and_the_others_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, GOOD, {"id": "x"}, {**GOOD, "id": "last"})
+    assert main(["roundtrip", "--json", file]) == 1
+    out, err = capsys.readouterr()
+    assert f"{file}:2: " in err
+    assert [outcome["id"] for outcome in json.loads(out)["outcomes"]] == ["good", "last"]
 
 
 def test_a_file_that_is_cut_off_is_named(
@@ -88,8 +93,56 @@ def test_a_file_that_is_cut_off_is_named(
 ) -> None:
     file = Path(write(tmp_path, *[GOOD] * 50, name="x.jsonl.gz"))
     file.write_bytes(file.read_bytes()[:-20])
-    assert main(["roundtrip", str(file)]) == 2
-    assert f"{file}: the file is cut off" in capsys.readouterr().err
+    other = write(tmp_path, {**GOOD, "id": "other"}, name="y.jsonl")
+    assert main(["roundtrip", "--json", str(file), other]) == 1
+    out, err = capsys.readouterr()
+    assert f"{file}: the file is cut off" in err
+    assert json.loads(out)["outcomes"][-1]["id"] == "other"
+
+
+def test_nothing_that_can_be_read_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["roundtrip", write(tmp_path, {"id": "x"})]) == 2
+    assert "x.jsonl:1: " in capsys.readouterr().err
+
+
+#: Bodies that some proxy put in place of an answer.
+NO_ANSWERS = [
+    "",
+    "<html>Bad gateway</html>",
+    "upstream timed out",
+    "[1",
+    "5",
+    '"text"',
+    "null",
+    "[]",
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [200, 502])
+@pytest.mark.parametrize("name", sorted(wire.WIRES))
+def test_an_answer_that_is_no_json_is_reported_and_the_rest_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, status: int, stream: bool
+) -> None:
+    request = json.dumps(REQUESTS[name])
+    odd = {"wire": name, "status": status, "stream": stream, "request": request}
+    odd["path"] = PATHS.get(name, "")
+    rows = [{**odd, "id": str(at), "response": body} for at, body in enumerate(NO_ANSWERS)]
+    assert main(["roundtrip", "--json", write(tmp_path, *rows, GOOD)]) == 1
+    outcomes = json.loads(capsys.readouterr().out)["outcomes"]
+    assert len(outcomes) == len(rows) + 1
+    assert all(each["unread"] or each["lost"] for each in outcomes[:-1])
+    assert outcomes[-1]["id"] == "good"
+    assert not outcomes[-1]["unread"]
+
+
+def test_a_request_that_is_no_json_is_reported(tmp_path: Path) -> None:
+    rows = [{**GOOD, "id": str(at), "request": body} for at, body in enumerate(NO_ANSWERS)]
+    run = CliRunner().invoke(command, ["--json", write(tmp_path, *rows, GOOD)])
+    assert run.exit_code == 1
+    assert all(each["unparsed"] for each in json.loads(run.output)["outcomes"][:-1])
 
 
 @pytest.mark.parametrize("name", sorted(wire.WIRES))

@@ -94,6 +94,7 @@ FAULTS: dict[str, tuple[Seen, Seen]] = {
     "broken-json": (UNREADABLE, UNREADABLE),
     "broken-utf8": (UNREADABLE, UNREADABLE),
     "wrong-content-type": (FINE, FINE),
+    "wrong-form": (FINE, FINE),
     "duplicate-events": (FINE, FINE),
     "unknown-events": (FINE, FINE),
 }

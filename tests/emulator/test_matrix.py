@@ -193,6 +193,13 @@ SEEN: dict[str, tuple[tuple[str, str], ...]] = {
         ("UnicodeDecodeError", OK),
     ),
     "wrong-content-type": _FINE,
+    "wrong-form": (
+        ("AttributeError", "AssertionError"),
+        ("AttributeError", "IndexError"),
+        ("AttributeError", "RuntimeError"),
+        ("JSONDecodeError", OK),
+        ("JSONDecodeError", "JSONDecodeError"),
+    ),
     "duplicate-events": _FINE,
     "unknown-events": _FINE,
 }

@@ -169,6 +169,8 @@ def _headers(stop: Target, sent: Sent) -> set[tuple[str, str]]:
 
 
 def leaks(call: Call, through: Sequence[Target], last: Target) -> set[str]:
-    """The fields of the last request that would not be there had the call come straight."""
+    """The fields of the last request that would not be there had the call come straight. System
+    text that came in `instructions` stays there: the field is no other provider's."""
     journey = travel(call, through)
-    return {*fields(send(last, journey.call).body)} - {*fields(send(last, call).body)}
+    arrived = {*fields(send(last, journey.call).body)} - {"instructions"}
+    return arrived - {*fields(send(last, call).body)}

@@ -63,7 +63,9 @@ def command(
     Suppress with a reason: `anaphora: ignore[rule] reason` in a text, or [[ignore]] entries with
     rule, reason, and file or path in .anaphora-lint.toml.
 
-    Exit code 1 when something at or above the severity was found, 2 when input cannot be read.
+    What cannot be read is reported on standard error, and the rest is checked. Exit code 1 when
+    something at or above the severity was found or something could not be read, 2 when nothing
+    could be read.
     """
     from anaphora.cache.lint import at_least
 
@@ -82,14 +84,21 @@ def command(
     )
     threshold: Severity = severity or known.severity or "warning"  # type: ignore[assignment]
     linter = Linter(asked, known)
-    findings = linter.findings(load(files, asked), samples=samples)
+    prompts = load(files, asked)
+    for problem in prompts.problems:
+        click.echo(f"anaphora: {problem}", err=True)
+    if not (prompts.requests or prompts.texts):
+        click.echo("anaphora: nothing to check", err=True)
+        raise click.exceptions.Exit(2)
+    findings = linter.findings(prompts, samples=samples)
     if as_json or as_sarif:
         _print(findings, linter.unpriced, as_sarif)
     else:
         from ._lint.show import page
 
         page(findings, threshold, unpriced=linter.unpriced)
-    if any(one.suppressed is None and at_least(one, threshold) for one in findings):
+    found = any(one.suppressed is None and at_least(one, threshold) for one in findings)
+    if found or prompts.problems:
         raise click.exceptions.Exit(1)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import click
 from ._wires import WireName
 
 if TYPE_CHECKING:
+    from anaphora.cache.trace.sources import Problem
     from anaphora.wire.roundtrip import Exchange, Outcome
 
 
@@ -21,58 +21,61 @@ if TYPE_CHECKING:
 @click.option("--wire", "only", type=WireName(), help="Only the exchanges of this wire.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
-    """Hold recorded exchanges against the wires.
+    """Check that recorded exchanges survive parsing and rendering.
 
     Each line of FILES (JSON lines, gzipped or not) is one exchange: `id`, `wire`, `status`,
-    `stream`, `request` and `response`, both bodies as text. Every request is read and said again,
-    every answer is read and written again; what comes back must mean the same. Wires that do not
-    exist here are counted and passed over. Exit code 1 when something was lost.
+    `stream`, `request` and `response`, both bodies as text. Every request is parsed and rendered
+    again, every answer is read and written again; the result must mean the same. Wires that do not
+    exist here are counted and skipped. A line that cannot be read is reported on standard error,
+    and the others are checked.
+
+    Exit code 1 when something was lost or could not be read, 2 when nothing could be read.
     """
     from anaphora import wire
     from anaphora.wire.roundtrip import check
 
     outcomes: list[Outcome] = []
     passed_over: Counter[str] = Counter()
+    problems = 0
     for exchange in _exchanges(files):
+        if isinstance(exchange, str):
+            click.echo(f"anaphora: {exchange}", err=True)
+            problems += 1
+            continue
         if only is not None and exchange.wire != only:
             continue
         if exchange.wire in wire.WIRES:
             outcomes.append(check(exchange))
         else:
             passed_over[exchange.wire] += 1
+    if problems and not outcomes and not passed_over:
+        raise click.exceptions.Exit(2)
     if as_json:
         _print_json(outcomes, passed_over)
     else:
         _print_table(outcomes, passed_over)
-    if not all(outcome.good for outcome in outcomes):
+    if problems or not all(outcome.good for outcome in outcomes):
         raise click.exceptions.Exit(1)
 
 
-def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange]:
+def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
+    """The exchanges, and in place of one that cannot be read the reason."""
     import msgspec
 
-    from anaphora.errors import InvalidRequest
+    from anaphora.wire.fields import UNREADABLE
     from anaphora.wire.roundtrip import Exchange
+
+    from ._simulate.files import lines_of
 
     decode = msgspec.json.Decoder(Exchange).decode
     for file in files:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-            for number, line in enumerate(_whole(lines, file), 1):
-                if not line.strip():
-                    continue
-                try:
-                    yield decode(line)
-                except (msgspec.DecodeError, UnicodeError) as problem:
-                    raise InvalidRequest(str(problem), path=f"{file}:{number}") from None
-
-
-def _whole(lines: Iterable[bytes], file: Path) -> Iterator[bytes]:
-    from anaphora.errors import InvalidRequest
-
-    try:
-        yield from lines
-    except EOFError:
-        raise InvalidRequest("the file is cut off", path=str(file)) from None
+        damaged: list[Problem] = []
+        for line in lines_of(file, damaged):
+            try:
+                yield decode(line.data)
+            except UNREADABLE as problem:
+                yield f"{line.place}: {problem}"
+        yield from map(str, damaged)
 
 
 def _print_json(outcomes: list[Outcome], passed_over: Counter[str]) -> None:

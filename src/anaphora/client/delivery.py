@@ -38,7 +38,7 @@ from .after import AfterAnswer
 from .budget import Budget
 from .delivered import Delivered, Prepare, Prepared
 from .endpoint import Stop, request_id
-from .failing import partial_of, raised, refused, told
+from .failing import from_stream, partial_of, raised, refused, told
 from .retry import Failed, Try, Wait, attempts
 from .transport import Answer
 from .trying import Trying
@@ -167,7 +167,9 @@ class Delivery:
                 try:
                     reply = stop.endpoint.wire.read_reply(data)
                 except Parse as problem:
-                    raise told(stop.endpoint, answer, data) or problem from None
+                    if (error := told(stop.endpoint, answer, data)) is not None:
+                        raise error from None
+                    reply = from_stream(stop.endpoint, data, problem)
                 raw = blake3(data).hexdigest()
                 delivered = self._arrived(at, prepared, reply, raw, first, answer)
                 self._safely(passing.settle, reply.usage)
@@ -192,7 +194,7 @@ class Delivery:
                     raise refused(stop.endpoint, answer, await self._in_time(answer.read()))
                 reader, digest = stop.endpoint.wire.reader(), blake3()
                 waiting: list[Event] = []
-                head = b""
+                head = bytearray()
                 pieces = answer.__aiter__()
                 while True:
                     try:
@@ -209,7 +211,7 @@ class Delivery:
                         if isinstance(event, ReplyFail):
                             error = raised(event)
                             if not self._heard and isinstance(error, Parse | Transport):
-                                error = told(stop.endpoint, answer, head) or error
+                                error = told(stop.endpoint, answer, bytes(head)) or error
                             error.partial = event.partial
                             raise error
                         if isinstance(event, ReplyEnd):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora import errors
-from anaphora.errors import AnaphoraError, Upstream
-from anaphora.values import Event, Reply, ReplyFail
+from anaphora.errors import AnaphoraError, Parse, Upstream
+from anaphora.values import Event, Reply, ReplyEnd, ReplyFail
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint
@@ -47,6 +47,21 @@ def raised(event: ReplyFail) -> AnaphoraError:
     if kind is errors.Parse:
         return errors.Parse(event.message)
     return errors.Transport(event.message, phase="body")
+
+
+def from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
+    """The answer in a body that is an event stream although none was requested: some gateways
+    always stream. `problem`: why the body could not be read as a single answer."""
+    reader = endpoint.wire.reader()
+    match [*reader.feed(data), *reader.close()]:
+        case [*_, ReplyEnd(reply)]:
+            return reply
+        case [*_, ReplyFail(partial=partial) as failure] if partial and partial.message.parts:
+            error = raised(failure)
+            error.partial = partial
+            raise error from None
+        case _:
+            raise problem from None
 
 
 def partial_of(events: Iterable[Event]) -> Reply | None:

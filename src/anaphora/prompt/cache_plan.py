@@ -10,18 +10,20 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.values import Ttl
+from anaphora.values import Extras, Ttl
 
 
 class _Mark(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="on"
 ):
-    """Common ground of all marks."""
+    """Common ground of all marks. `extras` are fields of a marker that have no name here: wire
+    name -> JSON object text. No marker that is sent has them, and a notice says so."""
 
 
 class ToolMark(_Mark, tag="tool", frozen=True):
     name: str
     ttl: Ttl = "5m"
+    extras: Extras | None = None
 
 
 class BlockMark(_Mark, tag="block", frozen=True):
@@ -29,6 +31,7 @@ class BlockMark(_Mark, tag="block", frozen=True):
 
     index: int
     ttl: Ttl = "5m"
+    extras: Extras | None = None
 
 
 class PartMark(_Mark, tag="part", frozen=True):
@@ -38,6 +41,7 @@ class PartMark(_Mark, tag="part", frozen=True):
     message_id: str
     path: tuple[int, ...] = ()
     ttl: Ttl = "5m"
+    extras: Extras | None = None
 
 
 Mark: TypeAlias = ToolMark | BlockMark | PartMark

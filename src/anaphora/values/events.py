@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from .parts import Part
+from .parts import Extras, Part
 from .reply import Reply
 from .usage import Usage
 
@@ -26,6 +26,8 @@ class ReplyStart(_Event, tag="reply-start", frozen=True):
     model: str
     created: float | None = None
     """When it was begun, in seconds since 1970, where whoever answers knows it."""
+    extras: Extras | None = None
+    """Fields of the answer that are known when it begins; the reply has them too."""
 
 
 class PartStart(_Event, tag="part-start", frozen=True):
@@ -37,6 +39,8 @@ class PartStart(_Event, tag="part-start", frozen=True):
     name: str | None = None
     item: str | None = None
     """The id of what the part is said in, where that has one of its own."""
+    extras: Extras | None = None
+    """Fields of the part that are known when it begins; the part has them too."""
 
 
 class PartDelta(_Event, tag="part-delta", frozen=True):

@@ -6,13 +6,14 @@ answer should be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from anaphora.errors import AnaphoraError, Parse, Upstream
 from anaphora.values import (
     Event,
     Extras,
     Message,
+    Notice,
     Part,
     PartDelta,
     PartEnd,
@@ -29,10 +30,11 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.fields import UNREADABLE, our_error
 
 TEXT_LIMIT = 8 * 1024 * 1024
 ARGUMENTS_LIMIT = 4 * 1024 * 1024
+_MOST_NOTICES = 64
 
 
 class OpenPart:
@@ -64,6 +66,7 @@ class ReplyBuilder:
         "extras",
         "id",
         "model",
+        "notices",
         "open",
         "started",
         "stop",
@@ -82,16 +85,26 @@ class ReplyBuilder:
         self.stop_sequence: str | None = None
         self.usage = Usage()
         self.extras: Extras | None = None
+        self.notices: dict[str, Notice] = {}
+        """What was left out, by its place."""
         self.open: dict[int, OpenPart] = {}
         self._parts: dict[int, Part] = {}
         self._text_size = 0
 
-    def start(self, reply_id: str, model: str) -> list[Event]:
+    def start(self, reply_id: str, model: str, extras: Extras | None = None) -> list[Event]:
         """The answer begins. A second start says nothing new; a missing one is made up."""
         if self.started:
             return []
         self.started, self.id, self.model = True, reply_id, model
-        return [ReplyStart(reply_id, model)]
+        return [ReplyStart(reply_id, model, extras=extras)]
+
+    def leave_out(self, event: str, names: Iterable[str]) -> None:
+        """Fields of an event that a reply has no place for: a notice names each of them once."""
+        for name in names:
+            if len(self.notices) < _MOST_NOTICES:
+                place = f"{event}.{name}"
+                why = f"{name} of {event} has no place in a reply; left out"
+                self.notices[place] = Notice("stream_field_left_out", why, place)
 
     def begin(
         self,
@@ -102,10 +115,11 @@ class ReplyBuilder:
         id: str | None = None,
         name: str | None = None,
         item: str | None = None,
+        extras: Extras | None = None,
     ) -> list[Event]:
         events = self.start(self.id, self.model)
         self.open[index] = OpenPart(kind, self._text_size, finish)
-        events.append(PartStart(index, kind, id, name, item))
+        events.append(PartStart(index, kind, id, name, item, extras))
         return events
 
     def said(self, index: int, text: str) -> PartDelta:
@@ -167,6 +181,15 @@ class ReplyBuilder:
         events.append(ReplyFail(name, str(error), code=code, partial=self.reply()))
         return events
 
+    def whole_body(self, body: bytes, read_reply: Callable[[bytes], Reply]) -> list[Event]:
+        """The events of an answer that came as one JSON body instead of a stream."""
+        try:
+            reply = read_reply(body)
+        except (AnaphoraError, *UNREADABLE) as problem:
+            return self.fail(our_error(problem))
+        self.started = self.ended = True
+        return replay(reply)
+
     def reply(self) -> Reply:
         parts = tuple(self._parts[index] for index in sorted(self._parts))
         return Reply(
@@ -177,19 +200,22 @@ class ReplyBuilder:
             stop_raw=self.stop_raw,
             stop_sequence=self.stop_sequence,
             usage=self.usage,
+            notices=tuple(self.notices.values()),
             extras=self.extras,
         )
 
 
 def replay(reply: Reply) -> list[Event]:
     """A whole answer as the events of a stream."""
-    events: list[Event] = [ReplyStart(reply.id, reply.model), UsageUpdate(reply.usage)]
+    start = ReplyStart(reply.id, reply.model, extras=reply.extras)
+    events: list[Event] = [start, UsageUpdate(reply.usage)]
     for index, part in enumerate(reply.message.parts):
         if isinstance(part, ToolCall):
-            events.append(PartStart(index, "tool_call", part.id, part.name))
+            begun = PartStart(index, "tool_call", part.id, part.name, extras=part.extras)
+            events.append(begun)
             events.append(PartDelta(index, part.arguments))
         elif isinstance(part, Text | Thinking | Refusal):
-            events.append(PartStart(index, type(part).__name__.lower()))
+            events.append(PartStart(index, type(part).__name__.lower(), extras=part.extras))
             if part.text:
                 events.append(PartDelta(index, part.text))
         else:

@@ -1,8 +1,8 @@
 """What came along from another wire and means nothing here: left out, and told by name.
 
-Extras are named after the wire they belong to. A name with a dot (`openai_responses.item`) says how
-a wire had put something: nothing is lost with it. Of the others, some are bookkeeping of their
-provider's, and empty ones say nothing; the rest is told.
+Extras are named after the wire they belong to. A name with a dot (`openai.system`) says how a wire
+had put something: nothing is lost with it, but for the fields of a Responses item. Of the others,
+some are bookkeeping of their provider's, and empty ones say nothing; the rest is told.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .fields import UNREADABLE
 #: Ids, states and positions that providers give to what they have said.
 _BOOKKEEPING: dict[str, frozenset[str]] = {
     "openai_responses": frozenset({"id", "status"}),
+    "openai_responses.item": frozenset({"id", "status", "phase"}),
     "openai_chat": frozenset({"index"}),
 }
 
@@ -32,11 +33,12 @@ def foreign_extras(extras: Extras | None, wire: str, path: str) -> list[Notice]:
         return []
     told = []
     for name, text in extras.items():
-        if name == wire or "." in name:
+        if name.partition(".")[0] == wire or ("." in name and name not in _BOOKKEEPING):
             continue
         if said := _said(name, text):
             where = f"{path}.{name}" if path else name
-            told.append(Notice("foreign_fields", f"{said} of {name}: left out", where))
+            whose = name.partition(".")[0]
+            told.append(Notice("foreign_fields", f"{said} of {whose}: left out", where))
     return told
 
 

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+import msgspec
 
 from anaphora.prompt import PromptCachePlan
 from anaphora.prompt.cache_plan import Mark as AskedMark
 from anaphora.rendered import Mark, Run
-from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
+from anaphora.values import TTL_SECONDS, Extras, Notice, SegmentRole, Ttl, nearest_ttl
+
+T = TypeVar("T", bound="Ttl | None")
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+#: A marker as a request has it: its path below the message, its lifetime (None: the request's),
+#: and the fields of it that have no name here.
+Placed: TypeAlias = tuple[tuple[int, ...], T, Extras | None]
 
 #: A chunk, and the splice in it where that is not the chunk's own; or why there is none.
 Found: TypeAlias = tuple[int, int | None] | str
@@ -39,6 +49,8 @@ def resolve(
             notices.append(Notice("mark_left_out", found, place))
             continue
         ttl = given_ttl(asked.ttl, nearest, place, notices)
+        if asked.extras is not None:
+            notices += unsent_fields(asked.extras, place)
         marks[found] = Mark(found[0], ttl, found[1])
     frozen = None
     if cache.frozen_through is not None:
@@ -83,6 +95,15 @@ def message_ttl(
     if plan.message_ttl is None:
         return None
     return given_ttl(plan.message_ttl, nearest, "cache.message_ttl", notices)
+
+
+def unsent_fields(extras: Extras, place: str) -> list[Notice]:
+    """Fields of a marker that came with a request: those that are sent have none of them."""
+    names = [name for text in extras.values() for name in _members(text)]
+    return [
+        Notice("marker_fields_left_out", f"{name}: no marker has it here; left out", place)
+        for name in names
+    ]
 
 
 def find_message(runs: list[Run], message_id: str) -> tuple[Run, int, range] | None:

@@ -6,10 +6,12 @@ place into the one form that it means the same as, and counts how often it did.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import msgspec
+
+from anaphora.values import Notice
 
 Body: TypeAlias = dict[str, Any]
 
@@ -19,11 +21,16 @@ class Normalisation(msgspec.Struct, frozen=True):
 
     name: str
     apply: Callable[[Body], int]
+    notice: str = ""
+    """Only where the render gave a notice of this code: the forms differ in something."""
 
 
-def normalise(body: Body, rules: tuple[Normalisation, ...]) -> dict[str, int]:
+def normalise(
+    body: Body, rules: tuple[Normalisation, ...], notices: Iterable[Notice] = ()
+) -> dict[str, int]:
     """Changes the body in place; gives how often each rule was needed."""
-    counts = {rule.name: rule.apply(body) for rule in rules}
+    codes = {"", *(notice.code for notice in notices)}
+    counts = {rule.name: rule.apply(body) for rule in rules if rule.notice in codes}
     return {name: count for name, count in counts.items() if count}
 
 

@@ -13,6 +13,7 @@ from anaphora.errors import AnaphoraError, InvalidRequest, Parse, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Notice, ReplyEnd, ReplyFail
 
+from .fields import UNREADABLE
 from .meaning import Body, Normalisation, difference, normalise
 
 
@@ -60,12 +61,12 @@ def check(exchange: Exchange) -> Outcome:
     notices: tuple[Notice, ...] = ()
     try:
         changed, overlooked, notices = _request(exchange)
-    except AnaphoraError as problem:
+    except (AnaphoraError, *UNREADABLE) as problem:
         unparsed = str(problem)
     unread = lost = ""
     try:
         lost = _answer(exchange)
-    except AnaphoraError as problem:
+    except (AnaphoraError, *UNREADABLE) as problem:
         unread = str(problem)
     return Outcome(
         id=exchange.id,
@@ -102,8 +103,8 @@ def _request(exchange: Exchange) -> tuple[str, dict[str, int], tuple[Notice, ...
     again = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
     before = msgspec.json.decode(exchange.request)
     rules = (_hosts_words(exchange), *rules)
-    overlooked = normalise(before, rules)
-    normalise(again, rules)
+    overlooked = normalise(before, rules, rendered.notices)
+    normalise(again, rules, rendered.notices)
     return difference(before, again) or "", overlooked, rendered.notices
 
 
@@ -116,11 +117,11 @@ def _answer(exchange: Exchange) -> str:
     if exchange.stream:
         return _stream(codec, body)
     rules = _rules(exchange.wire, "REPLY")
-    before = msgspec.json.decode(body)
     try:
         reply = codec.read_reply(body)
     except Upstream:
         return ""  # an error told with a good status is what there was to read
+    before = msgspec.json.decode(body)
     again = msgspec.json.decode(codec.write_reply(reply))
     normalise(before, rules)
     normalise(again, rules)

@@ -2,6 +2,9 @@
 
 Any line ending, a byte order mark, comments, data over several lines. A line or an event beyond
 the bound is an error, not a memory leak.
+
+Some gateways answer a stream request with one JSON body. No event begins with a bracket, so bytes
+that do are collected in `body` and yield no events.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ from anaphora.errors import Parse
 
 #: No single event of any provider comes near this.
 LIMIT = 16 * 1024 * 1024
+
+#: The largest JSON body that is read in place of a stream.
+BODY_LIMIT = 64 * 1024 * 1024
 
 
 #: An event from its beginning: perhaps a name, and one line of data.
@@ -31,6 +37,7 @@ class EventDecoder:
         "_plain",
         "_skip_newline",
         "_started",
+        "body",
     )
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -42,6 +49,8 @@ class EventDecoder:
         self._skip_newline = False
         self._plain = False
         """Nothing is left over from earlier bytes but what is in the buffer."""
+        self.body: bytearray | None = None
+        """The JSON body so far, when the bytes are one instead of events."""
 
     def feed_data(self, data: bytes) -> list[bytes]:
         """The data of the events that are complete now, for streams whose data says it all.
@@ -49,9 +58,10 @@ class EventDecoder:
         Nearly always an event is one line of data, alone or behind a line with its name; whatever
         else comes takes the long way.
         """
-        if not self._started and len(data) >= 3 and not self._buffer:
-            data = data.removeprefix(_BOM)
-            self._started = self._plain = True
+        if not self._started:
+            data = self._start(data)
+            if not data:
+                return []
         if self._plain and b"\r" not in data:
             text = self._buffer + data if self._buffer else data
             end = text.rfind(b"\n\n") + 2
@@ -67,13 +77,14 @@ class EventDecoder:
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         """The events that are complete now: name (often empty) and data."""
         if not self._started:
-            data = self._buffer + data
-            self._buffer = b""
-            if len(data) < 3 and _BOM.startswith(data):
-                self._buffer = data
+            data = self._start(data)
+            if not data:
                 return []
-            data = data.removeprefix(_BOM)
-            self._started = True
+        if self.body is not None:
+            self.body += data
+            if len(self.body) > BODY_LIMIT:
+                raise Parse(f"a body of more than {BODY_LIMIT} bytes", path="stream")
+            return []
         if self._skip_newline and data:
             # The carriage return that ended the last piece may have had a line feed behind it.
             data = data.removeprefix(b"\n")
@@ -109,6 +120,24 @@ class EventDecoder:
     def close(self) -> bool:
         """Whether the stream ended between two events."""
         return not self._buffer.strip() and not self._data
+
+    def _start(self, data: bytes) -> bytes:
+        """The first bytes without a byte order mark; none while they do not show yet whether they
+        are events or a JSON body."""
+        data, self._buffer = self._buffer + data, b""
+        start = data.removeprefix(_BOM)
+        first = start.lstrip()[:1]
+        if not first or (len(data) < 3 and _BOM.startswith(data)):
+            if len(data) > self._limit:
+                raise self._too_long()
+            self._buffer = data
+            return b""
+        self._started = True
+        if first in (b"{", b"["):
+            self.body = bytearray()
+        else:
+            self._plain = True
+        return start
 
     def _too_long(self) -> Parse:
         return Parse(f"an event of more than {self._limit} bytes", path="stream")

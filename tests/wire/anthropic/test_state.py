@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 import pytest
+from support.rules import without_minimum
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
@@ -55,7 +56,7 @@ def render(
 
 
 def messages_of(rendered: Rendered) -> list[dict[str, Any]]:
-    planned = plan_once(rendered, catalog.rules("anthropic", rendered.model), reuse_expected=True)
+    planned = plan_once(rendered, without_minimum("anthropic", rendered.model), reuse_expected=True)
     body = json.loads(anthropic.assemble(rendered, planned).body.join())
     messages: list[dict[str, Any]] = body["messages"]
     return messages

@@ -86,13 +86,6 @@ def text_is_a_list_of_one(body: Json) -> None:
             message["content"] = [{"type": "text", "text": message["content"]}]
 
 
-def the_profile_names_the_system_role(body: Json) -> None:
-    role = profile_for(body).system_role
-    for message in body["messages"]:
-        if message["role"] in ("system", "developer"):
-            message["role"] = role.value if role is not None else "developer"
-
-
 def the_profile_names_the_token_limit(body: Json) -> None:
     if "max_tokens" in body:
         body["max_completion_tokens"] = body.pop("max_tokens")
@@ -138,7 +131,6 @@ NORMALISATIONS = (
     no_tools_and_no_stops_are_missing,
     no_content_and_no_calls_are_missing,
     text_is_a_list_of_one,
-    the_profile_names_the_system_role,
     the_profile_names_the_token_limit,
     a_stop_text_is_a_list,
     any_is_required,

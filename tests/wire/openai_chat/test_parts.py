@@ -133,7 +133,7 @@ def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> 
     marked = data[:-1] + marker + data[-1:]
     marks: incoming.Marks = []
     again = incoming.read_part(msgspec.Raw(marked), "$", bad_request, (3,), marks)
-    assert (again, marks) == (part, [((3,), "30m")])
+    assert (again, marks) == (part, [((3,), "30m", None)])
 
 
 #: What Chat has no way to say in a user's message, and the word it gets for that.

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.system_place import without_places
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
@@ -122,7 +123,8 @@ def test_messages_become_these_bytes(messages: tuple[Message, ...], data: bytes)
 @pytest.mark.parametrize("messages, data", MESSAGES)
 def test_these_bytes_become_the_messages(messages: tuple[Message, ...], data: bytes) -> None:
     call = parsed(b'{"model":"gpt-5","messages":[' + data + b"]}")
-    assert call == chat(*messages)
+    ir = call.ir.revised(lambda message: without_places([message])[0])
+    assert msgspec.structs.replace(call, ir=ir) == chat(*messages)
 
 
 def test_results_in_a_users_message_become_tool_messages_first() -> None:

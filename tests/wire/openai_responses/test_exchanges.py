@@ -84,7 +84,8 @@ def said_again(body: bytes) -> tuple[dict[str, Any], Call]:
     # Gateways put a provider's name before a model's.
     profile = catalog.profile("openai", call.model.rpartition("/")[2])
     rendered = wire.render(call, profile)
-    assert rendered.notices == ()
+    told = {notice.code for notice in rendered.notices}
+    assert told <= {"system_in_instructions"}
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = wire.assemble(rendered, plan)
     return json.loads(request.body.join()), call
@@ -93,12 +94,7 @@ def said_again(body: bytes) -> tuple[dict[str, Any], Call]:
 class Normal:
     """The normalisations, each counted where it changes something."""
 
-    def __init__(self, model: str) -> None:
-        profile = catalog.profile("openai", model.rpartition("/")[2])
-        assert profile.system_role is not None
-        assert profile.system_slot is not None
-        self.role = profile.system_role.value
-        self.slot: str = profile.system_slot.value
+    def __init__(self) -> None:
         self.used: Counter[str] = Counter()
 
     def __call__(self, told: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +121,9 @@ class Normal:
                 del tool["description"]
         if "input" in body:
             body["input"] = [self.item(item) for item in body["input"]]
-        self.system(body)
+        if not body.get("instructions", "x").strip():
+            self.used["blank instructions left out"] += 1
+            del body["instructions"]
         ttl = body.get("prompt_cache_options", {}).get("ttl", "30m")
         for item in body.get("input", []):
             self.ttls(item, ttl)
@@ -135,34 +133,14 @@ class Normal:
         if "type" not in item:
             self.used["an item without a type is a message"] += 1
             item = {"type": "message", **item}
-        if item["type"] == "message":
-            if isinstance(item["content"], str) and item["role"] != "assistant":
-                self.used["text content becomes a list"] += 1
-                item["content"] = [{"type": "input_text", "text": item["content"]}]
-            if item["role"] in ("system", "developer") and item["role"] != self.role:
-                self.used["the model's own role for system messages"] += 1
-                item["role"] = self.role
+        plain = item["type"] == "message" and isinstance(item["content"], str)
+        if plain and item["role"] != "assistant":
+            self.used["text content becomes a list"] += 1
+            item["content"] = [{"type": "input_text", "text": item["content"]}]
         if item["type"] == "function_call_output" and isinstance(item["output"], str):
             self.used["a tool's text output becomes a list"] += 1
             item["output"] = [{"type": "input_text", "text": item["output"]}]
         return item
-
-    def system(self, body: dict[str, Any]) -> None:
-        items = body.get("input", [])
-        leading = len(items) > 1 and items[0].get("role") == self.role
-        leading = leading and not {"instructions", "previous_response_id"} & body.keys()
-        if self.slot == "instructions" and leading:
-            self.used["a leading system message becomes instructions"] += 1
-            body["instructions"] = "\n\n".join(p["text"] for p in items.pop(0)["content"])
-        if self.slot == "message" and "instructions" in body:
-            self.used["instructions become a developer message"] += 1
-            part = {"type": "input_text", "text": body.pop("instructions")}
-            items.insert(0, {"type": "message", "role": self.role, "content": [part]})
-        text = body.pop("instructions", "")
-        if trimmed := text.strip():
-            body["instructions"] = trimmed
-        if trimmed != text:
-            self.used["instructions are trimmed"] += 1
 
     def ttls(self, item: dict[str, Any], ttl: str) -> None:
         for part in item.get("content") or ():
@@ -176,7 +154,7 @@ class Normal:
 def test_a_request_is_read_and_said_again(record: dict[str, Any]) -> None:
     told = json.loads(record["request"])
     again, call = said_again(record["request"].encode())
-    assert again == Normal(told["model"])(told)
+    assert again == Normal()(told)
     # Once more, nothing changes any more: what is said is what was read.
     once_more, read = said_again(json.dumps(again).encode())
     assert once_more == again
@@ -189,8 +167,7 @@ def test_a_request_is_cut_without_loss(record: dict[str, Any]) -> None:
     cut = wire.split(record["request"].encode())
     plan = Plan(marks=cut.marks, automatic=cut.automatic)
     again = json.loads(wire.assemble(cut, plan).body.join())
-    normal = Normal(told["model"])
-    normal.slot = ""  # what stands where is left alone
+    normal = Normal()
     again_too, expected = normal(again), normal(told)
     assert again_too == expected
 
@@ -373,7 +350,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     used: Counter[str] = Counter()
     for record in RECORDS:
         told = json.loads(record["request"])
-        normal = Normal(told["model"])
+        normal = Normal()
         normal(told)
         used += normal.used
     with capsys.disabled():

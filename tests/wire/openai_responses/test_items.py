@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.system_place import without_places
 
 from anaphora import catalog
 from anaphora.catalog import Profile
@@ -275,7 +276,8 @@ def test_items_both_ways(role: Any, parts: tuple[Part, ...], data: bytes) -> Non
     said = input_of(Message.user("u"), Message(role=role, parts=parts))
     assert said == b"[" + first + b"," + data + b"]"
     call = wire.parse(b'{"model":"gpt-5.6","input":' + said + b"}")
-    assert call.ir.body_chat()[1:] == [Message(id="m1", role=role, parts=parts)]
+    read = without_places(call.ir.body_chat()[1:])
+    assert read == [Message(id="m1", role=role, parts=parts)]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def read(line: Line, asked: Asked) -> Made:
         raise InvalidRequest(f"not a JSON object: {problem}", path=line.place) from None
     try:
         return _wrapper(line, one, asked) if _wrapped(one) else _body(line, asked)
-    except AnaphoraError as problem:
+    except (AnaphoraError, ValueError) as problem:
         if isinstance(problem, InvalidRequest):
             raise problem.within(line.place) from None
         raise InvalidRequest(str(problem), path=line.place) from None

@@ -29,25 +29,46 @@ class Text(msgspec.Struct, frozen=True):
 class Prompts(msgspec.Struct, frozen=True):
     requests: tuple[Made, ...]
     texts: tuple[Text, ...]
+    problems: tuple[str, ...] = ()
+    """What could not be read, and why."""
 
 
 def load(files: tuple[Path, ...], asked: Asked) -> Prompts:
+    """The prompts of the files; of a file or a line that cannot be read, the reason."""
     requests: list[Made] = []
     texts: list[Text] = []
+    problems: list[str] = []
     for file in files:
-        data = file.read_bytes()
+        for one in _prompts(file, asked):
+            if isinstance(one, str):
+                problems.append(one)
+            elif isinstance(one, Text):
+                texts.append(one)
+            else:
+                requests.append(one)
+    return Prompts(tuple(requests), tuple(texts), tuple(problems))
+
+
+def _prompts(file: Path, asked: Asked) -> Iterator[Made | Text | str]:
+    data = file.read_bytes()
+    lines: list[Line] = []
+    try:
         if file.suffix.lower() in _LINES:
             lines = list(numbered(data.splitlines(), str(file)))
-            requests += [read(line, asked) for line in lines]
         elif file.suffix.lower() not in _TEXTS and _is_request(data, file):
-            requests.append(read(Line(str(file), data), asked))
+            lines = [Line(str(file), data)]
         else:
-            try:
-                texts.append(Text(str(file), data.decode("utf-8-sig")))
-            except UnicodeDecodeError as problem:
-                reason = f"neither a request nor text: {problem.reason} at byte {problem.start}"
-                raise InvalidRequest(reason, path=str(file)) from None
-    return Prompts(tuple(requests), tuple(texts))
+            yield Text(str(file), data.decode("utf-8-sig"))
+    except UnicodeDecodeError as problem:
+        reason = f"neither a request nor text: {problem.reason} at byte {problem.start}"
+        yield f"{file}: {reason}"
+    except InvalidRequest as problem:
+        yield str(problem)
+    for line in lines:
+        try:
+            yield read(line, asked)
+        except InvalidRequest as problem:
+            yield str(problem)
 
 
 def _is_request(data: bytes, file: Path) -> bool:

@@ -79,17 +79,18 @@ def as_array(answer: Answer) -> Answer:
 
 def events(reply: Reply, at: float | None = None) -> Iterator[Event]:
     """A whole answer as the events of a stream that takes its time, begun at `at`."""
-    yield ReplyStart(reply.id, reply.model, at)
+    yield ReplyStart(reply.id, reply.model, at, reply.extras)
     if reply.usage != Usage():
         # What the input costs is known from the start; of the output, that it has begun.
         yield UsageUpdate(msgspec.structs.replace(reply.usage, output=1, reasoning=None))
     for index, part in enumerate(reply.message.parts):
         if isinstance(part, ToolCall):
-            yield PartStart(index, "tool_call", part.id, part.name)
+            yield PartStart(index, "tool_call", part.id, part.name, extras=part.extras)
             for start in range(0, len(part.arguments), _ARGUMENTS):
                 yield PartDelta(index, part.arguments[start : start + _ARGUMENTS])
         elif isinstance(part, Text | Thinking | Refusal):
-            yield PartStart(index, type(part).__name__.lower(), name=_field(part))
+            kind = type(part).__name__.lower()
+            yield PartStart(index, kind, name=_field(part), extras=part.extras)
             for piece in pieces(part.text):
                 yield PartDelta(index, piece)
         else:

@@ -68,7 +68,8 @@ def mcp_result(result: object) -> ToolResult:
 
     Nothing is lost: text, images, audio and PDFs become parts; links and text resources become
     their JSON, which every model can read; anything else is carried along as `Opaque`. Structured
-    content is added as JSON text unless a text part says the same already.
+    content is added as JSON text unless the text parts say the same already. Servers wrap what is
+    no object, a string or a list, in an object with one field, `result`.
     """
     result = _data(result)
     if not isinstance(result, dict) or not result.keys() & {"content", "structuredContent"}:
@@ -78,7 +79,7 @@ def mcp_result(result: object) -> ToolResult:
         raise InvalidRequest("expected a list of content blocks", path="result.content")
     parts = [_part(_data(block), f"result.content[{i}]") for i, block in enumerate(blocks)]
     structured = result.get("structuredContent")
-    if structured is not None and not _says(parts, structured):
+    if structured is not None and not _is_said(parts, structured):
         parts.append(Text(_json(structured, "result.structuredContent")))
     return ToolResult(
         call_id="",
@@ -175,15 +176,39 @@ def _decode(data: str) -> bytes | None:
         return None
 
 
-def _says(parts: list[ResultPart], structured: object) -> bool:
-    for part in parts:
-        if isinstance(part, Text):
-            try:
-                if canonical.loads(part.text) == structured:
-                    return True
-            except InvalidJson:
-                continue
-    return False
+def _is_said(parts: list[ResultPart], structured: object) -> bool:
+    """Whether the text parts say what the structured content says, wrapped or not."""
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    if any(_says(text, structured) for text in texts):
+        return True
+    if not isinstance(structured, dict) or structured.keys() != {"result"}:
+        return False
+    value = structured["result"]
+    if any(_says(text, value) for text in texts):
+        return True
+    if not isinstance(value, list) or not texts:
+        return False
+    # A text for each item; the official package has one for each item of a list inside, too.
+    return any(
+        len(items) == len(texts) and all(map(_says, texts, items))
+        for items in (value, _flat(value))
+    )
+
+
+def _says(text: str, value: object) -> bool:
+    """Whether a text is a value: a string itself, anything else as JSON."""
+    if isinstance(value, str):
+        return text == value
+    try:
+        read = canonical.loads(text)
+    except InvalidJson:
+        return False
+    return type(read) is type(value) and read == value
+
+
+def _flat(items: list[Any]) -> list[Any]:
+    """The items of a list, and of the lists in it."""
+    return [one for item in items for one in (_flat(item) if isinstance(item, list) else [item])]
 
 
 def _extras(block: dict[str, Any], *named: str, path: str) -> Extras | None:

@@ -35,6 +35,9 @@ from anaphora.values import (
 
 WIRE = "anthropic"
 
+#: An opaque part that is no block: the fields of the message, and the last of its parts.
+MESSAGE_FIELDS = "message"
+
 Notices = list[Notice]
 
 #: How a text block begins, and where in a block its marker goes, counted back from its end.
@@ -165,7 +168,14 @@ def refusal(part: Refusal, notices: Notices) -> bytes | None:
     return text(Text(part.text, part.extras), notices)
 
 
+def is_fields(part: object) -> bool:
+    """Whether a part holds the fields of its message."""
+    return isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, MESSAGE_FIELDS)
+
+
 def opaque(part: Opaque, notices: Notices) -> bytes | None:
+    if is_fields(part):
+        return None  # its message has them
     if part.provider != WIRE:
         notices.append(
             Notice(

@@ -12,6 +12,7 @@ from anaphora.prompt.cache_plan import Mark
 from anaphora.values import (
     Bytes,
     Document,
+    Extras,
     FileId,
     Image,
     Opaque,
@@ -26,6 +27,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.fields import Failure, Fields
+from anaphora.wire.marking import Placed
 
 from .blocks import WIRE
 
@@ -68,8 +70,8 @@ Usual = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock
 usual_content = msgspec.json.Decoder(str | list[Usual]).decode
 some_blocks = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-#: A marker, and the path below its message it stands at.
-Marks = list[tuple[tuple[int, ...], Ttl]]
+#: The markers of a message.
+Marks = list[Placed[Ttl]]
 
 
 def read_content(
@@ -122,7 +124,7 @@ def read_block(
     """Any block: known fields by name, unknown ones as extras, unknown types whole."""
     fields = Fields(raw, path, fail)
     kind = fields.take("type", str)
-    marker = fields.maybe("cache_control", CacheControl)
+    marker = take_marker(fields)
     reader = _READERS.get(kind)
     # A block of another kind goes back the way it came, less the marker.
     part: Part = (
@@ -131,8 +133,18 @@ def read_block(
         else reader(fields, path, fail, at, marks)
     )
     if marker is not None:
-        marks.append((at, read_ttl(marker, f"{path}.cache_control", fail)))
+        marks.append((at, *marker))
     return part
+
+
+def take_marker(fields: Fields) -> tuple[Ttl, Extras | None] | None:
+    """The lifetime of a block's marker, and the marker's fields that have no name here."""
+    inner = fields.nested("cache_control")
+    if inner is None:
+        return None
+    marker = CacheControl(inner.take("type", str), inner.maybe("ttl", str))
+    inner.drop_nulls()
+    return read_ttl(marker, inner.path, fields.failure), inner.rest_for(WIRE)
 
 
 def read_ttl(marker: CacheControl, path: str, fail: Failure) -> Ttl:

@@ -10,21 +10,77 @@ from collections.abc import Sequence
 
 import msgspec
 
-from anaphora.canonical import string
+from anaphora.canonical import check_object, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, Kind
-from anaphora.values import Message, Notice, Part, Role, Text, Thinking, ToolCall, ToolResult
+from anaphora.values import (
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 from anaphora.wire.foreign import brings, tell_foreign
 from anaphora.wire.unfinished import LEFT_OUT, is_followed
 
-from .blocks import BEFORE_BRACE, TEXT, UNSIGNED, WIRE, block_for, is_said, is_unsigned
+from .blocks import (
+    BEFORE_BRACE,
+    TEXT,
+    UNSIGNED,
+    WIRE,
+    block_for,
+    is_fields,
+    is_said,
+    is_unsigned,
+)
 
-OPEN = {
+_OPEN = {
     role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
 }
-NEXT = {role: b"]}," + opening for role, opening in OPEN.items()}
+_NEXT = {role: b"]}," + opening for role, opening in _OPEN.items()}
+ROLES = frozenset(_OPEN)
 CLOSE = b"]}]"
+
+
+class OwnRole(str):
+    """The role of a message that has fields beside its role and content. It is a message of its
+    own: neighbours of the same role are not merged with it."""
+
+    __slots__ = ("fields",)
+
+    def __new__(cls, role: str, fields: bytes) -> OwnRole:
+        made = super().__new__(cls, role)
+        made.fields = fields
+        return made
+
+    fields: bytes
+
+
+def opening(role: str) -> bytes:
+    """A message up to its first block."""
+    if isinstance(role, OwnRole):
+        return b'{"role":"%b",%b,"content":[' % (role.encode(), role.fields)
+    return _OPEN[role]
+
+
+def glue(role: str, last: str | None) -> bytes:
+    """What stands before a message's first block, behind a message of role `last`."""
+    if last is None:
+        return b""
+    if joins(role, last):
+        return b","
+    return b"]}," + opening(role) if isinstance(role, OwnRole) else _NEXT[role]
+
+
+def joins(role: str, last: str | None) -> bool:
+    """Whether a message goes on in the one before it."""
+    return role == last and type(role) is str and type(last) is str
+
 
 #: Looked up once: a member of an enum is found slowly.
 _TEXT_KIND = Kind.TEXT
@@ -53,7 +109,9 @@ def add_messages(
     splice: int | None
     for index, message in enumerate(messages):
         role = _ROLES.get(message.role) or _system_role(to, messages, index, last_role, around)
-        lead = b"," if role == last_role else NEXT[role] if last_role is not None else b""
+        if message.parts and is_fields(message.parts[-1]):
+            role = _own_role(to, message, role, around)
+        opens, lead = not joins(role, last_role), glue(role, last_role)
         brought = False
         try:
             for at, part in enumerate(message.parts):
@@ -81,15 +139,17 @@ def add_messages(
                     if found is None:
                         continue
                     block = lead + found
-                if role != last_role:
+                if opens:
                     to.open(role)
-                    last_role = role
+                    last_role, opens = role, False
                 chunk(kind, block, splice)
                 lead = b","
         except InvalidRequest as problem:
             raise problem.within(f"{_place(to, around)}.parts[{at}]") from None
         if brought:
             tell_foreign(to, message, WIRE, _place(to, around))
+        if opens and isinstance(role, OwnRole):
+            to.notice(_fields_left_out("a message that says nothing", _place(to, around)))
         if not message.parts:
             place = _place(to, around)
             to.notice(Notice("empty_message", "a message without parts is left out", place))
@@ -128,6 +188,24 @@ def _follows(part: Part, role: Role) -> bool | None:
         return spoken if is_said(part, spoken) else None
     except InvalidRequest:
         return spoken  # refused where it stands, with its path
+
+
+def _own_role(to: Addition, message: Message, role: str, around: Around) -> str:
+    """The role of a message with fields of its own. A system message that is sent as user text
+    goes without them."""
+    part = message.parts[-1]
+    assert isinstance(part, Opaque)
+    place = _place(to, around)
+    fields = check_object(part.json, path=f"{place}.parts[{len(message.parts) - 1}].json")
+    members = fields.strip()[1:-1].strip().encode()
+    if message.role == "system" and role != "system":
+        to.notice(_fields_left_out("a system message that is sent as user text", place))
+        return role
+    return OwnRole(role, members) if members else role
+
+
+def _fields_left_out(whose: str, place: str) -> Notice:
+    return Notice("fields_left_out", f"the fields of {whose} are left out", place)
 
 
 def _place(to: Addition, around: Around) -> str:

@@ -18,6 +18,7 @@ from anaphora.wire.enveloping import (
     only_the_schema,
     with_extras,
 )
+from anaphora.wire.marking import unsent_fields
 
 from .blocks import WIRE
 
@@ -167,9 +168,16 @@ def tail(call: Call, knobs: tuple[tuple[str, bytes], ...]) -> bytes:
     return with_extras(fields, call.extras, WIRE, _TAKEN) + b"}"
 
 
+#: Beside the extras of a call: fields of the request's own marker that have no name here.
+AUTOMATIC_FIELDS = f"{WIRE}.cache_control"
+
+
 def notices(call: Call) -> list[Notice]:
     """What was asked for and Anthropic has no place for."""
     told = []
+    if call.extras is not None and AUTOMATIC_FIELDS in call.extras:
+        fields = {AUTOMATIC_FIELDS: call.extras[AUTOMATIC_FIELDS]}
+        told += unsent_fields(fields, "cache.automatic")
     params, reasoning, choice = call.params, call.params.reasoning, call.params.tool_choice
     if not call.ir.system_fields_agree():
         told.append(

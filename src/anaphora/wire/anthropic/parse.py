@@ -30,21 +30,31 @@ from anaphora.prompt import (
     ToolMark,
 )
 from anaphora.prompt.cache_plan import Mark
-from anaphora.values import AnyTool, Conversation, Message, Part, ProviderTool, Tool, Ttl
+from anaphora.values import (
+    AnyTool,
+    Conversation,
+    Extras,
+    Message,
+    Opaque,
+    Part,
+    ProviderTool,
+    Tool,
+    Ttl,
+)
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
 from anaphora.wire.seen import SYSTEMS, TOOLS, elements_of, seen
 
-from .blocks import WIRE
+from .blocks import MESSAGE_FIELDS, WIRE
 from .incoming import (
-    CacheControl,
     Marks,
     Usual,
     read_block,
     read_content,
-    read_ttl,
     some_blocks,
+    take_marker,
     usual_content,
 )
+from .params import AUTOMATIC_FIELDS
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
 
@@ -159,7 +169,8 @@ def _parse_fields(fields: Fields) -> Call:
     blocks, marked_blocks = _system(fields.raw("system") or b"null")
     marks = [*marked, *marked_blocks]
     conversation = _conversation(fields, marks)
-    cache = _cache_plan(fields, tuple(marks))
+    automatic, more = take_marker(fields) or (None, None)
+    cache = _cache_plan(fields, tuple(marks), automatic)
     options = _Options(
         max_tokens=fields.take("max_tokens", int),
         temperature=fields.maybe("temperature", float),
@@ -179,24 +190,50 @@ def _parse_fields(fields: Fields) -> Call:
         model=model,
         tools=tools,
         params=_params(options),
-        extras=fields.rest_for(WIRE),
+        extras=_extras(fields.rest_for(WIRE), more),
     )
+
+
+def _extras(rest: Extras | None, marker: Extras | None) -> Extras | None:
+    if marker is None:
+        return rest
+    return {**(rest or {}), AUTOMATIC_FIELDS: marker[WIRE]}
 
 
 def _conversation(fields: Fields, marks: list[Mark]) -> Conversation:
     raw = fields.raw("messages")
     if raw is None:
         raise fields.fail("is missing", "messages")
+    messages: list[Message] = []
+    for index, (role, content, rest) in enumerate(_raw_messages(raw, fields)):
+        parts = _content(content, index, marks)
+        if rest:
+            parts += (Opaque(WIRE, MESSAGE_FIELDS, (b"{" + rest + b"}").decode()),)
+        messages.append(Message(id=f"m{index}", role=role, parts=parts))
+    return Conversation(messages)
+
+
+def _raw_messages(raw: bytes, outer: Fields) -> list[tuple[Role, msgspec.Raw, bytes]]:
+    """The role and the content of each message, and its fields that have no name here."""
     try:
-        found = _some_messages(raw)
+        return [(message.role, message.content, b"") for message in _some_messages(raw)]
     except UNREADABLE as problem:
         reason, _, inner = str(problem).partition(" - at `$")
-        raise fields.fail(reason, f"messages{inner.rstrip('`')}") from None
-    messages: list[Message] = []
-    for index, message in enumerate(found):
-        parts = _content(message.content, index, marks)
-        messages.append(Message(id=f"m{index}", role=message.role, parts=parts))
-    return Conversation(messages)
+        failed = outer.fail(reason, f"messages{inner.rstrip('`')}")
+    try:
+        found = some_blocks(raw)
+    except UNREADABLE:
+        raise failed from None
+    messages = []
+    for index, each in enumerate(found):
+        fields = Fields(each, f"$.messages[{index}]", bad_request)
+        role: Role = fields.take("role", Role)
+        content = fields.raw("content")
+        if content is None:
+            raise fields.fail("is missing", "content")
+        fields.drop_nulls()
+        messages.append((role, msgspec.Raw(content), fields.rest()))
+    return messages
 
 
 def _content(raw: msgspec.Raw, index: int, marks: list[Mark]) -> tuple[Part, ...]:
@@ -209,7 +246,7 @@ def _content(raw: msgspec.Raw, index: int, marks: list[Mark]) -> tuple[Part, ...
             read_block(block, f"{path}[{at}]", bad_request, (at,), placed)
             for at, block in enumerate(_blocks(raw, path))
         )
-        marks += [PartMark(f"m{index}", at, ttl) for at, ttl in placed]
+        marks += [PartMark(f"m{index}", *one) for one in placed]
         return parts
     return read_content(content, index, bad_request, marks)
 
@@ -234,8 +271,8 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[Mark, ...]]:
         inner = Fields(block, f"$.system[{index}]", bad_request)
         if (kind := inner.take("type", str)) != "text":
             raise inner.fail(f"{kind!r} may not stand in the system prompt", "type")
-        if (marker := inner.maybe("cache_control", CacheControl)) is not None:
-            marks.append(BlockMark(index, _ttl(marker, inner)))
+        if (marker := take_marker(inner)) is not None:
+            marks.append(BlockMark(index, *marker))
         text = inner.take("text", str)
         inner.drop_nulls()
         blocks.append(PromptBlock(f"system{index}", text, extras=inner.rest_for(WIRE)))
@@ -249,14 +286,14 @@ def _tools(listed: bytes) -> tuple[tuple[AnyTool, ...], tuple[Mark, ...]]:
     marks: list[Mark] = []
     for index, raw in enumerate(elements_of("tools", listed)):
         inner = Fields(raw, f"$.tools[{index}]", bad_request)
-        marker = inner.maybe("cache_control", CacheControl)
+        marker = take_marker(inner)
         if "input_schema" in inner:
             tool: AnyTool = _function(inner)
         else:
             tool = ProviderTool(WIRE, inner.known_text("name"), inner.whole())
         tools.append(tool)
         if marker is not None:
-            marks.append(ToolMark(tool.name, _ttl(marker, inner)))
+            marks.append(ToolMark(tool.name, *marker))
     return tuple(tools), tuple(marks)
 
 
@@ -269,16 +306,11 @@ def _function(fields: Fields) -> Tool:
     return Tool(name, description, schema, strict, extras=fields.rest_for(WIRE))
 
 
-def _ttl(marker: CacheControl, fields: Fields) -> Ttl:
-    return read_ttl(marker, f"{fields.path}.cache_control", bad_request)
-
-
-def _cache_plan(fields: Fields, marks: tuple[Mark, ...]) -> PromptCachePlan:
-    automatic = fields.maybe("cache_control", CacheControl)
+def _cache_plan(fields: Fields, marks: tuple[Mark, ...], automatic: Ttl | None) -> PromptCachePlan:
     asked = fields.partly("diagnostics", _Diagnostics)
     return PromptCachePlan(
         marks=marks,
-        automatic=_ttl(automatic, fields) if automatic is not None else None,
+        automatic=automatic,
         diagnose=asked is not None,
         compare_with=Earlier(WIRE, asked.previous_message_id)
         if asked is not None and asked.previous_message_id is not None

@@ -31,7 +31,7 @@ from anaphora.wire.shared import SharedLogs
 from . import params
 from .blocks import WIRE, closing, text_block
 from .marks import locate
-from .messages import CLOSE, NEXT, OPEN, Around, add_messages, answered, says
+from .messages import CLOSE, Around, add_messages, answered, glue, joins, opening, says
 from .state import place_tail
 
 MARKERS: dict[Ttl, bytes] = {
@@ -114,8 +114,9 @@ def render(
 def _automatic(
     plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], own: bool, notices: list[Notice]
 ) -> Ttl | None:
-    """The lifetime of the breakpoint that Anthropic places by itself. Nobody else is known to."""
-    if plan.automatic is None:
+    """The lifetime of the breakpoint that Anthropic places by itself. Nobody else is known to.
+    In explicit mode there is none: the lifetime is that of the caller's own breakpoints."""
+    if plan.automatic is None or plan.mode == "explicit":
         return None
     if own:
         return given_ttl(plan.automatic, nearest, "cache.automatic", notices)
@@ -198,11 +199,11 @@ def _messages(
 def _joint(last: Run | None, before: str | None, role: str) -> tuple[bytes, int, int]:
     """The glue between two runs, and where the second begins: message on the wire, block in it."""
     if last is None:
-        return b'"messages":[' + OPEN[role], 0, 0
+        return b'"messages":[' + opening(role), 0, 0
     message, block = last.position(last.count - 1)
-    if before == role:
+    if joins(role, before):
         return b",", message, block + 1
-    return NEXT[role], message + 1, 0
+    return glue(role, before), message + 1, 0
 
 
 def _segment_log(

@@ -21,8 +21,8 @@ from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
 from anaphora.wire.talks import SeenTalks, unread
 
 from .blocks import MARKABLE_OPAQUE, WIRE
-from .incoming import CacheControl, read_ttl, some_blocks
-from .messages import CLOSE, NEXT, OPEN
+from .incoming import some_blocks, take_marker
+from .messages import CLOSE, ROLES, OwnRole, glue, joins, opening
 from .request import MARKERS
 
 _KINDS = {
@@ -58,7 +58,7 @@ def split(
             marks += [Mark(count + mark.chunk, mark.ttl) for mark in held]
             count += run.count
     runs.append(_messages(fields, count, marks))
-    automatic = fields.maybe("cache_control", CacheControl)
+    automatic = take_marker(fields)
     rest = fields.rest()
     return Rendered(
         wire=WIRE,
@@ -76,7 +76,7 @@ def split(
         markers=MARKERS,
         request_markers=MARKERS,
         marks=tuple(marks),
-        automatic=_ttl(automatic, "$") if automatic is not None else None,
+        automatic=automatic[0] if automatic is not None else None,
     )
 
 
@@ -113,7 +113,7 @@ _SECTIONS: dict[Section, Callable[[bytes], Cut | None]] = {
 }
 
 
-class _Message(msgspec.Struct, frozen=True):
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: str
     content: msgspec.Raw
 
@@ -129,21 +129,20 @@ def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
     for index in range(talk.known, len(messages)):
         message = _read_message(messages[index], index)
         role = message.role
+        lead_in, opens = glue(role, last_role), not joins(role, last_role)
         placed: list[Mark] = []
         for data, kind, splice, ttl, inner in _content(bytes(message.content), index):
-            if role == last_role:
-                glue = b","
-            else:
-                glue = NEXT[role] if last_role is not None else b""
+            if opens:
                 out.open(role)
-                last_role = role
+                last_role, opens = role, False
             if inner:
                 chunk = talk.count
-                lead = len(glue) if chunk else len(b'"messages":[' + OPEN[role])
+                lead = len(lead_in) if chunk else len(b'"messages":[' + opening(role))
                 placed += [Mark(chunk, t, lead + at) for at, t in inner]
             if ttl is not None:
                 placed.append(Mark(talk.count, ttl))
-            out.chunk(kind, glue + data, splice)
+            out.chunk(kind, lead_in + data, splice)
+            lead_in = b","
         talk.end_message(placed)
     if not talk.count:
         raise InvalidRequest("at least one message that says something", path="$.messages")
@@ -154,7 +153,7 @@ def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
         log,
         talk.count,
         role=SegmentRole.CONVERSATION,
-        lead=b'"messages":[' + OPEN[log.roles[0]],
+        lead=b'"messages":[' + opening(log.roles[0]),
         close=CLOSE,
         source=unread(len(messages)),
     )
@@ -163,12 +162,21 @@ def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
 def _read_message(raw: msgspec.Raw, index: int) -> _Message:
     try:
         message = _message(raw)
-    except msgspec.DecodeError as problem:
-        reason, _, inner = str(problem).partition(" - at `$")
-        raise bad_request(reason, f"$.messages[{index}]{inner.rstrip('`')}") from None
-    if message.role not in OPEN:
+    except msgspec.DecodeError:
+        message = _with_fields(Fields(raw, f"$.messages[{index}]", bad_request))
+    if message.role not in ROLES:
         raise bad_request(f"{message.role!r} is not a role here", f"$.messages[{index}].role")
     return message
+
+
+def _with_fields(fields: Fields) -> _Message:
+    """A message that has fields of its own."""
+    role, content = fields.take("role", str), fields.raw("content")
+    if content is None:
+        raise fields.fail("is missing", "content")
+    fields.drop_nulls()
+    rest = fields.rest()
+    return _Message(OwnRole(role, rest) if rest else role, msgspec.Raw(content))
 
 
 _Cut = tuple[bytes, Kind, int | None, Ttl | None, list[tuple[int, Ttl]]]
@@ -218,13 +226,9 @@ def _unmarked(block: msgspec.Raw, path: str) -> tuple[bytes, Ttl | None, Fields]
     if "cache_control" not in fields:
         # Written as with a marker taken out: a block is the same with and without one.
         return b"{" + fields.rest() + b"}", None, fields
-    marker = fields.maybe("cache_control", CacheControl)
+    marker = take_marker(fields)
     data = b"{" + fields.rest() + b"}"
-    return data, _ttl(marker, path) if marker is not None else None, fields
-
-
-def _ttl(marker: CacheControl, path: str) -> Ttl:
-    return read_ttl(marker, f"{path}.cache_control", bad_request)
+    return data, marker[0] if marker is not None else None, fields
 
 
 def _list(raw: bytes, path: str) -> list[msgspec.Raw]:

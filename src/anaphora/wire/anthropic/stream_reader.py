@@ -2,26 +2,29 @@
 
 Defined behaviour for what should not happen: an unknown event is passed over; a second
 `message_start` says nothing new; content without a start gets one; an event after the end is passed
-over; an end that never comes is a failure that carries what there is.
+over; an end that never comes is a failure that carries what there is; one JSON body instead of
+events is read as the whole answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
 
 from anaphora.canonical import dumps
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event, Part, ToolCall
+from anaphora.values import Event, Part, Reply, ToolCall
 from anaphora.wire.building import ReplyBuilder
 from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, our_error
 from anaphora.wire.sse import EventDecoder
+from anaphora.wire.unnamed import encoded, fields_by_tag, members_of, tag_of, take_unnamed
 
 from .blocks import WIRE
 from .failure import ErrorObject, from_object
 from .incoming import read_block
-from .reply import read_stop
+from .reply import read_reply, read_stop
 from .stream_late import BESIDE_DELTA, IN_DELTA, Late, with_late_fields
 from .usage import read_usage
 
@@ -29,7 +32,7 @@ from .usage import read_usage
 _NOTHING = msgspec.Raw(b"null")
 
 
-class _Delta(msgspec.Struct, frozen=True, tag_field="type"):
+class _Delta(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
     """More of a content block."""
 
 
@@ -58,7 +61,7 @@ class _CompactionDelta(_Delta, tag="compaction_delta", frozen=True):
     encrypted_content: str | None = None
 
 
-class _Event(msgspec.Struct, frozen=True, tag_field="type"):
+class _Event(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
     """One event, as its data says it; the name before the data only repeats the type."""
 
 
@@ -83,7 +86,7 @@ class _BlockStop(_Event, tag="content_block_stop", frozen=True):
     index: int
 
 
-class _Stop(msgspec.Struct, frozen=True):
+class _Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     container: msgspec.Raw = _NOTHING
@@ -107,6 +110,7 @@ class _MessageStop(_Event, tag="message_stop", frozen=True):
 
 class _Error(_Event, tag="error", frozen=True):
     error: ErrorObject
+    request_id: str | None = None
 
 
 _Events = (
@@ -125,8 +129,8 @@ class _TypedDelta(msgspec.Struct, frozen=True):
 
 
 _typed = msgspec.json.Decoder(_TypedDelta).decode
-_KNOWN = {str(kind.__struct_config__.tag) for kind in get_args(_Events)}
-_DELTAS = {str(kind.__struct_config__.tag) for kind in _Delta.__subclasses__()}
+_KNOWN = fields_by_tag(get_args(_Events))
+_DELTAS = fields_by_tag(_Delta.__subclasses__())
 
 
 #: What stands before the data of most events.
@@ -137,8 +141,9 @@ _DELTA_SIZE = len(_DELTA_LEAD)
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
         self._sse = EventDecoder()
+        self._read_body = read_body
         self._build = ReplyBuilder()
         self._usage: dict[str, Any] = {}
         self._late: dict[int, Late] = {}
@@ -159,8 +164,11 @@ class StreamReader:
                 try:
                     event = _decode(payload)
                 except UNREADABLE as problem:
-                    _pass_over(payload, problem)
-                    continue
+                    unusual = self._unusual(payload)
+                    if unusual is None:
+                        _pass_over(payload, problem)
+                        continue
+                    event = unusual
                 if type(event) is _BlockDelta and type(delta := event.delta) is _TextDelta:
                     events.append(said(event.index, delta.text))
                 elif not build.ended:
@@ -168,6 +176,31 @@ class StreamReader:
         except (AnaphoraError, *UNREADABLE) as problem:
             events += build.fail(our_error(problem))
         return events
+
+    def _unusual(self, payload: bytes) -> _Events | None:
+        """An event with fields that have no name here: those of the answer are carried along, of
+        others a notice tells. None when that is not what is wrong with it."""
+        members = members_of(payload)
+        kind = tag_of(members) if members is not None else ""
+        if members is None or kind not in _KNOWN:
+            return None
+        beside, inner = take_unnamed(members, _KNOWN[kind]), {}
+        delta = members_of(members["delta"]) if "delta" in members else None
+        if delta is not None:
+            known = _DELTAS.get(tag_of(delta), frozenset(_Stop.__struct_encode_fields__))
+            inner = take_unnamed(delta, known)
+            members["delta"] = msgspec.Raw(encoded(delta))
+        if not (beside or inner):
+            return None
+        try:
+            event: _Events = _decode(encoded(members))
+        except UNREADABLE:
+            return None
+        if isinstance(event, _MessageDelta):
+            self._build.extras = with_late_fields(self._build.extras, beside | inner)
+        else:
+            self._build.leave_out(kind, [*beside, *inner])
+        return event
 
     def _on(self, event: _Events) -> list[Event]:
         match event:
@@ -190,16 +223,19 @@ class StreamReader:
         """The connection ended. Without `message_stop` before it, that is a failure."""
         if self._build.ended:
             return []
+        if self._sse.body is not None:
+            return self._build.whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before message_stop"))
 
     def _on_start(self, event: _MessageStart) -> list[Event]:
         fields = Fields(event.message, "stream.message")
-        events = self._build.start(fields.maybe("id", str) or "", fields.maybe("model", str) or "")
+        reply_id, model = fields.maybe("id", str) or "", fields.maybe("model", str) or ""
         usage = fields.raw("usage")
         for taken in ("type", "role", "content", "stop_reason", "stop_sequence"):
             fields.raw(taken)
         fields.drop_nulls()
         self._build.extras = fields.rest_for(WIRE)
+        events = self._build.start(reply_id, model, self._build.extras)
         return events + (self._count(usage) if usage is not None else [])
 
     def _on_block(self, event: _BlockStart) -> list[Event]:
@@ -213,19 +249,20 @@ class StreamReader:
         if kind == "text":
             first = fields.maybe("text", str) or ""
             fields.raw("citations")
-            events = build.begin(index, "text", late.text)
+            events = build.begin(index, "text", late.text, extras=fields.rest_for(WIRE))
         elif kind == "tool_use":
             call_id, name = fields.take("id", str), fields.take("name", str)
             whole = (fields.raw("input") or b"{}").decode()
+            rest = fields.rest_for(WIRE)
 
             def finish(said: str) -> Part:
-                return ToolCall(call_id, name, said or whole, fields.rest_for(WIRE))
+                return ToolCall(call_id, name, said or whole, rest)
 
-            events = build.begin(index, "tool_call", finish, id=call_id, name=name)
+            events = build.begin(index, "tool_call", finish, id=call_id, name=name, extras=rest)
         elif kind == "thinking":
             first = fields.maybe("thinking", str) or ""
             late.signature = fields.maybe("signature", str) or ""
-            events = build.begin(index, "thinking", late.thinking)
+            events = build.begin(index, "thinking", late.thinking, extras=fields.rest_for(WIRE))
         else:
             events = self._on_unusual(event, kind)
         return events + (build.delta(index, first) if first else [])

@@ -7,6 +7,7 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.values import (
     Event,
+    Extras,
     PartDelta,
     PartEnd,
     PartStart,
@@ -47,7 +48,9 @@ class StreamWriter:
     def __init__(self) -> None:
         self._usage = Usage()
         self._waiting: ReplyStart | None = None
-        self._kinds: dict[int, str] = {}
+        self._told: dict[str, bytes] = {}
+        """Fields of the answer that its first event has."""
+        self._starts: dict[int, PartStart] = {}
         self._begun: set[int] = set()
 
     def write(self, event: Event) -> bytes:
@@ -62,7 +65,7 @@ class StreamWriter:
 
     def _written(self, event: Event) -> bytes:
         if isinstance(event, PartStart):
-            self._kinds[event.index] = event.kind
+            self._starts[event.index] = event
             return self._begin(event) if event.kind in ("text", "tool_call") else b""
         if isinstance(event, PartDelta):
             return self._delta(event)
@@ -77,6 +80,8 @@ class StreamWriter:
         event, self._waiting = self._waiting, None
         if event is None:
             return b""
+        own = _own_fields(event.extras)
+        self._told = {n: raw for n, raw in own.items() if n not in (*IN_DELTA, *BESIDE_DELTA)}
         return encode(
             "message_start",
             b'{"type":"message_start","message":{"id":'
@@ -85,20 +90,23 @@ class StreamWriter:
             + string(event.model)
             + b',"content":[],"stop_reason":null,"stop_sequence":null,"usage":'
             + write_usage(self._usage)
+            + _members(self._told)
             + b"}}",
         )
 
     def _begin(self, event: PartStart) -> bytes:
         if event.kind == "text":
-            block = b'{"type":"text","text":""}'
+            block = b'{"type":"text","text":""'
         elif event.kind == "thinking":
-            block = b'{"type":"thinking","thinking":"","signature":""}'
+            block = b'{"type":"thinking","thinking":"","signature":""'
         else:
-            block = b'{"type":"tool_use","id":%b,"name":%b,"input":{}}' % (
+            block = b'{"type":"tool_use","id":%b,"name":%b,"input":{}' % (
                 string(event.id or ""),
                 string(event.name or ""),
             )
-        return self._begin_with(event.index, block)
+        more = _own_fields(event.extras)
+        more.pop("citations", None)  # they have deltas of their own
+        return self._begin_with(event.index, block + _members(more) + b"}")
 
     def _begin_with(self, index: int, block: bytes) -> bytes:
         self._begun.add(index)
@@ -108,13 +116,11 @@ class StreamWriter:
         )
 
     def _delta(self, event: PartDelta) -> bytes:
-        kind = self._kinds.get(event.index, "text")
-        if kind not in _DELTAS:
+        start = self._starts.get(event.index) or PartStart(event.index, "text")
+        if start.kind not in _DELTAS:
             return b""
-        begin = b""
-        if event.index not in self._begun:
-            begin = self._begin(PartStart(event.index, kind))
-        name, field = _DELTAS[kind]
+        begin = b"" if event.index in self._begun else self._begin(start)
+        name, field = _DELTAS[start.kind]
         said = b'{"type":"%b","%b":%b}' % (name, field, string(event.delta))
         return begin + _block_delta(event.index, said)
 
@@ -123,7 +129,7 @@ class StreamWriter:
         written = b""
         if index not in self._begun:
             if isinstance(part, Thinking) and part.signature is not None:
-                written = self._begin(PartStart(index, "thinking"))
+                written = self._begin(PartStart(index, "thinking", extras=part.extras))
             else:
                 block = block_for(part, spoken=True)[2](part, [])
                 if block is None:
@@ -141,27 +147,33 @@ class StreamWriter:
 
     def _end(self, reply: Reply) -> bytes:
         stop_sequence = b"null" if reply.stop_sequence is None else string(reply.stop_sequence)
+        came = _own_fields(reply.extras)
+        beside = {name: came.pop(name) for name in BESIDE_DELTA if name in came}
+        late = {n: raw for n, raw in came.items() if n in IN_DELTA or self._told.get(n) != raw}
         delta = (
             b'{"type":"message_delta","delta":{"stop_reason":'
             + string(write_stop(reply))
             + b',"stop_sequence":'
             + stop_sequence
-            + _late(reply, IN_DELTA)
+            + _members(late)
             + b'},"usage":'
             + write_usage(reply.usage)
-            + _late(reply, BESIDE_DELTA)
+            + _members(beside)
             + b"}"
         )
         return encode("message_delta", delta) + encode("message_stop", b'{"type":"message_stop"}')
 
 
-def _late(reply: Reply, names: tuple[str, ...]) -> bytes:
-    """Fields that came along and are told at the end, each with its comma."""
-    if reply.extras is None or WIRE not in reply.extras:
-        return b""
-    came = Fields(reply.extras[WIRE], f"extras.{WIRE}")
-    told = ((name, came.raw(name)) for name in names)
-    return b"".join(b"," + string(name) + b":" + raw for name, raw in told if raw is not None)
+def _own_fields(extras: Extras | None) -> dict[str, bytes]:
+    """The fields that came along for this wire."""
+    if extras is None or WIRE not in extras:
+        return {}
+    return Fields(extras[WIRE], f"extras.{WIRE}").left()
+
+
+def _members(fields: dict[str, bytes]) -> bytes:
+    """Each field with its comma."""
+    return b"".join(b"," + string(name) + b":" + raw for name, raw in fields.items())
 
 
 def _block_delta(index: int, delta: bytes) -> bytes:

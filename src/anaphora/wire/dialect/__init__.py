@@ -109,10 +109,15 @@ class Spoken:
     # ── Answers ──────────────────────────────────────────────────────────────────────────────────
 
     def read_reply(self, body: bytes) -> Reply:
+        return self.heard(self._read_body(body))
+
+    def _read_body(self, body: bytes) -> Reply:
+        """The answer as the codec reads it; the provider's own form of an error is raised."""
         shape = self.dialect.errors
         if shape is not None and (error := find_error(body, shape)) is not None:
             raise error
-        return self.heard(self._codec.read_reply(body))
+        reply: Reply = self._codec.read_reply(body)
+        return reply
 
     def write_reply(self, reply: Reply) -> bytes:
         counted = msgspec.structs.replace(reply, usage=self.counted(reply.usage))
@@ -120,7 +125,7 @@ class Spoken:
         return written
 
     def reader(self) -> SpokenReader:
-        return SpokenReader(self._codec.reader(), self)
+        return SpokenReader(self._codec.reader(self._read_body), self)
 
     def writer(self) -> SpokenWriter:
         return SpokenWriter(self._codec.writer(), self)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, Upstream
+from anaphora.errors import Upstream
 from anaphora.values import (
     Event,
     PartDelta,
@@ -16,7 +16,6 @@ from anaphora.values import (
     ReplyFail,
     UsageUpdate,
 )
-from anaphora.wire.building import ReplyBuilder, replay
 
 from .answers import KINDS, find_error, read_counts
 from .reasoning import own_part
@@ -24,44 +23,19 @@ from .reasoning import own_part
 if TYPE_CHECKING:
     from . import Spoken
 
-#: A body that is no stream is kept up to this size; an answer in one piece may be that long.
-_MOST = 16 * 1024 * 1024
-
 
 class SpokenReader:
-    """The wire's reader, with the provider's own counts, reasons to stop and errors.
-
-    A provider that tells errors with a good status may answer a request for a stream with a plain
-    JSON body: an error, or an answer in one piece. Both are read.
-    """
+    """The wire's reader, with the provider's own counts, reasons to stop and errors."""
 
     def __init__(self, inner: Any, spoken: Spoken) -> None:
         self._inner = inner
         self._spoken = spoken
-        self._plain: bytearray | None = None
-        self._begun = spoken.dialect.errors is None
 
     def feed(self, data: bytes) -> list[Event]:
-        if not self._begun:
-            start = data.lstrip()
-            if not start:
-                return []
-            self._begun = True
-            if start[:1] == b"{":
-                self._plain = bytearray()
-        if self._plain is not None:
-            self._plain += data[: max(0, _MOST + 1 - len(self._plain))]
-            return []
         return [self._heard(event) for event in self._inner.feed(data)]
 
     def close(self) -> list[Event]:
-        if self._plain is None:
-            return [self._heard(event) for event in self._inner.close()]
-        body, self._plain = bytes(self._plain), None
-        try:
-            return replay(self._spoken.read_reply(body))
-        except AnaphoraError as problem:
-            return ReplyBuilder().fail(problem)
+        return [self._heard(event) for event in self._inner.close()]
 
     def _heard(self, event: Event) -> Event:
         dialect = self._spoken.dialect

@@ -3,25 +3,27 @@
 There is no last event: the answer is complete when the connection ends behind a reason to stop, and
 broken when it ends without one. Unknown chunks are passed over, and so is everything after the end;
 an error in the stream ends it with what there is. Asked without `alt=sse`, Gemini sends the chunks
-as one JSON list; that is read when it is complete. Only the first candidate is told as it comes;
-others are put together and carried along in the reply's extras.
+as one JSON list; that is read when it is complete, and so is a whole answer in one object. Only the
+first candidate is told as it comes; others are put together and carried along in the reply's
+extras.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event
+from anaphora.errors import AnaphoraError, Transport
+from anaphora.values import Event, Reply
 from anaphora.wire.fields import UNREADABLE, Fields, our_error
-from anaphora.wire.sse import LIMIT, EventDecoder
+from anaphora.wire.sse import EventDecoder
 
 from .failure import ErrorObject, from_object
 from .naming import WIRE, elements
-from .reply import blocked, read_stop, write_candidate, write_content
+from .reply import blocked, read_reply, read_stop, write_candidate, write_content
 from .stream_candidate import Said, StreamedCandidate
 from .usage import read_usage
 
@@ -56,27 +58,23 @@ _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self) -> None:
-        self._sse: EventDecoder | None = None
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
+        self._sse = EventDecoder()
+        self._read_body = read_body
         self._answer = StreamedCandidate()
         self._build = self._answer.build
         self._others: dict[int, StreamedCandidate] = {}
         self._top: dict[str, bytes] = {}
         self._usage = b""
-        self._waiting = bytearray()
-        """Bytes of which it is not known yet what they are, or all of a JSON body."""
 
     def feed(self, data: bytes) -> list[Event]:
         if self._build.ended:
             return []
         events: list[Event] = []
         try:
-            if self._sse is None:
-                data = self._begin(data)
-            if self._sse is not None:
-                for payload in self._sse.feed_data(data):
-                    if payload and not self._build.ended:
-                        events += self._read(payload)
+            for payload in self._sse.feed_data(data):
+                if payload and not self._build.ended:
+                    events += self._read(payload)
         except (AnaphoraError, *UNREADABLE) as problem:
             events += self._build.fail(our_error(problem))
         return events
@@ -85,8 +83,11 @@ class StreamReader:
         """The connection ended. Without a reason to stop before it, that is a failure."""
         events: list[Event] = []
         try:
-            if self._sse is None and self._waiting and not self._build.ended:
-                for payload in _chunks(bytes(self._waiting)):
+            if self._sse.body is not None and not self._build.ended:
+                body = bytes(self._sse.body).lstrip()
+                if body.startswith(b"{"):
+                    return self._build.whole_body(body, self._read_body)
+                for payload in _chunks(body):
                     if not self._build.ended:
                         events += self._read(payload)
             if self._build.ended:
@@ -98,17 +99,6 @@ class StreamReader:
             return events + self._done()
         except (AnaphoraError, *UNREADABLE) as problem:
             return events + self._build.fail(our_error(problem))
-
-    def _begin(self, data: bytes) -> bytes:
-        """Finds out whether these are events or one JSON body; gives what is to be read now."""
-        known = bool(self._waiting)
-        self._waiting += data if known else data.lstrip()
-        if len(self._waiting) > LIMIT:
-            raise Parse(f"a body of more than {LIMIT} bytes", path="stream")
-        if not self._waiting or bytes(self._waiting[:1]) in (b"[", b"{"):
-            return b""
-        self._sse, data = EventDecoder(), bytes(self._waiting)
-        return data
 
     def _read(self, payload: bytes) -> list[Event]:
         if self._build.started:
@@ -191,9 +181,7 @@ class StreamReader:
 
 
 def _chunks(body: bytes) -> list[bytes]:
-    """The chunks of a JSON body: a list of them, or a single one."""
-    if body[:1] == b"{":
-        return [body]
+    """The chunks of a stream that is one JSON list."""
     try:
         return [bytes(raw) for raw in _list(body)]
     except UNREADABLE:

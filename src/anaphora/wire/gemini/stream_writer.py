@@ -26,7 +26,7 @@ from anaphora.wire.sse import encode
 from .failure import write_failure
 from .messages import open_content, said_parts
 from .naming import OWN, WIRE
-from .parts import extra_members
+from .parts import extra_members, is_fields
 from .reply import identity, write_candidates
 from .usage import write_usage
 
@@ -76,7 +76,10 @@ class StreamWriter:
             if beside is None:
                 return b""
             part = beside
-        data = [said for _, said in said_parts(Message(role="assistant", parts=(part,)), [])]
+        message = Message(role="assistant", parts=(part,))
+        if is_fields(part):
+            return self._chunk(opening=open_content(message))
+        data = [said for _, said in said_parts(message, [])]
         return self._chunk(*data) if data else b""
 
     def _end(self, reply: Reply) -> bytes:
@@ -90,8 +93,8 @@ class StreamWriter:
             members.append(rest)
         return encode("", b"{" + b",".join(members) + b"}")
 
-    def _chunk(self, *parts: bytes) -> bytes:
-        candidate = b'{"content":' + _OPEN + b",".join(parts) + b']},"index":0}'
+    def _chunk(self, *parts: bytes, opening: bytes = _OPEN) -> bytes:
+        candidate = b'{"content":' + opening + b",".join(parts) + b']},"index":0}'
         members = [b'"candidates":[' + candidate + b"]"]
         return encode(
             "", b"{" + b",".join([*members, *identity(self._start.id, self._start.model)]) + b"}"

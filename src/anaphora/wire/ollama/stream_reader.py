@@ -2,26 +2,29 @@
 
 Defined behaviour for what should not happen: a line that says nothing known is passed over; a line
 after the end is passed over; an end that never comes is a failure; an error in the stream ends it
-with what there is. Text and reasoning stay open to the end, since a single answer has one of each;
-calls and pictures come whole.
+with what there is; one JSON body over several lines is read as the whole answer. Text and reasoning
+stay open to the end, since a single answer has one of each; calls and pictures come whole.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event, Part, Text, Thinking, ToolCall, Usage
+from anaphora.values import Event, Part, Reply, Text, Thinking, ToolCall, Usage
 from anaphora.wire.building import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, our_error
 from anaphora.wire.ndjson import LineDecoder
+from anaphora.wire.sse import BODY_LIMIT
 
 from .carried import WIRE
 from .failure import failure
 from .images import read_image
 from .incoming import fields_part, prefix, read_call, read_message
-from .reply import read_end
+from .reply import read_end, read_reply
 
 
 class _Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,8 +48,11 @@ _some = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
         self._lines = LineDecoder()
+        self._read_body = read_body
+        self._body: bytearray | None = None
+        """The lines so far, when the first of them is only the beginning of a JSON body."""
         self._build = ReplyBuilder()
         self._places: dict[str, int] = {}
         """Where the text and the reasoning are said."""
@@ -75,12 +81,16 @@ class StreamReader:
                 events += self._read(line)
         except (AnaphoraError, *UNREADABLE):
             events += self._build.fail(Transport("the stream ended in the middle of a line"))
+        if self._body is not None and not self._build.ended:
+            return events + self._build.whole_body(bytes(self._body), self._read_body)
         return events + self._build.fail(Transport("the stream ended before the answer did"))
 
     def _read(self, line: bytes) -> list[Event]:
         build = self._build
         if build.ended:
             return []
+        if self._body is not None:
+            return self._collect(line)
         place = self._places.get("text")
         if place is not None:
             # Nearly every line is more text, and nothing else.
@@ -91,10 +101,23 @@ class StreamReader:
             else:
                 if not more.done and more.message.content:
                     return [build.said(place, more.message.content)]
-        fields = Fields(line, "stream")
+        try:
+            fields = Fields(line, "stream")
+        except Parse:
+            if build.started or not line.startswith(b"{"):
+                raise
+            self._body = bytearray()
+            return self._collect(line)
         if (error := fields.raw("error")) not in (None, b"null"):
             return build.fail(failure(msgspec.json.decode(error or b"null")))
         return self._answer(fields)
+
+    def _collect(self, line: bytes) -> list[Event]:
+        assert self._body is not None
+        self._body += line + b"\n"
+        if len(self._body) > BODY_LIMIT:
+            raise Parse(f"a body of more than {BODY_LIMIT} bytes", path="stream")
+        return []
 
     def _answer(self, fields: Fields) -> list[Event]:
         message = fields.raw("message")

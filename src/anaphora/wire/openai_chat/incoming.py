@@ -26,27 +26,14 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.fields import UNREADABLE, Failure, Fields
+from anaphora.wire.marking import Placed
+from anaphora.wire.openai_cache import take_breakpoint
 
 from .assistant import IN_CONTENT, REASONING_FIELDS
 from .parts import MARKABLE_OPAQUE, MESSAGE_FIELDS, OTHER_CALL, WIRE
 
-#: A marker, and the path below its message it stands at.
-Marks = list[tuple[tuple[int, ...], Ttl]]
-
-
-class Breakpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    mode: str
-    ttl: str | None = None
-
-
-def read_ttl(marker: Breakpoint, path: str, fail: Failure) -> Ttl:
-    if marker.mode != "explicit":
-        raise fail(f"{marker.mode!r} is not a kind of breakpoint; use explicit", f"{path}.mode")
-    if marker.ttl in (None, "30m"):
-        return "30m"
-    if marker.ttl == "12h":
-        return "12h"
-    raise fail(f"{marker.ttl!r} is not a TTL; use 30m or 12h", f"{path}.ttl")
+#: The breakpoints of a message.
+Marks = list[Placed[Ttl]]
 
 
 # ── Content parts ────────────────────────────────────────────────────────────────────────────────
@@ -59,9 +46,9 @@ def read_part(
     fields = Fields(raw, path, fail)
     kind = fields.take("type", str)
     if kind == "text" or kind in MARKABLE_OPAQUE:
-        marker = fields.maybe("prompt_cache_breakpoint", Breakpoint)
+        marker = take_breakpoint(fields, WIRE)
         if marker is not None:
-            marks.append((at, read_ttl(marker, f"{path}.prompt_cache_breakpoint", fail)))
+            marks.append((at, marker[0] or "30m", marker[1]))
     fields.drop_nulls()
     reader = _READERS.get(kind)
     whole = fields.rest()

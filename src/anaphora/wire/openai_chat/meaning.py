@@ -63,7 +63,7 @@ def _finished(body: Body) -> int:
 def _blank_system(body: Body) -> int:
     """In the system message that leads them, which is refused with nothing in it."""
     messages = _messages(body)
-    if not messages or messages[0].get("role") != "system":
+    if not messages or messages[0].get("role") not in ("system", "developer"):
         return 0
     parts = messages[0].get("content") or []
     said = [part for part in parts if part.get("type") != "text" or part["text"].strip()]
@@ -152,7 +152,7 @@ REQUEST = (
     Normalisation(
         "reasoning that nothing follows is refused, so it is left out with a notice", _finished
     ),
-    Normalisation("the model's profile says system or developer", _system_role),
+    Normalisation("without developer messages, system ones", _system_role, "role_changed"),
     Normalisation("blank texts of the system prompt are left out", _blank_system),
     Normalisation("the model's profile names the token limit", _token_limit),
     Normalisation("a stop text is a list with one", _stop_as_list),

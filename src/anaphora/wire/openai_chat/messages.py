@@ -17,6 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, Kind
 from anaphora.values import Message, Notice, Part, ToolCall, ToolResult
 from anaphora.wire.foreign import tell_foreign
+from anaphora.wire.openai_system import changed_role, place_of, role_of
 
 from .assistant import assistant_message
 from .facts import Facts
@@ -107,7 +108,9 @@ def lay_out(message: Message, facts: Facts, notices: Notices) -> list[Piece]:
         kind = Kind.TOOL_CALL if calls else Kind.TEXT
         pieces = [] if data is None else [Piece((), kind, data, False, "assistant", b"")]
     elif message.role == "system":
-        pieces = _list_of_parts(message, facts.system_role, notices)
+        place = place_of(message.parts)
+        notices += changed_role(place, facts.system_role, "role")
+        pieces = _list_of_parts(message, role_of(place, facts.system_role), notices)
     elif message.role in ("user", "tool"):
         pieces = _results(message, notices) + _list_of_parts(message, "user", notices)
     else:

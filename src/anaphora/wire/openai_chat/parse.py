@@ -7,7 +7,6 @@ breakpoints become marks of the caller, unknown fields travel along as extras. N
 - `null`, an empty list of content, calls, tools or stops, an empty description and `stream: false`
   mean the same as a missing field, and no parameters the same as an empty object of them;
 - a leading system message becomes the system prompt, and blank texts in that are left out;
-- `developer` and `system` are one role: the model's profile decides which is said;
 - `max_tokens` and `max_completion_tokens` are one parameter: the profile decides that too;
 - a `refusal` beside the content becomes a part of it;
 - a stop text becomes a list of one; the tool choice `any` is `required`; a function's `type` and
@@ -42,15 +41,15 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.openai_cache import Breakpoint, breakpoint_ttl
+from anaphora.wire.openai_system import with_place
 from anaphora.wire.seen import TOOLS, elements_of, seen
 
 from .incoming import (
-    Breakpoint,
     Marks,
     message_fields,
     read_assistant,
     read_content,
-    read_ttl,
 )
 from .parse_params import Options, options_of, params_of
 from .parts import MESSAGE_FIELDS, WIRE
@@ -171,7 +170,7 @@ def _call(
         name = f"m{index}"
         messages.append(Message(id=name, role=role, parts=parts))
         if placed:
-            marks += [PartMark(name, at, ttl) for at, ttl in placed]
+            marks += [PartMark(name, *one) for one in placed]
     cached = options.prompt_cache_options
     cache = PromptCachePlan(
         marks=tuple(marks),
@@ -202,7 +201,7 @@ def _system_blocks(first: _Read, marks: list[Mark]) -> tuple[PromptBlock, ...] |
     texts = [part for part in parts if isinstance(part, Text)]
     if role != "system" or len(texts) < len(parts):
         return None
-    marks += [BlockMark(at[0], ttl) for at, ttl in placed]
+    marks += [BlockMark(at[0], ttl, more) for at, ttl, more in placed]
     return tuple(
         PromptBlock(f"system{index}", text.text, extras=text.extras)
         for index, text in enumerate(texts)
@@ -235,7 +234,8 @@ def _read_usual(message: _Usual, index: int) -> _Read:
         return "assistant", parts or SILENT, marks
     if type(message) is _Tool:
         return "tool", (ToolResult(message.tool_call_id, parts),), marks
-    return "system", parts, marks
+    role = "developer" if type(message) is _Developer else "system"
+    return "system", with_place(parts, role), marks
 
 
 def _usual_calls(message: _Assistant) -> list[ToolCall]:
@@ -251,7 +251,8 @@ def _usual_parts(
     for at, part in enumerate(content):
         if (marker := part.prompt_cache_breakpoint) is not None:
             place = f"{path}[{at}].prompt_cache_breakpoint"
-            marks.append(((*below, at), read_ttl(marker, place, bad_request)))
+            ttl = breakpoint_ttl(marker, place, bad_request) or "30m"
+            marks.append(((*below, at), ttl, None))
     return tuple([Text(part.text) for part in content])
 
 
@@ -272,8 +273,9 @@ def _read(raw: msgspec.Raw, index: int) -> _Read:
     if role not in ("user", "system", "developer"):
         raise fields.fail(f"{role!r} is not a role here", "role")
     content = read_content(fields.raw("content"), f"{path}.content", bad_request, marks)
-    parts = (*content, *message_fields(fields))
-    return "user" if role == "user" else "system", parts, marks
+    if role == "user":
+        return "user", (*content, *message_fields(fields)), marks
+    return "system", (*with_place(tuple(content), role), *message_fields(fields)), marks
 
 
 def _result(fields: Fields, marks: Marks) -> ToolResult:

@@ -19,6 +19,7 @@ from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
 from anaphora.wire.marking import given_ttl, message_ttl, resolve
 from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
+from anaphora.wire.openai_system import changed_role, place_of, role_of
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
@@ -116,7 +117,8 @@ def _system(call: Call, facts: Facts, previous: Rendered | None, *, alone: bool)
         return _system_log(blocks, facts)
 
     log = _system_logs[tuple(facts.markers)].get(blocks, last_run(previous, "system"), rendered)
-    opening = b'"messages":[{"role":"%b","content":[' % facts.system_role.encode()
+    role = role_of(place_of(blocks), facts.system_role)
+    opening = b'"messages":[{"role":"%b","content":[' % role.encode()
     closing = close(facts.system_role) if alone else b""
     place = "messages[0].content"
     return [Run("system", log, len(log), lead=opening, close=closing, source=blocks, place=place)]
@@ -150,7 +152,8 @@ def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
 
 def _section_notices(call: Call, facts: Facts) -> list[Notice]:
     """What tools, system blocks and history ask for and do not get."""
-    told: list[Notice] = []
+    blocks = call.ir.system_field_blocks()
+    told = changed_role(place_of(blocks), facts.system_role, "system")
     if not facts.breakpoints:
         # These models cache by themselves: nothing asked for is lost.
         return told
@@ -158,7 +161,7 @@ def _section_notices(call: Call, facts: Facts) -> list[Notice]:
         told.append(
             Notice("tool_policy_left_out", "a tool definition takes no breakpoint here", "tools")
         )
-    for index, block in enumerate(call.ir.system_field_blocks()):
+    for index, block in enumerate(blocks):
         if block.cache.ttl is not None:
             given_ttl(block.cache.ttl, facts.nearest, f"system[{index}]", told)
     return told

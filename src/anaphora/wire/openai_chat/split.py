@@ -18,11 +18,11 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
+from anaphora.wire.openai_cache import take_breakpoint
 from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
 from anaphora.wire.talks import SeenTalks, unread
 
 from .facts import MARKERS
-from .incoming import Breakpoint, read_ttl
 from .messages import BEFORE_BRACE, close, glue
 from .params import PATH
 from .parts import MARKABLE_OPAQUE, WIRE
@@ -278,9 +278,9 @@ def _cut(part: msgspec.Raw, path: str, own: _Markers | None) -> _Cut:
     if own is not None:
         ttl = _own_marker(fields, own)
     elif "prompt_cache_breakpoint" in fields:
-        marker = fields.maybe("prompt_cache_breakpoint", Breakpoint)
+        marker = take_breakpoint(fields, WIRE)
         if marker is not None:
-            ttl = read_ttl(marker, f"{path}.prompt_cache_breakpoint", bad_request)
+            ttl = marker[0] or "30m"
     # Written anew whether or not a marker was taken out: a part is the same with and without one.
     data = b"{" + fields.rest() + b"}"
     kind = fields.take("type", str)

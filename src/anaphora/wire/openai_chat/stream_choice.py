@@ -14,7 +14,8 @@ from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
 from anaphora.values import Event, Opaque, Part, Refusal, Text, Thinking, ToolCall
 from anaphora.wire.building import TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.fields import bad_answer
+from anaphora.wire.fields import bad_answer, rest_for
+from anaphora.wire.unnamed import Members, encoded
 
 from .assistant import IN_CONTENT
 from .incoming import read_part, told_in
@@ -24,7 +25,7 @@ from .parts import MESSAGE_FIELDS, OTHER_CALL, WIRE
 NOTHING = msgspec.Raw(b"null")
 
 
-class _Function(msgspec.Struct, frozen=True):
+class FunctionDelta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
@@ -34,15 +35,17 @@ class _Custom(msgspec.Struct, frozen=True):
     input: str | None = None
 
 
-class CallDelta(msgspec.Struct, frozen=True):
+class CallDelta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     index: int | None = None
+    type: msgspec.Raw = NOTHING
     id: str | None = None
-    function: _Function | None = None
+    function: FunctionDelta | None = None
     custom: _Custom | None = None
     extra_content: msgspec.Raw = NOTHING
 
 
-class Delta(msgspec.Struct, frozen=True):
+class Delta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: msgspec.Raw = NOTHING
     content: str | list[msgspec.Raw] | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
@@ -69,12 +72,12 @@ class Delta(msgspec.Struct, frozen=True):
         )
 
 
-class ChoiceDelta(msgspec.Struct, frozen=True):
+class ChoiceDelta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     index: int | None = None
     delta: Delta | None = None
     finish_reason: str | None = None
     native_finish_reason: str | None = None
-    logprobs: dict[str, list[Any] | None] | None = None
+    logprobs: dict[str, Any] | None = None
     usage: msgspec.Raw = NOTHING
     """Kimi counts beside its last words."""
 
@@ -88,22 +91,26 @@ _GROWING = ("arguments", "data", "transcript")
 class _OpenCall:
     """A tool call that is still being said."""
 
-    __slots__ = ("custom", "extra", "id", "index", "name")
+    __slots__ = ("custom", "extra", "id", "index", "name", "of_function")
 
     def __init__(self, index: int, custom: bool) -> None:
         self.index = index
         self.custom = custom
         self.id = ""
         self.name = ""
-        self.extra = b""
+        self.extra: dict[str, msgspec.Raw] = {}
+        self.of_function: dict[str, msgspec.Raw] = {}
+        """Fields of the call and of its function that have no name here."""
 
     def finish(self, said: str) -> Part:
         if self.custom:
             inner = b'{"name":%b,"input":%b}' % (string(self.name), string(said))
             whole = b'{"id":%b,"type":"custom","custom":%b}' % (string(self.id), inner)
             return Opaque(WIRE, OTHER_CALL, whole.decode())
-        extras = {WIRE: f'{{"extra_content":{self.extra.decode()}}}'} if self.extra else None
-        return ToolCall(self.id, self.name, said, extras)
+        rest = dict(self.extra)
+        if self.of_function:
+            rest["function"] = msgspec.Raw(encoded(self.of_function))
+        return ToolCall(self.id, self.name, said, rest_for(WIRE, rest))
 
 
 class StreamedChoice:
@@ -120,6 +127,8 @@ class StreamedChoice:
         self._places: dict[str, int] = {}
         """Where text, refusal and each field of reasoning are said."""
         self._calls: dict[int, _OpenCall] = {}
+        self._last: list[_OpenCall] = []
+        """Those of the last delta."""
         self._count = 0
 
     @property
@@ -141,6 +150,7 @@ class StreamedChoice:
             if delta.refusal:
                 events += self._say("refusal", delta.refusal)
             if delta.tool_calls:
+                self._last = []
                 for call in delta.tool_calls:
                     events += self._call(call)
             if delta.holds_more():
@@ -148,11 +158,22 @@ class StreamedChoice:
         if choice.logprobs is not None:
             told = self.beside.setdefault("logprobs", {})
             for name, items in choice.logprobs.items():
-                told[name] = [*(told.get(name) or ()), *items] if items else told.get(name)
                 self._count_extra(items)
+                if isinstance(items, list) and isinstance(known := told.get(name) or [], list):
+                    items = [*known, *items] or None
+                told[name] = items if items is not None else told.get(name)
         if choice.native_finish_reason is not None:
             self.beside["native_finish_reason"] = choice.native_finish_reason
         return events
+
+    def keep_of_call(self, place: int, call: Members, function: Members) -> None:
+        """Fields of a call, and of its function, that have no name here. `place`: which of the
+        calls of the last delta it is, counted from the last."""
+        self._count_extra([call, function])
+        if len(self._last) > place:
+            open_call = self._last[-1 - place]
+            open_call.extra |= call
+            open_call.of_function |= function
 
     def keep(self, fields: dict[str, Any]) -> None:
         """Fields beside the message that have no name here; the last one holds."""
@@ -216,7 +237,7 @@ class StreamedChoice:
 
     def _call(self, delta: CallDelta) -> list[Event]:
         events: list[Event] = []
-        function = delta.function or _Function()
+        function = delta.function or FunctionDelta()
         custom = delta.custom
         name = custom.name if custom is not None else function.name
         key = delta.index if delta.index is not None else max(0, len(self._calls) - 1)
@@ -232,9 +253,10 @@ class StreamedChoice:
             events += self.build.begin(
                 call.index, kind, call.finish, id=delta.id or None, name=name or None
             )
+        self._last.append(call)
         call.id, call.name = call.id or delta.id or "", call.name or name or ""
         if bytes(delta.extra_content) != b"null":
-            call.extra = bytes(delta.extra_content)
+            call.extra["extra_content"] = delta.extra_content
         said = custom.input if custom is not None else function.arguments
         if isinstance(said, dict):
             said = dumps(said).decode()

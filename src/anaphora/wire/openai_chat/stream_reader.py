@@ -3,26 +3,27 @@
 Defined behaviour for what should not happen: an unknown event is passed over; a chunk after the end
 is passed over; `[DONE]` that never comes is no failure once a reason to stop was given, and is one
 before; an error in the stream ends it with what there is. Only the first choice is told as it
-comes; others are put together and carried along in the reply's extras.
+comes; others are put together and carried along in the reply's extras. One JSON body instead of
+events is read as the whole answer.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event, Usage
+from anaphora.values import Event, Reply, Usage
 from anaphora.wire.fields import UNREADABLE, our_error
 from anaphora.wire.openai_failure import ErrorObject, from_object
 from anaphora.wire.sse import EventDecoder
 
 from .parts import WIRE
-from .reply import read_stop, write_choice
+from .reply import read_reply, read_stop, write_choice
 from .stream_choice import NOTHING, ChoiceDelta, StreamedChoice
-from .stream_rest import UsualChoice, fields_beside
+from .stream_rest import UnnamedOfChoice, take_apart
 from .usage import read_usage
 
 #: OpenAI makes at most that many choices.
@@ -31,16 +32,19 @@ _MOST_CHOICES = 128
 _NULL = b"null"
 
 
-class _Chunk(msgspec.Struct, frozen=True):
+class _Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
     model: str | None = None
     choices: list[ChoiceDelta] | None = None
     usage: msgspec.Raw = NOTHING
     error: msgspec.Raw = NOTHING
-
-
-class _UsualChunk(_Chunk, frozen=True):
-    choices: list[UsualChoice] | None = None  # type: ignore[assignment]
+    # What chunks repeat: it is read of the first and the last ones.
+    object: msgspec.Raw = NOTHING
+    created: msgspec.Raw = NOTHING
+    system_fingerprint: msgspec.Raw = NOTHING
+    service_tier: msgspec.Raw = NOTHING
+    provider: msgspec.Raw = NOTHING
+    obfuscation: msgspec.Raw = NOTHING
 
 
 class _TextDelta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,16 +60,23 @@ class _TextChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logprobs: None = None
 
 
-class _MoreText(msgspec.Struct, frozen=True):
+class _MoreText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A chunk that says more text and nothing else."""
 
     choices: list[_TextChoice]
     usage: None = None
     error: None = None
+    id: msgspec.Raw = NOTHING
+    model: msgspec.Raw = NOTHING
+    object: msgspec.Raw = NOTHING
+    created: msgspec.Raw = NOTHING
+    system_fingerprint: msgspec.Raw = NOTHING
+    service_tier: msgspec.Raw = NOTHING
+    provider: msgspec.Raw = NOTHING
+    obfuscation: msgspec.Raw = NOTHING
 
 
 _chunk = msgspec.json.Decoder(_Chunk).decode
-_usual_chunk = msgspec.json.Decoder(_UsualChunk).decode
 _more_text = msgspec.json.Decoder(_MoreText).decode
 _error = msgspec.json.Decoder(ErrorObject | str).decode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -75,8 +86,9 @@ _READ_HERE = ("id", "object", "model", "choices", "usage", "obfuscation", "error
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
         self._sse = EventDecoder()
+        self._read_body = read_body
         self._answer = StreamedChoice()
         self._build = self._answer.build
         self._others: dict[int, StreamedChoice] = {}
@@ -111,15 +123,19 @@ class StreamReader:
             return []
         if self._stopped:
             return self._done()
+        if self._sse.body is not None:
+            return self._build.whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before the answer did"))
 
     def _read(self, payload: bytes) -> list[Event]:
-        beside: list[tuple[int, dict[str, Any]]] = []
+        unnamed: list[UnnamedOfChoice] = []
         try:
             try:
-                chunk: _Chunk = _usual_chunk(payload)
+                chunk = _chunk(payload)
             except UNREADABLE:
-                chunk, beside = _chunk(payload), fields_beside(payload)
+                bare, top, unnamed = take_apart(payload, _Chunk.__struct_fields__)
+                chunk = _chunk(bare)
+                self._top |= {name: bytes(raw) for name, raw in top.items()}
         except UNREADABLE as problem:
             raise Parse(str(problem), path="stream") from None
         events: list[Event] = []
@@ -132,14 +148,22 @@ class StreamReader:
                 events += build.start(chunk.id or "", chunk.model or "")
         for choice in choices or ():
             events += self._on_choice(choice, payload)
-        for index, fields in beside:
-            self._choice(index).keep(fields)
+        for told in unnamed:
+            self._carry(told)
         if chunk.usage is not NOTHING and (usage := bytes(chunk.usage)) != _NULL:
             self._keep(payload)
             events += build.count(read_usage(usage, "stream.usage"))
         if chunk.error is not NOTHING and bytes(chunk.error) != _NULL:
             events += build.fail(_failure(chunk.error))
         return events
+
+    def _carry(self, unnamed: UnnamedOfChoice) -> None:
+        choice = self._choice(unnamed.index)
+        if unnamed.beside:
+            choice.keep({name: msgspec.json.decode(raw) for name, raw in unnamed.beside.items()})
+        for place, (call, function) in enumerate(reversed(unnamed.calls)):
+            choice.keep_of_call(place, call, function)
+        self._build.leave_out("delta", unnamed.delta)
 
     def _on_choice(self, choice: ChoiceDelta, payload: bytes) -> list[Event]:
         told = self._choice(choice.index)

@@ -31,16 +31,14 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.fields import UNREADABLE, Failure, Fields
+from anaphora.wire.marking import Placed
+from anaphora.wire.openai_cache import Breakpoint, breakpoint_ttl, take_breakpoint
+from anaphora.wire.openai_system import Place, keep_place
 
 from .content import ITEM, WIRE, is_content
 
 UNSET = msgspec.UNSET
 Maybe = str | msgspec.UnsetType
-
-
-class Breakpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    mode: str
-    ttl: str | None = None
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,8 +69,8 @@ class UsualItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 usual_item = msgspec.json.Decoder(UsualItem).decode
 some_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-#: A breakpoint, the path below its item it stands at, and its TTL (None: the request's).
-Marks = list[tuple[tuple[int, ...], Ttl | None]]
+#: The breakpoints of an item.
+Marks = list[Placed[Ttl | None]]
 
 ROLES: dict[str, Role] = {
     "user": "user",
@@ -131,6 +129,8 @@ def _usual_message(item: UsualItem, path: str | int, fail: Failure, marks: Marks
     extras = None
     if item.id is not UNSET or item.status is not UNSET or item.phase is not UNSET:
         extras = _extras(ITEM, id=item.id, status=item.status, phase=item.phase)
+    if role == "system":
+        extras = keep_place(extras, _place(item.role))
     if isinstance(content, str):
         return role, (Text(content, extras),)
     if role == "assistant" or not content:
@@ -139,6 +139,10 @@ def _usual_message(item: UsualItem, path: str | int, fail: Failure, marks: Marks
     if parts is None:
         return None
     return role, parts if extras is None else (Text(parts[0].text, extras), *parts[1:])
+
+
+def _place(role: object) -> Place:
+    return Place("developer" if role == "developer" else "system", "message")
 
 
 def _usual_call(item: UsualItem) -> Item | None:
@@ -178,8 +182,9 @@ def _texts(
             return None
         if part.prompt_cache_breakpoint is not None:
             item = path if isinstance(path, str) else f"$.input[{path}]"
-            here = f"{item}.{'output' if at else 'content'}[{index}]"
-            marks.append(((*at, index), read_ttl(part.prompt_cache_breakpoint, here, fail)))
+            here = f"{item}.{'output' if at else 'content'}[{index}].prompt_cache_breakpoint"
+            ttl = breakpoint_ttl(part.prompt_cache_breakpoint, here, fail)
+            marks.append(((*at, index), ttl, None))
     return tuple([Text(part.text) for part in parts])
 
 
@@ -221,16 +226,19 @@ def _message(raw: msgspec.Raw, fields: Fields, path: str, fail: Failure, marks: 
     if role is None:
         return "user", (Opaque(WIRE, "message", bytes(raw).decode()),)
     if content[:1] == b'"':
-        text = msgspec.json.decode(content, type=str)
-        return role, (Text(text, _item_extras(fields, role)),)
+        text, extras = msgspec.json.decode(content, type=str), _item_extras(fields, role)
+        return role, (Text(text, keep_place(extras, _place(said)) if role == "system" else extras),)
     placed: Marks = []
     parts = read_content(content, role, f"{path}.content", fail, placed)
     if not parts:
         return role, (Opaque(WIRE, "message", bytes(raw).decode()),)
-    marks += placed
-    first = _with(parts[0], _item_extras(fields, role))
+    extras = _item_extras(fields, role)
+    if role == "system":
+        extras = keep_place(extras, _place(said))
+    first = _with(parts[0], extras)
     if first is None:
         return role, (Opaque(WIRE, "message", bytes(raw).decode()),)
+    marks += placed
     return role, (first, *parts[1:])
 
 
@@ -268,9 +276,9 @@ def _content_part(
 ) -> Part | None:
     fields = Fields(raw, path, fail)
     kind = fields.take("type", str)
-    marker = fields.known("prompt_cache_breakpoint", Breakpoint)
+    marker = take_breakpoint(fields, WIRE)
     if marker is not None:
-        marks.append((at, read_ttl(marker, path, fail)))
+        marks.append((at, *marker))
     said_by_model = role == "assistant"
     part: Part | None = None
     if kind == "input_text" or (kind == "output_text" and said_by_model):
@@ -289,7 +297,7 @@ def _content_part(
 def _whole(raw: msgspec.Raw, kind: str, path: str, fail: Failure) -> Opaque:
     """Known or not, it goes back the way it came, less the breakpoint."""
     fields = Fields(raw, path, fail)
-    fields.known("prompt_cache_breakpoint", Breakpoint)
+    fields.raw("prompt_cache_breakpoint")
     return Opaque(WIRE, kind, (b"{" + fields.rest() + b"}").decode())
 
 
@@ -373,19 +381,6 @@ def _at(url: str) -> Source:
         if base64.b64encode(data).decode() == encoded and head.isascii():
             return Bytes(data, head.removeprefix("data:"))
     return Url(url)
-
-
-def read_ttl(marker: Breakpoint, path: str, fail: Failure) -> Ttl | None:
-    path = f"{path}.prompt_cache_breakpoint"
-    if marker.mode != "explicit":
-        raise fail(f"{marker.mode!r} is not a mode; use explicit", f"{path}.mode")
-    if marker.ttl is None:
-        return None
-    if marker.ttl == "30m":
-        return "30m"
-    if marker.ttl == "12h":
-        return "12h"
-    raise fail(f"{marker.ttl!r} is not a TTL; use 30m or 12h", f"{path}.ttl")
 
 
 def raw_list(raw: bytes, path: str, fail: Failure) -> list[msgspec.Raw]:

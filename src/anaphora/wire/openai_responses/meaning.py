@@ -59,30 +59,18 @@ def _text_as_parts(body: Body) -> int:
     return changed
 
 
+def _blank_instructions(body: Body) -> int:
+    blank = isinstance(body.get("instructions"), str) and not body["instructions"].strip()
+    if blank:
+        del body["instructions"]
+    return int(blank)
+
+
 def _system_role(body: Body) -> int:
     developers = [item for item in _items(body) if item.get("role") == "developer"]
     for item in developers:
         item["role"] = "system"
     return len(developers)
-
-
-def _system_slot(body: Body) -> int:
-    """Instructions and a leading system message are two places for the same text."""
-    text = body.pop("instructions", None)
-    items = _items(body)
-    if text is not None:
-        if text.strip():
-            part = {"type": "input_text", "text": text.strip()}
-            items.insert(0, {"type": "message", "role": "system", "content": [part]})
-        return 1
-    if items and items[0].get("role") == "system" and isinstance(items[0].get("content"), list):
-        texts = [part.get("text", "") for part in items[0]["content"]]
-        if all(part.get("type") == "input_text" for part in items[0]["content"]):
-            markers = [p.get("prompt_cache_breakpoint") for p in items[0]["content"]]
-            if not any(markers):
-                joined = "\n\n".join(texts).strip()
-                items[0]["content"] = [{"type": "input_text", "text": joined}]
-    return 0
 
 
 def _finished(body: Body) -> int:
@@ -117,6 +105,9 @@ def _defaults(body: Body) -> int:
     dropped = drop_when(body, "stream", False)
     if isinstance(body.get("prompt_cache_options"), dict):
         dropped += drop_when(body["prompt_cache_options"], "prewarm", False)
+    for part in _parts(body):
+        if part.get("type") == "input_image":
+            dropped += drop_when(part, "detail", "auto")
     for name in ("prompt_cache_options", "reasoning", "text"):
         dropped += drop_when(body, name, {})
     for tool in body.get("tools") or []:
@@ -129,8 +120,8 @@ REQUEST = (
     Normalisation("text input is a list with one message", _text_input),
     Normalisation("an item without a type is a message or a reference", _typed_items),
     Normalisation("text content is a list with one part", _text_as_parts),
-    Normalisation("the model's profile says system or developer", _system_role),
-    Normalisation("the model's profile says instructions or message", _system_slot),
+    Normalisation("blank instructions are left out", _blank_instructions),
+    Normalisation("without developer messages, system ones", _system_role, "role_changed"),
     Normalisation(
         "reasoning that nothing follows is refused, so it is left out with a notice", _finished
     ),

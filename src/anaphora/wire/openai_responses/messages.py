@@ -24,6 +24,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.foreign import tell_foreign
+from anaphora.wire.openai_system import changed_role, place_of, role_of
 from anaphora.wire.unfinished import LEFT_OUT, is_followed
 
 from .content import ITEM, WIRE, is_content, members
@@ -78,6 +79,12 @@ def add_any(
             f"{message.role!r} is not a role; use system, user, assistant or tool",
             path=f"{place}.role",
         )
+    name: str = role
+    if role == "system":
+        kept = place_of(message.parts)
+        name = role_of(kept, traits.system_role)
+        for notice in changed_role(kept, traits.system_role, f"{place}.role"):
+            to.notice(notice)
     inside = False
     for at, part in enumerate(message.parts):
         begins = ITEM in (getattr(part, "extras", None) or ())
@@ -104,7 +111,6 @@ def add_any(
             state, inside = "user" if spoken.open else CLOSED, False
             to.open(state)
         elif begins or not inside:
-            name = traits.system_role if role == "system" else role
             data = glue(state) + message_opening(name, fields) + spoken.data
             state, inside = role, True
             to.open(state)

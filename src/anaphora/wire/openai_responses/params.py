@@ -19,6 +19,7 @@ from anaphora.wire.enveloping import (
     foreign_tier,
     with_extras,
 )
+from anaphora.wire.openai_system import changed_role, place_of
 
 from .content import OURS, WIRE
 from .traits import Traits
@@ -40,6 +41,7 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
         call.model,
         exactly(call),
         call.ir.system_fields_agree(),
+        place_of(call.ir.system_field_blocks()),
         _stays_in_chain(call),
         profile,
     )
@@ -147,9 +149,26 @@ def notices(call: Call, traits: Traits) -> list[Notice]:
                 "system",
             )
         )
+    told += _about_system(call, traits)
     told += _about_cache(call, traits) + _about_continuation(call)
     told += foreign_earlier(call, OURS)
     return told + foreign_fields(call, WIRE) + foreign_tier(call)
+
+
+def _about_system(call: Call, traits: Traits) -> list[Notice]:
+    place = place_of(call.ir.system_field_blocks())
+    if traits.system_slot == "message":
+        return changed_role(place, traits.system_role, "system")
+    if not (traits.kept and traits.explicit):
+        return []
+    return [
+        Notice(
+            "system_in_instructions",
+            "the system text stays in instructions, where it came from: no breakpoint can be set"
+            " there, as it could in a developer message",
+            "system",
+        )
+    ]
 
 
 def _about_cache(call: Call, traits: Traits) -> list[Notice]:

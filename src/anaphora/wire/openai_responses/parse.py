@@ -52,6 +52,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.openai_system import Place, keep_place
 from anaphora.wire.seen import TOOLS, elements_of, seen
 
 from .content import ITEM, WIRE
@@ -191,7 +192,8 @@ def _call(
     ttl = cache.ttl or "30m"
     previous = options.previous_response_id
     if instructions is not None:
-        blocks: tuple[PromptBlock, ...] = (PromptBlock("instructions", instructions),)
+        kept = keep_place(None, Place(slot="instructions"))
+        blocks: tuple[PromptBlock, ...] = (PromptBlock("instructions", instructions, extras=kept),)
         marks: list[Mark] = []
     else:
         blocks, marks = _leading(items, ttl) if previous is None else ((), [])
@@ -255,7 +257,7 @@ def _conversation(items: list[_Item], ttl: Ttl, marks: list[Mark]) -> Conversati
             answer = []
         name = f"m{len(messages)}"
         if placed:
-            marks += [PartMark(name, at, own or ttl) for at, own in placed]
+            marks += [PartMark(name, at, own or ttl, more) for at, own, more in placed]
         messages.append(Message(id=name, role=role, parts=parts))
     if answer:
         messages.append(_answer(answer, len(messages)))
@@ -287,7 +289,7 @@ def _leading(items: list[_Item], ttl: Ttl) -> tuple[tuple[PromptBlock, ...], lis
     if len(texts) < len(parts):
         return (), []
     del items[0]
-    marks: list[Mark] = [BlockMark(at[0], own or ttl) for at, own in placed]
+    marks: list[Mark] = [BlockMark(at[0], own or ttl, more) for at, own, more in placed]
     blocks = (PromptBlock(f"system{i}", t.text, extras=t.extras) for i, t in enumerate(texts))
     return tuple(blocks), marks
 

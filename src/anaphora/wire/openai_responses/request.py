@@ -27,6 +27,7 @@ from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
 from anaphora.wire.marking import message_ttl, resolve
 from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
+from anaphora.wire.openai_system import place_of, role_of
 from anaphora.wire.sections import each, own_tools
 from anaphora.wire.shared import SharedLogs
 
@@ -35,7 +36,7 @@ from .content import ITEM, WIRE, closing, input_text, members
 from .items import CLOSE_ITEM, CLOSED, glue, message_opening
 from .marks import locate
 from .messages import add_messages
-from .traits import Traits, traits
+from .traits import Traits, in_slot, traits
 
 MARKERS: dict[Ttl, bytes] = {
     "30m": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}',
@@ -65,7 +66,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     With the rendering of the turn before in `previous`, only what was added is rendered; the
     result is the same either way.
     """
-    model = traits(profile)
+    model = in_slot(traits(profile), place_of(call.ir.system_field_blocks()).slot)
     if previous is not None and not _comparable(previous, call, model):
         previous = None
     last = previous.envelope if previous is not None else None
@@ -155,8 +156,10 @@ def _section(
 
 def _system(ir: PromptIR, model: Traits, previous: Rendered | None) -> list[Run]:
     if model.system_slot != "message":
-        text = ir.system_field().strip()
-        if not text:
+        text = ir.system_field()
+        if place_of(ir.system_field_blocks()).slot is None:
+            text = text.strip()
+        if not text.strip():
             return []
         logs, say = _instruction_logs, _instructions
         return [_section("system", text, logs, say, previous, INSTRUCTIONS, b"", "instructions")]
@@ -164,7 +167,8 @@ def _system(ir: PromptIR, model: Traits, previous: Rendered | None) -> list[Run]
     if not blocks:
         return []
     # The fields of the message itself, where it was read from a request.
-    lead = INPUT + message_opening(model.system_role, members(blocks[0].extras, ITEM))
+    role = role_of(place_of(blocks), model.system_role)
+    lead = INPUT + message_opening(role, members(blocks[0].extras, ITEM))
 
     def render(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
         return _blocks(blocks, model)

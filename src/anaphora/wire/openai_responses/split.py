@@ -16,11 +16,12 @@ from anaphora.canonical import string
 from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
 from anaphora.values import CachePolicy, Role, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
+from anaphora.wire.openai_cache import take_breakpoint
 from anaphora.wire.seen import PARAMS, Cut, SeenSections
 from anaphora.wire.talks import SeenTalks, unread
 
 from .content import WIRE
-from .incoming import ROLES, Breakpoint, raw_list, read_ttl
+from .incoming import ROLES, raw_list
 from .items import CLOSE_ITEM, CLOSED, glue, message_opening
 from .request import AUTOMATIC, CLOSE_INPUT, INPUT, INSTRUCTIONS, MARKERS, TOOLS
 
@@ -211,9 +212,9 @@ def _piece(raw: msgspec.Raw, path: str, ttl: Ttl, role: Role) -> _Piece:
     fields = Fields(raw, path, bad_request)
     marks: tuple[tuple[int | None, Ttl], ...] = ()
     if "prompt_cache_breakpoint" in fields:
-        marker = fields.maybe("prompt_cache_breakpoint", Breakpoint)
+        marker = take_breakpoint(fields, WIRE)
         if marker is not None:
-            marks = ((None, read_ttl(marker, path, bad_request) or ttl),)
+            marks = ((None, marker[0] or ttl),)
     # Written anew whether or not a marker was taken out: a part is the same with and without one.
     data = b"{" + fields.rest() + b"}"
     kind = fields.take("type", str)

@@ -4,11 +4,13 @@ A part ends when its item does: only then are its id, annotations and encrypted 
 The last event carries the whole answer, and what it says holds. Defined behaviour for what should
 not happen: an unknown event is passed over; content without a start gets one; events may lack their
 indexes (they then belong to the item of that id, or to the last one); an event after the end is
-passed over; an end that never comes is a failure that carries what there is.
+passed over; an end that never comes is a failure that carries what there is; one JSON body instead
+of events is read as the whole answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 import msgspec
@@ -19,9 +21,13 @@ from anaphora.wire.building import ReplyBuilder
 from anaphora.wire.fields import UNREADABLE, our_error
 from anaphora.wire.openai_failure import ErrorObject, from_object
 from anaphora.wire.sse import EventDecoder
+from anaphora.wire.unnamed import encoded, fields_by_tag, members_of, tag_of, take_unnamed
 
 from .content import WIRE
 from .reply import read_output, read_reply
+
+# Not `None`: msgspec takes a union with `Raw` to mean everything but it.
+_NOTHING = msgspec.Raw(b"null")
 
 
 class _Response(msgspec.Struct, frozen=True):
@@ -44,8 +50,17 @@ class _PartHead(msgspec.Struct, frozen=True):
     type: str = ""
 
 
-class _Event(msgspec.Struct, tag_field="type", frozen=True, gc=False):
+class _Event(
+    msgspec.Struct,
+    tag_field="type",
+    frozen=True,
+    gc=False,
+    forbid_unknown_fields=True,
+    kw_only=True,
+):
     """The events that are read; all others are passed over."""
+
+    sequence_number: int | None = None
 
 
 class _Created(_Event, tag="response.created", frozen=True):
@@ -92,6 +107,8 @@ class _PartAdded(_Event, tag="response.content_part.added", frozen=True):
 class _SummaryAdded(_Event, tag="response.reasoning_summary_part.added", frozen=True):
     output_index: int | None = None
     item_id: str | None = None
+    summary_index: msgspec.Raw = _NOTHING
+    part: msgspec.Raw = _NOTHING
 
 
 class _TextDelta(_Event, tag="response.output_text.delta", frozen=True):
@@ -99,6 +116,9 @@ class _TextDelta(_Event, tag="response.output_text.delta", frozen=True):
     output_index: int | None = None
     content_index: int | None = None
     item_id: str | None = None
+    summary_index: msgspec.Raw = _NOTHING
+    logprobs: msgspec.Raw = _NOTHING
+    obfuscation: msgspec.Raw = _NOTHING
 
 
 class _RefusalDelta(_TextDelta, tag="response.refusal.delta", frozen=True):
@@ -152,7 +172,7 @@ class _Typed(msgspec.Struct, frozen=True):
 _typed = msgspec.json.Decoder(_Typed).decode
 _item_head = msgspec.json.Decoder(_ItemHead).decode
 _call_head = msgspec.json.Decoder(_CallHead).decode
-_KNOWN = {str(kind.__struct_config__.tag) for kind in get_args(_Events)}
+_KNOWN = fields_by_tag(get_args(_Events))
 
 #: What stands before the data of most events.
 _DELTA_LEAD = b"event: response.output_text.delta\ndata: "
@@ -185,8 +205,9 @@ class _Item:
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
         self._sse = EventDecoder()
+        self._read_body = read_body
         self._build = ReplyBuilder()
         self._items: dict[int, _Item] = {}
         self._by_id: dict[str, int] = {}
@@ -212,9 +233,12 @@ class StreamReader:
                 try:
                     event = _decode(payload)
                 except UNREADABLE as problem:
-                    if not build.ended:
-                        _pass_over(payload, problem)
-                    continue
+                    unusual = None if build.ended else self._unusual(payload)
+                    if unusual is None:
+                        if not build.ended:
+                            _pass_over(payload, problem)
+                        continue
+                    event = unusual
                 if build.ended:
                     break
                 if type(event) is _TextDelta:
@@ -231,7 +255,24 @@ class StreamReader:
         """The connection ended. Without the last event before it, that is a failure."""
         if self._build.ended:
             return []
+        if self._sse.body is not None:
+            return self._build.whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before response.completed"))
+
+    def _unusual(self, payload: bytes) -> _Events | None:
+        """An event with fields that have no name here, without them; a notice tells of them. None
+        when that is not what is wrong with it."""
+        members = members_of(payload)
+        kind = tag_of(members) if members is not None else ""
+        if members is None or kind not in _KNOWN:
+            return None
+        unnamed = take_unnamed(members, _KNOWN[kind])
+        try:
+            event: _Events = _decode(encoded(members))
+        except UNREADABLE:
+            return None
+        self._build.leave_out(kind, unnamed)
+        return event
 
     def _on(self, event: _Events) -> list[Event]:
         match event:
@@ -312,6 +353,9 @@ class StreamReader:
             # Some servers say the answer once only, on the way.
             said = build.reply().message.parts
             reply = _with_parts(reply, said)
+        if build.notices:
+            told = (*reply.notices, *build.notices.values())
+            reply = msgspec.structs.replace(reply, notices=told)
         events += build.count(reply.usage)
         build.ended = True
         return [*events, ReplyEnd(reply)]

@@ -18,6 +18,8 @@ class Traits(msgspec.Struct, frozen=True):
     """System text as `instructions`, or as the first `message` where it can carry breakpoints."""
     explicit: bool = False
     """Takes `prompt_cache_breakpoint` and `prompt_cache_options`."""
+    kept: bool = False
+    """The slot is the one that the system text came in, and not the profile's."""
 
 
 def traits(profile: Profile) -> Traits:
@@ -28,6 +30,13 @@ def traits(profile: Profile) -> Traits:
         system_slot=_figure(profile, "system_slot", plain.system_slot),
         explicit=_figure(profile, "explicit_breakpoints", plain.explicit),
     )
+
+
+def in_slot(traits: Traits, slot: str | None) -> Traits:
+    """With the slot that the system text came in; None: it came in none."""
+    if slot is None or slot == traits.system_slot:
+        return traits
+    return msgspec.structs.replace(traits, system_slot=slot, kept=True)
 
 
 def _figure(profile: Profile, name: str, otherwise: Any) -> Any:

@@ -8,9 +8,10 @@ from typing import TypeAlias
 import msgspec
 
 from anaphora import wire
-from anaphora.emulator.core.asked import NDJSON, SSE, Answer, Chunk
-from anaphora.values import ReplyFail
+from anaphora.emulator.core.asked import JSON, NDJSON, SSE, Answer, Chunk
+from anaphora.values import ReplyEnd, ReplyFail
 from anaphora.wire import sse
+from anaphora.wire.building import replay
 
 from .failing import failed, overflowed, refused
 from .timing import place
@@ -81,6 +82,25 @@ def broken_utf8(answer: Answer, after: int | None) -> Answer:
 def wrong_type(answer: Answer) -> Answer:
     headers = {**answer.headers, "content-type": "text/html; charset=utf-8"}
     return msgspec.structs.replace(answer, headers=headers)
+
+
+def wrong_form(answer: Answer) -> Answer:
+    """One JSON body for a stream request, an event stream for any other, as some gateways send."""
+    codec = wire.get(answer.dialect or answer.wire)
+    delay = answer.chunks[0].delay
+    if not answer.stream:
+        writer, events = codec.writer(), replay(codec.read_reply(answer.body))
+        data = b"".join(map(writer.write, events))
+        kind = NDJSON if answer.wire == "ollama" else SSE
+    else:
+        reader = codec.reader()
+        end = [*reader.feed(answer.body), *reader.close()][-1]
+        if not isinstance(end, ReplyEnd):
+            return answer  # nothing to send whole
+        data, kind = msgspec.json.format(codec.write_reply(end.reply), indent=2), JSON
+    headers = {**answer.headers, "content-type": kind}
+    chunks = (Chunk(delay, data),)
+    return msgspec.structs.replace(answer, headers=headers, chunks=chunks, stream=not answer.stream)
 
 
 def duplicated(answer: Answer, after: int | None) -> Answer:

@@ -67,6 +67,7 @@ KINDS: dict[str, Kind] = {
     "broken-utf8": Kind(make=lambda f: lambda a: content.broken_utf8(a, f.after), after=True),
     "context-overflow": Kind(make=lambda f: lambda a: content.overflow(a, f.after), after=True),
     "wrong-content-type": Kind(make=lambda _: content.wrong_type),
+    "wrong-form": Kind(make=lambda _: content.wrong_form),
     "duplicate-events": Kind(make=lambda f: lambda a: content.duplicated(a, f.after), after=True),
     "unknown-events": Kind(make=lambda f: lambda a: content.unknown(a, f.after), after=True),
 }

@@ -1,0 +1,153 @@
+"""A stream request that is answered with one JSON body, and the reverse: read as the answer it is,
+with exactly one request made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from support.raw_server import answering, raw_server, reply
+from support.talking import MODELS, WIRES, talking
+
+from anaphora import errors
+from anaphora import wire as wires
+from anaphora.emulator.server.run import Emulator
+from anaphora.values import (
+    Event,
+    Message,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Reply,
+    ReplyEnd,
+    ReplyStart,
+    Text,
+    ToolCall,
+    Usage,
+)
+
+BRISK: dict[str, Any] = {"retry": {"max_attempts": 3, "first_wait": 0.001}}
+
+
+async def streamed(chat: Any, text: str) -> list[Event]:
+    return [event async for event in chat.send(text)]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_other_form_is_read_at_once(emu: Emulator, name: str, stream: bool) -> None:
+    async def main() -> None:
+        async with talking(emu, [name], **BRISK) as talk:
+            plain = await talk.client.session(name).send("Hello there")
+            emu.reset()
+            chat = talk.client.session(name)
+            talk.line.faults = ["wrong-form"]
+            if stream:
+                check_events(await streamed(chat, "Hello there"), plain.text)
+            else:
+                await chat.send("Hello there")
+            assert chat.last is not None
+            assert chat.last.text == plain.text
+            assert chat.last.usage.input == plain.usage.input
+            assert chat.last.usage.output == plain.usage.output
+            assert len(emu.requests()) == len(chat.last.attempts) == 1
+            talk.line.faults = []
+            await streamed(chat, "And now?")
+            assert len(chat.messages) == 4
+
+    asyncio.run(main())
+
+
+def check_events(events: list[Event], text: str) -> None:
+    assert isinstance(events[0], ReplyStart)
+    assert isinstance(events[-1], ReplyEnd)
+    texts = {e.index for e in events if isinstance(e, PartStart) and e.kind == "text"}
+    deltas = [e.delta for e in events if isinstance(e, PartDelta) and e.index in texts]
+    assert "".join(deltas) == text
+    ended = [event.part for event in events if isinstance(event, PartEnd)]
+    assert "".join(part.text for part in ended if isinstance(part, Text)) == text
+
+
+REPLY = Reply(
+    id="r1",
+    model="m",
+    message=Message(
+        id="r1",
+        role="assistant",
+        parts=(Text("Let me look."), ToolCall("call_1", "look", '{"where":"here"}')),
+    ),
+    stop="tool_calls",
+    usage=Usage(uncached=5, read=0, output=4),
+)
+
+
+async def answered(wire: str, body: bytes, requests: int = 1) -> list[Event]:
+    """The events of a streamed turn that a server answers with a JSON body."""
+    answer = reply(body, "200 OK", "Content-Type: application/json")
+    handler = answering(answer, then_close=True)
+    async with raw_server(handler) as server, talking(server, [wire], **BRISK) as talk:
+        try:
+            return await streamed(talk.client.session(wire), "Hello")
+        finally:
+            assert len(server.requests) == requests
+
+
+@pytest.mark.parametrize("indent", [-1, 2], ids=["one line", "indented"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_tool_call_in_a_json_body_reaches_a_streaming_caller(wire: str, indent: int) -> None:
+    body = msgspec.json.format(wires.get(wire).write_reply(REPLY), indent=indent)
+    events = asyncio.run(answered(wire, body))
+    assert isinstance(events[-1], ReplyEnd)
+    heard = events[-1].reply
+    assert heard.text == "Let me look."
+    (call,) = heard.tool_calls
+    assert (call.name, json.loads(call.arguments)) == ("look", {"where": "here"})
+    assert (heard.usage.input, heard.usage.output) == (5, 4)
+    deltas = [event.delta for event in events if isinstance(event, PartDelta)]
+    assert deltas[0] == "Let me look."
+    assert json.loads(deltas[1]) == {"where": "here"}
+
+
+def test_gemini_chunks_in_a_json_list_are_read_as_a_stream() -> None:
+    chunks = [
+        {"candidates": [{"content": {"parts": [{"text": "Let me "}]}}], "responseId": "r1"},
+        {"candidates": [{"content": {"parts": [{"text": "look."}]}, "finishReason": "STOP"}]},
+    ]
+    events = asyncio.run(answered("gemini", json.dumps(chunks, indent=2).encode()))
+    deltas = [event.delta for event in events if isinstance(event, PartDelta)]
+    assert deltas == ["Let me ", "look."]
+    assert isinstance(events[-1], ReplyEnd)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_json_body_that_cannot_be_read_is_not_requested_again(wire: str) -> None:
+    """It was billed: what cannot be read the first time cannot be read the third time either."""
+    with pytest.raises(errors.Parse):
+        asyncio.run(answered(wire, wires.get(wire).write_reply(REPLY)[:-20]))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_stream_that_breaks_off_keeps_what_it_had_said(wire: str) -> None:
+    """Although no stream was requested."""
+    writer = wires.get(wire).writer()
+    said: list[Event] = [
+        ReplyStart("r1", "m"),
+        PartStart(0, "text"),
+        PartDelta(0, "Let "),
+        PartDelta(0, "me "),
+    ]
+    body = b"".join(writer.write(event) for event in said)
+
+    async def main() -> None:
+        async with (
+            raw_server(answering(reply(body), then_close=True)) as server,
+            talking(server, [wire], retry={"max_attempts": 1}) as talk,
+        ):
+            with pytest.raises(errors.Transport) as caught:
+                await talk.client.session(wire).send("Hello")
+            assert caught.value.partial.text == "Let me "
+
+    asyncio.run(main())
