@@ -1,7 +1,7 @@
 """What an MCP tool returned reaches the model once.
 
 Servers of the official package answer with text and, for a tool that returns no object, with the
-same value again as `structuredContent: {"result": …}`.
+same value again as `structuredContent: {"result": …}` (mcp 2.3.0).
 """
 
 from __future__ import annotations
