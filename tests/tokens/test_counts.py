@@ -248,3 +248,22 @@ def test_bounds_are_wide_at_first_and_narrow_once_something_was_billed() -> None
     longer = render("anthropic", grown(conversation, "And now?", "Rain."), rendered)
     low, high = Counts(longer, bills).bounds(error)
     assert billed - 70 < low < high < billed + 200
+
+
+def test_a_bill_tells_where_the_cached_part_ends() -> None:
+    """Three tokens are billed behind the tail, as Anthropic does, and 40 behind the system prompt."""
+    rendered = render("anthropic", Conversation([Message.user("Hi " * 50)]), system="Hey. " * 900)
+    counts = Counts(rendered)
+    whole = counts.total + 100
+    bills = counts.billed(whole, (len(counts), whole - 3))
+    assert Counts(rendered, bills).total == whole - 3
+    bills = counts.billed(whole, (1, whole - 40))
+    assert Counts(rendered, bills).tokens(1) == whole - 40
+    assert Counts(rendered, bills).total == whole
+
+
+def test_a_cached_part_that_ends_elsewhere_teaches_nothing() -> None:
+    """A provider that takes no notice of markers caches whole granules."""
+    counts = Counts(render("anthropic", Conversation([Message.user("Hi " * 5000)])))
+    whole = counts.total
+    assert counts.billed(whole, (len(counts), whole - 500)) == counts.billed(whole)

@@ -22,6 +22,9 @@ of the rest), where its chunks end, and those that are not all text."""
 #: Tokens around the texts that no byte shows: recorded prompts were billed up to 70 more.
 _FRAMING = 64
 
+#: Tokens that a provider may bill behind the last marker although nothing stands there.
+_ROUGHLY = 16
+
 
 def for_model(rendered: Rendered, profile: Profile) -> Rendered:
     """A request that was split, counted as this model counts."""
@@ -120,13 +123,15 @@ class Counts:
         """The bills that the next prompt of the conversation carries, when this one was billed
         `total` tokens. `kept`: how many chunks of it are in the cache, and how many tokens they
         were billed as."""
-        bills = self._bills
-        if kept is not None and 0 < kept[1] <= (total or 0):
-            if kept[0] == self._size:
-                total = kept[1]  # some providers bill a few more than they cache
-            else:
-                bills = learned(bills, self.estimated(kept[0]), kept[1])
-        return learned(bills, self.estimated(self._size), total)
+        bills, whole = self._bills, self.estimated(self._size)
+        if kept is not None and total:
+            chunks, cached = kept
+            prefix = whole if chunks == self._size else self.estimated(chunks)
+            # Only where what was not cached is about as long as what stands behind the prefix.
+            if cached and abs(total - cached - (whole - prefix)) <= _ROUGHLY + (whole - prefix) / 2:
+                bills = learned(bills, prefix, cached)
+                total = cached if prefix == whole else total
+        return learned(bills, whole, total)
 
 
 class _Lead:
