@@ -151,8 +151,8 @@ def test_a_turn_looks_at_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation, rendered = Conversation(), None
     tools = (Tool("own", "Of this test alone."),)
     for turn in range(20):
-        said = Message.user("Look:", PICTURE)
-        conversation = conversation.append(said, Message.assistant(f"I saw {turn}."))
+        answer = Message.assistant(f"I saw {turn}.")
+        conversation = conversation.append(answer, Message.user("Look:", PICTURE))
         rendered = render("anthropic", conversation, rendered, tools=tools)
         looked.clear()
         assert Counts(rendered).total
@@ -169,6 +169,13 @@ def test_a_turn_looks_at_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_image_is_not_its_base64(place: str, size: int) -> None:
     said = Message.user("Look:", Image(Bytes(bytes(size), "image/png")))
     assert 1000 < total(place, said) < 2000
+
+
+@on_every_wire
+def test_the_text_beside_an_image_counts(place: str) -> None:
+    said = "What is the weather in Rome? " * 200
+    alone = total(place, Message.user(said))
+    assert alone + 1100 < total(place, Message.user(said, PICTURE)) < alone + 1400
 
 
 @pytest.mark.parametrize("place", ["anthropic", "openai_chat", "openai_responses", "gemini"])
