@@ -13,7 +13,7 @@ from anaphora.catalog import Profile
 from anaphora.rendered import Rendered
 
 from .bills import Bills, calibrated, learned
-from .sizes import TOOLS, Odd, Size, odd_chunks
+from .sizes import TOOLS, Odd, Size, odd_chunks, tokens_in
 
 _Row: TypeAlias = tuple[int, int, int, Sequence[int], Odd]
 """A run: its first chunk, what is counted before the first byte of its log (bytes of text, tokens
@@ -112,7 +112,7 @@ class Counts:
         an estimate of text may be off (`profile.token_error`). What was billed is sure, and what is
         no text is known to a factor of four."""
         text, other = self.size(self._size)
-        total, unsure = self.total, math.ceil(text / self._per_token)
+        total, unsure = self.total, tokens_in(text, self._per_token)
         if self._bills:
             new = max(0, total - self._bills[-1][1])
             unsure, other = min(unsure, new), min(other, max(0, new - unsure))
