@@ -320,3 +320,14 @@ def test_a_bar_on_a_terminal_does_not_get_into_the_report(
     shown = simulate(file, "--json")
     assert "playing" in shown.stderr
     assert shown.stdout == quiet.stdout
+
+
+def test_an_image_in_a_recording_is_not_its_base64(tmp_path: Path) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo" * 40_000}
+    image = [{"type": "image", "source": source}]
+    messages = [{"role": "user", "content": image}]
+    calls = [{"t": 1000.0, "messages": 1, "usage": None}]
+    file = tmp_path / "trace.jsonl"
+    file.write_text(json.dumps(trace(messages=messages, calls=calls, system_tokens_unknown=False)))
+    (row,) = told(file)["rows"]
+    assert 1000 < sum(row["predicted"][kind] for kind in ("read", "written", "uncached")) < 2000

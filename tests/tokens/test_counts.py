@@ -151,8 +151,8 @@ def test_a_turn_looks_at_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation, rendered = Conversation(), None
     tools = (Tool("own", "Of this test alone."),)
     for turn in range(20):
-        said = Message.user("Look:", PICTURE)
-        conversation = conversation.append(said, Message.assistant(f"I saw {turn}."))
+        answer = Message.assistant(f"I saw {turn}.")
+        conversation = conversation.append(answer, Message.user("Look:", PICTURE))
         rendered = render("anthropic", conversation, rendered, tools=tools)
         looked.clear()
         assert Counts(rendered).total
@@ -169,6 +169,13 @@ def test_a_turn_looks_at_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_image_is_not_its_base64(place: str, size: int) -> None:
     said = Message.user("Look:", Image(Bytes(bytes(size), "image/png")))
     assert 1000 < total(place, said) < 2000
+
+
+@on_every_wire
+def test_the_text_beside_an_image_counts(place: str) -> None:
+    said = "What is the weather in Rome? " * 200
+    alone = total(place, Message.user(said))
+    assert alone + 1100 < total(place, Message.user(said, PICTURE)) < alone + 1400
 
 
 @pytest.mark.parametrize("place", ["anthropic", "openai_chat", "openai_responses", "gemini"])
@@ -248,3 +255,22 @@ def test_bounds_are_wide_at_first_and_narrow_once_something_was_billed() -> None
     longer = render("anthropic", grown(conversation, "And now?", "Rain."), rendered)
     low, high = Counts(longer, bills).bounds(error)
     assert billed - 70 < low < high < billed + 200
+
+
+def test_a_bill_tells_where_the_cached_part_ends() -> None:
+    """Three tokens are billed behind the tail, as Anthropic does, and 40 behind the system prompt."""
+    rendered = render("anthropic", Conversation([Message.user("Hi " * 50)]), system="Hey. " * 900)
+    counts = Counts(rendered)
+    whole = counts.total + 100
+    bills = counts.billed(whole, (len(counts), whole - 3))
+    assert Counts(rendered, bills).total == whole - 3
+    bills = counts.billed(whole, (1, whole - 40))
+    assert Counts(rendered, bills).tokens(1) == whole - 40
+    assert Counts(rendered, bills).total == whole
+
+
+def test_a_cached_part_that_ends_elsewhere_teaches_nothing() -> None:
+    """A provider that takes no notice of markers caches whole granules."""
+    counts = Counts(render("anthropic", Conversation([Message.user("Hi " * 5000)])))
+    whole = counts.total
+    assert counts.billed(whole, (len(counts), whole - 500)) == counts.billed(whole)

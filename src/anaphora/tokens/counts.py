@@ -13,7 +13,7 @@ from anaphora.catalog import Profile
 from anaphora.rendered import Rendered
 
 from .bills import Bills, calibrated, learned
-from .sizes import TOOLS, Odd, Size, odd_chunks
+from .sizes import TOOLS, Odd, Size, odd_chunks, tokens_in
 
 _Row: TypeAlias = tuple[int, int, int, Sequence[int], Odd]
 """A run: its first chunk, what is counted before the first byte of its log (bytes of text, tokens
@@ -21,6 +21,9 @@ of the rest), where its chunks end, and those that are not all text."""
 
 #: Tokens around the texts that no byte shows: recorded prompts were billed up to 70 more.
 _FRAMING = 64
+
+#: Tokens that a provider may bill behind the last marker although nothing stands there.
+_ROUGHLY = 16
 
 
 def for_model(rendered: Rendered, profile: Profile) -> Rendered:
@@ -109,7 +112,7 @@ class Counts:
         an estimate of text may be off (`profile.token_error`). What was billed is sure, and what is
         no text is known to a factor of four."""
         text, other = self.size(self._size)
-        total, unsure = self.total, math.ceil(text / self._per_token)
+        total, unsure = self.total, tokens_in(text, self._per_token)
         if self._bills:
             new = max(0, total - self._bills[-1][1])
             unsure, other = min(unsure, new), min(other, max(0, new - unsure))
@@ -120,14 +123,15 @@ class Counts:
         """The bills that the next prompt of the conversation carries, when this one was billed
         `total` tokens. `kept`: how many chunks of it are in the cache, and how many tokens they
         were billed as."""
-        bills = self._bills
-        if kept is not None and 0 < kept[1] <= (total or 0):
-            if kept[0] == self._size:
-                if (total or 0) - kept[1] <= _FRAMING:
-                    total = kept[1]  # some providers bill a few more than they cache
-            else:
-                bills = learned(bills, self.estimated(kept[0]), kept[1])
-        return learned(bills, self.estimated(self._size), total)
+        bills, whole = self._bills, self.estimated(self._size)
+        if kept is not None and total:
+            chunks, cached = kept
+            prefix = whole if chunks == self._size else self.estimated(chunks)
+            # Only where what was not cached is about as long as what stands behind the prefix.
+            if cached and abs(total - cached - (whole - prefix)) <= _ROUGHLY + (whole - prefix) / 2:
+                bills = learned(bills, prefix, cached)
+                total = cached if prefix == whole else total
+        return learned(bills, whole, total)
 
 
 class _Lead:

@@ -100,9 +100,9 @@ def measured(data: bytes, kind: Kind | None = None) -> Size:
 def odd_chunks(log: ChunkLog, count: int) -> Odd:
     """The chunks of a log that are not all text, at least of its first `count`. A log only grows,
     so each chunk is looked at once."""
-    known: Odd | None = log.odd
-    if known is None:
-        known = log.odd = Odd()
+    known: Odd = log.odd or Odd()
+    if known.done >= count:
+        return known
     kinds, ends = log.kinds, log.ends
     for at in range(known.done, count):
         kind = kinds[at]
@@ -117,9 +117,8 @@ def odd_chunks(log: ChunkLog, count: int) -> Odd:
             total = before[0] + away, before[1] + tokens
             # A new one, since another thread may be reading this one.
             known = Odd(at + 1, (*known.ends, at + 1), (*known.totals, total))
-    if known.done < count:
-        known.done = count
-        log.odd = known
+    known.done = count
+    log.odd = known
     return known
 
 
@@ -135,18 +134,16 @@ def _odd(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int]:
         length = 0 if hidden is None else hidden.end(1) - hidden.start(1)
         return length, length // _ENCRYPTED
     text = data()
-    if kind in _SHOWN:
-        stored = b'"fileData"' in text
-        if kind is not Kind.DOCUMENT or stored or _PLAIN.search(text) is None:
-            return size, _MEDIA
+    if kind is Kind.DOCUMENT and b'"fileData"' not in text and _PLAIN.search(text) is not None:
         # A document of plain text is read as text; base64 writes three bytes of it in four.
         return (size // 4, 0) if any(carrier in text for carrier in _CARRIERS) else (0, 0)
-    away = tokens = 0
-    if any(carrier in text for carrier in _CARRIERS):
-        for found in _CARRIED.finditer(text):
-            away += found.end() - found.start()
-            tokens += _MEDIA
-    return away, tokens
+    beside = b'"images"' in text  # Ollama's stand in a message beside its text
+    if kind in _SHOWN and not beside:
+        return size, _MEDIA
+    if not beside and not any(carrier in text for carrier in _CARRIERS):
+        return 0, 0
+    runs = [found.end() - found.start() for found in _CARRIED.finditer(text)]
+    return sum(runs), _MEDIA * (max(1, len(runs)) if kind in _SHOWN else len(runs))
 
 
 def _is_function(data: bytes) -> bool:

@@ -11,12 +11,14 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from anaphora import catalog, wire
 from anaphora.cache.simulator import Following, Outcome, RenderedPrompt, Simulator
 from anaphora.cache.simulator.following import Habits
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Bills, Counts
 from anaphora.values import Conversation, Message, Part, Text, Thinking, ToolCall, Usage
 
 RULES = catalog.rules("llamacpp", "any")
@@ -256,3 +258,27 @@ def test_other_providers_follow_their_rules_alone() -> None:
     assert simulator.following() is None
     simulator.billed(0.5)
     assert simulator.predict(TOKENS["a", 1], at=0.0).read == 0
+
+
+def test_a_new_conversation_goes_by_the_servers_last_bill() -> None:
+    """In the server's tokens, though the prompts of the other conversation carried their bills."""
+    habits = Habits()
+    bills: Bills = ()
+    following, simulator = Following(habits), Simulator(RULES)
+    profile = catalog.profile("llamacpp", "any")
+    talk = Conversation([])
+    rendered: Rendered | None = None
+    for turn in range(3):
+        talk = talk.append(Message.user("Where? " * 90))
+        call = Call(ir=PromptIR.chat(talk, system="You are terse. " * 50), model="any", params=LONG)
+        rendered = replace(WIRE.render(call, profile, rendered), bills=bills)
+        outcome = simulator.call(RenderedPrompt(rendered, Plan()), at=float(turn))
+        twice = 2 * Counts(rendered, ()).total
+        following.billed(rendered, outcome, Usage(uncached=twice, read=0, output=1))
+        bills = Counts(rendered).billed(twice)
+    other = Conversation([Message.user("Where? " * 90), Message.user("Why?")])
+    call = Call(ir=PromptIR.chat(other, system="You are terse. " * 50), model="any", params=LONG)
+    fresh = WIRE.render(call, profile)
+    outcome = simulator.predict(RenderedPrompt(fresh, Plan()), at=9.0)
+    assert outcome.read
+    assert Following(habits).read(fresh, outcome) == 2 * outcome.read

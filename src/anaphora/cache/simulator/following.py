@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora.rendered import Kind, Rendered
-from anaphora.tokens import Bills, Counts, calibrated, learned
+from anaphora.tokens import Bills, Counts, calibrated
 from anaphora.values import Usage
 
 from .outcome import Outcome
@@ -181,8 +181,7 @@ class Following:
             elif abs(usage.read - self.read(rendered, outcome)) < _AROUND + usage.read / 2:
                 self._parted = outcome.read, usage.read
         self.before = ended(before, rendered, usage, thought)
-        if usage.input and outcome.total:
-            self._habits.bills = learned((), outcome.total, usage.input)
+        self._habits.bills = Counts(rendered, ()).billed(usage.input) or self._habits.bills
 
 
 def ended(before: Ended | None, rendered: Rendered, usage: Usage, thought: bool) -> Ended | None:
