@@ -7,6 +7,7 @@ The check is automatic. A test that breaks a prefix on purpose says why:
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,11 @@ settings.register_profile(
     "long", settings.get_profile("suite"), max_examples=2000, derandomize=False
 )
 settings.load_profile("suite")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started by a shell in the background: tests of Ctrl-C, and the programs they start, need it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 #: The wires whose every rendering is watched.
