@@ -2,7 +2,7 @@
 clients live in several environments.
 
 `body` is the document that ours sends: contents are lists of parts wherever ours are, neighbours of
-one role are one message where ours merges them, and the two breakpoints stand where ours puts them.
+one role are one message where ours merges them, and breakpoints stand where ours puts them.
 `plain` is the least that says the same, with contents as strings: what one often writes.
 """
 
@@ -33,10 +33,10 @@ def plain(wire: str) -> Json:
     return _BODIES[wire](False)
 
 
-def mark(said: list[Json]) -> None:
-    """The breakpoints of ours on Anthropic's wire: what the customer said last, and before."""
-    for message in (said[-3], said[-1]):
-        message["content"][-1]["cache_control"] = {"type": "ephemeral"}
+def mark(*blocks: Json) -> None:
+    """Breakpoints on Anthropic's wire."""
+    for block in blocks:
+        block["cache_control"] = {"type": "ephemeral"}
 
 
 def _text(text: str, kind: str = "text") -> Json:
@@ -53,8 +53,7 @@ def _anthropic(parts: bool) -> Json:
     ]
     if parts:
         said = _merged(said)
-        mark(said)
-    return {
+    body: Json = {
         "model": MODELS["anthropic"],
         "max_tokens": MAX_TOKENS,
         "tools": [
@@ -63,6 +62,11 @@ def _anthropic(parts: bool) -> Json:
         "system": [_text(SYSTEM)] if parts else SYSTEM,
         "messages": said,
     }
+    if parts:
+        # Where ours puts them: tools, system prompt, and the last two user turns.
+        turns = said[-3]["content"][-1], said[-1]["content"][-1]
+        mark(body["tools"][-1], body["system"][-1], *turns)
+    return body
 
 
 def _blocks(role: str, text: str, call: str, parts: bool) -> list[Json] | str:

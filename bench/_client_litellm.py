@@ -18,7 +18,9 @@ class LiteLlm:
         said = body("openai_chat")
         if wire == "anthropic":
             said["messages"][0]["role"] = "system"  # `developer` is OpenAI's word
-            mark(said["messages"])
+            talk = said["messages"]
+            blocks = (talk[at]["content"][-1] for at in (0, -3, -1))
+            mark(said["tools"][-1], *blocks)
         self._options: dict[str, Any] = {
             "model": f"{_PREFIX[wire]}/{MODELS[wire]}",
             "messages": said["messages"],
