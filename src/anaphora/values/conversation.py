@@ -105,23 +105,19 @@ class Conversation(Sequence[Message]):
         return f"<Conversation of {self._length} messages>"
 
     def _extend(self, messages: Iterable[Message]) -> None:
-        items = self._items
+        items, numbers = self._items, self._numbers
+        free, seen = numbers
         for message in messages:
+            position = len(items)
             if not message.id:
-                number = self._number()
-                message = Message(id=f"m{number}", role=message.role, parts=message.parts)
+                if seen < position:
+                    free, seen = _free_number(items, free, seen), position
+                free = max(free, position)
+                message = Message(id=f"m{free}", role=message.role, parts=message.parts)
+                free += 1
+                seen += 1
             items.append(message)
-
-    def _number(self) -> int:
-        """The next position, or the first number after it that no id has taken."""
-        items, (free, seen) = self._items, self._numbers
-        for index in range(seen, len(items)):
-            name = items[index].id
-            if name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
-                free = max(free, int(name[1:]) + 1)
-        number = max(len(items), free)
-        self._numbers[:] = number + 1, len(items) + 1
-        return number
+        numbers[:] = free, seen
 
     def _view(self, length: int) -> Conversation:
         view = Conversation.__new__(Conversation)
@@ -129,3 +125,12 @@ class Conversation(Sequence[Message]):
         view._numbers = self._numbers
         view._length = length
         return view
+
+
+def _free_number(items: list[Message], free: int, seen: int) -> int:
+    """One more than the highest number among the ids, where the first `seen` are known."""
+    for index in range(seen, len(items)):
+        name = items[index].id
+        if name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
+            free = max(free, int(name[1:]) + 1)
+    return free

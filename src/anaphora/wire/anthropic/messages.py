@@ -109,9 +109,13 @@ def add_messages(
     splice: int | None
     for index, message in enumerate(messages):
         role = _ROLES.get(message.role) or _system_role(to, messages, index, last_role, around)
-        if message.parts and is_fields(message.parts[-1]):
+        if message.parts and type(message.parts[-1]) is Opaque and is_fields(message.parts[-1]):
             role = _own_role(to, message, role, around)
-        opens, lead = not joins(role, last_role), glue(role, last_role)
+        if type(role) is str and type(last_role) is str:  # nearly always: without calls
+            opens = role != last_role
+            lead = _NEXT[role] if opens else b","
+        else:
+            opens, lead = not joins(role, last_role), glue(role, last_role)
         brought = False
         try:
             for at, part in enumerate(message.parts):
