@@ -57,7 +57,7 @@ def test_conversations_that_begin_alike_teach_their_own_length() -> None:
     memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
     prompt = TokenRuns([("same beginning", 2000)])
     for number in range(3):
-        memory.single_call(prompt, 0, 0, memory.start(), at=float(number))
+        memory.single_call(prompt, 0, memory.start(), at=float(number))
     assert memory.usual_calls(prompt.key(0)) < 1.2
     assert memory.usual_calls("another beginning") == 9.0
 

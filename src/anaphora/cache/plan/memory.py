@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
+from typing import TypeAlias
 
 import msgspec
 
 from anaphora.cache.simulator import Outcome, Prompt, Simulator
 from anaphora.catalog import CacheRules
+from anaphora.rendered import Rendered
 
 from .gaps import SOME, Gaps
 from .prices import Lifetimes
@@ -21,12 +23,18 @@ _MOST = 4096
 _BLOCKS, _MARKERS = 20_000, 10_000
 #: Open conversations from which the usual length is learned.
 _OPEN = 1024
-#: Single calls whose continuation is recognised.
-_SINGLE = 1024
+#: Single calls whose continuation is recognised: how many, and how many bytes of prompts.
+_SINGLE, _SINGLE_BYTES = 256, 8_000_000
+#: Single calls that wait to be simulated: only sessions ask for predictions.
+_UNSIMULATED = 8
 #: A conversation without a call for this many seconds counts as ended.
 _SILENCE = 600.0
 #: How many conversations with the same beginning the average of the app is worth.
 _PRIOR = 0.03
+
+
+_Shape: TypeAlias = tuple[str, int, int]
+"""Of a prompt: its wire, its chunks and its bytes."""
 
 
 class ConversationState(msgspec.Struct):
@@ -35,7 +43,8 @@ class ConversationState(msgspec.Struct):
     number: int
     gaps: Gaps = msgspec.field(default_factory=Gaps)
     written: tuple[int, Hashable, float] | None = None
-    """The deepest chunk written so far, its key, and when that entry expires."""
+    """The deepest chunk written so far, its key, and when that entry expires. No key: the prompt
+    is known to begin alike."""
     cache_key: str | None = None
     """The key chosen for providers that route requests by one."""
     counted: bool = False
@@ -78,8 +87,10 @@ class AppMemory:
         self._beginnings: OrderedDict[Hashable, _Beginning] = OrderedDict()
         self._open: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
         """Conversations that may continue: the time of the last call, and the beginning."""
-        self._single: OrderedDict[Hashable, ConversationState] = OrderedDict()
-        """Single calls by the key of their whole prompt: the next one may continue it."""
+        self._single: OrderedDict[_Shape, tuple[bytes, ConversationState]] = OrderedDict()
+        """Single calls: the next one may continue the prompt."""
+        self._single_bytes = 0
+        self._unsimulated: deque[tuple[Prompt, float, float | None]] = deque(maxlen=_UNSIMULATED)
         self._lately: deque[float] = deque(maxlen=_MOST)
         self._length = _Length()
         self._started = 0
@@ -126,10 +137,16 @@ class AppMemory:
         """Records a call of a conversation, and simulates it."""
         beginning = self._record(prompt, shared, at)
         self._continue(state, beginning, at)
+        self._simulate_pending()
         return self.simulator.call(prompt, at=at, began=began)
 
+    def predict(self, prompt: Prompt, at: float) -> Outcome:
+        """What a call would read and write now; nothing is recorded."""
+        self._simulate_pending()
+        return self.simulator.predict(prompt, at=at)
+
     def single_call(
-        self, prompt: Prompt, shared: int | None, end: int, state: ConversationState, at: float
+        self, prompt: Prompt, shared: int | None, state: ConversationState, at: float
     ) -> None:
         """Records a call outside any session: over, unless a later one continues its prompt."""
         beginning = self._record(prompt, shared, at)
@@ -139,17 +156,41 @@ class AppMemory:
                 same.continued += 1
             else:
                 same.ended += 1
-        self._single[prompt.key(end)] = state
-        if len(self._single) > _SINGLE:
-            self._single.popitem(last=False)
 
-    def continued(self, prompt: Prompt, ends: Iterable[int]) -> ConversationState | None:
-        """The single call that this prompt continues or repeats, if its key ends there."""
+    def simulate_later(self, prompt: Prompt, at: float, began: float | None) -> None:
+        """A single call that wrote to the cache: simulated when a session asks for a prediction."""
+        self._unsimulated.append((prompt, at, began))
+
+    def keep_single(self, rendered: Rendered, state: ConversationState) -> None:
+        """Keeps the prompt of a single call, as far as a later call may continue it. Bytes are
+        compared, since hashing each prompt would cost more."""
+        data = rendered.cacheable_data()
+        shape = rendered.wire, rendered.cacheable, len(data)
+        before = self._single.pop(shape, None)
+        if before is not None:
+            self._single_bytes -= len(before[0])
+        if len(data) > _SINGLE_BYTES:
+            return
+        self._single[shape] = data, state
+        self._single_bytes += len(data)
+        while len(self._single) > _SINGLE or self._single_bytes > _SINGLE_BYTES:
+            _, (oldest, _) = self._single.popitem(last=False)
+            self._single_bytes -= len(oldest)
+
+    def continued(self, rendered: Rendered, ends: Iterable[int]) -> ConversationState | None:
+        """The state of the single call whose prompt this one continues or repeats, if that prompt
+        ended with one of these chunks."""
         for end in ends:
-            state = self._single.get(prompt.key(end))
-            if state is not None:
-                return state
+            shape = rendered.wire, end + 1, rendered.offset(end + 1)
+            earlier = self._single.get(shape)
+            if earlier is not None and earlier[0] == rendered.data(end + 1):
+                return earlier[1]
         return None
+
+    def _simulate_pending(self) -> None:
+        while self._unsimulated:
+            prompt, at, began = self._unsimulated.popleft()
+            self.simulator.call(prompt, at=at, began=began)
 
     def _record(self, prompt: Prompt, shared: int | None, at: float) -> Hashable:
         self._lately.append(at)

@@ -85,7 +85,7 @@ class Planner:
         if prompt.total < minimum:
             return planner, requested
         ends = itertools.islice(prompt.turn_ends(), _EARLIER_TURNS)
-        earlier = memory.continued(prompt, ends)
+        earlier = memory.continued(rendered, ends)
         if earlier is not None:
             planner.state = earlier
             return planner, True
@@ -258,9 +258,11 @@ class Planner:
         if self.state.written is None:
             return None
         position, key, expires = self.state.written
-        if position >= tail or expires < at or prompt.key(position) != key:
+        if position >= tail or expires < at:
             return None
-        return position
+        if key is None:  # a single call: this prompt begins like that one or like a fork of it
+            return position if prompt.may_mark(position) else None
+        return position if prompt.key(position) == key else None
 
     def _reaches(self, tail: int, written: int) -> bool:
         """Whether a marker at the tail finds the last write without a marker there."""
@@ -307,19 +309,20 @@ class Planner:
         shared = self._candidates_of(rendered).shared
         if shared is not None and prompt.tokens(shared) < minimum:
             shared = None
-        self._memory.single_call(prompt, shared, rendered.cacheable - 1, self.state, at)
+        self._memory.single_call(prompt, shared, self.state, at)
+        self._memory.keep_single(rendered, self.state)
         if plan.marks or plan.automatic is not None:
             prompt.mark(plan)
-            self._memory.simulator.call(prompt, at=at, began=began)
-        self._record(prompt, plan, at)
+            self._memory.simulate_later(prompt, at, began)
+        self._record(prompt, plan, at, keyed=False)
 
-    def _record(self, prompt: RenderedPrompt, plan: Plan, at: float) -> None:
+    def _record(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> None:
         self.state.gaps.use(at)
         minimum = self._rules.minimum_tokens.value
         for mark in reversed(plan.marks):
             if prompt.tokens(mark.chunk) >= minimum:
-                expires = at + TTL_SECONDS[mark.ttl]
-                self.state.written = mark.chunk, prompt.key(mark.chunk), expires
+                key = prompt.key(mark.chunk) if keyed else None
+                self.state.written = mark.chunk, key, at + TTL_SECONDS[mark.ttl]
                 break
 
     def tokens(self, rendered: Rendered) -> int:
@@ -330,7 +333,7 @@ class Planner:
         """What the call would read and write if it were made now; nothing is recorded."""
         prompt = self._prompt_of(rendered)
         prompt.mark(plan)
-        return self._memory.simulator.predict(prompt, at=at)
+        return self._memory.predict(prompt, at)
 
     def fork(self) -> Planner:
         """For a conversation that continues separately from here. The handle stays with the one

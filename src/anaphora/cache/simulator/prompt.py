@@ -20,8 +20,8 @@ from anaphora.values import Section, Ttl
 
 Key: TypeAlias = Hashable
 
-_Placed: TypeAlias = tuple[Run, int, list[bytes]]
-"""A run, its first block, and the keys of its blocks."""
+_Placed: TypeAlias = tuple[Run, int]
+"""A run, and its first block."""
 
 _SPOKEN = (Kind.TOOL_CALL, Kind.THINKING)
 
@@ -93,25 +93,20 @@ class RenderedPrompt(Prompt):
         self._counts: Counts | None = None
         self._tokens: dict[int, int] = {}
         self._runs: list[_Placed] = []
-        runs = self._runs
-        first, last, leading = 0, b"", 0
+        first, leading, same = 0, 0, 0
         known = before._runs if before is not None else []
         for at, run in enumerate(rendered.runs):
-            if at < len(known) and known[at][0] is run:
-                # Tools and system blocks are the same objects from turn to turn.
-                placed = known[at]
-                keys = placed[2]
-            else:
-                known = []
-                keys = _chain(run, last)
-                placed = run, first, keys
-            runs.append(placed)
+            if same == at < len(known) and known[at][0] is run:
+                same += 1  # tools and system blocks are the same objects from turn to turn
+            self._runs.append((run, first))
             first += run.count
-            last = keys[run.count - 1]
             if run.section != "messages":
                 leading = first
+        self._chains: list[list[bytes]] = [] if before is None else before._chains[:same]
+        """The keys of the blocks of each run, as far as they were asked for."""
         # Nearly everything that is asked is asked of the last run.
-        self._last, self._last_keys = runs[-1][1:] if runs else (0, [])
+        self._last = self._runs[-1][1] if self._runs else 0
+        self._last_keys: list[bytes] | None = None
         self._count, self._leading = first, leading - 1
         knobs = rendered.envelope.knobs
         if before is not None and before._rendered.envelope.knobs == knobs:
@@ -139,9 +134,19 @@ class RenderedPrompt(Prompt):
 
     def key(self, position: int) -> bytes:
         if position >= self._last:
+            if self._last_keys is None:
+                self._last_keys = self._chain_of(len(self._runs) - 1)
             return self._last_keys[position - self._last]
-        _, first, keys = self._at(position)
-        return keys[position - first]
+        at = next(at for at in range(len(self._runs) - 1, -1, -1) if position >= self._runs[at][1])
+        return self._chain_of(at)[position - self._runs[at][1]]
+
+    def _chain_of(self, at: int) -> list[bytes]:
+        """The keys of a run; hashing is put off until one is asked for."""
+        chains = self._chains
+        while len(chains) <= at:
+            last = chains[-1][self._runs[len(chains) - 1][0].count - 1] if chains else b""
+            chains.append(_chain(self._runs[len(chains)][0], last))
+        return chains[at]
 
     def tokens(self, position: int) -> int:
         tokens = self._tokens.get(position)
@@ -152,7 +157,7 @@ class RenderedPrompt(Prompt):
         return tokens
 
     def kind(self, position: int) -> Kind:
-        run, first, _ = self._at(position)
+        run, first = self._at(position)
         return run.log.kinds[position - first]
 
     def data(self, position: int) -> bytes:
@@ -162,7 +167,7 @@ class RenderedPrompt(Prompt):
         return self._at(position)[0].section
 
     def spoken(self, position: int) -> bool:
-        run, first, _ = self._at(position)
+        run, first = self._at(position)
         if run.section != "messages":
             return False
         at = position - first
@@ -170,12 +175,12 @@ class RenderedPrompt(Prompt):
         return run.log.kinds[at] in _SPOKEN or _role(run, at) in ("assistant", "model")
 
     def may_mark(self, position: int) -> bool:
-        run, first, _ = self._at(position)
+        run, first = self._at(position)
         return run.log.splices[position - first] >= 0
 
     def turn_ends(self) -> Iterator[int]:
         after: Kind | None = None
-        for run, first, _ in reversed(self._runs):
+        for run, first in reversed(self._runs):
             if run.section != "messages":
                 continue
             log = run.log
