@@ -18,6 +18,7 @@ import msgspec
 from anaphora.cache.simulator import Outcome, RenderedPrompt
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Held, Mark, Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, Ttl, nearest_ttl
 
 from .candidates import Candidates, find_candidates, previous_turn, stable_end
@@ -143,10 +144,12 @@ class Planner:
         if beginning is not None and (used := self._memory.uses(beginning)).count:
             kept = longer_ttl(self._memory.lifetimes.best(used, at), history)
 
-        own: list[tuple[int | None, Ttl | None]] = [(found.tail, history)]
-        extra: list[tuple[int | None, Ttl | None]] = []
         # Policies say how tools and system blocks are cached; without one the planner decides.
-        own.append((found.prefix if found.policies else found.shared, kept))
+        own: list[tuple[int | None, Ttl | None]] = [
+            (found.prefix if found.policies else found.shared, kept),
+            (found.tail, history),
+        ]
+        extra: list[tuple[int | None, Ttl | None]] = []
         if found.frozen is not None:
             own.append((found.frozen, history))
         if found.tail is not None:
@@ -161,14 +164,18 @@ class Planner:
             extra.append((found.first, kept))
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
         # asks for caching gets its markers whatever its length.
-        minimum = 0 if reuse_requested(rendered) else self._rules.minimum_tokens.value
+        enough = 0 if found.policies or reuse_requested(rendered) else len(prompt)
+        minimum = self._rules.minimum_tokens.value
         fillers: dict[int, Ttl] = {}
         for positions, into in ((own, wanted), (extra, fillers)):
             for chunk, life in positions:
                 if chunk is None or life is None or chunk in wanted:
                     continue
-                if prompt.tokens(chunk) >= minimum:
-                    into[chunk] = life
+                if chunk < enough:  # not known to be long enough
+                    if prompt.tokens(chunk) < minimum:
+                        continue
+                    enough = chunk
+                into[chunk] = life
         return _Choice(wanted, fillers, history, notices)
 
     def _fit(
@@ -324,6 +331,10 @@ class Planner:
                 key = prompt.key(mark.chunk) if keyed else None
                 self.state.written = mark.chunk, key, at + TTL_SECONDS[mark.ttl]
                 break
+
+    def counts(self, rendered: Rendered) -> Counts:
+        """The estimated tokens of the prompt, chunk by chunk."""
+        return self._prompt_of(rendered).counts
 
     def tokens(self, rendered: Rendered) -> int:
         """The estimated length of the prompt."""

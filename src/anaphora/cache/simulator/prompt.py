@@ -137,8 +137,13 @@ class RenderedPrompt(Prompt):
             if self._last_keys is None:
                 self._last_keys = self._chain_of(len(self._runs) - 1)
             return self._last_keys[position - self._last]
-        at = next(at for at in range(len(self._runs) - 1, -1, -1) if position >= self._runs[at][1])
-        return self._chain_of(at)[position - self._runs[at][1]]
+        runs = self._runs
+        at = len(runs) - 2
+        while position < runs[at][1]:
+            at -= 1
+        chains = self._chains
+        keys = chains[at] if at < len(chains) else self._chain_of(at)
+        return keys[position - runs[at][1]]
 
     def _chain_of(self, at: int) -> list[bytes]:
         """The keys of a run; hashing is put off until one is asked for."""
@@ -151,10 +156,14 @@ class RenderedPrompt(Prompt):
     def tokens(self, position: int) -> int:
         tokens = self._tokens.get(position)
         if tokens is None:
-            if self._counts is None:
-                self._counts = Counts(self._rendered)
-            tokens = self._tokens[position] = self._counts.tokens(position + 1)
+            tokens = self._tokens[position] = self.counts.tokens(position + 1)
         return tokens
+
+    @property
+    def counts(self) -> Counts:
+        if self._counts is None:
+            self._counts = Counts(self._rendered)
+        return self._counts
 
     def kind(self, position: int) -> Kind:
         run, first = self._at(position)

@@ -85,14 +85,16 @@ def foresee_followed(following: Following, later: Rendered, outcome: Outcome) ->
     return Prediction(left=left, read=read, outcome=outcome, exact=False)
 
 
-def billed(sent: Sent, rules: CacheRules, kept: int | None = None) -> Bills:
+def billed(
+    sent: Sent, rules: CacheRules, kept: int | None = None, counts: Counts | None = None
+) -> Bills:
     """The bills that the next prompt carries, once this one's is known. `kept` is what a simulator
-    says that it left in the cache."""
+    says that it left in the cache; `counts` are the prompt's, where there are some."""
     usage = sent.usage
     total = None if usage is None else usage.input
     if usage is None or not total:
         return sent.rendered.bills
-    counts = Counts(sent.rendered)
+    counts = Counts(sent.rendered) if counts is None else counts
     if not rules.slots.value:
         return counts.billed(total)
     chunks = extent(sent)

@@ -110,7 +110,8 @@ class Place:
         )
         if self._following is not None:
             self._learn(written.rendered, outcome, reply)
-        self.bills = billed(sent, self.model.rules, outcome.kept)
+        counts = planner.counts(written.rendered)
+        self.bills = billed(sent, self.model.rules, outcome.kept, counts)
         self.rendered = written.rendered
         self.past = Past(sent=sent, outcome=outcome)
         return Account(
