@@ -28,7 +28,7 @@ from .config.reading import from_data, read
 from .config.resolving import Resolved, resolve
 from .config.values import Config, Hop
 from .endpoint import Endpoint, Home, Stop
-from .given import conversation_of, prompt_from, seconds_of, with_params
+from .given import callback_of, conversation_of, prompt_from, seconds_of, with_params
 from .observe.watchers import Watcher, Watchers
 from .oneshot import OneShot
 from .routing import models_asked
@@ -61,7 +61,10 @@ class Client:
         are about to make one wait; `transport` takes the place of the usual one."""
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
-        self._watchers = Watchers(watchers)
+        self._watchers = Watchers(
+            callback_of(watcher, f"watchers[{index}]") for index, watcher in enumerate(watchers)
+        )
+        callback_of(on_wait, "on_wait")
         self._on_wait = on_wait
         self._given = transport
         self._transports: dict[tuple[str | None, str | None], Transport] = {}
@@ -256,7 +259,7 @@ class Client:
             certify=certify,
             timeout=seconds_of(timeout, "timeout"),
             on_wait=self._on_wait,
-            save=save,
+            save=callback_of(save, "save"),
             watchers=self._watchers,
             holders=self._holders,
         )

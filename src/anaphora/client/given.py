@@ -3,6 +3,7 @@ not by whatever trips over it later."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
@@ -109,6 +110,22 @@ def prompt_from(
         system_blocks=() if isinstance(system, str) else blocks_of(system),
         cache=cache or PromptCachePlan(),
     )
+
+
+def callback_of(value: Any, path: str) -> Any:
+    """A function that is called without being awaited, or None."""
+    if value is None:
+        return None
+    call = value if inspect.isroutine(value) else getattr(value, "__call__", None)  # noqa: B004
+    if inspect.iscoroutinefunction(call):
+        raise InvalidRequest(
+            "an async function would never be awaited here; give a plain function, which may put"
+            " the value into a queue or create a task",
+            path=path,
+        )
+    if not callable(value):
+        raise InvalidRequest(f"must be a function, not {type(value).__name__}", path=path)
+    return value
 
 
 def seconds_of(value: Any, path: str) -> float | None:

@@ -8,6 +8,10 @@ import msgspec
 
 from anaphora.values import CachePolicy, Extras
 
+from .checks import expect
+
+_POLICIES = f" ({', '.join(policy.name for policy in CachePolicy)})"
+
 
 class PromptBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One contiguous slice of the system prompt.
@@ -22,6 +26,10 @@ class PromptBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     kind: str | None = None
     extras: Extras | None = None
     """Fields of a provider's block that have no name here: wire name -> JSON object text."""
+
+    def __post_init__(self) -> None:
+        expect(self.text, str, "text")
+        expect(self.cache, CachePolicy, "cache", _POLICIES)
 
     @classmethod
     def plain(cls, label: str, text: str, kind: str | None = None) -> PromptBlock:

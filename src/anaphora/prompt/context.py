@@ -17,6 +17,7 @@ from anaphora.values import Conversation, Message, Notice, SegmentRole, from_jso
 
 from .blocks import PromptBlock
 from .cache_plan import PromptCachePlan
+from .checks import expect
 from .context_fingerprint import ContextFingerprint
 from .ir import PromptIR, Segment
 
@@ -33,6 +34,11 @@ class RenderedContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     region, so the rolling pair of breakpoints is used. Out-of-range values are clamped."""
     state_in_turns: bool = False
     """The older shape: there is no state turn, and `turns[0]` still carries the state."""
+
+    def __post_init__(self) -> None:
+        expect(self.turns, Conversation, "turns")
+        if self.state_turn is not None:
+            expect(self.state_turn, Message, "state_turn")
 
     @property
     def system_text(self) -> str:

@@ -28,6 +28,9 @@ from anaphora.values import Conversation, Message, SegmentRole
 
 from .blocks import PromptBlock
 from .cache_plan import PromptCachePlan
+from .checks import expect
+
+_ROLES = f" ({', '.join(role.name for role in SegmentRole)})"
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +38,10 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     role: SegmentRole
     messages: Conversation
+
+    def __post_init__(self) -> None:
+        expect(self.role, SegmentRole, "segment.role", _ROLES)
+        expect(self.messages, Conversation, "segment.messages")
 
     @classmethod
     def of(cls, role: SegmentRole, *messages: Message) -> Segment:
@@ -85,6 +92,13 @@ class PromptIR(
     """Where the volatile tail goes; at the head it voids every automatic prefix cache."""
     dynamic_position: Literal["before", "tail"] = "before"
     """Dynamic context before the conversation, or behind it where it costs less."""
+
+    def __post_init__(self) -> None:
+        expect(self.system_text, str, "system_text")
+        for index, segment in enumerate(self.segments):
+            expect(segment, Segment, f"segments[{index}]")
+        for index, block in enumerate(self.system_blocks):
+            expect(block, PromptBlock, f"system_blocks[{index}]")
 
     @classmethod
     def chat(

@@ -6,15 +6,15 @@ A wire says where a tool, a system block or a part became a chunk; the rest is h
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from anaphora.prompt import PromptCachePlan
+from anaphora.prompt import PromptBlock, PromptCachePlan
 from anaphora.prompt.cache_plan import Mark as AskedMark
 from anaphora.rendered import Mark, Run
-from anaphora.values import TTL_SECONDS, Extras, Notice, SegmentRole, Ttl, nearest_ttl
+from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl, nearest_ttl
 
 T = TypeVar("T", bound="Ttl | None")
 
@@ -86,6 +86,20 @@ def given_ttl(asked: Ttl, nearest: Mapping[Ttl, Ttl], place: str, notices: list[
     if ttl != asked:
         notices.append(Notice("ttl_changed", f"no marker lives {asked} here; it gets {ttl}", place))
     return ttl
+
+
+def policy_notices(
+    tools: Iterable[AnyTool], blocks: Iterable[PromptBlock], nearest: Mapping[Ttl, Ttl]
+) -> list[Notice]:
+    """Cache policies that a wire without markers on tools, and with TTLs of its own, changes."""
+    notices: list[Notice] = []
+    if any(tool.cache.is_cached for tool in tools):
+        why = "a tool definition takes no breakpoint here"
+        notices.append(Notice("tool_policy_left_out", why, "tools"))
+    for index, block in enumerate(blocks):
+        if block.cache.ttl is not None:
+            given_ttl(block.cache.ttl, nearest, f"system[{index}]", notices)
+    return notices
 
 
 def message_ttl(

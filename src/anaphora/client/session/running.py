@@ -143,7 +143,8 @@ class Running:
         session, begun = self._session, time.monotonic()
         if self._messages:
             self._check_answered(session.conversation)
-            session.append(*self._messages)
+            for message in self._messages:
+                self._failures += session.keep(message)
         while True:
             if self._left(begun) == 0.0:
                 stopped: Stopped = "seconds"  # before tools are begun, too

@@ -17,7 +17,7 @@ from anaphora.rendered import Addition, ChunkLog, Rendered, Run
 from anaphora.values import AnyTool, CachePolicy, Message, Notice, Ttl
 from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import given_ttl, message_ttl, resolve
+from anaphora.wire.marking import message_ttl, policy_notices, resolve
 from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
 from anaphora.wire.openai_system import changed_role, place_of, role_of
 from anaphora.wire.sections import each, own_tools
@@ -157,14 +157,7 @@ def _section_notices(call: Call, facts: Facts) -> list[Notice]:
     if not facts.breakpoints:
         # These models cache by themselves: nothing asked for is lost.
         return told
-    if any(tool.cache.is_cached for tool in call.tools):
-        told.append(
-            Notice("tool_policy_left_out", "a tool definition takes no breakpoint here", "tools")
-        )
-    for index, block in enumerate(blocks):
-        if block.cache.ttl is not None:
-            given_ttl(block.cache.ttl, facts.nearest, f"system[{index}]", told)
-    return told
+    return told + policy_notices(call.tools, blocks, facts.nearest)
 
 
 def _messages(

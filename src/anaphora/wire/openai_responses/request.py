@@ -17,6 +17,7 @@ from anaphora.values import (
     CachePolicy,
     Conversation,
     Message,
+    Notice,
     ProviderTool,
     Section,
     SegmentRole,
@@ -25,7 +26,7 @@ from anaphora.values import (
 )
 from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import message_ttl, resolve
+from anaphora.wire.marking import message_ttl, policy_notices, resolve
 from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
 from anaphora.wire.openai_system import place_of, role_of
 from anaphora.wire.sections import each, own_tools
@@ -111,9 +112,18 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
             *foreign,
             *foreign_sections(call, WIRE),
             *(notice for run in runs for notice in run.notices()),
+            *_policy_notices(call, model),
             *unmarked,
         ),
     )
+
+
+def _policy_notices(call: Call, model: Traits) -> list[Notice]:
+    """What blocks and tools ask of the cache and do not get. Models without breakpoints cache by
+    themselves: nothing is lost there."""
+    if not model.explicit:
+        return []
+    return policy_notices(call.tools, call.ir.system_field_blocks(), params.TTLS)
 
 
 def _order(body: list[Run], runs: list[Run]) -> tuple[int, ...] | None:
