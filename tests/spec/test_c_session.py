@@ -289,6 +289,37 @@ def test_c6_a_history_that_was_shortened_continues_no_stored_response(emu: Emula
     run(emu, RESPONSES, test)
 
 
+@pytest.mark.breaks_prefix(reason="the beginning of the prompt is changed on purpose")
+@pytest.mark.parametrize("changed", ["SYSTEM", "PREFIX"])
+@pytest.mark.parametrize("model", ["gpt-5.6", "gpt-5.2"])
+def test_c6_a_new_beginning_continues_no_stored_response(
+    emu: Emulator, model: str, changed: str
+) -> None:
+    """C6: a stored response holds the old system prompt and stable prefix, and they are not sent
+    with what continues it. A new one takes effect at the next turn."""
+
+    def prompt(**parts: str) -> PromptIR:
+        prefix = Segment.of(R.STABLE_PREFIX, Message.user(parts.get("PREFIX", "PREFIX")))
+        return PromptIR(system_text=parts.get("SYSTEM", "SYSTEM"), segments=(prefix,))
+
+    async def test(talk: Talk) -> None:
+        chat = talk.client.session(
+            RESPONSES, model=model, prompt=prompt(), store=True, certify="off"
+        )
+        for text in ("u0", "u2"):
+            await chat.send(text)
+        assert "previous_response_id" in fields(talk)
+        chat.prompt = prompt(**{changed: "ANOTHER"})
+        await chat.send("u4")
+        assert "previous_response_id" not in fields(talk)
+        assert b'"ANOTHER"' in talk.line.bodies[-1]
+        assert b'"u0"' in talk.line.bodies[-1]
+        await chat.send("u6")
+        assert "previous_response_id" in fields(talk)
+
+    run(emu, RESPONSES, test)
+
+
 @pytest.mark.parametrize("system, instructions", [("  SYSTEM \n", "SYSTEM"), ("   ", None)])
 def test_c7_instructions_are_trimmed_and_left_out_when_blank(
     emu: Emulator, system: str, instructions: str | None

@@ -238,7 +238,7 @@ class Session(Calling):
         price = place.price(at, call.params.service_tier)
         place.account(place.write(call, at), reply, at=at, first=first, price=price)
         self._history.take(turn)
-        place.reply, place.committed = reply, history
+        place.reply, place.committed, place.stored = reply, history, turn.ir
         self._stops.settle(stop, place, self._places)
         return True
 
@@ -442,8 +442,9 @@ class Session(Calling):
                 self._excused = frozenset(self._places)
             self._excused -= {place.stop}
         conversation = self._history.answered(turn, history, said, answer)
-        # A stored response is continued where it holds the beginning of the conversation.
+        # A stored response is continued where it holds the beginning of the prompt.
         place.committed = conversation if turn is not None else None
+        place.stored = turn.ir if turn is not None else None
         after.run("save_failed", None, self._history.save_pending)
 
     def _noted(self, answered: Answered, notices: tuple[Notice, ...]) -> Answered:
