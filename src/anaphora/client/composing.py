@@ -154,7 +154,7 @@ class Composing:
             return None
         if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
             return None
-        if place.stored is None or not _begins_alike(place.stored, turn.ir):
+        if turn.is_whole and (place.stored is None or not _begins_alike(place.stored, turn.ir)):
             return None
         return Continuation(place.reply.id, committed[-1].id)
 

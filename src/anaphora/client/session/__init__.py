@@ -375,7 +375,7 @@ class Session(Calling):
         return Prepared(
             outgoing=place.endpoint.outgoing(request),
             tokens=lambda: place.tokens(written),
-            gone=_gone(written) + self._too_long(underway.asked),
+            gone=_gone(turn, written) + self._too_long(underway.asked),
         )
 
     def _too_long(self, asked: Asked) -> tuple[type[AnaphoraError], ...]:
@@ -466,9 +466,9 @@ class Session(Calling):
         return place
 
 
-def _gone(written: Written) -> tuple[type[AnaphoraError], ...]:
-    """What a provider says when the stored response, or the held beginning, is there no more.
-    Google tells what is gone like what one may not see."""
+def _gone(turn: TurnPrompt, written: Written) -> tuple[type[AnaphoraError], ...]:
+    """What a provider answers when the stored response, or the held beginning, is gone and can be
+    replaced. Google has the same answer for what is gone and for what is forbidden."""
     if written.plan.held is not None:
         return (NotFound, Forbidden)
-    return (NotFound,) if written.call.ir.continuation is not None else ()
+    return (NotFound,) if written.call.ir.continuation is not None and turn.is_whole else ()

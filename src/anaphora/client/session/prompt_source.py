@@ -116,6 +116,16 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """The conversation began as the continuation of a response that an app named."""
         return self.memory.continuation is not None
 
+    @property
+    def is_whole(self) -> bool:
+        """The history has all that was said. A conversation that began as the continuation of a
+        response may lack what only the provider stores."""
+        continued = self.ir.continuation or self.memory.continuation
+        if continued is None:
+            return True
+        name = continued.last_committed_assistant_id
+        return name is not None and any(message.id == name for message in self.history)
+
     def without_tail(self, history: Conversation) -> TurnPrompt:
         """The lasting part of the prompt, around another history."""
         segments = tuple(segment for segment in self.ir.segments if segment.role is not _TAIL)
