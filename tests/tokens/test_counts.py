@@ -248,3 +248,31 @@ def test_bounds_are_wide_at_first_and_narrow_once_something_was_billed() -> None
     longer = render("anthropic", grown(conversation, "And now?", "Rain."), rendered)
     low, high = Counts(longer, bills).bounds(error)
     assert billed - 70 < low < high < billed + 200
+
+
+@pytest.mark.parametrize("images", [1, 300])
+def test_an_image_is_looked_at_once(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the last chunk of a prompt, and without a copy of all that was found before it."""
+    looked, copied = 0, 0
+    look, odd = sizes._odd, sizes.Odd
+
+    def looking(*args: Any) -> tuple[int, int]:
+        nonlocal looked
+        looked += 1
+        return look(*args)
+
+    class Counting(odd):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any) -> None:
+            nonlocal copied
+            copied += 1
+            super().__init__(*args)
+
+    monkeypatch.setattr(sizes, "_odd", looking)
+    monkeypatch.setattr(sizes, "Odd", Counting)
+    picture = Image(Bytes(bytes(300), "image/png"))
+    ir = PromptIR.chat([Message(role="user", parts=(picture,) * images)])
+    call = Call(ir=ir, model=CLAUDE.id, params=Params(max_tokens=100))
+    rendered = anthropic.render(call, CLAUDE)
+    assert Counts(rendered).total == Counts(rendered).total
+    assert looked == images
+    assert copied == 2
