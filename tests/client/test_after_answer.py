@@ -221,6 +221,28 @@ def test_what_a_save_says_of_its_failure_is_not_repeated(
     assert "KeyError at " in played.answers[0].notices[0].message
 
 
+@in_a_session
+@pytest.mark.parametrize(
+    "problem, shown",
+    [
+        (ConnectionError(f"cannot store {QUOTED}"), False),
+        (OSError(28, "No space left on device"), True),
+    ],
+    ids=["of a program", "of the system"],
+)
+def test_an_oserror_is_quoted_only_where_the_system_raised_it(
+    emu: Emulator, way: Way, problem: OSError, shown: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def save(message: Message) -> None:
+        raise problem
+
+    with clean_log(caplog):
+        played = play(way, emu, save=save)
+    check_kept(played)
+    (notice,) = (one for one in played.answers[0].notices if one.code == "save_failed")
+    assert ("No space left on device" in notice.message) == shown
+
+
 class Stop(BaseException):
     """Like Ctrl-C: no failure of a step."""
 
