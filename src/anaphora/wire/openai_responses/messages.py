@@ -124,7 +124,7 @@ def add_any(
 
 
 def _follows(part: Part, role: Role) -> bool | None:
-    """An item that the model gave, whoever speaks the message it is in."""
+    """An item that the model gave, whatever the role of its message."""
     plain = isinstance(part, Text | ToolCall | ToolResult)  # always said
     try:
         if not plain and not is_said(part, _ROLES.get(role, "user")):
