@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from support.talking import Line
 
 import anaphora
 from anaphora import Client, SyncClient, ToolRegistry, errors
@@ -220,6 +221,28 @@ def test_what_a_save_says_of_its_failure_is_not_repeated(
     assert "KeyError at " in played.answers[0].notices[0].message
 
 
+@in_a_session
+@pytest.mark.parametrize(
+    "problem, shown",
+    [
+        (ConnectionError(f"cannot store {QUOTED}"), False),
+        (OSError(28, "No space left on device"), True),
+    ],
+    ids=["of a program", "of the system"],
+)
+def test_an_oserror_is_quoted_only_where_the_system_raised_it(
+    emu: Emulator, way: Way, problem: OSError, shown: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def save(message: Message) -> None:
+        raise problem
+
+    with clean_log(caplog):
+        played = play(way, emu, save=save)
+    check_kept(played)
+    (notice,) = (one for one in played.answers[0].notices if one.code == "save_failed")
+    assert ("No space left on device" in notice.message) == shown
+
+
 class Stop(BaseException):
     """Like Ctrl-C: no failure of a step."""
 
@@ -244,6 +267,49 @@ def test_being_stopped_passes_through_and_the_answer_stays(emu: Emulator, way: W
     assert len(chat.messages) == 2
     assert chat.last.text
     assert chat.dollars == chat.last.dollars
+
+
+class SlowToClose:
+    """An answer whose connection takes long to close."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.status, self.headers, self.read = answer.status, answer.headers, answer.read
+
+    def __aiter__(self) -> Any:
+        return self._answer.__aiter__()
+
+    async def close(self) -> None:
+        await self._answer.close()
+        await asyncio.sleep(60)
+
+
+class SlowLine(Line):
+    async def send(self, outgoing: Any) -> Any:
+        return SlowToClose(await super().send(outgoing))
+
+
+@pytest.mark.parametrize("through", ["client", "session"])
+def test_time_that_runs_out_while_a_connection_is_closed(emu: Emulator, through: str) -> None:
+    async def main() -> None:
+        line = SlowLine()
+        client = Client.from_config(
+            config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}, transport=line
+        )
+        async with client:
+            if through == "client":
+                answered = await client.complete("Hello?", "main", timeout=1)
+            else:
+                chat = client.session("main")
+                answered = await chat.send("Hello?", timeout=1)
+                assert len(chat.messages) == 2
+                assert chat.dollars == answered.dollars
+            assert answered.text
+            assert "connection_failed" in codes(answered)
+            assert len(line.sent) == 1
+        await line.close()
+
+    asyncio.run(main())
 
 
 def test_append_adds_nothing_that_save_did_not_take(emu: Emulator) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
-from support.talking import KEY, LONG, MODELS, WIRES, Talk, talking
+from support.raw_server import answering, raw_server, reply
+from support.talking import KEY, LONG, MODELS, WIRES, Talk, settings, talking
 
 from anaphora import Client
 from anaphora.cli._group import anaphora
@@ -236,5 +237,37 @@ def test_markers_go_by_what_was_billed(emu: Emulator) -> None:
             seen = chat.preview("Two")
             assert (seen.usage.input or 0) < 1024
             assert not seen.markers
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("bill", [-5, 0, 1, 10**9])
+def test_a_bill_that_cannot_be_right_changes_nothing(bill: int) -> None:
+    """A prompt that was billed as one token would not be cached any more; one that was billed as
+    a billion would lose its history to `compact_at`."""
+    answer = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": MODELS["anthropic"],
+        "content": [{"type": "text", "text": "Yes."}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": bill, "output_tokens": 3},
+    }
+    body = reply(json.dumps(answer).encode(), "200 OK", "Content-Type: application/json")
+
+    async def main() -> None:
+        async with raw_server(answering(body)) as server:
+            config = {"providers": settings(server.url, ["anthropic"])}
+            async with Client.from_config(config, environ={"KEY": KEY}) as client:
+                chat = client.session("anthropic", system=LONG, compact_at=150_000)
+                before = chat.preview("And?")
+                for _ in range(3):
+                    await chat.send("And?")
+                assert len(chat.messages) == 6
+                after = chat.preview("And?")
+                assert (before.usage.input or 0) <= (after.usage.input or 0) < 10_000
+                assert after.markers
 
     asyncio.run(main())

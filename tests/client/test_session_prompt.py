@@ -516,6 +516,33 @@ def test_marks_name_messages_by_the_apps_own_ids(emu: Emulator) -> None:
     asyncio.run(main())
 
 
+def test_many_marks_are_found_in_one_pass(emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work grows with the messages, and not with messages times marks."""
+    looked = 0
+    get = Conversation.__getitem__
+
+    def counting(self: Conversation, at: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return get(self, at)
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            for count in (100, 400):
+                turns = conversation(*(str(at) for at in range(count)))
+                chat = talk.client.session("anthropic", messages=turns)
+                copied = Conversation(Message(role=m.role, parts=m.parts) for m in turns)
+                cache = PromptCachePlan(marks=tuple(PartMark(message.id) for message in copied))
+                before = looked
+                with monkeypatch.context() as patch:
+                    patch.setattr(Conversation, "__getitem__", counting)
+                    chat.prompt = PromptIR.chat(copied, system="Ada", cache=cache)
+                    chat.preview("And?")
+                assert looked - before < 20 * len(turns)
+
+    asyncio.run(main())
+
+
 def test_a_conversation_is_at_home_whatever_its_dynamic_context(emu: Emulator) -> None:
     """Hops with a weight share conversations by what they begin with and keep."""
     hops = [{"provider": name, "weight": 1} for name in ("anthropic", "openai_chat")]

@@ -14,9 +14,10 @@ from support.talking import LONG, WIRES, Talk, talking
 
 from anaphora.client.session import Session
 from anaphora.emulator.server.run import Emulator
-from anaphora.errors import QuotaExhausted
+from anaphora.errors import NotFound, QuotaExhausted
 from anaphora.prompt import (
     BlockMark,
+    Call,
     Continuation,
     PartMark,
     PromptBlock,
@@ -285,6 +286,80 @@ def test_c6_a_history_that_was_shortened_continues_no_stored_response(emu: Emula
         await chat.send("u8")
         assert "previous_response_id" in fields(talk)
         assert message_texts(talk.line.bodies[-1]) == ["u8"]
+
+    run(emu, RESPONSES, test)
+
+
+@pytest.mark.breaks_prefix(reason="the beginning of the prompt is changed on purpose")
+@pytest.mark.parametrize("changed", ["SYSTEM", "PREFIX"])
+@pytest.mark.parametrize("model", ["gpt-5.6", "gpt-5.2"])
+def test_c6_a_new_beginning_continues_no_stored_response(
+    emu: Emulator, model: str, changed: str
+) -> None:
+    """C6: a stored response holds the old system prompt and stable prefix, and they are not sent
+    with what continues it. A new one takes effect at the next turn."""
+
+    def prompt(**parts: str) -> PromptIR:
+        prefix = Segment.of(R.STABLE_PREFIX, Message.user(parts.get("PREFIX", "PREFIX")))
+        return PromptIR(system_text=parts.get("SYSTEM", "SYSTEM"), segments=(prefix,))
+
+    async def test(talk: Talk) -> None:
+        chat = talk.client.session(
+            RESPONSES, model=model, prompt=prompt(), store=True, certify="off"
+        )
+        for text in ("u0", "u2"):
+            await chat.send(text)
+        assert "previous_response_id" in fields(talk)
+        chat.prompt = prompt(**{changed: "ANOTHER"})
+        await chat.send("u4")
+        assert "previous_response_id" not in fields(talk)
+        assert b'"ANOTHER"' in talk.line.bodies[-1]
+        assert b'"u0"' in talk.line.bodies[-1]
+        await chat.send("u6")
+        assert "previous_response_id" in fields(talk)
+
+    run(emu, RESPONSES, test)
+
+
+@pytest.mark.parametrize("through", ["client", "session", "session, later"])
+@pytest.mark.parametrize("known", [False, True])
+def test_c6_what_only_a_lost_response_held_is_not_left_out(
+    emu: Emulator, through: str, known: bool
+) -> None:
+    """C6: when the stored response is gone, the whole conversation is sent instead. Where the app
+    has only the new messages, the model would answer without the rest, so the error is raised."""
+
+    async def test(talk: Talk) -> None:
+        previous, answer = await stored(talk)
+        turns = (Message.user("u0"), answer) if known else ()
+        continuation = Continuation(previous, answer.id)
+        if through == "client":
+            emu.reset()
+            ir = PromptIR(
+                system_text=LONG,
+                segments=(Segment.of(R.CONVERSATION, *turns, Message.user("u2")),),
+                continuation=continuation,
+            )
+            sending = talk.client.send(Call(ir=ir, model="gpt-5.6"), RESPONSES)
+        else:
+            ir = PromptIR(
+                system_text=LONG,
+                segments=(Segment.of(R.CONVERSATION, *turns),),
+                continuation=continuation,
+            )
+            chat = talk.client.session(RESPONSES, prompt=ir, certify="off")
+            if through == "session, later":
+                await chat.send("u2")
+            emu.reset()
+            sending = chat.send("u4")
+        if not known:
+            with pytest.raises(NotFound):
+                await sending
+            assert "previous_response_id" in fields(talk)
+            return
+        await sending
+        assert "previous_response_id" not in fields(talk)
+        assert message_texts(talk.line.bodies[-1])[:2] == ["u0", answer.text]
 
     run(emu, RESPONSES, test)
 

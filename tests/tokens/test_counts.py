@@ -274,3 +274,31 @@ def test_a_cached_part_that_ends_elsewhere_teaches_nothing() -> None:
     counts = Counts(render("anthropic", Conversation([Message.user("Hi " * 5000)])))
     whole = counts.total
     assert counts.billed(whole, (len(counts), whole - 500)) == counts.billed(whole)
+
+
+@pytest.mark.parametrize("images", [1, 300])
+def test_an_image_is_looked_at_once(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the last chunk of a prompt, and without a copy of all that was found before it."""
+    looked, copied = 0, 0
+    look, odd = sizes._odd, sizes.Odd
+
+    def looking(*args: Any) -> tuple[int, int]:
+        nonlocal looked
+        looked += 1
+        return look(*args)
+
+    class Counting(odd):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any) -> None:
+            nonlocal copied
+            copied += 1
+            super().__init__(*args)
+
+    monkeypatch.setattr(sizes, "_odd", looking)
+    monkeypatch.setattr(sizes, "Odd", Counting)
+    picture = Image(Bytes(bytes(300), "image/png"))
+    ir = PromptIR.chat([Message(role="user", parts=(picture,) * images)])
+    call = Call(ir=ir, model=CLAUDE.id, params=Params(max_tokens=100))
+    rendered = anthropic.render(call, CLAUDE)
+    assert Counts(rendered).total == Counts(rendered).total
+    assert looked == images
+    assert copied == 2

@@ -249,3 +249,32 @@ def test_what_cannot_be_sent_behind_reasoning_is_named_by_its_own_path(name: str
     with pytest.raises(InvalidRequest) as caught:
         render(name, talk)
     assert "[1].parts[1]" in caught.value.path
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_many_cut_off_answers_in_a_row_are_looked_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work grows with the messages, and not with their square."""
+    looked = 0
+    says = Message.__getattribute__
+
+    def counting(self: Message, field: str) -> Any:
+        nonlocal looked
+        looked += field == "parts"
+        return says(self, field)
+
+    def count(length: int) -> int:
+        nonlocal looked
+        thought = Message(role="assistant", parts=(thinking(name),))
+        row = [thought] * length
+        asked, again = Message.user("Why?"), Message.user("So?")
+        talk = Conversation([asked, *row, again, *row, Message.assistant("Because."), asked])
+        looked = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Message, "__getattribute__", counting)
+            rendered = render(name, talk)
+        assert [notice.code for notice in rendered.notices].count(CODE) == length
+        return looked
+
+    assert count(200) < 2.5 * count(100)

@@ -39,7 +39,7 @@ D = TypeVar("D")
 
 _log = logging.getLogger("anaphora")
 
-#: Exceptions whose message is no quotation: ours, the system's, the importer's.
+#: Exceptions whose message is no quotation: ours, the system's (with a number), the importer's.
 _PLAIN = (AnaphoraError, OSError, ImportError)
 
 _STEPS = {
@@ -120,6 +120,8 @@ def described(problem: BaseException) -> str:
     where = f"{type(problem).__name__} at {line_of(problem.__traceback__)}"
     if not isinstance(problem, _PLAIN):
         return where
+    if isinstance(problem, OSError) and problem.errno is None:
+        return where  # raised by a program with a text of its own
     try:
         return f"{where}: {problem}".removesuffix(": ")
     except Exception:  # its own `__str__`

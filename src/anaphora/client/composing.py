@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # Looked up once: a member of an enum is found slowly, and every turn asks.
 _HISTORY = SegmentRole.CONVERSATION
 _TAIL = SegmentRole.VOLATILE_TAIL
+_STABLE = SegmentRole.STABLE_PREFIX
 _PASSING = (_TAIL, SegmentRole.DYNAMIC_CONTEXT)
 
 
@@ -144,7 +145,7 @@ class Composing:
 
     def _continuation(self, place: Place, turn: TurnPrompt) -> Continuation | None:
         """The prompt's own, the first time it is given; then the last answer here, where it is
-        stored and the history still begins with what is stored."""
+        stored and the prompt still begins with what is stored."""
         if turn.ir.continuation is not None:
             return turn.ir.continuation
         stored = self._store or (self._store is None and turn.continues)
@@ -153,7 +154,18 @@ class Composing:
             return None
         if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
             return None
+        if turn.is_whole and (place.stored is None or not _begins_alike(place.stored, turn.ir)):
+            return None
         return Continuation(place.reply.id, committed[-1].id)
+
+
+def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
+    """Whether system prompt and stable prefix are those that a stored response holds: they are not
+    sent again, so the model would go on with the old ones."""
+    if stored.system_field() != prompt.system_field():
+        return False
+    before, now = stored.run(_STABLE), prompt.run(_STABLE)
+    return len(before) == len(now) == now.common_prefix(before)
 
 
 def fitted(call: Call, config: Provider, wire: str, model: str, changes: dict[str, Any]) -> Call:

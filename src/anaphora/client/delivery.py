@@ -107,7 +107,11 @@ class Delivery:
                     step = self._after(error, step.hop)
         except asyncio.CancelledError as problem:
             if budget.is_why():
-                raise self._late() from None
+                late = self._late()
+                if self.delivered is not None:  # only closing the connection took too long
+                    self._late_failure(late)
+                    return self.delivered
+                raise late from None
             self._left(problem)
             raise
         except AnaphoraError:

@@ -71,7 +71,8 @@ class OneShot(Calling):
         return Prepared(
             outgoing=endpoint.outgoing(endpoint.wire.assemble(rendered, written.plan)),
             tokens=lambda: Counts(rendered).total,
-            gone=(NotFound,) if call.ir.continuation is not None else (),
+            # Without the stored response the rest of the conversation is sent, if it is there.
+            gone=(NotFound,) if call.ir.has_continued() else (),
         )
 
     def _finish(self, underway: Underway, delivered: Delivered) -> Answered:

@@ -243,12 +243,26 @@ class PromptIR(
         """Strictly after the committed assistant message; everything when that is not to be found
         or nothing follows it, since an empty delta would say nothing at all."""
         conversation = self.run(SegmentRole.CONVERSATION)
+        committed = self._committed(conversation)
+        return (
+            conversation[:]
+            if committed is None
+            else conversation[committed + 1 :] or conversation[:]
+        )
+
+    def has_continued(self) -> bool:
+        """Whether the conversation has what the continued response ended with. Where it has not,
+        only the provider knows what was said before."""
+        return self._committed(self.run(SegmentRole.CONVERSATION)) is not None
+
+    def _committed(self, conversation: Conversation) -> int | None:
+        """Where the committed assistant message is."""
         boundary = self.continuation and self.continuation.last_committed_assistant_id
         if boundary:
             for index in range(len(conversation) - 1, -1, -1):
                 if conversation[index].id == boundary:
-                    return conversation[index + 1 :] or conversation[:]
-        return conversation[:]
+                    return index
+        return None
 
 
 _CHAT_ORDER = (

@@ -23,6 +23,11 @@ _SHORTEST = 256
 #: However odd the bills, text is no denser or thinner than this.
 _LEAST, _GREATEST = 0.75, 1.33
 
+#: A bill further from the estimate than this factor is a mistake of the server's; above it, unless
+#: a hidden system prompt of so many tokens explains it.
+_FACTOR = 32
+_HIDDEN = 100_000
+
 
 def calibrated(bills: Sequence[tuple[int, int]], estimated: int) -> int:
     """How many tokens are billed for a prefix of so many estimated ones."""
@@ -35,8 +40,11 @@ def calibrated(bills: Sequence[tuple[int, int]], estimated: int) -> int:
 
 
 def learned(bills: Bills, estimated: int, billed: int | None) -> Bills:
-    """With one more bill. Longer prompts of the past are forgotten: the conversation was cut."""
-    if not billed or billed < 0 or estimated <= 0:
+    """With one more bill. Longer prompts of the past are forgotten: the conversation was cut. One
+    that cannot be right is ignored."""
+    if not billed or estimated <= 0:
+        return bills
+    if not estimated / _FACTOR <= billed <= estimated * _FACTOR + _HIDDEN:
         return bills
     kept = [point for point in bills if point[0] < estimated and point[1] <= billed]
     points = (*kept, (estimated, billed))

@@ -104,6 +104,8 @@ def odd_chunks(log: ChunkLog, count: int) -> Odd:
     if known.done >= count:
         return known
     kinds, ends = log.kinds, log.ends
+    found: list[int] = []
+    totals: list[tuple[int, int]] = []
     for at in range(known.done, count):
         kind = kinds[at]
         if kind in _TEXT:
@@ -113,11 +115,14 @@ def odd_chunks(log: ChunkLog, count: int) -> Odd:
             continue
         away, tokens = _odd(kind, end - start, partial(log.slice, start, end))
         if away or tokens:
-            before = known.upto(at)
-            total = before[0] + away, before[1] + tokens
-            # A new one, since another thread may be reading this one.
-            known = Odd(at + 1, (*known.ends, at + 1), (*known.totals, total))
-    known.done = count
+            before = totals[-1] if totals else known.upto(at)
+            found.append(at + 1)
+            totals.append((before[0] + away, before[1] + tokens))
+    if found:
+        # A new one, since another thread may be reading this one.
+        known = Odd(count, (*known.ends, *found), (*known.totals, *totals))
+    else:
+        known.done = count
     log.odd = known
     return known
 

@@ -36,16 +36,36 @@ LEFT_OUT = Notice(
 )
 
 
-def is_followed(messages: Sequence[Message], index: int, at: int, follows: Follows) -> bool:
-    """Whether the assistant goes on behind the reasoning that is part `at` of a message: there, or
-    in the messages after it before another role speaks."""
-    for message in (messages[place] for place in range(index, len(messages))):
-        for part in message.parts[at + 1 :]:
-            found = None if isinstance(part, Thinking) else follows(part, message.role)
-            if found is not None:
-                return found
-        at = -1
-    return False
+class Followed:
+    """Whether the assistant goes on behind its reasoning: in the same message, or in the messages
+    after it before another role speaks. Reasoning is asked about in order, so each part is looked
+    at once, however many messages in a row are nothing but reasoning."""
+
+    __slots__ = ("_follows", "_found", "_messages", "_until")
+
+    def __init__(self, messages: Sequence[Message], follows: Follows) -> None:
+        self._messages = messages
+        self._follows = follows
+        self._until = -1, -1
+        """The part that decided the last answer: the same one decides for all before it."""
+        self._found = False
+
+    def __call__(self, index: int, at: int) -> bool:
+        """For the reasoning that is part `at` of message `index`."""
+        if (index, at) >= self._until:
+            self._until, self._found = self._look(index, at)
+        return self._found
+
+    def _look(self, index: int, at: int) -> tuple[tuple[int, int], bool]:
+        for place in range(index, len(self._messages)):
+            message = self._messages[place]
+            for which in range(at + 1, len(message.parts)):
+                part = message.parts[which]
+                found = None if isinstance(part, Thinking) else self._follows(part, message.role)
+                if found is not None:
+                    return (place, which), found
+            at = -1
+        return (len(self._messages), 0), False
 
 
 def settled(messages: Conversation, shared: int) -> int:

@@ -416,7 +416,7 @@ def reuse_requested(rendered: Rendered) -> bool:
     if rendered.marks or rendered.frozen is not None or rendered.message_ttl is not None:
         return True
     if rendered.automatic is not None and rendered.only_marks is None:
-        return True  # where the planner may still decide, nobody has asked
+        return True  # otherwise the planner decides: it is the provider's default
     return any(run.log.policies for run in rendered.runs)
 
 

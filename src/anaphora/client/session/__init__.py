@@ -238,7 +238,7 @@ class Session(Calling):
         price = place.price(at, call.params.service_tier)
         place.account(place.write(call, at), reply, at=at, first=first, price=price)
         self._history.take(turn)
-        place.reply, place.committed = reply, history
+        place.reply, place.committed, place.stored = reply, history, turn.ir
         self._stops.settle(stop, place, self._places)
         return True
 
@@ -375,7 +375,7 @@ class Session(Calling):
         return Prepared(
             outgoing=place.endpoint.outgoing(request),
             tokens=lambda: place.tokens(written),
-            gone=_gone(written) + self._too_long(underway.asked),
+            gone=_gone(turn, written) + self._too_long(underway.asked),
         )
 
     def _too_long(self, asked: Asked) -> tuple[type[AnaphoraError], ...]:
@@ -442,8 +442,9 @@ class Session(Calling):
                 self._excused = frozenset(self._places)
             self._excused -= {place.stop}
         conversation = self._history.answered(turn, history, said, answer)
-        # A stored response is continued where it holds the beginning of the conversation.
+        # A stored response is continued where it holds the beginning of the prompt.
         place.committed = conversation if turn is not None else None
+        place.stored = turn.ir if turn is not None else None
         after.run("save_failed", None, self._history.save_pending)
 
     def _noted(self, answered: Answered, notices: tuple[Notice, ...]) -> Answered:
@@ -465,9 +466,9 @@ class Session(Calling):
         return place
 
 
-def _gone(written: Written) -> tuple[type[AnaphoraError], ...]:
-    """What a provider says when the stored response, or the held beginning, is there no more.
-    Google tells what is gone like what one may not see."""
+def _gone(turn: TurnPrompt, written: Written) -> tuple[type[AnaphoraError], ...]:
+    """What a provider answers when the stored response, or the held beginning, is gone and can be
+    replaced. Google has the same answer for what is gone and for what is forbidden."""
     if written.plan.held is not None:
         return (NotFound, Forbidden)
-    return (NotFound,) if written.call.ir.continuation is not None else ()
+    return (NotFound,) if written.call.ir.continuation is not None and turn.is_whole else ()

@@ -20,7 +20,7 @@ from anaphora.cache.verdict.predicting import Prediction, billed, foresee, fores
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Stop
 from anaphora.client.writing import Account, Written
-from anaphora.prompt import Call
+from anaphora.prompt import Call, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.tokens import Bills
 from anaphora.values import Conversation, Reply, Thinking
@@ -46,7 +46,9 @@ class Place:
         self.reply: Reply | None = None
         """The last answer,"""
         self.committed: Conversation | None = None
-        """and the conversation that ends with it."""
+        """the conversation that ends with it,"""
+        self.stored: PromptIR | None = None
+        """and the rest of the prompt that it answered."""
         self.bills: Bills = ()
         """What the bills so far teach of how many tokens the next prompt is."""
         self._planner: Planner | None = None

@@ -20,7 +20,7 @@ replaces the history, unless that ends with it already.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, TypeAlias
 
 import msgspec
@@ -115,6 +115,16 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def continues(self) -> bool:
         """The conversation began as the continuation of a response that an app named."""
         return self.memory.continuation is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """The history has all that was said. A conversation that began as the continuation of a
+        response may lack what only the provider stores."""
+        continued = self.ir.continuation or self.memory.continuation
+        if continued is None:
+            return True
+        name = continued.last_committed_assistant_id
+        return name is not None and any(message.id == name for message in self.history)
 
     def without_tail(self, history: Conversation) -> TurnPrompt:
         """The lasting part of the prompt, around another history."""
@@ -342,8 +352,10 @@ def _cache(
     brought: PromptMemory | None,
 ) -> PromptCachePlan:
     if cache.marks and brought is not None:
+        names = {mark.message_id for mark in cache.marks if isinstance(mark, PartMark)}
+        ids = _translations(names, history, brought)
         marks = tuple(
-            msgspec.structs.replace(mark, message_id=_translated(mark.message_id, history, brought))
+            msgspec.structs.replace(mark, message_id=ids[mark.message_id])
             if isinstance(mark, PartMark)
             else mark
             for mark in cache.marks
@@ -356,11 +368,19 @@ def _cache(
 
 def _translated(name: str, history: Conversation, brought: PromptMemory | None) -> str:
     """A message of the app's conversation, by the id that the history has for it."""
-    if brought is None or (brought.turns.shares(history) and not brought.shift):
-        return name
-    at = _find(brought.turns, name)
-    at = None if at is None else _position(brought, at, history)
-    return name if at is None else history[at].id
+    return name if brought is None else _translations({name}, history, brought)[name]
+
+
+def _translations(names: Set[str], history: Conversation, brought: PromptMemory) -> dict[str, str]:
+    """The same for several messages, in one pass over the conversation."""
+    ids = {name: name for name in names}
+    if brought.turns.shares(history) and not brought.shift:
+        return ids
+    for name, index in _find_all(brought.turns, names).items():
+        at = _position(brought, index, history)
+        if at is not None:
+            ids[name] = history[at].id
+    return ids
 
 
 def _position(brought: PromptMemory, index: int, history: Conversation) -> int | None:
@@ -369,7 +389,16 @@ def _position(brought: PromptMemory, index: int, history: Conversation) -> int |
 
 
 def _find(turns: Conversation, name: str) -> int | None:
+    return _find_all(turns, {name}).get(name)
+
+
+def _find_all(turns: Conversation, names: Set[str]) -> dict[str, int]:
+    """Where the messages with these ids are; the last one where an id occurs twice."""
+    found: dict[str, int] = {}
     for index in range(len(turns) - 1, -1, -1):
-        if turns[index].id == name:
-            return index
-    return None
+        if len(found) == len(names):
+            break
+        name = turns[index].id
+        if name in names:
+            found.setdefault(name, index)
+    return found

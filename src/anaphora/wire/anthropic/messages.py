@@ -26,7 +26,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.foreign import brings, tell_foreign
-from anaphora.wire.unfinished import LEFT_OUT, is_followed
+from anaphora.wire.unfinished import LEFT_OUT, Followed
 
 from .blocks import (
     BEFORE_BRACE,
@@ -106,6 +106,7 @@ def add_messages(
     stands in it yet, and its first chunk goes without glue."""
     said: list[Notice] = []
     chunk = to.chunk
+    followed = Followed(messages, _follows)
     splice: int | None
     for index, message in enumerate(messages):
         role = _ROLES.get(message.role) or _system_role(to, messages, index, last_role, around)
@@ -133,7 +134,7 @@ def add_messages(
                     brought = brought or brings(part)
                     found = render(part, said)
                     if found is not None and type(part) is Thinking and role == "assistant":
-                        left_out = _left_out(messages, index, at, around.profile)
+                        left_out = _left_out(followed, index, at, part, around.profile)
                         if left_out is not None:
                             said.append(left_out)
                             found = None
@@ -177,11 +178,13 @@ def says(message: Message) -> bool:
     return any(is_said(part, spoken) for part in parts)
 
 
-def _left_out(messages: Sequence[Message], index: int, at: int, profile: Profile) -> Notice | None:
+def _left_out(
+    followed: Followed, index: int, at: int, part: Part, profile: Profile
+) -> Notice | None:
     """Why reasoning is not sent back; None where it is."""
-    if not is_followed(messages, index, at, _follows):
+    if not followed(index, at):
         return LEFT_OUT
-    return UNSIGNED if is_unsigned(messages[index].parts[at], profile) else None
+    return UNSIGNED if is_unsigned(part, profile) else None
 
 
 def _follows(part: Part, role: Role) -> bool | None:

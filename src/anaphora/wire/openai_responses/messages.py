@@ -25,7 +25,7 @@ from anaphora.values import (
 )
 from anaphora.wire.foreign import tell_foreign
 from anaphora.wire.openai_system import changed_role, place_of, role_of
-from anaphora.wire.unfinished import LEFT_OUT, is_followed
+from anaphora.wire.unfinished import LEFT_OUT, Followed
 
 from .content import ITEM, WIRE, is_content, members
 from .incoming import APP_ITEMS
@@ -49,10 +49,11 @@ def add_messages(
     """The chunks of these messages. `state` is the role of the item the log ends inside, `CLOSED`,
     or None when nothing stands in it yet."""
     splice = BEFORE_BRACE if traits.explicit else None
+    followed = Followed(messages, _follows)
     for index, message in enumerate(messages):
         usual = say_usual(message, traits)
         if usual is None:
-            state = add_any(to, message, state, where, traits, messages, index)
+            state = add_any(to, message, state, where, traits, followed, index)
             continue
         for after, kind, data, markable in usual:
             to.item(after, kind, glue(state) + data, splice if markable else None)
@@ -66,11 +67,12 @@ def add_any(
     state: str | None,
     where: str,
     traits: Traits,
-    messages: Sequence[Message] = (),
+    followed: Followed | None = None,
     index: int = 0,
 ) -> str | None:
-    """The chunks of a message of any kind, and what could not be said of it. Gives the state
-    behind it. It is the one at `index` of `messages`, whose reasoning others there may follow."""
+    """The chunks of a message of any kind, with notices for what was left out. Gives the state
+    behind it. `followed` knows the messages behind this one, which is at `index` of them."""
+    followed = followed or Followed((message,), _follows)
     said: list[Notice] = []
     place = f"{where}[{to.message}]"
     role = _ROLES.get(message.role)
@@ -94,11 +96,7 @@ def add_any(
                 fields = members(getattr(part, "extras", None), ITEM)
         except InvalidRequest as problem:
             raise problem.within(f"{place}.parts[{at}]") from None
-        if (
-            spoken is not None
-            and isinstance(part, Thinking)
-            and not is_followed(messages or (message,), index, at, _follows)
-        ):
+        if spoken is not None and isinstance(part, Thinking) and not followed(index, at):
             said.append(LEFT_OUT)
             spoken = None
         if said:
@@ -126,7 +124,7 @@ def add_any(
 
 
 def _follows(part: Part, role: Role) -> bool | None:
-    """An item that the model gave, whoever speaks the message it is in."""
+    """An item that the model gave, whatever the role of its message."""
     plain = isinstance(part, Text | ToolCall | ToolResult)  # always said
     try:
         if not plain and not is_said(part, _ROLES.get(role, "user")):
