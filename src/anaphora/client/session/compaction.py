@@ -128,9 +128,11 @@ def shortened(
         return turn, done
     after = turn.compacted(done)
     tokens = sum(counter(message) for message in turn.history[: done.dropped])
+    refused = too_long and sizes.total <= limit
+    why = "the provider refused it as too long" if refused else f"compact_at is {limit}"
     notice = Notice(
         "compacted",
-        f"the prompt was about {sizes.total} tokens and compact_at is {limit}: the oldest"
+        f"the prompt was about {sizes.total} tokens and {why}: the oldest"
         f" {done.dropped} messages ({tokens} tokens) were dropped before this call; the history is"
         f" now frozen through message {after.ir.cache.frozen_through}",
         "compact_at",
