@@ -40,8 +40,11 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: Conversation
 
     def __post_init__(self) -> None:
-        expect(self.role, SegmentRole, "segment.role", _ROLES)
-        expect(self.messages, Conversation, "segment.messages")
+        # Made at every turn: the usual types are not looked at twice.
+        if type(self.role) is not SegmentRole:
+            expect(self.role, SegmentRole, "segment.role", _ROLES)
+        if type(self.messages) is not Conversation:
+            expect(self.messages, Conversation, "segment.messages")
 
     @classmethod
     def of(cls, role: SegmentRole, *messages: Message) -> Segment:
@@ -94,11 +97,14 @@ class PromptIR(
     """Dynamic context before the conversation, or behind it where it costs less."""
 
     def __post_init__(self) -> None:
-        expect(self.system_text, str, "system_text")
+        if type(self.system_text) is not str:
+            expect(self.system_text, str, "system_text")
         for index, segment in enumerate(self.segments):
-            expect(segment, Segment, f"segments[{index}]")
+            if type(segment) is not Segment:
+                expect(segment, Segment, f"segments[{index}]")
         for index, block in enumerate(self.system_blocks):
-            expect(block, PromptBlock, f"system_blocks[{index}]")
+            if type(block) is not PromptBlock:
+                expect(block, PromptBlock, f"system_blocks[{index}]")
 
     @classmethod
     def chat(

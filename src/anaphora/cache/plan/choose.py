@@ -79,7 +79,10 @@ def falling_ttls(marks: list[Mark]) -> list[Mark]:
     """Providers reject a longer TTL behind a shorter one. The earlier marker gets the longer TTL:
     everything in front of a one-hour marker is written for one hour anyway, and no marker lives
     shorter than requested."""
-    if len({mark.ttl for mark in marks}) < 2:
+    for mark in marks:
+        if mark.ttl != marks[0].ttl:
+            break
+    else:
         return marks
     legal: list[Mark] = []
     longest: Ttl | None = None
