@@ -515,3 +515,17 @@ def test_what_an_app_says_meanwhile_is_not_lost(emu: Emulator) -> None:
             assert tuple(saved) == chat.messages
 
     asyncio.run(main())
+
+
+def test_a_hit_without_a_bill_says_that_it_is_predicted(emu: Emulator) -> None:
+    """Ollama reports no cached tokens."""
+
+    async def main() -> None:
+        async with talking(emu, ["ollama"]) as talk:
+            chat = talk.client.session("ollama", system=LONG)
+            await chat.send("Hello?")
+            response = await chat.send("And?")
+            assert response.usage.read is None
+            assert str(response.verdict).endswith("(by the rules; there is no bill).")
+
+    asyncio.run(main())

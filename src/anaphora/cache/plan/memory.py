@@ -24,7 +24,7 @@ _BLOCKS, _MARKERS = 20_000, 10_000
 #: Open conversations from which the usual length is learned.
 _OPEN = 1024
 #: Single calls whose continuation is recognised: how many, and how many bytes of prompts.
-_SINGLE, _SINGLE_BYTES = 256, 8_000_000
+_SINGLE, _SINGLE_BYTES = 256, 4_000_000
 #: Single calls that wait to be simulated: only sessions ask for predictions.
 _UNSIMULATED = 8
 #: A conversation without a call for this many seconds counts as ended.

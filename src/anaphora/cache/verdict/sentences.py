@@ -72,9 +72,11 @@ def _outcome(verdict: Verdict) -> str:
         case "first":
             return "First: no call before it"
         case "hit" if not left:
-            return f"Hit: {read or 0:,} tokens were read, though the call before left none"
+            odd = "though the call before left none"
+            return f"Hit: {read or 0:,} tokens were read, {odd}{by_rules}"
         case "hit" if verdict.total is not None:
-            return f"Hit: {read or 0:,} of {verdict.total:,} tokens read{_saved(verdict.saved)}"
+            saved = _saved(verdict.saved)
+            return f"Hit: {read or 0:,} of {verdict.total:,} tokens read{saved}{by_rules}"
         case "hit":
             return f"Hit: {read or 0:,} tokens were read, all that the call before left{by_rules}"
         case "partial":
