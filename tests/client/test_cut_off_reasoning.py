@@ -7,9 +7,11 @@ without what follows it; every response says so in a notice.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from support.talking import LONG, MODELS, talking
 
@@ -21,7 +23,7 @@ from anaphora.emulator.core.replies.script import Script
 from anaphora.emulator.server.run import Emulator
 from anaphora.prompt import Reasoning
 from anaphora.prompt.tools import ToolRegistry
-from anaphora.values import Message, Thinking, ToolCall, from_json, to_json
+from anaphora.values import Message, Text, Thinking, ToolCall, from_json, to_json
 
 THOUGHT = "Consider this. " * 2000
 #: What the user says behind a cut off answer is one turn with the question before it, so the later
@@ -122,6 +124,37 @@ def test_the_conversation_goes_on(emu: Emulator, name: str, stream: bool, questi
             assert first == second
 
     asyncio.run(main())
+
+
+@both
+def test_white_space_behind_reasoning_is_left_out_with_it(emu: Emulator, stream: bool) -> None:
+    """Cut off right after the reasoning: Anthropic takes no text block of white space there."""
+
+    async def main() -> None:
+        async with talking(emu, ["anthropic"]) as talk:
+            thought = Thinking("A whole thought.", signature="c2lnbmVk", provider="anthropic")
+            saved = [Message.user("muse"), Message.assistant(thought, Text("\n\n"))]
+            chat = talk.client.session("anthropic", messages=saved)
+            answered = await send(chat, "thanks", stream=stream)
+            assert "unfinished_thinking" in codes(answered)
+            assert [m["role"] for m in json.loads(talk.line.bodies[-1])["messages"]] == ["user"]
+            assert len(chat.messages) == 4
+
+    asyncio.run(main())
+
+
+def test_the_emulator_refuses_white_space_behind_reasoning(emu: Emulator) -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"}
+    messages = [
+        {"role": "user", "content": "muse"},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "\n"}]},
+        {"role": "user", "content": "thanks"},
+    ]
+    body = {"model": MODELS["anthropic"], "max_tokens": 9, "messages": messages}
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    answer = httpx.post(f"{emu.url}/v1/messages", json=body, headers=headers)
+    assert answer.status_code == 400
+    assert "non-whitespace" in answer.json()["error"]["message"]
 
 
 @both

@@ -82,6 +82,8 @@ def _may_be_unfinished(message: Message) -> bool:
     for part in reversed(message.parts):
         if isinstance(part, Thinking):
             return True
-        if isinstance(part, ToolCall | ToolResult) or (isinstance(part, Text) and part.text):
+        if isinstance(part, ToolCall | ToolResult) or (
+            isinstance(part, Text) and part.text.strip()
+        ):
             return False
     return False

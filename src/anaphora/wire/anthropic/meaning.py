@@ -63,10 +63,27 @@ def _merged_neighbours(body: Body) -> int:
     return before - len(merged)
 
 
+def _only_reasoning(content: list[Any]) -> bool:
+    """Reasoning, and white space behind it at most."""
+    kinds = [block.get("type") for block in content]
+    return (
+        bool({"thinking", "redacted_thinking"} & set(kinds))
+        and all(
+            kind != "text" or not block.get("text", "").strip()
+            for kind, block in zip(kinds, content, strict=True)
+            if kind not in ("thinking", "redacted_thinking")
+        )
+        and set(kinds) <= {"thinking", "redacted_thinking", "text"}
+    )
+
+
 def _finished(body: Body) -> int:
     """Needs neighbours merged, and merges those that stand side by side afterwards."""
     dropped = 0
     for message in body.get("messages") or []:
+        if message["role"] == "assistant" and _only_reasoning(message["content"]):
+            dropped += len(message["content"])
+            message["content"].clear()
         while message["role"] == "assistant" and message["content"]:
             if message["content"][-1].get("type") not in ("thinking", "redacted_thinking"):
                 break

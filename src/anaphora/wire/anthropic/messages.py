@@ -133,8 +133,8 @@ def add_messages(
                     kind, splice, render = block_for(part, role == "assistant")
                     brought = brought or brings(part)
                     found = render(part, said)
-                    if found is not None and type(part) is Thinking and role == "assistant":
-                        left_out = _left_out(followed, index, at, part, around.profile)
+                    if found is not None and role == "assistant":
+                        left_out = _left_out(followed, messages, index, at, around.profile)
                         if left_out is not None:
                             said.append(left_out)
                             found = None
@@ -174,21 +174,40 @@ def answered(messages: Sequence[Message], index: int, after: str | None) -> bool
 def says(message: Message) -> bool:
     """Whether anything of a message reaches the wire. Reasoning alone does not."""
     spoken = message.role == "assistant"
-    parts = (part for part in message.parts if not (spoken and isinstance(part, Thinking)))
-    return any(is_said(part, spoken) for part in parts)
+    if spoken and _only_reasoning(message):
+        return False
+    return any(is_said(part, spoken) for part in message.parts)
+
+
+def _only_reasoning(message: Message) -> bool:
+    """Whether a message is reasoning, and white space behind it at most."""
+    return any(isinstance(part, Thinking) for part in message.parts) and all(
+        isinstance(part, Thinking) or _is_blank(part) for part in message.parts
+    )
+
+
+def _is_blank(part: Part) -> bool:
+    return isinstance(part, Text) and not part.text.strip()
 
 
 def _left_out(
-    followed: Followed, index: int, at: int, part: Part, profile: Profile
+    followed: Followed, messages: Sequence[Message], index: int, at: int, profile: Profile
 ) -> Notice | None:
-    """Why reasoning is not sent back; None where it is."""
-    if not followed(index, at):
+    """Why reasoning, or white space behind it, is not sent back; None where the part is sent."""
+    part = messages[index].parts[at]
+    if isinstance(part, Thinking):
+        if not followed(index, at):
+            return LEFT_OUT
+        return UNSIGNED if is_unsigned(part, profile) else None
+    if _is_blank(part) and _only_reasoning(messages[index]) and not followed(index, at):
         return LEFT_OUT
-    return UNSIGNED if is_unsigned(part, profile) else None
+    return None
 
 
 def _follows(part: Part, role: Role) -> bool | None:
     spoken = role == "assistant"
+    if spoken and _is_blank(part):
+        return None
     if isinstance(part, ToolCall | ToolResult) or (isinstance(part, Text) and part.text.strip()):
         return spoken  # not rendered only to be asked
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -217,11 +217,26 @@ def thinking(case: Case) -> Upstream | None:
                 return refused_at(f"{path}.thinking.signature", "Field required")
             if not block["signature"]:
                 return refused_at(path, "Invalid `signature` in `thinking` block")
+        kinds = {word(block.get("type")) for _, block in blocks}
+        if kinds & {"thinking", "redacted_thinking"} and _only_white_space(blocks, kinds):
+            # Reported with signed reasoning before it: home-assistant/core#175637.
+            reason = "text content blocks must contain non-whitespace text"
+            return refused_at(f"messages.{at}", reason)
         kind = word(blocks[-1][1].get("type"))
         if kind in ("thinking", "redacted_thinking") and not _goes_on(case, at):
             reason = f"The final block in an assistant message cannot be `{kind}`."
             return refused_at(f"messages.{at}", reason)
     return None
+
+
+def _only_white_space(blocks: list[tuple[int, Any]], kinds: set[str]) -> bool:
+    """Whether the only text behind reasoning is white space."""
+    texts = [block.get("text") for _, block in blocks if _is(block, "text")]
+    return (
+        bool(texts)
+        and kinds <= {"thinking", "redacted_thinking", "text"}
+        and all(isinstance(text, str) and not text.strip() for text in texts)
+    )
 
 
 def _goes_on(case: Case, at: int) -> bool:
