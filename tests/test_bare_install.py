@@ -149,7 +149,7 @@ def test_the_wheel_asks_for_no_price_package(wheel: Path, tmp_path: Path) -> Non
     (info,) = tmp_path.glob("*.dist-info")
     dist = Distribution.at(info)
     assert "genai" not in " ".join(dist.requires or ())
-    assert dist.metadata.get_all("Provides-Extra") == ["cli", "emulator", "observe", "tokens"]
+    assert dist.metadata.get_all("Provides-Extra") == ["cli", "emulator", "observe"]
 
 
 @every
