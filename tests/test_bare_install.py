@@ -158,7 +158,7 @@ def test_only_what_was_asked_for_can_be_imported(
 ) -> None:
     """Otherwise the tests below would prove nothing."""
     optional = ["click", "rich", "granian", "starlette", "genai_prices", "pydantic", "httpx"]
-    optional += ["bpe_openai", "prometheus_client", "opentelemetry", "pytest"]
+    optional += ["prometheus_client", "opentelemetry", "pytest"]
     program = (
         "import importlib.util as u, sys, anaphora\n"
         f"print(*[name for name in {optional} if u.find_spec(name)])\n"
