@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from blake3 import blake3
 
 from anaphora import cache, catalog
-from anaphora.cache.plan import plan_once
+from anaphora.cache.plan import AppMemory, Planner
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Rendered, Request
 from anaphora.values import CachePolicy, Conversation, Message, Tool, ToolCall
@@ -77,9 +77,9 @@ def call_for(conversation: Conversation, turn: int) -> Call:
     return Call(ir=ir, model=MODEL, tools=TOOLS, params=Params(max_tokens=4096))
 
 
-def take_turn(call: Call, previous: Rendered | None) -> tuple[Rendered, Request]:
+def take_turn(call: Call, previous: Rendered | None, planner: Planner) -> tuple[Rendered, Request]:
     rendered = anthropic.render(call, PROFILE, previous)
-    request = anthropic.assemble(rendered, plan_once(rendered, RULES, reuse_expected=True))
+    request = anthropic.assemble(rendered, planner.plan(rendered, at=0.0))
     cache.fingerprint(rendered)
     return rendered, request
 
@@ -95,12 +95,13 @@ def grow(count: int) -> tuple[dict[int, float], dict[int, float], Conversation]:
     bare: dict[int, float] = {}
     joined: dict[int, float] = {}
     conversation = Conversation([Message.user("Make the suite green.")])
-    previous, _ = take_turn(call_for(conversation, 0), None)
+    planner = Planner(AppMemory(RULES))
+    previous, _ = take_turn(call_for(conversation, 0), None, planner)
     for turn, added in enumerate(turns(count), 1):
         conversation = conversation.append(*added)
         call = call_for(conversation, turn)
         begin = time.perf_counter()
-        previous, request = take_turn(call, previous)
+        previous, request = take_turn(call, previous, planner)
         bare[turn] = time.perf_counter() - begin
         request.body.join()
         joined[turn] = time.perf_counter() - begin
@@ -127,7 +128,8 @@ def main() -> None:
     bare_early = statistics.median(around(bare, early) for bare, _, _ in rounds)
 
     call = call_for(conversation, last)
-    _, request = take_turn(call, None)
+    memory = AppMemory(RULES)
+    _, request = take_turn(call, None, Planner(memory))
     body_bytes = request.body.join()
     body = json.loads(body_bytes)
     dumps = statistics.median(timed(lambda: json.dumps(body)) for _ in range(9))
@@ -136,7 +138,7 @@ def main() -> None:
     def cold() -> bytes:
         # A copy, so that nothing of an earlier rendering can be reused.
         fresh = call_for(conversation, last)
-        return take_turn(fresh, None)[1].body.join()
+        return take_turn(fresh, None, Planner(memory))[1].body.join()
 
     cold_time = statistics.median(timed(cold) for _ in range(9))
 
