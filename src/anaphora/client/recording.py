@@ -86,7 +86,7 @@ def answered_record(
 def _essentials(
     underway: Underway, delivered: Delivered, account: Account, notices: tuple[Notice, ...]
 ) -> Record:
-    """What is known for certain: who answered, what it used and what it cost."""
+    """The essentials: who answered, what it used and what it cost."""
     stop, reply = underway.stops[delivered.stop], delivered.reply
     return Record(
         operation=underway.operation,

@@ -258,7 +258,7 @@ class PromptIR(
 
     def has_continued(self) -> bool:
         """Whether the conversation has what the continued response ended with. Where it has not,
-        only the provider knows what was said before."""
+        only the provider has the messages before."""
         return self._committed(self.run(SegmentRole.CONVERSATION)) is not None
 
     def _committed(self, conversation: Conversation) -> int | None:

@@ -64,7 +64,7 @@ class Counts:
         return self.tokens(self._size)
 
     def tokens(self, chunks: int) -> int:
-        """The first `chunks` chunks, as they are billed by what is known."""
+        """The first `chunks` chunks, corrected by the bills so far."""
         estimated = self.estimated(chunks)
         return calibrated(self._bills, estimated) if self._bills else estimated
 

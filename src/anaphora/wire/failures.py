@@ -1,6 +1,6 @@
 """HTTP errors of providers, by status and structured code.
 
-Only a prompt that is too long is told by its message, and only by the messages of the catalog.
+Only a prompt that is too long is recognised by its message, and only by messages of the catalog.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def kind_of(status: int, code: str | None, by_code: Mapping[str, type[Upstream]]
     return errors.Overloaded if status >= 500 else errors.RequestRejected
 
 
-#: Classes that an overflow is told as by status or code, where there is no code of its own. A body
+#: Classes that an overflow may have by status or code, where there is no code of its own. A body
 #: over the byte limit (413) stays `TooLarge` unless its message speaks of the context window.
 _VAGUE = (errors.RequestRejected, errors.TooLarge, errors.Overloaded)
 

@@ -2,7 +2,7 @@
 
 Extras are named after the wire they belong to. A name with a dot (`openai.system`) says how a wire
 had put something: nothing is lost with it, but for the fields of a Responses item. Of the others,
-some are bookkeeping of their provider's, and empty ones say nothing; the rest is told.
+some are bookkeeping of their provider's, and empty ones say nothing; the rest gives a notice.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Save = Callable[[Message], None]
 
 
 class SessionHistory:
-    """What was said so far. Changed when a turn was answered, and by the app."""
+    """The messages so far. Changed when a turn was answered, and by the app."""
 
     def __init__(self, source: PromptSource, messages: Conversation, save: Save | None) -> None:
         self._source = source

@@ -118,7 +118,7 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """The history has all that was said. A conversation that began as the continuation of a
+        """The history is complete. A conversation that began as the continuation of a
         response may lack what only the provider stores."""
         continued = self.ir.continuation or self.memory.continuation
         if continued is None:

@@ -114,7 +114,7 @@ def render(
 def _automatic(
     plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], own: bool, notices: list[Notice]
 ) -> Ttl | None:
-    """The lifetime of the breakpoint that Anthropic places by itself. Nobody else is known to.
+    """The lifetime of the breakpoint that Anthropic places by itself. No other provider is known to do so.
     In explicit mode there is none: the lifetime is that of the caller's own breakpoints."""
     if plan.automatic is None or plan.mode == "explicit":
         return None

@@ -4,7 +4,7 @@ There is no last event: the answer is complete when the connection ends behind a
 broken when it ends without one. Unknown chunks are passed over, and so is everything after the end;
 an error in the stream ends it with what there is. Asked without `alt=sse`, Gemini sends the chunks
 as one JSON list; that is read when it is complete, and so is a whole answer in one object. Only the
-first candidate is told as it comes; others are put together and carried along in the reply's
+first candidate is streamed; others are put together and carried along in the reply's
 extras.
 """
 
