@@ -3,8 +3,8 @@
     is_overflow("prompt is too long: 208310 tokens > 200000 maximum")     True
     overflow_of("mistral", "openai_chat").write(tokens=300_000, limit=262_144)
 
-This is the one kind of error that is recognised by its message, because most providers have no code for
-it. A row is the whole message: text that only mentions tokens or a context matches none.
+This is the one kind of error that is recognised by its message, because most providers have no code
+for it. A row is the whole message: text that only mentions tokens or a context matches none.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def render(
 def _automatic(
     plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], own: bool, notices: list[Notice]
 ) -> Ttl | None:
-    """The lifetime of the breakpoint that Anthropic places by itself. No other provider is known to do so.
-    In explicit mode there is none: the lifetime is that of the caller's own breakpoints."""
+    """The TTL of the breakpoint that Anthropic places by itself; no other provider is known to. In
+    explicit mode there is none: the lifetime is that of the caller's own breakpoints."""
     if plan.automatic is None or plan.mode == "explicit":
         return None
     if own:
