@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from support.talking import LONG, Talk, talking
+from support.talking import LONG, MODELS, Talk, talking
 
 from anaphora import Message, PromptBlock, Tool
 from anaphora.emulator.server.run import Emulator
@@ -30,8 +30,8 @@ def markers(value: Any, path: str = "") -> list[tuple[str, str]]:
     if not isinstance(value, dict):
         return []
     inside = [hit for key in value for hit in markers(value[key], f"{path}.{key}".strip("."))]
-    own = value.get("cache_control")
-    return inside if own is None else [*inside, (path, own.get("ttl", "5m"))]
+    own = value.get("cache_control") or value.get("prompt_cache_breakpoint")
+    return inside if own is None else [*inside, (path, own.get("ttl", ""))]
 
 
 def sent_markers(talk: Talk) -> list[tuple[str, str]]:
@@ -42,18 +42,25 @@ def blocks(policies: tuple[CachePolicy, ...]) -> tuple[PromptBlock, ...]:
     return tuple(PromptBlock(f"block {at}", LONG, policy) for at, policy in enumerate(policies))
 
 
-def single(system: tuple[PromptBlock, ...], tools: tuple[Tool, ...], text: str) -> Call:
+def single(
+    system: tuple[PromptBlock, ...], tools: tuple[Tool, ...], text: str, name: str = "anthropic"
+) -> Call:
     ir = PromptIR.chat([Message.user(text)], system=system)
-    return Call(ir=ir, model="claude-sonnet-4-5", tools=tools)
+    return Call(ir=ir, model=MODELS[name], tools=tools)
 
 
 # ── One planner ──────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses", "minimax/anthropic"])
 @pytest.mark.parametrize("tool_policy, policies", POLICIES)
 @pytest.mark.parametrize("history", ["none", "a session", "two sessions", "a single call"])
 def test_session_and_single_call_place_the_same_markers(
-    emu: Emulator, tool_policy: CachePolicy, policies: tuple[CachePolicy, ...], history: str
+    emu: Emulator,
+    name: str,
+    tool_policy: CachePolicy,
+    policies: tuple[CachePolicy, ...],
+    history: str,
 ) -> None:
     """The same prompt after the same history, through either entry point. Without policy, mark or
     an earlier call that began alike, a single call is not expected to be used again."""
@@ -61,27 +68,30 @@ def test_session_and_single_call_place_the_same_markers(
 
     async def earlier(talk: Talk) -> None:
         if history == "a single call":
-            await talk.client.complete(single(system, tools, "Earlier?"), "anthropic")
+            await talk.client.complete(single(system, tools, "Earlier?", name), name)
         for number in range({"a session": 1, "two sessions": 2}.get(history, 0)):
-            chat = talk.client.session("anthropic", system=system, tools=tools)
+            chat = talk.client.session(name, system=system, tools=tools)
             await chat.send(f"Earlier {number}?", tool_choice=ToolChoice("none"))
             await chat.send("And?", tool_choice=ToolChoice("none"))
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with talking(emu, [name]) as talk:
             await earlier(talk)
-            await talk.client.session("anthropic", system=system, tools=tools).send("Now?")
+            await talk.client.session(name, system=system, tools=tools).send("Now?")
             by_session = sent_markers(talk)
-        async with talking(emu, ["anthropic"]) as talk:
+        async with talking(emu, [name]) as talk:
             await earlier(talk)
-            await talk.client.complete(single(system, tools, "Now?"), "anthropic")
+            await talk.client.complete(single(system, tools, "Now?", name), name)
             by_single_call = sent_markers(talk)
-        asked = {tool_policy, *policies} != {NONE}
-        if asked or history != "none":
+        # Tools carry no breakpoint on Responses: their policy asks for nothing there, and without
+        # a system prompt no other call could read what this one writes.
+        given = policies if name == "openai_responses" else (tool_policy, *policies)
+        alike = history != "none" and (bool(policies) or name != "openai_responses")
+        if set(given) - {NONE} or alike:
             assert by_single_call == by_session
         else:
             assert by_single_call == []
-        assert by_session
+        assert bool(by_session) or name != "anthropic"
         assert len(by_session) <= 4
 
     asyncio.run(main())
