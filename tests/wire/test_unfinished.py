@@ -278,3 +278,22 @@ def test_many_cut_off_answers_in_a_row_are_looked_at_once(
         return looked
 
     assert count(200) < 2.5 * count(100)
+
+
+def test_a_message_that_says_nothing_settles_no_reasoning_before_it() -> None:
+    """The assistant may still go on behind it: a warm render equals a cold one."""
+    thought = Thinking("Hm.", signature="sig", provider="anthropic")
+    talk = Conversation(
+        [Message.user("u"), Message.assistant("so", thought), Message(role="user", parts=())]
+    )
+    codec, profile = wire.get("anthropic"), catalog.profile("anthropic", "claude-sonnet-4-5")
+
+    def rendered(conversation: Conversation, previous: Rendered | None = None) -> Rendered:
+        ir = PromptIR.chat(conversation)
+        call = Call(ir=ir, model="claude-sonnet-4-5", params=Params(max_tokens=9))
+        return codec.render(call, profile, previous)
+
+    before = rendered(talk)
+    grown = talk.append(Message.assistant("it goes on"))
+    assert rendered(grown, before).data() == rendered(Conversation(grown[:])).data()
+    assert b"Hm." in rendered(grown, before).data()

@@ -17,12 +17,11 @@ from anaphora.values import (
     Conversation,
     Message,
     Notice,
+    Opaque,
     Part,
     Role,
     Text,
     Thinking,
-    ToolCall,
-    ToolResult,
 )
 
 Follows: TypeAlias = Callable[[Part, Role], bool | None]
@@ -72,18 +71,18 @@ def settled(messages: Conversation, shared: int) -> int:
     """How many of the shared messages keep their bytes: reasoning that had been left out at their
     end is sent if the assistant goes on in the messages that are new."""
     if shared < len(messages):
-        while shared and _may_be_unfinished(messages[shared - 1]):
+        while shared and not _decides(messages[shared - 1]):
             shared -= 1
     return shared
 
 
-def _may_be_unfinished(message: Message) -> bool:
-    """Whether a message may end in reasoning, whatever the wire says of its other parts."""
+def _decides(message: Message) -> bool:
+    """Whether a message ends with something that settles the reasoning before it. Reasoning does
+    not, nor does what may not reach the wire."""
     for part in reversed(message.parts):
         if isinstance(part, Thinking):
-            return True
-        if isinstance(part, ToolCall | ToolResult) or (
-            isinstance(part, Text) and part.text.strip()
-        ):
             return False
+        if isinstance(part, Opaque) or (isinstance(part, Text) and not part.text.strip()):
+            continue
+        return True
     return False

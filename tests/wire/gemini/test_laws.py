@@ -217,8 +217,9 @@ def project(call: Call) -> list[tuple[str, list[Part]]]:
         fields = [p for p in message.parts if is_fields(p)]
         found = [seen(p, calls) for p in message.parts if not is_fields(p)]
         parts = [p for p in found if p is not None]
-        if not parts:
-            continue
+        spoken = message.role == "assistant"
+        if not parts or (spoken and all(isinstance(p, Thinking) for p in parts)):
+            continue  # reasoning alone is left out
         if message.role == last == "tool" and not fields:
             said[-1][1].extend(parts)
         else:
