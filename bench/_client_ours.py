@@ -41,7 +41,7 @@ _TOOLS = tuple(Tool(name, about, json.dumps(SCHEMA)) for name, about in TOOLS)
 def client(wire: str, url: str, **options: Any) -> Any:
     provider = {"wire": wire, "base_url": url, "key": {"env": "KEY"}}
     settings = {"providers": {"local": provider}}
-    return anaphora.Client.from_config(settings, environ={"KEY": "k"}, **options)
+    return anaphora.AsyncClient.from_config(settings, environ={"KEY": "k"}, **options)
 
 
 def message(said: Said) -> Message:
@@ -65,7 +65,7 @@ def session(client: Any, wire: str, count: int = BEGIN) -> Any:
         tools=_TOOLS,
         messages=history,
         max_tokens=MAX_TOKENS,
-        certify="raise",
+        on_prefix_break="raise",
     )
 
 
@@ -118,7 +118,7 @@ class Session:
             record = self._chat.last.record
             assert record.verdict.result == "hit", str(record.verdict)
             assert record.predicted, record
-            assert record.dollars, record
+            assert record.cost_usd, record
 
 
 def asker(who: str, wire: str, url: str) -> OneShot | Session:

@@ -20,10 +20,10 @@ from pathlib import Path
 from anaphora.cli._demo.engine import cold_and_warm, why_not
 from anaphora.cli._demo.engine_model import TEMPLATE
 from anaphora.cli._demo.engine_server import MODEL, running
-from anaphora.client.answered import Answered
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
+from anaphora.client.response import Response
 from anaphora.client.session import Session
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 
 WIRES = ("anthropic", "openai_chat", "openai_responses")
 TURNS = 20
@@ -32,7 +32,7 @@ OWN = TEMPLATE.read_text(encoding="utf-8")
 LOOPING = OWN.replace("{%- if tools and last.role != 'tool' -%}", "{%- if tools -%}")
 
 Open = Callable[..., Session]
-Talk = Callable[[Open], Awaitable[list[Answered]]]
+Talk = Callable[[Open], Awaitable[list[Response]]]
 
 
 def tools() -> ToolRegistry:
@@ -46,28 +46,28 @@ def tools() -> ToolRegistry:
     return registry
 
 
-async def words(opened: Open) -> list[Answered]:
+async def words(opened: Open) -> list[Response]:
     chat = opened()
     return [await chat.send(f"Question {turn}?") for turn in range(TURNS)]
 
 
-async def loop(opened: Open) -> list[Answered]:
+async def loop(opened: Open) -> list[Response]:
     return list((await opened(tools=tools()).run("Go on.", max_turns=TURNS)).answers)
 
 
-async def mixed(opened: Open) -> list[Answered]:
+async def mixed(opened: Open) -> list[Response]:
     chat = opened(tools=tools())
     runs = [await chat.run(f"Question {turn}?") for turn in range(TURNS // 2)]
     return [answered for ran in runs for answered in ran.answers]
 
 
-async def stated(opened: Open) -> list[Answered]:
+async def stated(opened: Open) -> list[Response]:
     hours = itertools.count(10)
     chat = opened(state=lambda: f"It is {next(hours)} o'clock.")
     return [await chat.send(f"Question {turn}?") for turn in range(TURNS)]
 
 
-async def in_turn(opened: Open) -> list[Answered]:
+async def in_turn(opened: Open) -> list[Response]:
     chats = [opened(system=f"{name * 3} is who you are. " * 30) for name in "ABCD"]
     rounds = range(TURNS // len(chats))
     return [await chat.send(f"Question {turn}?") for turn in rounds for chat in chats]
@@ -83,14 +83,16 @@ TALKS: tuple[tuple[str, Talk, int, str], ...] = (
 )
 
 
-async def talked(talk: Talk, wire: str, slots: int, template: str) -> list[Answered]:
+async def talked(talk: Talk, wire: str, slots: int, template: str) -> list[Response]:
     """One server for each, so that nothing is left from another."""
     with (
         tempfile.TemporaryDirectory() as folder,
         running(Path(folder), slots=slots, template=template) as address,
     ):
         provider = {"dialect": f"llamacpp/{wire}", "base_url": address, "model": MODEL}
-        async with Client.from_config({"providers": {"llama": provider}}, environ={}) as client:
+        async with AsyncClient.from_config(
+            {"providers": {"llama": provider}}, environ={}
+        ) as client:
 
             def opened(**how: object) -> Session:
                 asked = {"system": SYSTEM, "max_tokens": 200, **how}
@@ -99,7 +101,7 @@ async def talked(talk: Talk, wire: str, slots: int, template: str) -> list[Answe
             return await talk(opened)
 
 
-def right(answers: list[Answered]) -> int:
+def right(answers: list[Response]) -> int:
     return sum(abs((a.usage.read or 0) - (a.record.predicted or 0)) <= 1 for a in answers)
 
 

@@ -19,10 +19,10 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 from anaphora import catalog
+from anaphora.analysis.trace import MEANING, Predicted, Predictor, Trace, unplayable
+from anaphora.analysis.trace.sources import Problem, numbered
+from anaphora.analysis.trace.sources import form as trace_form
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
-from anaphora.cache.trace import MEANING, Predicted, Predictor, Trace, unplayable
-from anaphora.cache.trace.sources import Problem, numbered
-from anaphora.cache.trace.sources import form as trace_form
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 

@@ -36,7 +36,7 @@ async def traced(url: str) -> set[str]:
         if event == "call":
             seen.add(frame.f_code.co_filename)
 
-    kind: Any = getattr(anaphora, "AsyncClient", None) or anaphora.Client
+    kind: Any = getattr(anaphora, "AsyncClient", None) or anaphora.AsyncClient
     async with kind.from_config(config, environ={"KEY": "any"}) as client:
         chat = client.session("claude", system="You are terse. " * 400, tools=tools)
         async for _ in chat.run("What is the weather in Rome?"):

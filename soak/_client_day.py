@@ -81,7 +81,7 @@ def settings(url: str) -> dict[str, Any]:
 class App:
     """One of those who use the client at the same time."""
 
-    def __init__(self, client: anaphora.Client, number: int) -> None:
+    def __init__(self, client: anaphora.AsyncClient, number: int) -> None:
         self._client = client
         self._chance = random.Random(number)
         self._number = number

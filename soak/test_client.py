@@ -71,7 +71,9 @@ async def soaked(url: str) -> list[tuple[int, float]]:
     curve: list[tuple[int, float]] = []
     counted = Counted()
     tasks, before = asyncio.all_tasks(), sockets()
-    client = anaphora.Client.from_config(settings(url), environ={"KEY": "any"}, watchers=[counted])
+    client = anaphora.AsyncClient.from_config(
+        settings(url), environ={"KEY": "any"}, watchers=[counted]
+    )
     async with client:
         apps = [App(client, number) for number in range(APPS)]
         for stretch in range(STRETCHES):

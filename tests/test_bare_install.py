@@ -116,7 +116,7 @@ answers = []
 
 
 async def main():
-    async with anaphora.Client.from_config(llm, environ={"KEY": "any"}) as client:
+    async with anaphora.AsyncClient.from_config(llm, environ={"KEY": "any"}) as client:
         answers.append(await client.complete("Hello?", "claude"))
         turn = client.send("Hello?", "claude")
         async for event in turn: pass
@@ -126,11 +126,11 @@ async def main():
         turn = chat.send("Hello?")
         async for event in turn: pass
         answers.append(turn.answered)
-        assert chat.dollars == answers[2].dollars + answers[3].dollars
+        assert chat.cost_usd == answers[2].cost_usd + answers[3].cost_usd
 
 
 asyncio.run(main())
-with anaphora.SyncClient.from_config(llm, environ={"KEY": "any"}) as client:
+with anaphora.Client.from_config(llm, environ={"KEY": "any"}) as client:
     answers.append(client.complete("Hello?", "claude"))
     answers.append(client.session("claude").send("Hello?").reply())
     turn = client.send("Hello?", "claude")
@@ -138,7 +138,7 @@ with anaphora.SyncClient.from_config(llm, environ={"KEY": "any"}) as client:
     answers.append(turn.answered)
 for answered in answers:
     assert answered.text and answered.notices == (), answered.notices
-    print(answered.dollars)
+    print(answered.cost_usd)
 """
 
 
@@ -176,7 +176,7 @@ def test_calls_return_their_answers_with_dollars(
 ) -> None:
     shown = passed(installed(extras)("-c", CALLS, emu.url)).split()
     assert len(shown) == 7
-    assert all(float(dollars) > 0 for dollars in shown)
+    assert all(float(cost_usd) > 0 for cost_usd in shown)
 
 
 @pytest.mark.parametrize("extras", ["emulator", "cli,emulator"])
@@ -195,7 +195,7 @@ def test_ask_the_emulator(installed: Callable[[str], Run], stream: list[str]) ->
     assert passed(done).strip()
     assert re.search(r"· \$0\.\d+ ·", done.stderr), done.stderr
     told = json.loads(passed(run("-m", "anaphora", "ask", "--emulate", "--json", "Hello?")))
-    assert float(told["dollars"]) > 0
+    assert float(told["cost_usd"]) > 0
     assert told["notices"] == []
 
 
@@ -220,7 +220,7 @@ def test_tables_show_prices(installed: Callable[[str], Run]) -> None:
     assert shown.split()[-2:] == ["4", "20"]
     session = str(ROOT / "docs" / "examples" / "session.jsonl")
     told = json.loads(passed(run("-m", "anaphora", "simulate", "--json", session)))
-    assert float(told["total"]["predicted"]["dollars"]) > 0
+    assert float(told["total"]["predicted"]["cost_usd"]) > 0
 
 
 def test_what_needs_an_extra_says_so_and_is_no_traceback(installed: Callable[[str], Run]) -> None:

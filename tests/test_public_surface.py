@@ -14,7 +14,7 @@ MODULES = [
     "anaphora",
     "anaphora.values",
     "anaphora.prompt",
-    "anaphora.prompt.tools",
+    "anaphora.tools",
     "anaphora.rendered",
     "anaphora.catalog",
     "anaphora.tokens",

@@ -63,17 +63,17 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from .client.answered import Answered
-    from .client.client import Client
+    from .client.client import AsyncClient
     from .client.dispatch import dispatch, dispatch_all
+    from .client.response import Response
     from .client.session import PrefixWarning, Preview, Session
-    from .client.sync import SyncClient
-    from .prompt.tools import ToolRegistry
+    from .client.sync import Client
+    from .tools import ToolRegistry
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Answered",
+    "AsyncClient",
     "Audio",
     "BlockMark",
     "Bytes",
@@ -103,11 +103,11 @@ __all__ = [
     "Refusal",
     "RenderedContext",
     "Reply",
+    "Response",
     "ResponsesRequestOptions",
     "Segment",
     "SegmentRole",
     "Session",
-    "SyncClient",
     "Text",
     "Thinking",
     "Tool",
@@ -128,13 +128,13 @@ __all__ = [
 
 #: What is loaded only when it is asked for, to keep `import anaphora` light.
 _LATE = {
-    "Answered": "anaphora.client.answered",
-    "Client": "anaphora.client.client",
+    "Response": "anaphora.client.response",
+    "AsyncClient": "anaphora.client.client",
     "PrefixWarning": "anaphora.client.session",
     "Preview": "anaphora.client.session",
     "Session": "anaphora.client.session",
-    "SyncClient": "anaphora.client.sync",
-    "ToolRegistry": "anaphora.prompt.tools",
+    "Client": "anaphora.client.sync",
+    "ToolRegistry": "anaphora.tools",
     "dispatch": "anaphora.client.dispatch",
     "dispatch_all": "anaphora.client.dispatch",
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from anaphora import catalog
 from anaphora.prompt import Call, Params, PromptIR
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, Tool, ToolCall, from_json, to_json
 from anaphora.wire import anthropic
 

@@ -108,7 +108,7 @@ def test_software_agent_sdk_3585_nothing_is_frozen_where_that_costs_more() -> No
 def test_rig_2375_what_pays_is_held_explicitly() -> None:
     """The same weighing the other way round: five quick turns on a model without implicit hits."""
     plan = planned("gemini-2.0-flash", pause=20.0, calls=5)
-    assert [type(prelude).__name__ for prelude in plan.preludes] == ["CreateHeld"]
+    assert [type(prelude).__name__ for prelude in plan.preludes] == ["CreateHandle"]
 
 
 # ── By the rules of the model, not by its name ───────────────────────────────────────────────────

@@ -9,7 +9,7 @@ import pytest
 from support.planted import GUIDE, PLACES, body, grown, spec, split, verdict_of
 
 from anaphora import catalog
-from anaphora.cache.lint import Costs, lint_request, lint_samples
+from anaphora.analysis.lint import Costs, lint_request, lint_samples
 from anaphora.cache.verdict import Sent, judge
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
@@ -59,9 +59,9 @@ def test_zeroclaw_10858_the_verdict_says_what_a_rolled_date_cost_in_dollars() ->
     assert found.change is not None
     assert (found.change.kind, found.lost) == ("date", 340_000)
     # Written at 6.25 instead of read at 0.50 a million.
-    assert found.dollars is not None
-    assert round(found.dollars, 3) == round(catalog_difference(model) * 340_000 / 1_000_000, 3)
-    assert f"${found.dollars:.2f} lost" in found.sentence
+    assert found.cost_usd is not None
+    assert round(found.cost_usd, 3) == round(catalog_difference(model) * 340_000 / 1_000_000, 3)
+    assert f"${found.cost_usd:.2f} lost" in found.sentence
 
 
 def catalog_difference(model: str) -> Any:

@@ -92,7 +92,7 @@ ALL = ("tools", "system", "messages")
 
 
 @pytest.mark.parametrize(
-    ("knob", "sections"),
+    ("param", "sections"),
     [
         ("tools", ALL),
         ("model", ALL),
@@ -109,8 +109,8 @@ ALL = ("tools", "system", "messages")
         ("cache_key", ()),
     ],
 )
-def test_invalidation(knob: catalog.Knob, sections: tuple[str, ...]) -> None:
-    assert catalog.rules("anthropic", "claude-opus-5-5").voided_by(knob) == sections
+def test_invalidation(param: catalog.Knob, sections: tuple[str, ...]) -> None:
+    assert catalog.rules("anthropic", "claude-opus-5-5").voided_by(param) == sections
 
 
 def test_one_model_in_full() -> None:

@@ -210,10 +210,10 @@ REASONS: dict[str, tuple[catalog.Knob | None, tuple[str, ...]]] = {
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5.5", "gpt-5.6-sol", "gpt-6.1-terra", "gpt-7"])
 def test_invalidation(model: str) -> None:
     rules = catalog.rules("openai", model)
-    for knob, sections in REASONS.values():
-        if knob is not None:
-            assert rules.voided_by(knob) == sections
-    assert set(rules.invalidates) == {knob for knob, _ in REASONS.values() if knob} | {
+    for param, sections in REASONS.values():
+        if param is not None:
+            assert rules.voided_by(param) == sections
+    assert set(rules.invalidates) == {param for param, _ in REASONS.values() if param} | {
         "tool_choice"
     }
     assert rules.voided_by("tool_choice") == ()

@@ -42,7 +42,7 @@ def test_one_price_in_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("usage", "dollars"),
+    ("usage", "cost_usd"),
     [
         (Usage(uncached=1, output=0), D("0.000004")),
         (Usage(uncached=0, output=1), D("0.00002")),
@@ -58,8 +58,8 @@ def test_one_price_in_full() -> None:
         (Usage(uncached=1, written={"unsplit": 0}, output=0), D("0.000004")),
     ],
 )
-def test_what_a_call_costs(usage: Usage, dollars: Decimal | None) -> None:
-    assert priced("anthropic", "claude-opus-5-5").of(usage) == dollars
+def test_what_a_call_costs(usage: Usage, cost_usd: Decimal | None) -> None:
+    assert priced("anthropic", "claude-opus-5-5").of(usage) == cost_usd
 
 
 def test_unsplit_writes_cost_what_the_caller_knows_them_to_be() -> None:

@@ -586,7 +586,7 @@ def test_one_object_for_machines(ask: Ask, home: Path) -> None:
     assert (told["answer"], told["stop"], told["turns"]) == ("Hello yourself.", "end", 1)
     assert told["usage"]["input"] > 0
     assert told["verdict"] == {"result": "first", "said": "First: no call before it."}
-    assert float(told["dollars"]) > 0
+    assert float(told["cost_usd"]) > 0
     assert [attempt["status"] for attempt in told["attempts"]] == [200]
     assert told["conversation"] == conversation(home).stem
     assert told["config"] == "llm.yaml"

@@ -95,7 +95,7 @@ def test_people_are_told_what_the_data_say(piped: str, data: Any) -> None:
     for lane in data["lanes"]:
         (row,) = [line for line in piped.splitlines() if f"  {lane['model']}  " in line]
         for layout in ("usual", "anaphora"):
-            paid = [turn["dollars"] for turn in lane[layout]["turns"]]
+            paid = [turn["cost_usd"] for turn in lane[layout]["turns"]]
             assert ("–" if None in paid else f"${sum(map(Decimal, paid)):.4f}") in row
     broken, text = data["broken"], " ".join(piped.split())
     for expected in (

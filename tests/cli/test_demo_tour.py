@@ -84,10 +84,10 @@ def test_the_bills_are_the_emulators(toured: Toured) -> None:
             assert [turn.output for turn in bill.turns] == [r["output"] for r in requests]
             if lane.dialect != "ollama/ollama":
                 assert [turn.read or 0 for turn in bill.turns] == [r["read"] for r in requests]
-                billed = [Decimal(request["dollars"]) for request in requests]
-                assert [turn.dollars for turn in bill.turns] == billed
+                billed = [Decimal(request["cost_usd"]) for request in requests]
+                assert [turn.cost_usd for turn in bill.turns] == billed
             else:
-                assert bill.dollars is None
+                assert bill.cost_usd is None
                 assert bill.read is None
 
 
@@ -131,7 +131,7 @@ def test_what_the_break_cost_is_what_the_price_list_says(toured: Toured) -> None
     assert price is not None
     assert price.read is not None
     again = price.write["5m"] - price.read
-    assert found.dollars == found.lost * again / 1_000_000
+    assert found.cost_usd == found.lost * again / 1_000_000
 
 
 def test_the_emulator_saw_the_break_too(toured: Toured) -> None:

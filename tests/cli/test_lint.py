@@ -81,7 +81,7 @@ def test_as_json() -> None:
     (finding,) = json.loads(done.stdout)["findings"]
     assert (finding["rule"], finding["severity"]) == ("volatile-clock", "warning")
     assert (finding["file"], finding["line"], finding["column"]) == ("p.md", 2, 21)
-    assert {"excerpt", "why", "fix", "tokens", "dollars"} <= set(finding)
+    assert {"excerpt", "why", "fix", "tokens", "cost_usd"} <= set(finding)
 
 
 def test_as_sarif() -> None:

@@ -133,9 +133,9 @@ def test_an_answer_that_is_no_json_is_reported_and_the_rest_is_checked(
     assert main(["roundtrip", "--json", write(tmp_path, *rows, GOOD)]) == 1
     outcomes = json.loads(capsys.readouterr().out)["outcomes"]
     assert len(outcomes) == len(rows) + 1
-    assert all(each["unread"] or each["lost"] for each in outcomes[:-1])
+    assert all(each["unreadable"] or each["lost"] for each in outcomes[:-1])
     assert outcomes[-1]["id"] == "good"
-    assert not outcomes[-1]["unread"]
+    assert not outcomes[-1]["unreadable"]
 
 
 def test_a_request_that_is_no_json_is_reported(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from anaphora import catalog
-from anaphora.cache.trace import contradictions
+from anaphora.analysis import rules_check
 from anaphora.cli import rules as module
 from anaphora.cli._group import anaphora
 from anaphora.cli.main import main
@@ -175,7 +175,7 @@ def test_usage(arguments: list[str]) -> None:
 
 
 def test_the_default_threshold_is_the_librarys() -> None:
-    assert module._THRESHOLD == contradictions.THRESHOLD
+    assert module._THRESHOLD == rules_check.THRESHOLD
     assert "[default: 0.05;" in " ".join(rules("check", "--help").stdout.split())
 
 

@@ -94,7 +94,7 @@ def test_dollars_are_exact_sums(log: Callable[..., Path]) -> None:
     """Sonnet 4.5: 3 dollars in, 15 out, reads a tenth, writes a quarter more."""
     total = told(log(trace()))["total"]
     billed = (9 * 3 + 5000 * 0.3 + 10_500 * 3.75 + 60 * 15) / 1e6
-    assert float(total["billed"]["dollars"]) == pytest.approx(billed)
+    assert float(total["billed"]["cost_usd"]) == pytest.approx(billed)
     without = ((9 + 5000 + 10_500) * 3 + 60 * 15) / 1e6
     assert float(total["without_cache"]) == pytest.approx(without)
 
@@ -108,7 +108,7 @@ def test_a_model_without_a_price_is_named_and_its_dollars_are_unknown(
     )
     found = told(file)
     assert found["unpriced"] == ["anthropic/claude-fable-5-2"]
-    assert found["total"]["billed"]["dollars"] is None
+    assert found["total"]["billed"]["cost_usd"] is None
     assert told(log(trace()))["unpriced"] == []
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anaphora.cache.trace import Predictor, Trace
-from anaphora.cache.trace.sources import Problem, numbered
+from anaphora.analysis.trace import Predictor, Trace
+from anaphora.analysis.trace.sources import Problem, numbered
 from anaphora.cli._simulate.requests import read, recognises
 
 Json = dict[str, Any]

@@ -19,11 +19,11 @@ import pytest
 from support.talking import Line
 
 import anaphora
-from anaphora import Client, SyncClient, ToolRegistry, errors
-from anaphora.client.answered import Answered
+from anaphora import AsyncClient, Client, ToolRegistry, errors
 from anaphora.client.record import Record
+from anaphora.client.response import Response
 from anaphora.client.session import Session
-from anaphora.client.session.running import Ran
+from anaphora.client.session.running import RunResult
 from anaphora.client.sync import SyncSession
 from anaphora.emulator.server.run import Emulator
 from anaphora.prompt import Params
@@ -61,7 +61,7 @@ in_a_session = pytest.mark.parametrize(
 
 
 class Played(NamedTuple):
-    answers: list[Answered]
+    answers: list[Response]
     chat: Session | SyncSession | None
     records: list[Record]
 
@@ -86,7 +86,7 @@ def play(
     records: list[Record] = []
     settings = config(emu, model, **(provider or {}))
     both: dict[str, Any] = {"environ": {"KEY": KEY}, "watchers": [*watchers, records.append]}
-    answers: list[Answered] = []
+    answers: list[Response] = []
 
     def turn_of(client: Any, chat: Any, text: Any) -> Any:
         if chat is not None:
@@ -94,7 +94,7 @@ def play(
         return client.send(text, "main", **options)
 
     if way.sync:
-        with SyncClient.from_config(settings, **both) as client:
+        with Client.from_config(settings, **both) as client:
             chat = client.session("main", save=save) if way.through == "session" else None
             for text in says:
                 turn = turn_of(client, chat, text)
@@ -106,7 +106,7 @@ def play(
         return Played(answers, chat, records)
 
     async def main() -> Session | None:
-        async with Client.from_config(settings, **both) as client:
+        async with AsyncClient.from_config(settings, **both) as client:
             chat = client.session("main", save=save) if way.through == "session" else None
             for text in says:
                 turn = turn_of(client, chat, text)
@@ -121,7 +121,7 @@ def play(
     return Played(answers, asyncio.run(main()), records)
 
 
-def codes(answered: Answered) -> list[str]:
+def codes(answered: Response) -> list[str]:
     return [notice.code for notice in answered.notices]
 
 
@@ -161,7 +161,7 @@ def test_a_watcher_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptur
         message = answered.notices[0].message
         assert "ValueError" in message
         assert "test_after_answer.py:" in message
-        assert answered.dollars
+        assert answered.cost_usd
     assert [record.error for record in played.records] == [None, None], "the others get the record"
     warned = [found for found in caplog.records if found.name == "anaphora"]
     assert len(warned) == 2, "once for each watcher"
@@ -197,7 +197,7 @@ def test_a_save_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptureFi
     ] * 2, "watchers learn it"
     assert played.chat is not None
     assert tuple(saved) == played.chat.messages, "in order, without a gap"
-    assert played.chat.dollars == sum(answered.dollars or 0 for answered in played.answers)
+    assert played.chat.cost_usd == sum(answered.cost_usd or 0 for answered in played.answers)
     failed = [found for found in caplog.records if found.levelno == logging.ERROR]
     assert len(failed) == 2
     assert "in save" in failed[0].getMessage()
@@ -266,7 +266,7 @@ def test_being_stopped_passes_through_and_the_answer_stays(emu: Emulator, way: W
     (chat,) = chats
     assert len(chat.messages) == 2
     assert chat.last.text
-    assert chat.dollars == chat.last.dollars
+    assert chat.cost_usd == chat.last.cost_usd
 
 
 class SlowToClose:
@@ -293,7 +293,7 @@ class SlowLine(Line):
 def test_time_that_runs_out_while_a_connection_is_closed(emu: Emulator, through: str) -> None:
     async def main() -> None:
         line = SlowLine()
-        client = Client.from_config(
+        client = AsyncClient.from_config(
             config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}, transport=line
         )
         async with client:
@@ -303,7 +303,7 @@ def test_time_that_runs_out_while_a_connection_is_closed(emu: Emulator, through:
                 chat = client.session("main")
                 answered = await chat.send("Hello?", timeout=1)
                 assert len(chat.messages) == 2
-                assert chat.dollars == answered.dollars
+                assert chat.cost_usd == answered.cost_usd
             assert answered.text
             assert "connection_failed" in codes(answered)
             assert len(line.sent) == 1
@@ -321,7 +321,7 @@ def test_append_adds_nothing_that_save_did_not_take(emu: Emulator) -> None:
             raise OSError("full")
         taken.append(message)
 
-    client = Client.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY})
+    client = AsyncClient.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY})
     chat = client.session("main", save=save)
     with pytest.raises(OSError, match="full"):
         chat.append(Message.user("One"))
@@ -345,9 +345,9 @@ def test_an_unknown_price_is_a_notice(emu: Emulator, way: Way) -> None:
         message = answered.notices[0].message
         assert "claude-fable-5-2 at main" in message
         assert "`prices` of the provider in llm.yaml" in message
-        assert answered.dollars is None
+        assert answered.cost_usd is None
     if played.chat is not None:
-        assert played.chat.dollars is None
+        assert played.chat.cost_usd is None
 
 
 @every_way
@@ -363,16 +363,16 @@ def test_a_configured_price_is_used(emu: Emulator, way: Way, named: str) -> None
     billed = Decimal("0.1") * usage.uncached + 3 * usage.output
     for ttl, count in (usage.written or {}).items():
         billed += Decimal({"5m": "0.125", "1h": "0.2"}[ttl]) * count
-    assert answered.dollars == billed / 10**6
+    assert answered.cost_usd == billed / 10**6
 
 
 def test_a_configured_price_replaces_the_shipped_one(emu: Emulator) -> None:
     free = {"prices": {"*": {"input": 0, "output": 0}}}
     played = play(WAYS[0], emu, provider=free)
-    assert played.answers[0].dollars == 0
+    assert played.answers[0].cost_usd == 0
     named = {"prices": {"*": {"input": 5, "output": 5}, "claude-sonnet-4-5": free["prices"]["*"]}}
-    assert play(WAYS[0], emu, provider=named).answers[0].dollars == 0
-    assert play(WAYS[0], emu).answers[0].dollars
+    assert play(WAYS[0], emu, provider=named).answers[0].cost_usd == 0
+    assert play(WAYS[0], emu).answers[0].cost_usd
 
 
 def test_a_price_row_that_is_wrong_is_refused_before_any_call(emu: Emulator) -> None:
@@ -386,7 +386,7 @@ def test_a_service_without_a_price(emu: Emulator, way: Way) -> None:
     (answered,) = played.answers
     assert codes(answered) == ["price_unknown"]
     assert "'scale'" in answered.notices[0].message
-    assert answered.dollars is None
+    assert answered.cost_usd is None
 
 
 @every_way
@@ -395,7 +395,7 @@ def test_a_service_that_was_left_out_costs_the_standard_price(emu: Emulator, way
     played = play_tier(way, emu, "anthropic", "claude-sonnet-4-5", "priority")
     (answered,) = played.answers
     assert codes(answered) == ["param_left_out"]
-    assert answered.dollars == play(way, emu).answers[0].dollars
+    assert answered.cost_usd == play(way, emu).answers[0].cost_usd
 
 
 def play_tier(way: Way, emu: Emulator, wire: str, model: str, tier: str) -> Played:
@@ -407,10 +407,10 @@ def play_tier(way: Way, emu: Emulator, wire: str, model: str, tier: str) -> Play
 
 
 def test_a_preview_of_an_unknown_price_says_so(emu: Emulator) -> None:
-    client = Client.from_config(config(emu, "claude-fable-5-2"), environ={"KEY": KEY})
+    client = AsyncClient.from_config(config(emu, "claude-fable-5-2"), environ={"KEY": KEY})
     preview = client.session("main").preview("Hello?")
     assert [notice.code for notice in preview.notices] == ["price_unknown"]
-    assert preview.dollars is None
+    assert preview.cost_usd is None
 
 
 def test_prices_change_in_the_course_of_a_day(
@@ -422,12 +422,12 @@ def test_prices_change_in_the_course_of_a_day(
 
     async def main() -> list[Decimal | None]:
         found = []
-        async with Client.from_config(settings, environ={"KEY": KEY}) as client:
+        async with AsyncClient.from_config(settings, environ={"KEY": KEY}) as client:
             for hour, minute in ((5, 59), (6, 0), (9, 59), (10, 0)):
                 at = datetime.datetime(2026, 11, 16, hour, minute, tzinfo=datetime.UTC)
                 clock = SimpleNamespace(time=at.timestamp)
                 monkeypatch.setattr("anaphora.client.trying.time", clock)
-                found.append((await client.complete("Hello?", "main")).dollars)
+                found.append((await client.complete("Hello?", "main")).cost_usd)
         return found
 
     usual, *peak, after = asyncio.run(main())
@@ -441,8 +441,8 @@ def test_prices_change_in_the_course_of_a_day(
 
 STEPS = {
     "anaphora.client.endpoint.Endpoint.price": "price_failed",
-    "anaphora.client.writing.dollars_of": "price_failed",
-    "anaphora.client.oneshot.dollars_saved": "price_failed",
+    "anaphora.client.writing.cost_of": "price_failed",
+    "anaphora.client.oneshot.saved_usd": "price_failed",
     "anaphora.client.recording.shares": "record_failed",
     "anaphora.client.recording.answered_record": "record_failed",
     "anaphora.client.limits.gate.Passing.heard": "limits_failed",
@@ -484,12 +484,12 @@ def test_a_step_that_fails(
         assert set(codes(answered)) == {STEPS[step]}, answered.notices
         assert "RuntimeError at " in answered.notices[0].message
         if STEPS[step] != "price_failed":
-            assert answered.dollars, "the money is counted"
+            assert answered.cost_usd, "the money is counted"
         assert answered.usage.output
     assert len(played.records) == 2
     assert [record.error for record in played.records] == [None, None]
     if played.chat is not None and STEPS[step] != "price_failed":
-        assert played.chat.dollars == sum(answered.dollars or 0 for answered in played.answers)
+        assert played.chat.cost_usd == sum(answered.cost_usd or 0 for answered in played.answers)
     assert len(emu.requests()) == 2, "nothing is sent again"
     failed = [found for found in caplog.records if found.levelno == logging.ERROR]
     assert failed
@@ -553,25 +553,27 @@ def test_a_form_whose_own_code_fails(emu: Emulator, way: Way) -> None:
 
 
 def test_an_answer_in_another_form_is_in_the_conversation(emu: Emulator) -> None:
-    with SyncClient.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}) as client:
+    with Client.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}) as client:
         chat = client.session("main")
         with pytest.raises(errors.Parse):
             chat.send("Who?", output=Picky).reply()
         assert len(chat.messages) == 2
         assert chat.last is not None
-        assert chat.dollars == chat.last.dollars
-        assert chat.dollars
+        assert chat.cost_usd == chat.last.cost_usd
+        assert chat.cost_usd
 
 
 # ── Runs ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(emu: Emulator, *, stream: bool, tools: ToolRegistry, **options: Any) -> tuple[Ran, Session]:
+def run(
+    emu: Emulator, *, stream: bool, tools: ToolRegistry, **options: Any
+) -> tuple[RunResult, Session]:
     save, provider = options.pop("save", None), options.pop("provider", {})
 
-    async def main() -> tuple[Ran, Session]:
+    async def main() -> tuple[RunResult, Session]:
         settings = config(emu, **({"model": "claude-sonnet-4-5"} | provider))
-        async with Client.from_config(settings, environ={"KEY": KEY}) as client:
+        async with AsyncClient.from_config(settings, environ={"KEY": KEY}) as client:
             chat = client.session("main", tools=tools, save=save)
             running = chat.run("Find me a fare to Rome", **options)
             if stream:
@@ -609,7 +611,7 @@ def test_a_save_that_fails_loses_no_tool_result(emu: Emulator, stream: bool) -> 
         saved.append(message)
 
     ran, chat = run(emu, stream=stream, tools=fares(), save=save)
-    assert (ran.stopped, ran.turns, failed) == ("done", 2, 1)
+    assert (ran.stop_reason, ran.turns, failed) == ("done", 2, 1)
     assert [message.role for message in chat.messages] == ["user", "assistant", "tool", "assistant"]
     assert "89 EUR" in repr(chat.messages[2])
     assert [notice.code for notice in ran.notices] == ["save_failed"]
@@ -632,7 +634,7 @@ def test_a_tool_that_raises_the_unspeakable_is_a_failed_result(emu: Emulator, st
         raise Mute
 
     ran, chat = run(emu, stream=stream, tools=tools)
-    assert ran.stopped == "done"
+    assert ran.stop_reason == "done"
     (result,) = chat.messages[2].parts
     assert (result.error, result.content) == (True, "Mute")  # type: ignore[union-attr]
 
@@ -644,12 +646,12 @@ def test_a_bound_that_cannot_be_checked_ends_the_run_with_its_answers(
     """The standard tier has a price, the one that is asked for has none."""
     settings = {"wire": "openai_responses", "model": "gpt-5.2"}
     ran, _ = run(
-        emu, stream=stream, tools=fares(), provider=settings, max_dollars=1, service_tier="scale"
+        emu, stream=stream, tools=fares(), provider=settings, max_cost_usd=1, service_tier="scale"
     )
-    assert (ran.stopped, ran.turns) == ("dollars", 1)
+    assert (ran.stop_reason, ran.turns) == ("cost_usd", 1)
     assert ran.last is not None
     assert ran.last.tool_calls
-    assert "max_dollars cannot be checked" in ran.failures[0].message
+    assert "max_cost_usd cannot be checked" in ran.failures[0].message
 
 
 def test_a_save_may_append(emu: Emulator) -> None:
@@ -661,7 +663,7 @@ def test_a_save_may_append(emu: Emulator) -> None:
         if len(saved) == 1:
             chat.append(Message.user("By the way"))
 
-    client = Client.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY})
+    client = AsyncClient.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY})
     chat = client.session("main", save=save)
     chat.append(Message.user("One"))
     assert [message.parts for message in saved] == [

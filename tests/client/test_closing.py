@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.talking import LONG, talking
 
-from anaphora import Client
+from anaphora import AsyncClient
 from anaphora.client import client as client_module
 from anaphora.emulator.server.run import Emulator
 from anaphora.errors import InvalidRequest, Transport
@@ -16,9 +16,9 @@ from anaphora.errors import InvalidRequest, Transport
 MODEL = "claude-sonnet-4-5"
 
 
-def made(url: str, wire: str = "anthropic", **more: Any) -> Client:
+def made(url: str, wire: str = "anthropic", **more: Any) -> AsyncClient:
     one = {"wire": wire, "base_url": url, "key": {"env": "KEY"}, "model": MODEL} | more
-    return Client.from_config({"providers": {"one": one, "two": one}}, environ={"KEY": "any"})
+    return AsyncClient.from_config({"providers": {"one": one, "two": one}}, environ={"KEY": "any"})
 
 
 @pytest.mark.parametrize("provider", ["one", "two"], ids=["the same provider", "another"])

@@ -16,13 +16,13 @@ import pytest
 from support.talking import LONG, MODELS, talking
 
 from anaphora import emulator
-from anaphora.client.answered import Answered
+from anaphora.client.response import Response
 from anaphora.client.session import Session
 from anaphora.emulator.core.options import Options
 from anaphora.emulator.core.replies.script import Script
 from anaphora.emulator.server.run import Emulator
 from anaphora.prompt import Reasoning
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import Message, Text, Thinking, ToolCall, from_json, to_json
 
 THOUGHT = "Consider this. " * 2000
@@ -76,7 +76,7 @@ def emu(_scripted: Emulator) -> Emulator:
     return _scripted
 
 
-async def send(chat: Session, text: str, *, stream: bool) -> Answered:
+async def send(chat: Session, text: str, *, stream: bool) -> Response:
     turn = chat.send(text)
     if not stream:
         return await turn
@@ -86,7 +86,7 @@ async def send(chat: Session, text: str, *, stream: bool) -> Answered:
     return turn.answered
 
 
-def codes(answered: Answered) -> set[str]:
+def codes(answered: Response) -> set[str]:
     return {notice.code for notice in answered.notices}
 
 
@@ -178,9 +178,9 @@ def test_a_run_that_is_cut_off_can_be_taken_up(emu: Emulator, name: str, stream:
                     async for _ in run:
                         pass
                 ran = await run
-                assert (ran.stopped, ran.text) == ("length", "")
+                assert (ran.stop_reason, ran.text) == ("length", "")
             ran = await chat.run("thanks")
-            assert (ran.stopped, ran.text) == ("done", "You are welcome.")
+            assert (ran.stop_reason, ran.text) == ("done", "You are welcome.")
             calls = [p for m in chat.messages for p in m.parts if isinstance(p, ToolCall)]
             assert len(calls) == 1
 

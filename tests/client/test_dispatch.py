@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from anaphora.client.dispatch import dispatch, dispatch_all
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import Bytes, Image, Text, ToolCall, ToolResult
 
 

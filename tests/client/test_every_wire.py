@@ -17,15 +17,15 @@ import pytest
 from blake3 import blake3
 from support.talking import LONG, MODELS, Talk, talking
 
-from anaphora import Client, emulator, errors
+from anaphora import AsyncClient, emulator, errors
 from anaphora.cache.verdict.comparing import parting
-from anaphora.client.answered import Answered
+from anaphora.client.response import Response
 from anaphora.client.session import Session
 from anaphora.emulator.core.options import Options
 from anaphora.emulator.core.replies.script import Script
 from anaphora.emulator.server.run import Emulator
 from anaphora.prompt import Call, Params, PromptIR, Reasoning
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import (
     Event,
     Message,
@@ -106,8 +106,8 @@ def emu(_scripted: Emulator) -> Emulator:
 
 
 async def turn(
-    chat: Session | Client, said: Any, *, stream: bool, **options: Any
-) -> tuple[Answered, list[Event]]:
+    chat: Session | AsyncClient, said: Any, *, stream: bool, **options: Any
+) -> tuple[Response, list[Event]]:
     """One turn of a conversation, or a call on its own."""
     sending = chat.send(said, **options)
     if not stream:
@@ -133,8 +133,8 @@ def test_a_conversation(emu: Emulator, name: str, stream: bool) -> None:
                 if stream:
                     check_events(heard, answered.reply)
                 assert chat.last is answered
-                spent += answered.dollars or 0
-            assert chat.dollars == (None if name in UNPRICED else spent)
+                spent += answered.cost_usd or 0
+            assert chat.cost_usd == (None if name in UNPRICED else spent)
             assert [message.role for message in chat.messages] == ["user", "assistant"] * 3
             check_prefixes(emu, 3)
 
@@ -142,7 +142,7 @@ def test_a_conversation(emu: Emulator, name: str, stream: bool) -> None:
 
 
 def check_account(
-    emu: Emulator, talk: Talk, answered: Answered, name: str, stream: bool, *, first: bool
+    emu: Emulator, talk: Talk, answered: Response, name: str, stream: bool, *, first: bool
 ) -> None:
     """The bill, the verdict and the record against what the emulator says of the same call."""
     billed, usage, record = emu.requests()[0], answered.usage, answered.record
@@ -153,9 +153,9 @@ def check_account(
     parts = (usage.uncached or 0) + (usage.read or 0) + (usage.written_total or 0)
     assert parts == usage.input
     assert (usage.read or 0) == (0 if name in UNTOLD else billed["read"])
-    assert (answered.dollars is None) == (name in UNPRICED)
-    if answered.dollars is not None:
-        assert answered.dollars == Decimal(billed["dollars"])
+    assert (answered.cost_usd is None) == (name in UNPRICED)
+    if answered.cost_usd is not None:
+        assert answered.cost_usd == Decimal(billed["cost_usd"])
     verdict = answered.verdict
     assert verdict is not None
     assert verdict.result == ("first" if first else "hit"), str(verdict)
@@ -246,9 +246,9 @@ def test_a_call_on_its_own(emu: Emulator, name: str, stream: bool) -> None:
             billed = emu.requests()[0]
             assert answered.usage.output == billed["output"]
             assert answered.raw_hash == blake3(talk.line.received[-1]).hexdigest()
-            assert (answered.dollars is None) == (name in UNPRICED)
-            if answered.dollars is not None:
-                assert answered.dollars == Decimal(billed["dollars"])
+            assert (answered.cost_usd is None) == (name in UNPRICED)
+            if answered.cost_usd is not None:
+                assert answered.cost_usd == Decimal(billed["cost_usd"])
             assert answered.verdict is None  # nothing is remembered from call to call
             (record,) = talk.records
             assert record is answered.record
@@ -301,7 +301,7 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
                 ran = running.ran
             else:
                 ran = await running
-            assert (ran.stopped, ran.turns, ran.text) == ("done", 2, "Sunny in both.")
+            assert (ran.stop_reason, ran.turns, ran.text) == ("done", 2, "Sunny in both.")
             assert asked == ["Rome", "Oslo"]
             assert [message.role for message in chat.messages] == [
                 "user",
@@ -316,7 +316,7 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
             assert ran.last is not None
             assert ran.last.verdict is not None
             assert ran.last.verdict.result == "hit"
-            assert ran.dollars == chat.dollars
+            assert ran.cost_usd == chat.cost_usd
             check_prefixes(emu, 2)
             assert len(talk.records) == 2
 
@@ -387,7 +387,7 @@ def test_an_answer_of_another_form_is_told_once(emu: Emulator, name: str, stream
             assert [message.role for message in chat.messages] == ["user", "assistant"]
             assert chat.last is not None
             assert chat.last.parsed is None
-            assert chat.dollars == chat.last.dollars
+            assert chat.cost_usd == chat.last.cost_usd
             answered, _ = await turn(chat, "Go on", stream=stream)
             assert answered.text
             talk.records.clear()
@@ -441,8 +441,8 @@ def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
                 assert len(chat.messages) == 6
             assert len(talk.records) == len(emu.requests()) == 150
             assert {record.error for record in talk.records} == {None}
-            spent = sum(record.dollars or 0 for record in talk.records)
-            assert sum(chat.dollars or 0 for chat in chats) == spent
+            spent = sum(record.cost_usd or 0 for record in talk.records)
+            assert sum(chat.cost_usd or 0 for chat in chats) == spent
             results = [record.verdict.result for record in talk.records if record.verdict]
             assert results.count("first") == 50
 

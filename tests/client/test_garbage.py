@@ -37,7 +37,7 @@ async def _left_over(url: str, way: Any) -> set[str]:
     """The types of ours that only the collector finds, after one call."""
     provider = {"wire": "anthropic", "base_url": url, "key": {"env": "KEY"}}
     settings = {"providers": {"local": provider}}
-    async with anaphora.Client.from_config(settings, environ={"KEY": "k"}) as client:
+    async with anaphora.AsyncClient.from_config(settings, environ={"KEY": "k"}) as client:
         call = await way(client)
         await call()
         gc.collect()

@@ -12,7 +12,7 @@ from anaphora.client.asking import Asked
 from anaphora.client.session import Session
 from anaphora.client.session.holding import Handles
 from anaphora.emulator.server.run import Emulator
-from anaphora.rendered import CreateHeld
+from anaphora.rendered import CreateHandle
 from anaphora.values import Message
 
 
@@ -23,7 +23,7 @@ async def holding(talk: Talk) -> tuple[Session, Handles]:
     place = chat._place(stop)
     said = Asked(messages=(Message.user("Hello"),))
     _, written, _ = chat._writer.write(place, chat._history.ask(), said)
-    plan = msgspec.structs.replace(written.plan, preludes=(CreateHeld(1, 300),))
+    plan = msgspec.structs.replace(written.plan, preludes=(CreateHandle(1, 300),))
     handles = chat._handles[stop] = Handles(place, chat._holders)
     await handles.carry_out(msgspec.structs.replace(written, plan=plan))
     return chat, handles

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora.cache.verdict import Cause, Change, Verdict
-from anaphora.client.answered import Answered
 from anaphora.client.html import answered_html
 from anaphora.client.record import Attempt, Record
+from anaphora.client.response import Response
 from anaphora.values import (
     Audio,
     Bytes,
@@ -113,12 +113,12 @@ def verdict_saying(text: str) -> Verdict:
         predicted=0,
         billed=0,
         lost=5000,
-        dollars=Decimal("0.0150"),
+        cost_usd=Decimal("0.0150"),
         saved=Decimal("-0.01"),
     )
 
 
-def answered_saying(text: str) -> Answered:
+def answered_saying(text: str) -> Response:
     attempts = tuple(Attempt(provider=text, model=text, at=0, seconds=1) for _ in range(2))
     record = Record(
         provider=text,
@@ -130,10 +130,10 @@ def answered_saying(text: str) -> Answered:
         seconds=1.234,
         attempts=attempts,
         verdict=verdict_saying(text),
-        dollars=Decimal("0.5"),
+        cost_usd=Decimal("0.5"),
         notices=(*reply_saying(text).notices, Notice("planned", text)),
     )
-    return Answered(reply=reply_saying(text), record=record, raw_hash="00")
+    return Response(reply=reply_saying(text), record=record, raw_hash="00")
 
 
 @given(st.just(HOSTILE) | st.text(alphabet="<>&\"'/ascript=\x00\ud800\u202e\n") | st.text())

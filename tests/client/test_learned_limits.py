@@ -47,7 +47,7 @@ def test_the_next_attempt_waits_for_the_tokens_that_it_needs(session: bool, stre
                 "retry": {"first_wait": 0.001},
             }
             config = {"providers": {"claude": provider}}
-            async with anaphora.Client.from_config(config, environ={"KEY": "k"}) as client:
+            async with anaphora.AsyncClient.from_config(config, environ={"KEY": "k"}) as client:
                 if session:
                     turn = client.session("claude", timeout=5.0).send("Hello?")
                 else:

@@ -16,7 +16,7 @@ from support.talking import WIRES, talking
 from anaphora import emulator
 from anaphora.emulator.core.options import Options
 from anaphora.emulator.core.replies.script import Script
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 
 SCRIPT = """
 replies:

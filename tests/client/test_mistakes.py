@@ -46,7 +46,7 @@ TIMES: dict[str, tuple[dict[str, Any], str]] = {
     "no number at all": ({"timeout": NAN}, "timeout"),
 }
 SESSIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "a certificate nobody knows": ({"certify": "error"}, "certify"),
+    "a certificate nobody knows": ({"on_prefix_break": "error"}, "on_prefix_break"),
     "a form": ({"output": Form}, "params.output"),
     "functions": ({"tools": [some_function]}, "tools[0]"),
     "two tools of one name": ({"tools": [TOOL, TOOL]}, "tools[1]"),
@@ -61,8 +61,8 @@ SESSIONS: dict[str, tuple[dict[str, Any], str]] = {
 RUNS: dict[str, tuple[dict[str, Any], str]] = {
     "no turn": ({"max_turns": 0}, "max_turns"),
     "turns in words": ({"max_turns": "3"}, "max_turns"),
-    "dollars in words": ({"max_dollars": "few"}, "max_dollars"),
-    "no number of dollars": ({"max_dollars": NAN}, "max_dollars"),
+    "dollars in words": ({"max_cost_usd": "few"}, "max_cost_usd"),
+    "no number of dollars": ({"max_cost_usd": NAN}, "max_cost_usd"),
     "seconds in words": ({"max_seconds": "9"}, "max_seconds"),
     "a tool's time": ({"tool_timeout": -2}, "tool_timeout"),
 }
@@ -147,7 +147,7 @@ def test_dollars_that_nobody_knows_are_told_before_anything_is_said(emu: Emulato
             with pytest.raises(
                 InvalidRequest, match=r"no price is known for qwen3:0.6b.* use max_turns"
             ):
-                await chat.run("Hello", max_dollars=1)
+                await chat.run("Hello", max_cost_usd=1)
             assert chat.messages == ()
 
     asyncio.run(main())

@@ -11,7 +11,7 @@ from support.talking import talking
 from anaphora.client.session import Session
 from anaphora.emulator.server.run import Emulator
 from anaphora.errors import InvalidRequest
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 
 NAMES = ("send", "run")
 ways = pytest.mark.parametrize("name", NAMES)
@@ -97,7 +97,7 @@ def test_a_run_beside_another_says_nothing(emu: Emulator, first: str) -> None:
                 await chat.run("Something else")
             await gone_through(events)
             assert [message.role for message in chat.messages] == ["user", "assistant"]
-            assert (await chat.run("And now?")).stopped == "done"
+            assert (await chat.run("And now?")).stop_reason == "done"
 
     asyncio.run(main())
 

@@ -18,13 +18,13 @@ from click.testing import CliRunner
 from support.raw_server import answering, raw_server, reply
 from support.talking import KEY, LONG, MODELS, WIRES, Talk, settings, talking
 
-from anaphora import Client
+from anaphora import AsyncClient
 from anaphora.cli._group import anaphora
 from anaphora.client.session import Session
 from anaphora.emulator.server.run import Emulator
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call, Params, PromptIR
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import Bytes, Image, Message
 
 every = pytest.mark.parametrize("name", MODELS)
@@ -198,10 +198,10 @@ STRANGERS = {
 
 
 @asynccontextmanager
-async def estranged(emu: Emulator, name: str) -> AsyncIterator[Client]:
+async def estranged(emu: Emulator, name: str) -> AsyncIterator[AsyncClient]:
     provider, path = STRANGERS[name]
     config = {"providers": {name: {**provider, "base_url": emu.url + path, "key": {"env": "KEY"}}}}
-    async with Client.from_config(config, environ={"KEY": KEY}) as client:
+    async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
         yield client
 
 
@@ -260,7 +260,7 @@ def test_a_bill_that_cannot_be_right_changes_nothing(bill: int) -> None:
     async def main() -> None:
         async with raw_server(answering(body)) as server:
             config = {"providers": settings(server.url, ["anthropic"])}
-            async with Client.from_config(config, environ={"KEY": KEY}) as client:
+            async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
                 chat = client.session("anthropic", system=LONG, compact_at=150_000)
                 before = chat.preview("And?")
                 for _ in range(3):

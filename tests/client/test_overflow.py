@@ -10,7 +10,7 @@ import pytest
 from support.raw_server import answering, raw_server, reply
 from support.talking import KEY, Line, settings
 
-from anaphora import Client, catalog, emulator, errors, wire
+from anaphora import AsyncClient, catalog, emulator, errors, wire
 from anaphora.catalog import Dialect
 from anaphora.catalog.overflow import decode_overflows, is_overflow, overflows
 from anaphora.client.session import Session
@@ -65,7 +65,9 @@ def overflow(
         line.faults = [fault] if fault else []
         config = {"providers": {"one": provider(emu, ROWS[name], model)}}
         try:
-            async with Client.from_config(config, environ={"KEY": KEY}, transport=line) as client:
+            async with AsyncClient.from_config(
+                config, environ={"KEY": KEY}, transport=line
+            ) as client:
                 return await overflows_with(client.session("one"), text, stream=stream)
         finally:
             await line.close()
@@ -98,7 +100,7 @@ def test_a_long_prompt_overflows(emu: Emulator, name: str, stream: bool) -> None
 def test_ollama_refuses_a_long_prompt_only_when_it_may_not_shorten_it(emu: Emulator) -> None:
     async def main() -> None:
         config = {"providers": {"one": provider(emu, ROWS["ollama/ollama"], "qwen3:0.6b")}}
-        async with Client.from_config(config, environ={"KEY": KEY}) as client:
+        async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
             shortened = client.session("one", extras={"ollama": '{"options":{"num_ctx":2048}}'})
             await shortened.send("word " * 4000)
             for stream in (False, True):
@@ -128,7 +130,7 @@ def test_a_responses_stream_that_fails_in_its_last_event() -> None:
         answer = reply(body, "200 OK", "Content-Type: text/event-stream")
         async with raw_server(answering(answer)) as server:
             config = {"providers": settings(server.url, ["openai_responses"])}
-            async with Client.from_config(config, environ={"KEY": KEY}) as client:
+            async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
                 chat = client.session("openai_responses")
                 assert str(await overflows_with(chat, "Hello", stream=True)) == message
 

@@ -14,7 +14,7 @@ from anaphora.emulator.core.options import Options
 from anaphora.emulator.core.replies.script import Script
 from anaphora.emulator.server.run import Emulator
 from anaphora.prompt import ToolChoice
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 
 SCRIPT = """
 replies:

@@ -143,12 +143,12 @@ def test_unrelated_single_calls_write_nothing(
 ) -> None:
     """Five different long texts: no call pays for a cache entry that none reads, also where the
     provider would write one by itself, and a short common system prompt changes nothing."""
-    from anaphora import Client
+    from anaphora import AsyncClient
 
     config = {"providers": {"any": provider(emu, row)}}
 
     async def main() -> None:
-        async with Client.from_config(config, environ={"KEY": "k"}) as client:
+        async with AsyncClient.from_config(config, environ={"KEY": "k"}) as client:
             for number in range(5):
                 ir = PromptIR.chat([Message.user(f"Text {number}: " + LONG)], system=system)
                 response = await client.complete(Call(ir=ir, model=row["model"]), "any")
@@ -163,13 +163,13 @@ def test_single_calls_that_begin_alike_are_cached_from_the_second_on(
 ) -> None:
     """One long system prompt, different long questions: the system prompt is written once and read
     from then on; the questions are never written."""
-    from anaphora import Client
+    from anaphora import AsyncClient
 
     config = {"providers": {"any": provider(emu, row)}}
 
     async def main() -> None:
         read, written = [], []
-        async with Client.from_config(config, environ={"KEY": "k"}) as client:
+        async with AsyncClient.from_config(config, environ={"KEY": "k"}) as client:
             for number in range(4):
                 text = f"Text {number}: " + LONG
                 ir = PromptIR.chat([Message.user(text)], system=[PromptBlock.plain("s", LONG)])

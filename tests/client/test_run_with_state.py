@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from support.talking import MODELS, talking
 
-from anaphora.client.session.running import Ran
+from anaphora.client.session.running import RunResult
 from anaphora.emulator.server.run import Emulator
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import ReplyEnd, ToolCall
 
 every = pytest.mark.parametrize("name", MODELS)
@@ -47,8 +47,8 @@ def test_run_with_tools_and_state_ends_after_the_results(
                 if stream:
                     heard = [event async for event in run]
                     assert sum(isinstance(event, ReplyEnd) for event in heard) == 2
-                ran: Ran = await run
-                assert (ran.stopped, ran.turns) == ("done", 2)
+                ran: RunResult = await run
+                assert (ran.stop_reason, ran.turns) == ("done", 2)
                 assert ran.text
             roles = "".join(message.role[0] for message in chat.messages)
             assert roles == "uatauata"

@@ -13,11 +13,11 @@ from support.talking import LONG, WIRES, Talk, talking
 
 from anaphora import emulator, errors
 from anaphora.client.session import Session
-from anaphora.client.session.running import Ran
+from anaphora.client.session.running import RunResult
 from anaphora.emulator.core.options import Options
 from anaphora.emulator.core.replies.script import Script
 from anaphora.emulator.server.run import Emulator
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import Message, ReplyEnd, ToolResult, from_json, to_json
 
 SCRIPT = """
@@ -79,7 +79,7 @@ def steps(done: list[int], wait: asyncio.Event | None = None, at: int = 0) -> To
     return registry
 
 
-async def ran(chat: Session, said: str | None, *, stream: bool, **bounds: Any) -> Ran:
+async def ran(chat: Session, said: str | None, *, stream: bool, **bounds: Any) -> RunResult:
     running = chat.run(said, **bounds)
     if not stream:
         return await running
@@ -104,10 +104,10 @@ def test_a_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
         async with talking(emu, [HOME]) as talk:
             chat = talk.client.session(HOME, system=LONG, tools=steps(done))
             found = await ran(chat, "begin", stream=stream)
-            assert (found.stopped, found.turns, found.text) == ("done", 4, "All done.")
+            assert (found.stop_reason, found.turns, found.text) == ("done", 4, "All done.")
             assert sorted(done) == [1, 2, 3, 4]
             assert roles(chat) == "uatatata"
-            assert found.dollars == chat.dollars
+            assert found.cost_usd == chat.cost_usd
             assert found.seconds > 0
             hits = [answer.verdict.result for answer in found.answers if answer.verdict]
             assert hits == ["first", "hit", "hit", "hit"]
@@ -125,10 +125,10 @@ def test_turns_bound_a_run_and_it_goes_on_from_there(
         async with talking(emu, [HOME]) as talk:
             chat = talk.client.session(HOME, tools=steps(done))
             first = await ran(chat, "begin", stream=stream, max_turns=turns)
-            assert (first.stopped, first.turns) == ("turns", turns)
+            assert (first.stop_reason, first.turns) == ("turns", turns)
             assert roles(chat)[-1] == "t"  # what was asked for is answered, so that it can go on
             rest = await ran(chat, None, stream=stream)
-            assert (rest.stopped, rest.turns) == ("done", 4 - turns)
+            assert (rest.stop_reason, rest.turns) == ("done", 4 - turns)
             assert sorted(done) == [1, 2, 3, 4]
             assert len(talk.line.sent) == 4
 
@@ -140,13 +140,13 @@ def test_dollars_bound_a_run(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         async with talking(emu, [HOME]) as talk:
             chat = talk.client.session(HOME, tools=steps([]))
-            found = await ran(chat, "begin", stream=stream, max_dollars="0.000001")
-            assert (found.stopped, found.turns) == ("dollars", 1)
-            assert found.dollars is not None
-            assert found.dollars > Decimal("0.000001")
+            found = await ran(chat, "begin", stream=stream, max_cost_usd="0.000001")
+            assert (found.stop_reason, found.turns) == ("cost_usd", 1)
+            assert found.cost_usd is not None
+            assert found.cost_usd > Decimal("0.000001")
             again = talk.client.session(HOME, tools=steps([]))
-            found = await ran(again, "begin", stream=stream, max_dollars=100)
-            assert found.stopped == "done"
+            found = await ran(again, "begin", stream=stream, max_cost_usd=100)
+            assert found.stop_reason == "done"
 
     asyncio.run(main())
 
@@ -155,8 +155,8 @@ def test_what_nobody_can_price_is_not_begun(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["ollama"]) as talk:
             chat = talk.client.session("ollama", tools=steps([]))
-            with pytest.raises(errors.InvalidRequest, match="max_dollars"):
-                await chat.run("begin", max_dollars=1)
+            with pytest.raises(errors.InvalidRequest, match="max_cost_usd"):
+                await chat.run("begin", max_cost_usd=1)
             assert not talk.line.sent
 
     asyncio.run(main())
@@ -172,7 +172,7 @@ def test_seconds_bound_a_turn(emu: Emulator, stream: bool) -> None:
             chat = talk.client.session(HOME, tools=steps(done))
             talk.line.faults = [None, "timeout"]
             found = await ran(chat, "begin", stream=stream, max_seconds=0.4)
-            assert (found.stopped, found.turns) == ("seconds", 1)
+            assert (found.stop_reason, found.turns) == ("seconds", 1)
             assert roles(chat) == "uat"
             assert [record.error for record in talk.records] == [None, "Timeout"]
             talk.line.faults = []
@@ -189,7 +189,7 @@ def test_seconds_bound_the_tools(emu: Emulator) -> None:
             never = asyncio.Event()
             chat = talk.client.session(HOME, tools=steps(done, never, at=2))
             found = await ran(chat, "begin", stream=False, max_seconds=0.3)
-            assert (found.stopped, found.turns) == ("seconds", 1)
+            assert (found.stop_reason, found.turns) == ("seconds", 1)
             assert done == [1]
             one, two = (part for part in chat.messages[-1].parts if isinstance(part, ToolResult))
             assert (one.error, one.content) == (False, "did 1")
@@ -209,7 +209,7 @@ def test_other_ends(emu: Emulator, said: str, stopped: str, stream: bool) -> Non
         async with talking(emu, [HOME]) as talk:
             chat = talk.client.session(HOME, tools=steps(done))
             found = await ran(chat, said, stream=stream)
-            assert (found.stopped, found.turns) == (stopped, 1)
+            assert (found.stop_reason, found.turns) == (stopped, 1)
             assert not done
 
     asyncio.run(main())
@@ -285,7 +285,7 @@ def test_a_tool_that_fails_is_an_answer_to_the_model(
         async with talking(emu, [wire]) as talk:
             chat = talk.client.session(wire, tools=registry)
             found = await ran(chat, "begin", stream=stream)
-            assert (found.stopped, found.text) == ("done", "I see that it failed.")
+            assert (found.stop_reason, found.text) == ("done", "I see that it failed.")
             results = [part for part in chat.messages[2].parts if isinstance(part, ToolResult)]
             assert [result.error for result in results] == [True, True]
             assert "out of order" in str(results[0].content)

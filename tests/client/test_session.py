@@ -14,10 +14,10 @@ import pytest
 from support.talking import LONG, MODELS, talking
 
 from anaphora import errors
-from anaphora.client.session import Certify, PrefixWarning, Session
+from anaphora.client.session import OnPrefixBreak, PrefixWarning, Session
 from anaphora.emulator.server.run import Emulator
 from anaphora.prompt import ToolChoice
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, ReplyEnd
 
 NAMES = tuple(MODELS)
@@ -88,7 +88,7 @@ async def two_turns(chat: Session) -> None:
 def test_a_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, stream: bool) -> None:
     async def main() -> None:
         async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, tools=registry(), certify="raise")
+            chat = talk.client.session(name, system=LONG, tools=registry(), on_prefix_break="raise")
             await two_turns(chat)
             sent, before = len(talk.line.sent), chat.messages
             PLANTED[planted](chat)
@@ -117,10 +117,12 @@ def test_a_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, str
 @CHANGED
 @pytest.mark.parametrize("how", ["warn", "off"])
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_broken_prefix_is_told_and_sent(emu: Emulator, planted: str, how: Certify) -> None:
+def test_a_broken_prefix_is_told_and_sent(emu: Emulator, planted: str, how: OnPrefixBreak) -> None:
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", system=LONG, tools=registry(), certify=how)
+            chat = talk.client.session(
+                "anthropic", system=LONG, tools=registry(), on_prefix_break=how
+            )
             await two_turns(chat)
             PLANTED[planted](chat)
             seen = chat.preview("Three", tool_choice=NO_TOOLS)
@@ -144,7 +146,7 @@ def test_a_broken_prefix_is_told_and_sent(emu: Emulator, planted: str, how: Cert
 def test_what_is_too_short_to_be_cached_cannot_be_lost(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", certify="raise")
+            chat = talk.client.session("anthropic", on_prefix_break="raise")
             await chat.send("One", output={"type": "object", "properties": {}})
             await chat.send("Two")
             assert len(chat.messages) == 4
@@ -175,9 +177,9 @@ def test_a_preview_is_what_then_happens(emu: Emulator, name: str) -> None:
                     assert seen.usage.read == billed["read"]
                 assert seen.usage.written_total == sum(billed["written"].values())
                 assert (seen.provider, seen.model) == (name, MODELS[name])
-                if seen.dollars is not None and answered.dollars is not None:
-                    assert 0 < seen.dollars < answered.dollars  # the answer costs besides
-                    assert seen.uncached_dollars is not None
+                if seen.cost_usd is not None and answered.cost_usd is not None:
+                    assert 0 < seen.cost_usd < answered.cost_usd  # the answer costs besides
+                    assert seen.uncached_cost_usd is not None
 
     asyncio.run(main())
 
@@ -380,7 +382,7 @@ def test_a_prewarm_writes_what_the_first_turn_reads(
 ) -> None:
     async def main() -> None:
         async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, certify="raise", store=store)
+            chat = talk.client.session(name, system=LONG, on_prefix_break="raise", store=store)
             warm = await chat.prewarm()
             assert warm.record.operation == "prewarm"
             assert warm.usage.written_total
@@ -401,7 +403,7 @@ def test_a_prewarm_writes_what_the_first_turn_reads(
 def test_a_prewarm_in_between_leaves_the_conversation_alone(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", system=LONG, certify="raise")
+            chat = talk.client.session("anthropic", system=LONG, on_prefix_break="raise")
             await chat.send("One")
             before = chat.messages
             await chat.prewarm()
@@ -433,7 +435,7 @@ def test_the_provider_is_asked_why_a_prefix_was_missed(
     async def main() -> None:
         async with talking(emu, [name]) as talk:
             chat = talk.client.session(
-                name, system=LONG, tools=registry(), diagnose=True, certify="off"
+                name, system=LONG, tools=registry(), diagnose=True, on_prefix_break="off"
             )
             await two_turns(chat)
             a_tool_more(chat)
@@ -455,7 +457,7 @@ def test_the_provider_is_asked_why_a_prefix_was_missed(
 def test_branches_go_on_side_by_side(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, certify="raise")
+            chat = talk.client.session(name, system=LONG, on_prefix_break="raise")
             await chat.send("Root")
             root = chat.messages
             branches = [chat.fork(), chat.fork(), chat]
@@ -483,7 +485,10 @@ def test_state_is_said_and_never_kept(emu: Emulator, name: str, stream: bool) ->
         async with talking(emu, [name]) as talk:
             hours = iter(range(10))
             chat = talk.client.session(
-                name, system=LONG, certify="raise", state=lambda: f"It is {next(hours)} o'clock."
+                name,
+                system=LONG,
+                on_prefix_break="raise",
+                state=lambda: f"It is {next(hours)} o'clock.",
             )
             for number, said in enumerate(("One", "Two", "Three")):
                 await say(chat, said, stream=stream)

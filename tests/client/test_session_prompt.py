@@ -14,11 +14,11 @@ import pytest
 from support.bodies import marked, message_texts, system_texts
 from support.talking import LONG, WIRES, settings, talking
 
-from anaphora import SyncClient, errors
+from anaphora import Client, errors
 from anaphora.client.session import Session
 from anaphora.emulator.server.run import Emulator
 from anaphora.prompt import PartMark, PromptCachePlan, PromptIR, RenderedContext, Segment
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, SegmentRole, ToolCall, ToolResult
 
 every = pytest.mark.parametrize("name", WIRES)
@@ -242,7 +242,7 @@ def test_new_parts_take_effect_at_the_next_turn(emu: Emulator) -> None:
 @pytest.mark.breaks_prefix(reason="new dynamic context is the point")
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
 def test_new_dynamic_context_is_no_broken_prefix(emu: Emulator, name: str) -> None:
-    """It is there to change: a notice says what it costs, and `certify="raise"` lets it pass. A
+    """It is there to change: a notice says what it costs, and `on_prefix_break="raise"` lets it pass. A
     stable prefix that changes is refused."""
     turn = 0
 
@@ -259,7 +259,7 @@ def test_new_dynamic_context_is_no_broken_prefix(emu: Emulator, name: str) -> No
     async def main() -> None:
         nonlocal turn
         async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, prompt=render, certify="raise")
+            chat = talk.client.session(name, prompt=render, on_prefix_break="raise")
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 for turn in range(4):
@@ -281,7 +281,7 @@ def test_the_same_conversation_changes_nothing(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
             first = RenderedContext(turns=start, state_turn=Message.user("1"))
-            chat = talk.client.session("anthropic", prompt=first, certify="raise")
+            chat = talk.client.session("anthropic", prompt=first, on_prefix_break="raise")
             assert said(chat) == ["u0", "a1"]
             await chat.send("u2")
             chat.prompt = msgspec.structs.replace(first, state_turn=Message.user("2"))
@@ -406,11 +406,11 @@ def test_a_run_whose_function_returns_the_saved_history(emu: Emulator, name: str
     async def main() -> None:
         async with talking(emu, [name]) as talk:
             chat = talk.client.session(
-                name, prompt=render, tools=registry(), save=saved.append, certify="raise"
+                name, prompt=render, tools=registry(), save=saved.append, on_prefix_break="raise"
             )
             for text in ("Find the fare to Rome.", "And to Athens."):
                 ran = await chat.run(text, max_turns=4)
-                assert ran.stopped == "done"
+                assert ran.stop_reason == "done"
             assert chat.messages == tuple(saved)
             assert [message.role for message in saved][:4] == [
                 "user",
@@ -435,7 +435,7 @@ def test_a_run_whose_function_returns_the_history_before_it(emu: Emulator, name:
                 tools=registry(),
             )
             ran = await chat.run("Find the fare to Rome.", max_turns=4)
-            assert ran.stopped == "done"
+            assert ran.stop_reason == "done"
             assert said(chat)[:3] == ["u0", "a1", "Find the fare to Rome."]
 
     asyncio.run(main())
@@ -505,7 +505,7 @@ def test_marks_name_messages_by_the_apps_own_ids(emu: Emulator) -> None:
 
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", prompt=render, certify="raise")
+            chat = talk.client.session("anthropic", prompt=render, on_prefix_break="raise")
             for at in range(3):
                 kept.append(Message.user(f"u{at} {PAGE}"))
                 answered = await chat.send()
@@ -572,7 +572,7 @@ def test_a_fork_keeps_prompt_and_history(emu: Emulator) -> None:
 
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", prompt=context, certify="raise")
+            chat = talk.client.session("anthropic", prompt=context, on_prefix_break="raise")
             await chat.send("u2")
             other = chat.fork()
             other.prompt = msgspec.structs.replace(context, state_turn=Message.user("other"))
@@ -661,11 +661,11 @@ def test_an_empty_history_is_compact(emu: Emulator) -> None:
 def test_a_long_prompt_is_compacted_before_it_is_sent(
     emu: Emulator, name: str, stream: bool
 ) -> None:
-    """The notice says what went and where the boundary is; `certify="raise"` lets it pass."""
+    """The notice says what went and where the boundary is; `on_prefix_break="raise"` lets it pass."""
 
     async def main() -> None:
         async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, compact_at=15_000, certify="raise")
+            chat = talk.client.session(name, compact_at=15_000, on_prefix_break="raise")
             compactions = []
             for turn in range(8):
                 if stream:
@@ -859,7 +859,9 @@ def test_a_compacted_history_is_saved_and_recalled(emu: Emulator) -> None:
             answered = await chat.send("u3")
             assert tuple(saved) == chat.messages
             assert len(saved) == 4
-            again = talk.client.session("anthropic", system=LONG, messages=saved, certify="raise")
+            again = talk.client.session(
+                "anthropic", system=LONG, messages=saved, on_prefix_break="raise"
+            )
             now = time.time()
             assert again.recall(
                 answered.reply,
@@ -918,7 +920,7 @@ def test_the_sync_client_has_it_all(emu: Emulator) -> None:
         return RenderedContext(system_stable=LONG, state_turn=Message.user(f"{len(calls)}"))
 
     config = {"providers": settings(emu.url, ["anthropic"])}
-    with SyncClient.from_config(config, environ={"KEY": "any"}) as client:
+    with Client.from_config(config, environ={"KEY": "any"}) as client:
         chat = client.session("anthropic", prompt=render, compact_at=0.9)
         chat.send("One").reply()
         assert calls == ["asked"]

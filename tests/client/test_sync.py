@@ -16,7 +16,7 @@ from support.raw_server import RawServer, raw_server
 
 from anaphora import ToolRegistry, emulator, errors
 from anaphora.client.background import Background
-from anaphora.client.sync import SyncClient
+from anaphora.client.sync import Client
 from anaphora.values import Event, PartDelta, ReplyEnd
 
 LONG = "A beginning that stays the same. " * 600
@@ -28,10 +28,10 @@ def running() -> Iterator[emulator.Emulator]:
         yield emu
 
 
-def client_of(url: str) -> SyncClient:
+def client_of(url: str) -> Client:
     main = {"wire": "anthropic", "base_url": url, "key": {"env": "KEY"}}
     settings: dict[str, Any] = {"providers": {"main": {**main, "model": "claude-sonnet-4-5"}}}
-    return SyncClient.from_config(settings, environ={"KEY": "any"})
+    return Client.from_config(settings, environ={"KEY": "any"})
 
 
 def threads() -> set[threading.Thread]:

@@ -62,7 +62,7 @@ def test_every_call_is_told_with_markers_bill_and_verdict(emu: Emulator) -> None
     assert told[1]["markers"] == [{"path": "system[0]", "ttl": "5m"}]
     assert told[1]["written"] == {"5m": first.usage.cache_creation_input_tokens}
     assert told[1]["verdict"]["result"] == "first"
-    assert float(told[1]["dollars"]) > 0
+    assert float(told[1]["cost_usd"]) > 0
     assert told[0]["verdict"]["result"] == "miss"
     assert told[0]["verdict"]["cause"] in ("changed", "marker_on_volatile")
     assert "system" in told[0]["verdict"]["sentence"]

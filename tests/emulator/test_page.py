@@ -109,7 +109,7 @@ def test_a_call_is_shown_with_markers_what_was_read_and_written_and_the_bill(
             usage.input_tokens,
         ]
         assert output == str(usage.output_tokens)
-        assert bill == f"${float(call['dollars']):.6f}"
+        assert bill == f"${float(call['cost_usd']):.6f}"
         assert verdict == call["verdict"]["sentence"]
     assert (wrote.cache_read_input_tokens, read.cache_creation_input_tokens) == (0, 0)
 

@@ -17,9 +17,9 @@ from support.llama_client import registry, with_client
 from support.llama_talk import WIRES
 
 from anaphora import errors
-from anaphora.client.answered import Answered
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
 from anaphora.client.record import Record
+from anaphora.client.response import Response
 from anaphora.values import Event, ReplyEnd, ReplyStart, ToolResult
 
 every_wire = pytest.mark.parametrize("name", WIRES)
@@ -33,7 +33,7 @@ async def listen(turn: Any) -> list[Any]:
 
 @every_wire
 def test_an_answer(llama: Llama, name: str) -> None:
-    async def ask(client: Client) -> Answered:
+    async def ask(client: AsyncClient) -> Response:
         return await client.complete("hi", name)
 
     answered = with_client(llama, ask)
@@ -47,7 +47,7 @@ def test_an_answer(llama: Llama, name: str) -> None:
 
 @every_wire
 def test_a_stream_says_what_an_answer_does(llama: Llama, name: str) -> None:
-    async def ask(client: Client) -> tuple[Answered, list[Event], Answered]:
+    async def ask(client: AsyncClient) -> tuple[Response, list[Event], Response]:
         whole = await client.complete("hi", name)
         turn = client.send("hi", name)
         events = await listen(turn)
@@ -70,7 +70,7 @@ def test_a_tool_is_called_and_its_result_is_answered(
     """A tool_use block that starts without input, a response whose events have no numbers: the call
     arrives whole, and is run."""
 
-    async def ask(client: Client) -> tuple[Any, list[Any]]:
+    async def ask(client: AsyncClient) -> tuple[Any, list[Any]]:
         chat = client.session(name, system="You are terse.", tools=registry(), max_tokens=200)
         run = chat.run("What will the weather be?")
         if not streamed:
@@ -82,7 +82,7 @@ def test_a_tool_is_called_and_its_result_is_answered(
         ran = events.pop()
         (result,) = [event for event in events if isinstance(event, ToolResult)]
         assert re.search(r"will have rain, -?\d+ days", str(result.content))
-    assert ran.stopped == "done"
+    assert ran.stop_reason == "done"
     calling, closing = ran.answers
     (made,) = calling.reply.tool_calls
     assert set(json.loads(made.arguments)) == {"city", "days"}
@@ -92,15 +92,15 @@ def test_a_tool_is_called_and_its_result_is_answered(
 
 @every_wire
 def test_nobody_knows_what_a_server_of_ones_own_costs(llama: Llama, name: str) -> None:
-    async def ask(client: Client) -> Any:
+    async def ask(client: AsyncClient) -> Any:
         chat = client.session(name)
         await chat.send("hi")
-        return await chat.send("again"), chat.dollars
+        return await chat.send("again"), chat.cost_usd
 
-    answered, dollars = with_client(llama, ask)
+    answered, cost_usd = with_client(llama, ask)
     assert answered.usage.written is None or not answered.usage.written_total
-    assert answered.dollars is None
-    assert dollars is None
+    assert answered.cost_usd is None
+    assert cost_usd is None
     assert answered.verdict.result == "hit"
 
 
@@ -113,7 +113,7 @@ def test_a_prompt_that_is_too_long_is_told_once(llama: Llama, name: str) -> None
 
     records: list[Record] = []
 
-    async def ask(client: Client) -> None:
+    async def ask(client: AsyncClient) -> None:
         with pytest.raises(errors.ContextOverflow):
             await client.complete("x" * 20_000, name)
 
@@ -127,7 +127,7 @@ def test_a_prompt_that_is_too_long_is_told_once(llama: Llama, name: str) -> None
 def test_an_answer_that_was_cut(llama: Llama, name: str) -> None:
     """A cut response is called completed; that it is as long as it may be is all there is to see."""
 
-    async def ask(client: Client) -> Answered:
+    async def ask(client: AsyncClient) -> Response:
         return await client.session(name, max_tokens=3).send("hi")
 
     answered = with_client(llama, ask)
@@ -143,7 +143,7 @@ def test_half_a_character_hides_the_beginning_and_the_conversation_goes_on(
     `response.created` comes several times. On messages the counts of the input went with it: they
     are unknown, not 0, and what is predicted from then on is what the estimate says."""
 
-    async def ask(client: Client) -> Any:
+    async def ask(client: AsyncClient) -> Any:
         chat = client.session(name, system="You are terse. " * 20)
         await chat.send("hi")
         events = await listen(chat.send("accent"))
@@ -173,7 +173,7 @@ def test_a_schema_is_heard_on_chat_only(llama: Llama, name: str, heard: bool) ->
     class Weather(msgspec.Struct):
         city: str
 
-    async def ask(client: Client) -> Any:
+    async def ask(client: AsyncClient) -> Any:
         return await client.session(name, max_tokens=200).send("hi", output=Weather)
 
     if heard:
@@ -187,7 +187,7 @@ def test_a_schema_is_heard_on_chat_only(llama: Llama, name: str, heard: bool) ->
 def test_a_server_that_is_gone_is_an_error_with_every_attempt(llama: Llama) -> None:
     records: list[Record] = []
 
-    async def ask(client: Client) -> None:
+    async def ask(client: AsyncClient) -> None:
         with pytest.raises(errors.Transport):
             await client.complete("hi", "openai_chat", timeout=20)
 

@@ -15,8 +15,8 @@ from support.llama import Llama
 from support.llama_client import LOOPING, OWN, apart, changed, registry, with_client
 from support.llama_talk import LOOK, WIRES, ask, conversation, request
 
-from anaphora.client.answered import Answered
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
+from anaphora.client.response import Response
 from anaphora.values import Conversation, Message
 
 every_wire = pytest.mark.parametrize("name", WIRES)
@@ -25,7 +25,7 @@ TURNS = 20
 SYSTEM = "You are a careful assistant, and you say one word at a time. " * 10
 
 
-def right(answers: list[Answered]) -> int:
+def right(answers: list[Response]) -> int:
     """How many turns were predicted within one token."""
     return sum(abs(apart(answered)) <= 1 for answered in answers)
 
@@ -87,7 +87,7 @@ def common(one: list[int], other: list[int]) -> int:
 def test_a_tool_loop_of_twenty_turns(
     start: Callable[..., Llama], name: str, streamed: bool
 ) -> None:
-    async def loop(client: Client) -> Any:
+    async def loop(client: AsyncClient) -> Any:
         chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
         run = chat.run("Go on until you are told to stop.", max_turns=TURNS)
         if streamed:
@@ -98,7 +98,7 @@ def test_a_tool_loop_of_twenty_turns(
         return run.ran
 
     ran = with_client(start(template=LOOPING), loop)
-    assert (ran.stopped, ran.turns) == ("turns", TURNS)
+    assert (ran.stop_reason, ran.turns) == ("turns", TURNS)
     assert all(answered.reply.tool_calls for answered in ran.answers)
     assert right(ran.answers) >= 0.95 * TURNS, [apart(answered) for answered in ran.answers]
     # And there was something to predict: all but the new result is read, turn after turn.
@@ -112,9 +112,9 @@ def test_a_tool_loop_of_twenty_turns(
 def test_questions_tools_and_answers_in_turn(start: Callable[..., Llama], name: str) -> None:
     """Calls are written anew, answers come back as they were said: two kinds of turn, two ends."""
 
-    async def talk(client: Client) -> list[Answered]:
+    async def talk(client: AsyncClient) -> list[Response]:
         chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
-        answers: list[Answered] = []
+        answers: list[Response] = []
         for turn in range(TURNS // 2):
             answers += (await chat.run(f"Question {turn}: how is the weather?")).answers
         return answers
@@ -142,7 +142,7 @@ def test_a_call_that_is_kept_in_part(start: Callable[..., Llama], name: str, tem
     """The history has the cue, and the call is written with other spaces than the model put there:
     the prompts part in the middle of the answer. Nobody can know that; one bill tells."""
 
-    async def loop(client: Client) -> Any:
+    async def loop(client: AsyncClient) -> Any:
         chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
         return await chat.run("Go on.", max_turns=8)
 
@@ -163,7 +163,7 @@ _THINKING = changed(
 def test_thinking(start: Callable[..., Llama], name: str) -> None:
     """The cue that makes the model think is not in the history either."""
 
-    async def talk(client: Client) -> list[Answered]:
+    async def talk(client: AsyncClient) -> list[Response]:
         chat = client.session(name, system=SYSTEM, max_tokens=200)
         return [await chat.send(f"Question {turn}?") for turn in range(6)]
 
@@ -177,7 +177,7 @@ def test_a_state_that_is_said_once(start: Callable[..., Llama], name: str) -> No
     """What was true of one call stands at its end and is gone in the next. How long it is, is an
     estimate the first time; after that only what it got longer by."""
 
-    async def talk(client: Client) -> list[Answered]:
+    async def talk(client: AsyncClient) -> list[Response]:
         hours = iter(range(10, 24))
         chat = client.session(
             name, system=SYSTEM, state=lambda: f"It is {next(hours)} o'clock.", max_tokens=50
@@ -192,7 +192,7 @@ def test_a_state_that_is_said_once(start: Callable[..., Llama], name: str) -> No
 def test_one_odd_turn_makes_no_habit(start: Callable[..., Llama], name: str) -> None:
     """`accent` has a cue of its own. What is said next is as it always was."""
 
-    async def talk(client: Client) -> list[Answered]:
+    async def talk(client: AsyncClient) -> list[Response]:
         chat = client.session(name, system=SYSTEM, max_tokens=50)
         said = ("hi", "hi again", "accent", "so", "and so", "on")
         return [await chat.send(text) for text in said]
@@ -205,7 +205,7 @@ def test_one_odd_turn_makes_no_habit(start: Callable[..., Llama], name: str) -> 
 
 @every_wire
 def test_a_preview_says_the_same_and_sends_nothing(start: Callable[..., Llama], name: str) -> None:
-    async def talk(client: Client) -> Any:
+    async def talk(client: AsyncClient) -> Any:
         chat = client.session(name, system=SYSTEM, max_tokens=50)
         await chat.send("hi")
         await chat.send("more")
@@ -222,7 +222,7 @@ def test_a_new_conversation_reads_what_another_began_with(
 ) -> None:
     """It has no bill of its own, but others have shown how many tokens the server counts."""
 
-    async def talk(client: Client) -> Answered:
+    async def talk(client: AsyncClient) -> Response:
         for question in ("One?", "Two?"):
             answered = await client.session(name, system=SYSTEM, max_tokens=50).send(question)
         return answered

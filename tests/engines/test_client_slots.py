@@ -12,8 +12,8 @@ import pytest
 from support.llama import Llama
 from support.llama_client import apart, with_client
 
-from anaphora.client.answered import Answered
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
+from anaphora.client.response import Response
 
 ROUNDS = 6
 #: Two of these have little in common.
@@ -21,10 +21,10 @@ PEOPLE = [f"{letter * 3} is who you are, and who you were before. " * 20 for let
 RULES = "Everybody has to keep these rules. " * 30
 
 
-def in_turn(llama: Llama, systems: list[str]) -> list[list[Answered]]:
+def in_turn(llama: Llama, systems: list[str]) -> list[list[Response]]:
     """Conversations that take turns; the answers of each round."""
 
-    async def talk(client: Client) -> list[list[Answered]]:
+    async def talk(client: AsyncClient) -> list[list[Response]]:
         chats = [client.session("openai_chat", system=text, max_tokens=20) for text in systems]
         return [
             [await chat.send(f"Question {turn}: and you?") for chat in chats]
@@ -34,7 +34,7 @@ def in_turn(llama: Llama, systems: list[str]) -> list[list[Answered]]:
     return with_client(llama, talk)
 
 
-def far(answers: list[list[Answered]]) -> list[tuple[int, int]]:
+def far(answers: list[list[Response]]) -> list[tuple[int, int]]:
     """Turns whose prediction was off by more than one token: round and conversation."""
     return [
         (turn, who)
@@ -89,7 +89,7 @@ def test_a_conversation_that_begins_alike_takes_the_slot_though_others_are_free(
 def test_a_conversation_that_comes_back_when_others_are_done(start: Callable[..., Llama]) -> None:
     """One slot. The first is pushed out, comes back, and is at home again."""
 
-    async def talk(client: Client) -> list[Answered]:
+    async def talk(client: AsyncClient) -> list[Response]:
         one, two = (
             client.session("openai_chat", system=text, max_tokens=20) for text in PEOPLE[:2]
         )
@@ -106,7 +106,7 @@ def test_a_conversation_that_comes_back_when_others_are_done(start: Callable[...
 
 
 def test_a_fork_shares_the_prefix(start: Callable[..., Llama]) -> None:
-    async def talk(client: Client) -> list[Answered]:
+    async def talk(client: AsyncClient) -> list[Response]:
         chat = client.session("openai_chat", system=PEOPLE[0], max_tokens=20)
         await chat.send("Hello?")
         await chat.send("More?")

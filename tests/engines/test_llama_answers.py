@@ -20,6 +20,7 @@ from support.llama_talk import (
 )
 
 from anaphora import wire
+from anaphora.analysis.roundtrip import Exchange, check
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -34,7 +35,6 @@ from anaphora.prompt import (
 )
 from anaphora.rendered import Plan
 from anaphora.values import Conversation, Message, Text, Thinking, ToolCall, ToolResult
-from anaphora.wire.roundtrip import Exchange, check
 
 every_wire = pytest.mark.parametrize("name", WIRES)
 

@@ -26,6 +26,7 @@ from support.llama_talk import (
 )
 
 from anaphora import cache, errors, wire
+from anaphora.analysis.roundtrip import Exchange, check
 from anaphora.prompt import OutputSchema, ToolChoice
 from anaphora.values import (
     Conversation,
@@ -36,7 +37,6 @@ from anaphora.values import (
     ReplyStart,
     ToolCall,
 )
-from anaphora.wire.roundtrip import Exchange, check
 from anaphora.wire.sse import EventDecoder
 
 FORCED = ToolChoice("required")

@@ -16,8 +16,8 @@ from support import strategies as some
 from anaphora import cache, catalog
 from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, PromptCachePlan
-from anaphora.prompt.tools import ToolRegistry
 from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, from_json, to_json
 from anaphora.wire import anthropic
 
@@ -140,7 +140,7 @@ HASH_SEED_PROGRAM = """
 from anaphora import cache, catalog
 from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, ToolCall
 from anaphora.wire import anthropic
 from typing import Literal

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.rendered import Addition, ChunkLog, Kind
+from anaphora.rendered import ChunkLog, Kind, LogAppend
 
 #: A message: its id (few, so that some come twice), its role, and its chunks with their splices.
 chunks = st.lists(st.tuples(st.binary(max_size=5), st.sampled_from([None, -1, 0])), max_size=3)
@@ -15,7 +15,7 @@ messages = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("ua"), chu
 Messages = list[tuple[str, str, list[tuple[bytes, int | None]]]]
 
 
-def fill(to: Addition, added: Messages) -> Addition:
+def fill(to: LogAppend, added: Messages) -> LogAppend:
     for message_id, role, said in added:
         if said:
             to.open(role)
@@ -32,8 +32,8 @@ def everything(log: ChunkLog) -> tuple[object, ...]:
 
 @given(messages, messages)
 def test_a_log_holds_the_same_however_it_was_filled(one: Messages, two: Messages) -> None:
-    whole = ChunkLog(fill(Addition(), one + two))
-    begun = ChunkLog(fill(Addition(), one))
+    whole = ChunkLog(fill(LogAppend(), one + two))
+    begun = ChunkLog(fill(LogAppend(), one))
     at = len(begun)
     grown = begun.append(fill(begun.continued(at, len(one)), two))
     forked = grown.append(fill(grown.continued(at, len(one)), two))
@@ -44,7 +44,7 @@ def test_a_log_holds_the_same_however_it_was_filled(one: Messages, two: Messages
 
 @given(messages)
 def test_ends_and_splices_count_from_the_beginning_of_the_log(added: Messages) -> None:
-    log = ChunkLog(fill(Addition(), added))
+    log = ChunkLog(fill(LogAppend(), added))
     said = [chunk for _, _, chunks in added for chunk in chunks]
     for at, (data, splice) in enumerate(said):
         assert log.slice(log.start(at), log.ends[at]) == data
@@ -53,7 +53,7 @@ def test_ends_and_splices_count_from_the_beginning_of_the_log(added: Messages) -
 
 @given(messages, messages)
 def test_an_id_means_the_last_message_that_has_it(one: Messages, two: Messages) -> None:
-    log = ChunkLog(fill(Addition(), one))
+    log = ChunkLog(fill(LogAppend(), one))
     for so_far in (one, one + two):
         ids = [message_id for message_id, _, _ in so_far]
         for message_id in "abc":
@@ -65,6 +65,6 @@ def test_an_id_means_the_last_message_that_has_it(one: Messages, two: Messages) 
 
 @given(messages)
 def test_every_chunk_is_found_in_its_message_on_the_wire(added: Messages) -> None:
-    log = ChunkLog(fill(Addition(), added))
+    log = ChunkLog(fill(LogAppend(), added))
     found = [log.wire_message_of(chunk) for chunk in range(len(log))]
     assert found == [bisect_right(log.opens, chunk) - 1 for chunk in range(len(log))]

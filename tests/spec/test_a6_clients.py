@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anaphora import Client, ToolRegistry, emulator
+from anaphora import AsyncClient, ToolRegistry, emulator
 from anaphora.errors import Throttled
 from anaphora.values import ToolResult
 
@@ -40,7 +40,7 @@ def test_a6_every_provider_answers_calls_tools_and_is_limited(name: str) -> None
             "limits": {"requests_per_minute": 2},
         }
         settings = {"providers": {"one": provider}}
-        async with Client.from_config(settings, environ={"KEY": "any"}) as client:
+        async with AsyncClient.from_config(settings, environ={"KEY": "any"}) as client:
             chat = client.session("one", model=model, tools=tools)
             ran = await chat.run("What is the weather in Rome?", max_turns=2)
             assert ran.turns == 2

@@ -95,7 +95,7 @@ def test_b1_new_knowledge_takes_effect_at_the_next_turn(emu: Emulator) -> None:
     context = RenderedContext(system_stable=IDENTITY, system_knowledge=KNOWLEDGE)
 
     async def test(talk: Talk) -> None:
-        chat = talk.client.session("anthropic", prompt=context, certify="off")
+        chat = talk.client.session("anthropic", prompt=context, on_prefix_break="off")
         await chat.send("u0")
         chat.prompt = msgspec.structs.replace(context, system_knowledge="It moved to Athens.")
         await chat.send("u2")
@@ -119,7 +119,7 @@ def test_b2_the_state_turn_is_last_and_never_kept(emu: Emulator, name: str, stre
 
     async def test(talk: Talk) -> None:
         nonlocal turn
-        chat = talk.client.session(name, prompt=render, certify="raise")
+        chat = talk.client.session(name, prompt=render, on_prefix_break="raise")
         for turn in range(3):
             if stream:
                 async for _ in chat.send(f"u{turn}"):
@@ -202,7 +202,7 @@ def test_b3_the_boundary_is_found_whatever_ids_the_app_uses(emu: Emulator) -> No
         return RenderedContext(system_stable="Ada", turns=turns, frozen_prefix_len=frozen)
 
     async def test(talk: Talk) -> None:
-        chat = talk.client.session("anthropic", prompt=render, certify="raise")
+        chat = talk.client.session("anthropic", prompt=render, on_prefix_break="raise")
         for at in range(3):
             kept.append(f"u{at} {PAGE}")
             answered = await chat.send()
@@ -256,7 +256,7 @@ def test_b4_the_older_shape_is_sent_and_a_notice_says_what_it_costs(
 
     async def test(talk: Talk) -> None:
         nonlocal turn
-        chat = talk.client.session(name, prompt=render, certify="raise")
+        chat = talk.client.session(name, prompt=render, on_prefix_break="raise")
         for turn in range(3):
             kept.append(Message.user(f"u{turn}"))
             answered = await chat.send()
@@ -320,7 +320,7 @@ LOOP = [
 
 @pytest.mark.breaks_prefix(reason="a compaction changes the beginning on purpose")
 @every
-@pytest.mark.parametrize("certify", ["warn", "raise"])
+@pytest.mark.parametrize("on_prefix_break", ["warn", "raise"])
 def test_b6_what_is_left_is_sent_frozen_and_certified(
     emu: Emulator, name: str, certify: Any
 ) -> None:
@@ -328,7 +328,7 @@ def test_b6_what_is_left_is_sent_frozen_and_certified(
 
     async def test(talk: Talk) -> None:
         prompt = RenderedContext(system_stable=LONG, turns=Conversation(LOOP))
-        chat = talk.client.session(name, prompt=prompt, certify=certify)
+        chat = talk.client.session(name, prompt=prompt, on_prefix_break=certify)
         await chat.send("more")
         answer = said(chat)[-1]
         done = chat.compact(65, tokens=ten)
@@ -382,7 +382,7 @@ def test_b6_within_the_budget_nothing_changes(emu: Emulator) -> None:
 
     async def test(talk: Talk) -> None:
         context = RenderedContext(system_stable=LONG, turns=history(2), frozen_prefix_len=1)
-        chat = talk.client.session("anthropic", prompt=context, certify="raise")
+        chat = talk.client.session("anthropic", prompt=context, on_prefix_break="raise")
         await chat.send("u2")
         before = chat.conversation
         done = chat.compact(10_000)

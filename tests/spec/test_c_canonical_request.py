@@ -30,7 +30,7 @@ from anaphora.prompt import (
     ToolChoice,
     ToolMark,
 )
-from anaphora.prompt.cache_plan import Mark
+from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.rendered import Plan
 from anaphora.values import (
     Conversation,
@@ -339,7 +339,7 @@ TALK = (
 )
 
 
-def marked_by(*marks: Mark) -> tuple[list[str], list[str]]:
+def marked_by(*marks: MarkRequest) -> tuple[list[str], list[str]]:
     """The paths that carry a marker because of these marks alone, and the notices."""
     cache = PromptCachePlan(marks=marks)
     call = call_with(PromptIR.chat(TALK, system=SYSTEM, cache=cache), tools=TOOLS)
@@ -379,7 +379,7 @@ def _marked(value: Any, path: str = "") -> list[str]:
         (PartMark("result", (0, 2)), "messages[2].content[0].content[1]"),
     ],
 )
-def test_c10_a_mark_names_what_it_marks(mark: Mark, path: str) -> None:
+def test_c10_a_mark_names_what_it_marks(mark: MarkRequest, path: str) -> None:
     """C10: a tool by name, a block by index, a part by its message's id and its path."""
     assert marked_by(mark) == ([path], ["blank_text", "blank_text"])
 
@@ -435,7 +435,7 @@ def test_c10_marks_around_and_inside_a_tool_result() -> None:
         PartMark("result", (0, 0, 0)),
     ],
 )
-def test_c10_a_mark_that_finds_nothing_is_told(mark: Mark) -> None:
+def test_c10_a_mark_that_finds_nothing_is_told(mark: MarkRequest) -> None:
     """C10: never put on a neighbour instead, and never silently dropped."""
     paths, codes = marked_by(mark)
     assert paths == []

@@ -108,7 +108,7 @@ def test_c2_every_role_reaches_the_wire_at_every_turn(emu: Emulator, name: str) 
     """C2: new dynamic context, system remainder and state take effect at the next turn."""
 
     async def test(talk: Talk) -> None:
-        chat = talk.client.session(name, prompt=whole(0), certify="off")
+        chat = talk.client.session(name, prompt=whole(0), on_prefix_break="off")
         assert [message.text for message in chat.messages] == ["u0", "a1"]
         for turn in range(3):
             chat.prompt = whole(turn)
@@ -144,7 +144,7 @@ def test_c4_the_order_of_the_body(emu: Emulator, name: str, stream: bool) -> Non
     """C4: stable prefix, dynamic context, system remainder, conversation, volatile tail."""
 
     async def test(talk: Talk) -> None:
-        chat = talk.client.session(name, prompt=whole, certify="off")
+        chat = talk.client.session(name, prompt=whole, on_prefix_break="off")
         for text in ("u2", "u4"):
             if stream:
                 async for _ in chat.send(text):
@@ -166,7 +166,7 @@ def test_c4_positions_can_be_chosen(emu: Emulator, name: str) -> None:
 
     async def test(talk: Talk) -> None:
         ir = whole(dynamic_position="tail")
-        chat = talk.client.session(name, prompt=ir, certify="off")
+        chat = talk.client.session(name, prompt=ir, on_prefix_break="off")
         await chat.send("u2")
         texts = message_texts(talk.line.bodies[-1])
         assert texts[:2] == ["PREFIX", "REMAINDER 0"]
@@ -188,7 +188,7 @@ def test_c5_a_stored_conversation_sends_the_delta_in_its_own_order(emu: Emulator
     """C5: system remainder first, dynamic context, conversation tail, volatile tail."""
 
     async def test(talk: Talk) -> None:
-        chat = talk.client.session(RESPONSES, prompt=whole(0), store=True, certify="off")
+        chat = talk.client.session(RESPONSES, prompt=whole(0), store=True, on_prefix_break="off")
         await chat.send("u2")
         assert "previous_response_id" not in fields(talk)
         assert chat.last is not None
@@ -238,7 +238,7 @@ def test_c6_the_prompts_own_continuation_holds_for_the_first_turn(
             segments=(Segment(R.CONVERSATION, turns),),
             continuation=Continuation(previous, boundary),
         )
-        chat = talk.client.session(RESPONSES, prompt=ir, certify="off")
+        chat = talk.client.session(RESPONSES, prompt=ir, on_prefix_break="off")
         await chat.send("u4")
         assert fields(talk)["previous_response_id"] == previous
         texts = message_texts(talk.line.bodies[-1])
@@ -258,7 +258,7 @@ def test_c6_a_continuation_is_used_once_it_was_answered(emu: Emulator) -> None:
     async def test(talk: Talk) -> None:
         previous, _ = await stored(talk)
         ir = PromptIR(system_text=LONG, continuation=Continuation(previous))
-        chat = talk.client.session(RESPONSES, prompt=ir, certify="off")
+        chat = talk.client.session(RESPONSES, prompt=ir, on_prefix_break="off")
         talk.line.faults = ["spend-cap", None]
         with pytest.raises(QuotaExhausted):
             await chat.send("u2")
@@ -305,7 +305,7 @@ def test_c6_a_new_beginning_continues_no_stored_response(
 
     async def test(talk: Talk) -> None:
         chat = talk.client.session(
-            RESPONSES, model=model, prompt=prompt(), store=True, certify="off"
+            RESPONSES, model=model, prompt=prompt(), store=True, on_prefix_break="off"
         )
         for text in ("u0", "u2"):
             await chat.send(text)
@@ -347,7 +347,7 @@ def test_c6_what_only_a_lost_response_held_is_not_left_out(
                 segments=(Segment.of(R.CONVERSATION, *turns),),
                 continuation=continuation,
             )
-            chat = talk.client.session(RESPONSES, prompt=ir, certify="off")
+            chat = talk.client.session(RESPONSES, prompt=ir, on_prefix_break="off")
             if through == "session, later":
                 await chat.send("u2")
             emu.reset()

@@ -24,7 +24,7 @@ from anaphora.prompt import (
     Reasoning,
     ToolChoice,
 )
-from anaphora.prompt.cache_plan import Mark
+from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import (
     Bytes,
     Conversation,
@@ -101,7 +101,7 @@ def plan(**fields: Any) -> Make:
     return lambda _: base(cache=PromptCachePlan(**fields), tools=(LOOK,))
 
 
-def mark(asked: Mark) -> Make:
+def mark(asked: MarkRequest) -> Make:
     return plan(marks=(asked,))
 
 

@@ -10,10 +10,10 @@ from support.llama import MODEL, Llama
 from support.llama_talk import WIRES
 
 from anaphora.cli._demo.engine_model import TEMPLATE
-from anaphora.client.answered import Answered
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
 from anaphora.client.observe.watchers import Watcher
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.client.response import Response
+from anaphora.tools import ToolRegistry
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ LOOPING = changed(OWN, "{%- if tools and last.role != 'tool' -%}", "{%- if tools
 
 
 def with_client(
-    llama: Llama, made: Callable[[Client], Awaitable[T]], watchers: Iterable[Watcher] = ()
+    llama: Llama, made: Callable[[AsyncClient], Awaitable[T]], watchers: Iterable[Watcher] = ()
 ) -> T:
     """What an app makes of a client whose providers are called as our wires are."""
 
@@ -41,7 +41,7 @@ def with_client(
             for name in WIRES
         }
         config = {"providers": providers}
-        async with Client.from_config(config, environ={}, watchers=watchers) as client:
+        async with AsyncClient.from_config(config, environ={}, watchers=watchers) as client:
             return await made(client)
 
     return asyncio.run(main())
@@ -58,7 +58,7 @@ def registry() -> ToolRegistry:
     return tools
 
 
-def apart(answered: Answered) -> int:
+def apart(answered: Response) -> int:
     """How many tokens more the server read than we had said before sending."""
     assert answered.usage.read is not None
     assert answered.record.predicted is not None

@@ -48,7 +48,7 @@ VERDICT = Verdict(
     predicted=700,
     billed=700,
     lost=200,
-    dollars=Decimal("0.0006"),
+    cost_usd=Decimal("0.0006"),
     diagnosis=Diagnosis(provider="anthropic", word="system_changed", tokens=200),
     agrees=True,
 )
@@ -79,7 +79,7 @@ FULL = Record(
     ),
     predicted=700,
     verdict=VERDICT,
-    dollars=Decimal("0.0021"),
+    cost_usd=Decimal("0.0021"),
     saved=Decimal("0.0019"),
     blocks=(
         BlockShare(label="tool search", section="tools", tokens=100),

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from anaphora import Client
+from anaphora import AsyncClient
 from anaphora.client.record import Record
 from anaphora.client.transport import Answer, Outgoing
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
@@ -127,7 +127,7 @@ class Line:
 
 
 class Talk:
-    def __init__(self, client: Client, line: Line, records: list[Record]) -> None:
+    def __init__(self, client: AsyncClient, line: Line, records: list[Record]) -> None:
         self.client = client
         self.line = line
         self.records = records
@@ -158,7 +158,7 @@ async def talking(
     """A client whose providers all have these settings besides."""
     config = {"providers": settings(server.url, names, **provider), "routes": routes or {}}
     line, records = Line(), list[Record]()
-    client = Client.from_config(
+    client = AsyncClient.from_config(
         config,
         environ={"KEY": KEY},
         watchers=[records.append],

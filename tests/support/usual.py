@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import strategies as some
 
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition
+from anaphora.rendered import LogAppend
 from anaphora.values import Message, Part, Text, ToolCall, ToolResult
 
 #: Some that JSON cannot hold, too.
@@ -44,12 +44,12 @@ def messages(wire: str) -> st.SearchStrategy[Message]:
     )
 
 
-def outcome(add: Callable[[Addition], object]) -> dict[str, Any] | tuple[type, str]:
+def outcome(add: Callable[[LogAppend], object]) -> dict[str, Any] | tuple[type, str]:
     """All that was added, or the error that it ended with."""
-    to = Addition()
+    to = LogAppend()
     to.first_chunk, to.first_message = 7, 5
     try:
         add(to)
     except InvalidRequest as problem:
         return type(problem), str(problem)
-    return {name: getattr(to, name) for name in Addition.__slots__}
+    return {name: getattr(to, name) for name in LogAppend.__slots__}

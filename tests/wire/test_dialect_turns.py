@@ -51,7 +51,7 @@ def said(name: str, rendered: Rendered) -> list[object]:
     plan = Plan(marks=rendered.marks)
     request = speak(name).assemble(rendered, plan)
     return [
-        (one.path, one.headers, one.head, one.tail, one.knobs, one.notices),
+        (one.path, one.headers, one.head, one.tail, one.cache_params, one.notices),
         (rendered.key_place, rendered.notices, rendered.frozen_with, rendered.markers),
         (request.path, request.headers, request.body.join()),
     ]

@@ -166,14 +166,16 @@ def test_a_header_follows_the_call_even_when_the_envelope_stays() -> None:
     third = render(codec, call(cache=PromptCachePlan()), second)
     headers = [dict(made.envelope.headers).get("x-conversation") for made in (first, second, third)]
     assert headers == ["one", "two", None]
-    knobs = [dict(made.envelope.knobs).get("cache_key") for made in (first, second, third)]
-    assert knobs == [b'"one"', b'"two"', None]
+    cache_params = [
+        dict(made.envelope.cache_params).get("cache_key") for made in (first, second, third)
+    ]
+    assert cache_params == [b'"one"', b'"two"', None]
 
 
 def test_knobs_are_named_in_whatever_words_they_are_said() -> None:
     codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
     rendered = render(codec, call(params=Params(reasoning=Reasoning("enabled"))))
-    assert dict(rendered.envelope.knobs)["thinking"] == b'"enabled"'
+    assert dict(rendered.envelope.cache_params)["thinking"] == b'"enabled"'
 
 
 def test_fields_that_are_not_said_here() -> None:

@@ -14,10 +14,10 @@ from support import rich
 from support.rich import MODELS, NAME, PATHS, REQUESTS
 
 from anaphora import catalog, wire
+from anaphora.analysis.roundtrip import Exchange, check
 from anaphora.cli import translate
 from anaphora.rendered import Plan
 from anaphora.values import Notice
-from anaphora.wire.roundtrip import Exchange, check
 
 PLACES = [
     pytest.param(name, place, id=f"{name} {rich.written(place)}")

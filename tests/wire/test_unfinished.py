@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from anaphora import catalog, wire
+from anaphora.analysis.roundtrip import Exchange, check
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PartMark, PromptCachePlan, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Conversation, Message, Opaque, Part, Text, Thinking, ToolCall
-from anaphora.wire.roundtrip import Exchange, check
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",

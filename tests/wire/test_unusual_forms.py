@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from anaphora import wire
+from anaphora.analysis.roundtrip import Exchange, Outcome, check
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.values import Opaque, ReplyEnd, Usage
-from anaphora.wire.roundtrip import Exchange, Outcome, check
 
 REQUESTS: dict[str, Any] = {
     "openai_chat": {"model": "gpt-4.1", "messages": [{"role": "user", "content": "hi"}]},

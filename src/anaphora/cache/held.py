@@ -8,7 +8,7 @@ Knows no wire: what a handle freezes besides chunks is `Rendered.frozen_with`.
 
 from __future__ import annotations
 
-from anaphora.rendered import Held, Rendered
+from anaphora.rendered import CacheHandle, Rendered
 from anaphora.rendered.holding import held_digest, misfit
 from anaphora.values import Notice
 
@@ -19,7 +19,7 @@ def digest(rendered: Rendered, chunks: int) -> str:
     return held_digest(rendered, chunks)
 
 
-def check(rendered: Rendered, held: Held) -> Notice | None:
+def check(rendered: Rendered, held: CacheHandle) -> Notice | None:
     """Why the handle cannot be used for this call: the prompt begins otherwise, a frozen setting
     changed, nothing would be left to send, or the wire holds nothing. None when it can."""
     found = misfit(rendered, held)

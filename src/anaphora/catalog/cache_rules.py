@@ -165,9 +165,9 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Whether a block of that kind is known to take a marker."""
         return kind in self.markable.value
 
-    def voided_by(self, knob: Knob) -> tuple[Section, ...]:
+    def voided_by(self, param: Knob) -> tuple[Section, ...]:
         """The sections that must be written again when that knob changes."""
-        figure = self.invalidates.get(knob)
+        figure = self.invalidates.get(param)
         return () if figure is None else figure.value
 
     def _invalid(self, message: str) -> InvalidCatalog:

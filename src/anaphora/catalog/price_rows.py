@@ -132,7 +132,7 @@ def _rows(tables: Any, kind: type[T], name: str, file: str) -> tuple[T, ...]:
     rows = []
     for at, table in enumerate(tables):
         try:
-            rows.append(msgspec.convert(_whole_dollars(table), kind, builtin_types=_TYPES))
+            rows.append(msgspec.convert(_exact_prices(table), kind, builtin_types=_TYPES))
         except msgspec.ValidationError as problem:
             raise InvalidCatalog(str(problem), file=file, row=f"{name}[{at}]") from problem
     return tuple(rows)
@@ -141,16 +141,14 @@ def _rows(tables: Any, kind: type[T], name: str, file: str) -> tuple[T, ...]:
 _TYPES = (datetime.date, datetime.time, Decimal)
 
 
-def _whole_dollars(table: dict[str, Any]) -> dict[str, Any]:
+def _exact_prices(table: dict[str, Any]) -> dict[str, Any]:
     """`input = 5` is as good as `5.0`."""
-    whole: dict[str, Any] = {k: _dollars(table[k]) for k in ("input", "output") if k in table}
+    whole: dict[str, Any] = {k: _usd(table[k]) for k in ("input", "output") if k in table}
     tiers = table.get("tiers")
     if isinstance(tiers, list):
-        whole["tiers"] = [
-            _whole_dollars(tier) if isinstance(tier, dict) else tier for tier in tiers
-        ]
+        whole["tiers"] = [_exact_prices(tier) if isinstance(tier, dict) else tier for tier in tiers]
     return {**table, **whole}
 
 
-def _dollars(value: Any) -> Any:
+def _usd(value: Any) -> Any:
     return Decimal(value) if type(value) is int else value

@@ -11,7 +11,7 @@ from ._wires import WireName
 from .models import ProviderName
 
 if TYPE_CHECKING:
-    from anaphora.cache.lint import Finding, Severity
+    from anaphora.analysis.lint import Finding, Severity
 
 
 @click.command()
@@ -67,7 +67,7 @@ def command(
     something at or above the severity was found or something could not be read, 2 when nothing
     could be read.
     """
-    from anaphora.cache.lint import at_least
+    from anaphora.analysis.lint import at_least
 
     from ._explain.calls import Asked
     from ._lint import config as configs
@@ -107,7 +107,7 @@ def _print(findings: list[Finding], unpriced: tuple[str, ...], as_sarif: bool) -
 
     import msgspec
 
-    from anaphora.cache.lint import sarif
+    from anaphora.analysis.lint import sarif
 
     told: Any = {"findings": findings, "unpriced": unpriced}
     if as_sarif:

@@ -12,8 +12,8 @@ import click
 from ._wires import WireName
 
 if TYPE_CHECKING:
-    from anaphora.cache.trace.sources import Problem
-    from anaphora.wire.roundtrip import Exchange, Outcome
+    from anaphora.analysis.roundtrip import Exchange, Outcome
+    from anaphora.analysis.trace.sources import Problem
 
 
 @click.command()
@@ -32,7 +32,7 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     Exit code 1 when something was lost or could not be read, 2 when nothing could be read.
     """
     from anaphora import wire
-    from anaphora.wire.roundtrip import check
+    from anaphora.analysis.roundtrip import check
 
     outcomes: list[Outcome] = []
     passed_over: Counter[str] = Counter()
@@ -62,8 +62,8 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
     """The exchanges, and in place of one that cannot be read the reason."""
     import msgspec
 
+    from anaphora.analysis.roundtrip import Exchange
     from anaphora.wire.fields import UNREADABLE
-    from anaphora.wire.roundtrip import Exchange
 
     from ._simulate.files import lines_of
 
@@ -103,7 +103,7 @@ def _print_table(outcomes: list[Outcome], passed_over: Counter[str]) -> None:
             str(len(mine)),
             str(sum(not outcome.unparsed for outcome in mine)),
             str(sum(not outcome.unparsed and not outcome.changed for outcome in mine)),
-            str(sum(not outcome.unread for outcome in mine)),
+            str(sum(not outcome.unreadable for outcome in mine)),
             str(sum(bool(outcome.lost) for outcome in mine)),
         )
     lines: list[Table | Text] = [table]
@@ -129,8 +129,8 @@ def _trouble(outcome: Outcome) -> str:
         told.append(f"request not read: {outcome.unparsed}")
     if outcome.changed:
         told.append(f"request changed at {outcome.changed}")
-    if outcome.unread:
-        told.append(f"answer not read: {outcome.unread}")
+    if outcome.unreadable:
+        told.append(f"answer not read: {outcome.unreadable}")
     if outcome.lost:
         told.append(f"answer lost {outcome.lost}")
     return "; ".join(told)

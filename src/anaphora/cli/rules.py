@@ -12,7 +12,7 @@ from ._wires import WireName
 from .models import ProviderName
 
 if TYPE_CHECKING:
-    from anaphora.cache.trace.contradictions import Seen
+    from anaphora.analysis.rules_check import Seen
     from anaphora.catalog import CacheRules, Figure
 
     from ._rules.report import Report
@@ -130,7 +130,7 @@ def _checked(
     format_: Format | None,
     strict: bool,
 ) -> Report:
-    from anaphora.cache.trace import contradictions
+    from anaphora.analysis import rules_check
 
     from ._rules.report import report_of
     from ._simulate.gathering import gather, refuse
@@ -141,11 +141,11 @@ def _checked(
         refuse(problems)
     billed = [
         call
-        for call in contradictions.seen(source.trace for source in found)
+        for call in rules_check.seen(source.trace for source in found)
         if _asked(call, provider, model)
     ]
     calls = tracked(billed, "asking", total=len(billed), long=_LONG)
-    rows = contradictions.held(calls, threshold=threshold, examples=examples)
+    rows = rules_check.held(calls, threshold=threshold, examples=examples)
     return report_of(rows, billed, found, problems, threshold)
 
 

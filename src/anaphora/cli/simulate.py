@@ -10,8 +10,8 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from anaphora.cache.trace import Predicted
-    from anaphora.cache.trace.sources import Source
+    from anaphora.analysis.trace import Predicted
+    from anaphora.analysis.trace.sources import Source
 
     from ._simulate.files import Format
     from ._simulate.report import Report
@@ -30,7 +30,7 @@ class ModelName(click.ParamType[tuple[str, str]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        from anaphora.cache.trace import provider_named, unplayable
+        from anaphora.analysis.trace import provider_named, unplayable
 
         if isinstance(value, tuple):
             return value
@@ -131,7 +131,7 @@ def _simulate(
 
 def _played(found: list[Source], elsewhere: tuple[str, str] | None) -> Iterator[Predicted]:
     """A prediction for every call, with a bar on a terminal when it takes long."""
-    from anaphora.cache.trace import Predictor
+    from anaphora.analysis.trace import Predictor
 
     from ._simulate.progress import tracked
 

@@ -31,7 +31,7 @@ import msgspec
 from anaphora.errors import AnaphoraError
 from anaphora.values import Notice
 
-from .answered import Answered
+from .response import Response
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class AfterAnswer:
         return taken
 
 
-def with_notices(answered: Answered, notices: tuple[Notice, ...]) -> Answered:
+def with_notices(answered: Response, notices: tuple[Notice, ...]) -> Response:
     if not notices:
         return answered
     replace = msgspec.structs.replace

@@ -15,7 +15,6 @@ from anaphora.errors import AnaphoraError
 from anaphora.values import Event, Notice
 
 from .after import AfterAnswer, with_notices
-from .answered import Answered
 from .asking import Asked
 from .delivered import Delivered, Prepared
 from .delivery import Delivery
@@ -23,13 +22,14 @@ from .endpoint import Stop
 from .observe.watchers import Watchers
 from .record import Operation, Record
 from .recording import failed_record
+from .response import Response
 from .writing import Written
 
 if TYPE_CHECKING:
     from .turn import Turn
 
 #: How many rounds the loop gets to close a stream that nobody reads any more.
-MOMENT = 8
+CLOSE_TICKS = 8
 
 
 class Underway:
@@ -75,7 +75,7 @@ class Calling(ABC):
         self._busy = False
         """A call is under way, where only one may be."""
 
-    async def answer(self, asked: Asked) -> Answered:
+    async def answer(self, asked: Asked) -> Response:
         """The whole answer."""
         if self._busy:
             await self._settled()
@@ -123,7 +123,7 @@ class Calling(ABC):
         """The request for a stop; `whole`: one that leans on nothing that the provider stored."""
 
     @abstractmethod
-    def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
+    def _finish(self, underway: Underway, delivered: Delivered) -> Response:
         """The answer is complete: it is remembered, and parsed where a form was asked for. The
         record is there before that. Raises nothing but `Parse`."""
 
@@ -134,7 +134,7 @@ class Calling(ABC):
 
     async def _settled(self) -> None:
         """A stream that was left by `break` is closed by the loop, a moment later."""
-        for _ in range(MOMENT):
+        for _ in range(CLOSE_TICKS):
             await asyncio.sleep(0)
             if not self._busy:
                 return
@@ -151,11 +151,11 @@ class Calling(ABC):
         )
         return underway
 
-    def _answered(self, underway: Underway, delivered: Delivered) -> Answered:
+    def _answered(self, underway: Underway, delivered: Delivered) -> Response:
         answered = self._finish(underway, delivered)
         return self._noted(answered, self._tell(underway, answered.record))
 
-    def _noted(self, answered: Answered, notices: tuple[Notice, ...]) -> Answered:
+    def _noted(self, answered: Response, notices: tuple[Notice, ...]) -> Response:
         """The answer with what was reported after it was finished."""
         return with_notices(answered, notices)
 

@@ -1,6 +1,6 @@
 """The client: from a configuration to calls and conversations.
 
-async with Client.from_config("llm.yaml") as client:
+async with AsyncClient.from_config("llm.yaml") as client:
     answered = await client.complete(call, "anthropic-default")
     chat = client.session("anthropic-default", model="claude-sonnet-5-5")
 """
@@ -18,10 +18,9 @@ import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notice
 
-from .answered import Answered
 from .asking import Asked, Content, messages_of
 from .composing import Composing, beginning
 from .config.reading import from_data, read
@@ -31,8 +30,9 @@ from .endpoint import Endpoint, Home, Stop
 from .given import callback_of, conversation_of, prompt_from, seconds_of, with_params
 from .observe.watchers import Watcher, Watchers
 from .oneshot import OneShot
+from .response import Response
 from .routing import models_asked
-from .session import Certify, Session
+from .session import OnPrefixBreak, Session
 from .session.compaction import compact_at_of, token_limit
 from .session.holding import Handles
 from .session.prompt_source import Prompt, PromptSource, prompt_of
@@ -45,7 +45,7 @@ from .turn import Turn
 _LETTING_GO = 5.0
 
 
-class Client:
+class AsyncClient:
     """All providers of one configuration. Use it as a context, or `close` it."""
 
     def __init__(
@@ -179,7 +179,7 @@ class Client:
         model: str | None = None,
         output: Any = None,
         timeout: float | None = None,
-    ) -> Answered:
+    ) -> Response:
         """The answer to a call on its own."""
         return await self.send(call, provider, model=model, output=output, timeout=timeout)
 
@@ -208,7 +208,7 @@ class Client:
         cache: PromptCachePlan | None = None,
         extras: Extras | None = None,
         state: str | Callable[[], str] | None = None,
-        certify: Certify = "warn",
+        on_prefix_break: OnPrefixBreak = "warn",
         store: bool | None = None,
         diagnose: bool = False,
         timeout: float | None = None,
@@ -224,14 +224,16 @@ class Client:
         the saved history to continue, and `save` is given every message that is added to it.
 
         `compact_at` drops the oldest exchanges when a prompt exceeds so many tokens (an int), or
-        that share of the model's context window (a float); `certify` decides what happens
+        that share of the model's context window (a float); `on_prefix_break` decides what happens
         before sending when the prefix would break;
         `store` lets a Responses provider keep the answers, so that only what is new is sent;
         `diagnose` asks the provider, too, why a prefix was missed. Other keywords are parameters of
         every call: `max_tokens`, `temperature`, `reasoning`, ….
         """
-        if certify not in get_args(Certify):
-            raise InvalidRequest(f"must be one of {', '.join(get_args(Certify))}", path="certify")
+        if on_prefix_break not in get_args(OnPrefixBreak):
+            raise InvalidRequest(
+                f"must be one of {', '.join(get_args(OnPrefixBreak))}", path="on_prefix_break"
+            )
         stops, hops = self._stops(provider, model)
         if prompt is not None:
             _check_alone(system=system, messages=messages, state=state, cache=cache)
@@ -256,7 +258,7 @@ class Client:
             source,
             messages=conversation_of(messages),
             compact_at=compact_at,
-            certify=certify,
+            on_prefix_break=on_prefix_break,
             timeout=seconds_of(timeout, "timeout"),
             on_wait=self._on_wait,
             save=callback_of(save, "save"),

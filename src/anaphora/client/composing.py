@@ -18,7 +18,7 @@ from anaphora.prompt import (
     Segment,
     ToolChoice,
 )
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Extras, Message, Reply, SegmentRole
 
 from .asking import Asked

@@ -15,8 +15,8 @@ import msgspec
 
 from anaphora import canonical
 from anaphora.errors import InvalidJson, InvalidRequest
-from anaphora.prompt.tools.plain import plain
-from anaphora.prompt.tools.registry import Bound, ToolRegistry
+from anaphora.tools.plain import plain
+from anaphora.tools.registry import Bound, ToolRegistry
 from anaphora.values import ResultPart, Text, ToolCall, ToolResult
 
 

@@ -61,7 +61,7 @@ class Home:
         if self.loop is not None:
             raise InvalidRequest(
                 "this client was used in another event loop, where its connections are; make one"
-                " in each loop, or use a SyncClient",
+                " in each loop, or use a Client",
                 path="client",
             )
         self.loop = loop

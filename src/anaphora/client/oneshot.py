@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from anaphora.cache.plan import Planner
-from anaphora.cache.verdict.money import dollars_saved
+from anaphora.cache.verdict.money import saved_usd
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
 from anaphora.tokens import Counts
 
-from .answered import Answered
 from .asking import Asked
 from .calling import Calling, Underway
 from .composing import fitted
@@ -23,6 +22,7 @@ from .delivered import Delivered, Prepared
 from .endpoint import Stop
 from .observe.watchers import Watchers
 from .recording import record_of
+from .response import Response
 from .structured import Structured
 from .writing import Account, Written, cost
 
@@ -75,7 +75,7 @@ class OneShot(Calling):
             gone=(NotFound,) if call.ir.has_continued() else (),
         )
 
-    def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
+    def _finish(self, underway: Underway, delivered: Delivered) -> Response:
         stop, reply = self._stops[delivered.stop], delivered.reply
         written, notices = underway.written[delivered.stop]
         after = underway.after
@@ -89,15 +89,15 @@ class OneShot(Calling):
             at=delivered.at,
             began=delivered.first,
         )
-        price, dollars = cost(stop, written, reply.usage, delivered.at, after)
-        saved = after.run("price_failed", None, dollars_saved, reply.usage, price)
+        price, cost_usd = cost(stop, written, reply.usage, delivered.at, after)
+        saved = after.run("price_failed", None, saved_usd, reply.usage, price)
         record = record_of(
             underway,
             delivered,
             written,
-            Account(dollars=dollars, saved=saved),
+            Account(cost_usd=cost_usd, saved=saved),
             notices=(*written.rendered.notices, *written.plan.notices, *notices, *reply.notices),
             watched=bool(self._watchers),
         )
         parsed = None if self._output is None else self._output.of(reply)
-        return Answered(reply=reply, record=record, raw_hash=delivered.raw_hash, parsed=parsed)
+        return Response(reply=reply, record=record, raw_hash=delivered.raw_hash, parsed=parsed)

@@ -80,7 +80,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     predicted: int | None = None
     """Tokens that should have been read by the rules, as it was seen before sending."""
     verdict: Verdict | None = None
-    dollars: Decimal | None = None
+    cost_usd: Decimal | None = None
     saved: Decimal | None = None
     """What the cache took off the bill, what writing to it cost counted in."""
     blocks: tuple[BlockShare, ...] = ()

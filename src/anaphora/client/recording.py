@@ -76,7 +76,7 @@ def answered_record(
         usage=reply.usage,
         predicted=account.predicted,
         verdict=account.verdict,
-        dollars=account.dollars,
+        cost_usd=account.cost_usd,
         saved=account.saved,
         blocks=blocks,
         notices=notices,
@@ -99,7 +99,7 @@ def _essentials(
         at=underway.began,
         seconds=time.time() - underway.began,
         usage=reply.usage,
-        dollars=account.dollars,
+        cost_usd=account.cost_usd,
         notices=notices,
     )
 

@@ -98,11 +98,11 @@ def price_of_moving(
     return (tokens_cached * (again - read)).scaleb(-6)
 
 
-def moving_said(left: str, reached: str, tokens_cached: int, dollars: Decimal | None) -> str:
+def moving_said(left: str, reached: str, tokens_cached: int, cost_usd: Decimal | None) -> str:
     """The price of moving as a sentence."""
     said = f"moving from {left} to {reached} pays {tokens_cached:,} tokens of prefix again"
-    if dollars is None:
+    if cost_usd is None:
         return f"{said}: dollars unknown"
-    if dollars < 0:
-        return f"{said}, and {amount_said(-dollars)} less for them"
-    return f"{said}: {amount_said(dollars)}"
+    if cost_usd < 0:
+        return f"{said}, and {amount_said(-cost_usd)} less for them"
+    return f"{said}: {amount_said(cost_usd)}"

@@ -1,11 +1,11 @@
 """The client for those who cannot await: scripts, notebooks, code inside of a running loop.
 
-    with SyncClient.from_config("llm.yaml") as client:
+    with Client.from_config("llm.yaml") as client:
         chat = client.session("anthropic-default", model="claude-sonnet-5-5")
         for event in chat.send("Book me a flight to Rome"): ...
         answered = chat.send("And back?").reply()
 
-A thin face: everything is done by the async client, in one background thread for each `SyncClient`.
+A thin face: everything is done by the async client, in one background thread for each `Client`.
 Ctrl-C, and a loop that is left early, cancel the call.
 """
 
@@ -21,19 +21,19 @@ from typing import Any, Self
 from anaphora.prompt import Call, Compaction
 from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
-from .answered import Answered
 from .background import Background
-from .client import Client
+from .client import AsyncClient
 from .config.values import Config
+from .response import Response
 from .session import Content, Preview, Session, Turn
 from .session.prompt_source import Prompt
-from .session.running import Ran, Running
+from .session.running import Run, RunResult
 
 
-class SyncClient:
-    """`Client`, without async. Use it as a context, or `close` it."""
+class Client:
+    """`AsyncClient`, without async. Use it as a context, or `close` it."""
 
-    def __init__(self, client: Client, background: Background | None = None) -> None:
+    def __init__(self, client: AsyncClient, background: Background | None = None) -> None:
         self._client = client
         self._background = background or Background("anaphora")
         # A client that was forgotten ends its thread when it is collected, or at exit.
@@ -41,8 +41,8 @@ class SyncClient:
 
     @classmethod
     def from_config(cls, source: str | Path | Config | dict[str, Any], **options: Any) -> Self:
-        """As `Client.from_config`."""
-        return cls(Client.from_config(source, **options))
+        """As `AsyncClient.from_config`."""
+        return cls(AsyncClient.from_config(source, **options))
 
     def __enter__(self) -> Self:
         return self
@@ -63,8 +63,8 @@ class SyncClient:
     def providers(self) -> tuple[str, ...]:
         return self._client.providers
 
-    def complete(self, call: Call | Content, provider: str, **options: Any) -> Answered:
-        """As `Client.complete`."""
+    def complete(self, call: Call | Content, provider: str, **options: Any) -> Response:
+        """As `AsyncClient.complete`."""
         return self._background.call(lambda: self._client.complete(call, provider, **options))
 
     @property
@@ -75,16 +75,16 @@ class SyncClient:
     def stream(
         self, call: Call | Content, provider: str, **options: Any
     ) -> Generator[Event, None, None]:
-        """As `Client.stream`."""
+        """As `AsyncClient.stream`."""
         return iter(self.send(call, provider, **options))
 
     def send(self, call: Call | Content, provider: str, **options: Any) -> SyncTurn:
-        """As `Client.send`."""
+        """As `AsyncClient.send`."""
         do = self._background.do
         return SyncTurn(self, do(lambda: self._client.send(call, provider, **options)))
 
     def session(self, provider: str, **options: Any) -> SyncSession:
-        """As `Client.session`."""
+        """As `AsyncClient.session`."""
         do = self._background.do
         return SyncSession(self, do(lambda: self._client.session(provider, **options)))
 
@@ -92,19 +92,19 @@ class SyncClient:
 class SyncTurn:
     """A turn that is made when its events are gone through, or its reply is asked for; once."""
 
-    def __init__(self, client: SyncClient, turn: Turn) -> None:
+    def __init__(self, client: Client, turn: Turn) -> None:
         self._client = client
         self._turn = turn
 
     def __iter__(self) -> Generator[Event, None, None]:
         return self._client._background.iterate(self._turn.__aiter__)
 
-    def reply(self) -> Answered:
+    def reply(self) -> Response:
         """The whole answer: what awaiting the turn gives."""
         return self.answered or self._client._background.call(lambda: self._turn)
 
     @property
-    def answered(self) -> Answered | None:
+    def answered(self) -> Response | None:
         """The answer, once there is one."""
         return self._turn.answered
 
@@ -112,19 +112,19 @@ class SyncTurn:
 class SyncRun:
     """A run of turns and tools, made when its events are gone through, or its end is asked for."""
 
-    def __init__(self, client: SyncClient, running: Running) -> None:
+    def __init__(self, client: Client, running: Run) -> None:
         self._client = client
         self._running = running
 
     def __iter__(self) -> Generator[Event | ToolResult, None, None]:
         return self._client._background.iterate(self._running.__aiter__)
 
-    def result(self) -> Ran:
+    def result(self) -> RunResult:
         """What it came to: what awaiting the run gives."""
         return self.ran or self._client._background.call(lambda: self._running)
 
     @property
-    def ran(self) -> Ran | None:
+    def ran(self) -> RunResult | None:
         """What it came to, once it has ended."""
         return self._running.ran
 
@@ -132,7 +132,7 @@ class SyncRun:
 class SyncSession:
     """`Session`, without async."""
 
-    def __init__(self, client: SyncClient, session: Session) -> None:
+    def __init__(self, client: Client, session: Session) -> None:
         self._client = client
         self._session = session
 
@@ -148,7 +148,7 @@ class SyncSession:
         """What the next call would read, write and cost; nothing is sent."""
         return self._client._background.do(lambda: self._session.preview(content, **params))
 
-    def prewarm(self) -> Answered:
+    def prewarm(self) -> Response:
         """Writes the beginning of the conversation to the provider's cache."""
         return self._client._background.call(self._session.prewarm)
 
@@ -203,14 +203,14 @@ class SyncSession:
         self._session.state = state
 
     @property
-    def last(self) -> Answered | None:
+    def last(self) -> Response | None:
         """The newest answer."""
         return self._session.last
 
     @property
-    def dollars(self) -> Decimal | None:
+    def cost_usd(self) -> Decimal | None:
         """What this conversation has cost so far; None once a price was unknown."""
-        return self._session.dollars
+        return self._session.cost_usd
 
     @property
     def messages(self) -> tuple[Message, ...]:

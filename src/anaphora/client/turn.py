@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from anaphora.errors import InvalidRequest
 from anaphora.values import Event
 
-from .answered import Answered
 from .asking import Asked
+from .response import Response
 
 if TYPE_CHECKING:
     from .calling import Calling
@@ -29,10 +29,10 @@ class Turn:
         self._asked = asked
         self._begun = False
         self._events: AsyncGenerator[Event, None] | None = None
-        self.answered: Answered | None = None
+        self.answered: Response | None = None
         """The answer, once there is one."""
 
-    def __await__(self) -> Generator[Any, None, Answered]:
+    def __await__(self) -> Generator[Any, None, Response]:
         return self._whole().__await__()
 
     def __aiter__(self) -> AsyncGenerator[Event, None]:
@@ -52,7 +52,7 @@ class Turn:
         if self._events is not None:
             await self._events.aclose()
 
-    async def _whole(self) -> Answered:
+    async def _whole(self) -> Response:
         if self.answered is not None:
             return self.answered
         self._begin()

@@ -30,11 +30,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     verdict: Verdict | None = None
     predicted: int | None = None
     """Tokens to be read, by the rules and what was billed before."""
-    dollars: Decimal | None = None
+    cost_usd: Decimal | None = None
     saved: Decimal | None = None
 
 
-def dollars_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
+def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
     """What a call cost. Where a provider does not say for how long it wrote, the plan knows."""
     if price is None:
         return None
@@ -53,13 +53,13 @@ def cost(
     tier = tier_of(written)
     try:
         price = stop.endpoint.price(stop.model.name, at, tier)
-        dollars = dollars_of(usage, price, written.plan)
+        cost_usd = cost_of(usage, price, written.plan)
     except Exception as problem:
         after.failed("price_failed", problem)
         return None, None
-    if dollars is None:
+    if cost_usd is None:
         after.add(cost_unknown(stop, tier, usage, price))
-    return price, dollars
+    return price, cost_usd
 
 
 def tier_of(written: Written) -> str:

@@ -44,7 +44,7 @@ class PartMark(_Mark, tag="part", frozen=True):
     extras: Extras | None = None
 
 
-Mark: TypeAlias = ToolMark | BlockMark | PartMark
+MarkRequest: TypeAlias = ToolMark | BlockMark | PartMark
 
 
 class Earlier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ class PromptCachePlan(
 ):
     """The caller's own marks, and what the planner should know to place the others."""
 
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[MarkRequest, ...] = ()
     frozen_through: str | None = None
     """Id of the last message that stays byte-stable until the next compaction."""
     messages: bool = True

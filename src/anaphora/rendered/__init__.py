@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from .addition import Addition
-from .chunks import Chunk, Rendered, Run
+from .addition import LogAppend
+from .chunks import Chunk, ChunkRun, Rendered
 from .envelope import Envelope
 from .hashing import digest
 from .kind import Kind
 from .log import ChunkLog
-from .plan import CreateHeld, DeleteHeld, ExtendHeld, Held, Mark, Plan, Prelude
+from .plan import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Mark, Plan, Prelude
 from .request import Body, Request
 
 __all__ = [
-    "Addition",
     "Body",
+    "CacheHandle",
     "Chunk",
     "ChunkLog",
-    "CreateHeld",
-    "DeleteHeld",
+    "ChunkRun",
+    "CreateHandle",
+    "DeleteHandle",
     "Envelope",
-    "ExtendHeld",
-    "Held",
+    "ExtendHandle",
     "Kind",
+    "LogAppend",
     "Mark",
     "Plan",
     "Prelude",
     "Rendered",
     "Request",
-    "Run",
     "digest",
 ]

@@ -7,7 +7,7 @@ from anaphora.values import Notice
 from .kind import Kind
 
 
-class Addition:
+class LogAppend:
     """Chunks in the order in which they are rendered, and the messages that they come from."""
 
     __slots__ = (

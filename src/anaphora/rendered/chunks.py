@@ -22,7 +22,7 @@ from .log import ChunkLog
 from .plan import Mark
 
 
-class Run(msgspec.Struct, frozen=True, eq=False):
+class ChunkRun(msgspec.Struct, frozen=True, eq=False):
     """Chunks that were rendered together: the tools, the system blocks, or one segment."""
 
     section: Section
@@ -103,7 +103,9 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         return [notice for at, notice in self.log.notices if at < len(self.source)]
 
     def __repr__(self) -> str:
-        return f"<Run of {self.count} chunks, {self.role.value if self.role else self.section}>"
+        return (
+            f"<ChunkRun of {self.count} chunks, {self.role.value if self.role else self.section}>"
+        )
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -130,7 +132,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     wire: str
     model: str
-    runs: tuple[Run, ...]
+    runs: tuple[ChunkRun, ...]
     """In hash order; none is empty."""
     cacheable: int
     """How many leading chunks may be reused by the next turn: up to the first volatile chunk, or
@@ -179,7 +181,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def __iter__(self) -> Iterator[Chunk]:
         return (self.chunk(index) for index in range(len(self)))
 
-    def locate(self, chunk: int) -> tuple[Run, int]:
+    def locate(self, chunk: int) -> tuple[ChunkRun, int]:
         """The run a chunk is in, and its position there."""
         for run in self.runs:
             if chunk < run.count:

@@ -21,7 +21,7 @@ class Envelope(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The body before the first run."""
     tail: bytes
     """The body after the last run."""
-    knobs: tuple[tuple[str, bytes], ...] = ()
+    cache_params: tuple[tuple[str, bytes], ...] = ()
     """Every parameter that affects the cache without being a chunk, as it is sent."""
     notices: tuple[Notice, ...] = ()
     plain: Envelope | None = None

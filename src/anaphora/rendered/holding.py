@@ -12,7 +12,7 @@ from blake3 import blake3
 
 if TYPE_CHECKING:
     from .chunks import Rendered
-    from .plan import Held
+    from .plan import CacheHandle
 
 
 class Misfit(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ def held_digest(rendered: Rendered, chunks: int) -> str:
     return f"{_settings(rendered)}-{rendered.digest(chunks).hex()}"
 
 
-def misfit(rendered: Rendered, held: Held) -> Misfit | None:
+def misfit(rendered: Rendered, held: CacheHandle) -> Misfit | None:
     """Why this call cannot begin with what the handle holds; None when it can."""
     found = unholdable(rendered, held.chunks)
     if found is not None:

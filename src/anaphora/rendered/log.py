@@ -1,7 +1,7 @@
 """The chunk log: rendered bytes that only grow, and where each chunk ends.
 
 Rendering a turn appends to the log; everything rendered before stays where it is, is not copied,
-and is not hashed again. Many `Run`s view one log, each with a length of its own, just as many
+and is not hashed again. Many `ChunkRun`s view one log, each with a length of its own, just as many
 conversations view one list of messages.
 """
 
@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from anaphora.values import CachePolicy, Ttl
 
-from .addition import Addition
+from .addition import LogAppend
 from .hashing import RunningHash
 
 
@@ -47,10 +47,10 @@ class ChunkLog:
         "splices",
     )
 
-    def __init__(self, first: Addition | None = None) -> None:
+    def __init__(self, first: LogAppend | None = None) -> None:
         """A log that begins with an addition: what is in there is the log's from now on."""
         if first is None:
-            first = Addition()
+            first = LogAppend()
         ends, splices = first.places(0)
         self.buffer = bytearray().join(first.pieces)  # a long prompt is copied once, not twice
         self.ends = array("Q", ends)
@@ -96,7 +96,7 @@ class ChunkLog:
         return len(self.buffer)
 
     @classmethod
-    def of(cls, addition: Addition, labels: list[str], policies: list[CachePolicy]) -> ChunkLog:
+    def of(cls, addition: LogAppend, labels: list[str], policies: list[CachePolicy]) -> ChunkLog:
         """A log of tools or system blocks: complete from the start."""
         log = cls(addition)
         log.labels = tuple(labels)
@@ -108,14 +108,14 @@ class ChunkLog:
             )
         return log
 
-    def continued(self, at: int, messages: int) -> Addition:
+    def continued(self, at: int, messages: int) -> LogAppend:
         """An empty addition that goes behind the first `at` chunks (`messages` messages)."""
-        addition = Addition()
+        addition = LogAppend()
         addition.first_chunk = at
         addition.first_message = messages
         return addition
 
-    def append(self, addition: Addition) -> ChunkLog:
+    def append(self, addition: LogAppend) -> ChunkLog:
         """The log with the addition at its place. That is this log when nothing stands there yet,
         and a copy (a fork) when something does."""
         at, messages = addition.first_chunk, addition.first_message
@@ -170,7 +170,7 @@ class ChunkLog:
         with memoryview(self.buffer) as view:
             state.update(view[self.start(first) : self.start(last)])
 
-    def _extend(self, addition: Addition) -> None:
+    def _extend(self, addition: LogAppend) -> None:
         data = b"".join(addition.pieces)
         ends, splices = addition.places(len(self.buffer))
         try:

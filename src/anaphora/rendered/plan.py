@@ -18,7 +18,7 @@ class Mark(msgspec.Struct, frozen=True):
     splice: int | None = None
 
 
-class Held(msgspec.Struct, frozen=True):
+class CacheHandle(msgspec.Struct, frozen=True):
     """The first `chunks` chunks, and whatever else the handle froze, live at the provider under
     this name and are not sent. `digest` says what they were."""
 
@@ -27,28 +27,28 @@ class Held(msgspec.Struct, frozen=True):
     digest: str
 
 
-class CreateHeld(msgspec.Struct, frozen=True, tag="create"):
+class CreateHandle(msgspec.Struct, frozen=True, tag="create"):
     """Let the provider hold the first `chunks` chunks for so long."""
 
     chunks: int
     seconds: int
 
 
-class ExtendHeld(msgspec.Struct, frozen=True, tag="extend"):
+class ExtendHandle(msgspec.Struct, frozen=True, tag="extend"):
     """Let it hold them for so long from now."""
 
     handle: str
     seconds: int
 
 
-class DeleteHeld(msgspec.Struct, frozen=True, tag="delete"):
+class DeleteHandle(msgspec.Struct, frozen=True, tag="delete"):
     """Let go of them: holding costs by the hour."""
 
     handle: str
 
 
 #: What the client does before the request goes out.
-Prelude: TypeAlias = CreateHeld | ExtendHeld | DeleteHeld
+Prelude: TypeAlias = CreateHandle | ExtendHandle | DeleteHandle
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Let it place none by itself: what nobody marked is not written."""
     key: str | None = None
     """Requests with the same key are led to where their beginning is likely cached."""
-    held: Held | None = None
+    held: CacheHandle | None = None
     """What is not sent, because the provider holds it already."""
     preludes: tuple[Prelude, ...] = ()
     notices: tuple[Notice, ...] = ()

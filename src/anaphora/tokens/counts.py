@@ -137,16 +137,16 @@ class Counts:
 class _Lead:
     """All runs but the last: tools and system blocks, the same from turn to turn."""
 
-    __slots__ = ("first", "knobs", "known", "other", "rows", "runs", "text", "wire")
+    __slots__ = ("first", "cache_params", "known", "other", "rows", "runs", "text", "wire")
 
     def __init__(self, rendered: Rendered) -> None:
         self.runs = rendered.runs[:-1]
-        self.knobs = rendered.envelope.knobs
+        self.cache_params = rendered.envelope.cache_params
         self.wire = rendered.wire
         self.known: dict[tuple[int, float], int] = {}
         """Estimates that were asked for: the same ones are at every turn."""
         # The schema of the answer is a parameter, and is read like a part of the prompt.
-        schemas = [value for name, value in self.knobs if name == "output_format"]
+        schemas = [value for name, value in self.cache_params if name == "output_format"]
         first, text, other = 0, sum(map(len, schemas)), 0
         if any(run.section == "tools" for run in rendered.runs):
             other += TOOLS.get(rendered.wire, 0)
@@ -168,7 +168,7 @@ class _Lead:
                 continue
             if known.log is not run.log or known.count != run.count or known.lead != run.lead:
                 return False
-        return self.knobs == rendered.envelope.knobs
+        return self.cache_params == rendered.envelope.cache_params
 
 
 def _upto(row: _Row, chunks: int) -> Size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anaphora.rendered import Addition, ChunkLog, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, LogAppend, Rendered
 from anaphora.values import Conversation, Message, Section, SegmentRole
 
 from .unfinished import settled
@@ -15,12 +15,12 @@ _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 
 #: Renders messages into an addition, given the wire role that stands before them in the log.
-AddMessages = Callable[[Addition, Sequence[Message], str | None], None]
+AddMessages = Callable[[LogAppend, Sequence[Message], str | None], None]
 
 
 def last_run(
     previous: Rendered | None, section: Section, role: SegmentRole | None = None
-) -> Run | None:
+) -> ChunkRun | None:
     """The run that stood in the same place last turn."""
     if previous is not None:
         for run in previous.runs:
@@ -30,7 +30,7 @@ def last_run(
 
 
 def cacheable(
-    runs: list[Run], previous: Rendered | None, messages: bool, until: Run | None = None
+    runs: list[ChunkRun], previous: Rendered | None, messages: bool, until: ChunkRun | None = None
 ) -> int:
     """How many leading chunks the next turn may reuse: up to the first volatile one, the first
     dynamic one that differs from the turn before, or the run `until`. None of the messages' where
@@ -62,7 +62,7 @@ def usable(previous: Rendered | None, wire: str, model: str) -> Rendered | None:
 
 def continue_log(
     messages: Conversation,
-    last: Run | None,
+    last: ChunkRun | None,
     shared: int,
     add: AddMessages,
 ) -> tuple[ChunkLog, int]:
@@ -73,7 +73,7 @@ def continue_log(
     """
     shared = settled(messages, shared)
     if last is None or not shared:
-        first = Addition()
+        first = LogAppend()
         add(first, messages[:], None)
         log = ChunkLog(first)
         return log, len(log)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.prompt import Call
-from anaphora.rendered import Addition
+from anaphora.rendered import LogAppend
 from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, Tool, ToolResult
 
 from .fields import UNREADABLE
@@ -61,7 +61,7 @@ def brings(part: Part) -> bool:
     return not isinstance(part, Opaque) and part.extras is not None
 
 
-def tell_foreign(to: Addition, message: Message, wire: str, place: str) -> None:
+def tell_foreign(to: LogAppend, message: Message, wire: str, place: str) -> None:
     """Notices for the parts of the message that is being added."""
     for at, part in enumerate(message.parts):
         if brings(part):

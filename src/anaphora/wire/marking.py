@@ -12,8 +12,8 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from anaphora.prompt import PromptBlock, PromptCachePlan
-from anaphora.prompt.cache_plan import Mark as AskedMark
-from anaphora.rendered import Mark, Run
+from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.rendered import ChunkRun, Mark
 from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl, nearest_ttl
 
 T = TypeVar("T", bound="Ttl | None")
@@ -30,9 +30,9 @@ Found: TypeAlias = tuple[int, int | None] | str
 
 def resolve(
     cache: PromptCachePlan,
-    runs: list[Run],
+    runs: list[ChunkRun],
     nearest: Mapping[Ttl, Ttl],
-    locate: Callable[[AskedMark], Found],
+    locate: Callable[[MarkRequest], Found],
 ) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
     """Marks on chunks in hash order, the last frozen chunk, and notices for what is not there.
 
@@ -120,7 +120,7 @@ def unsent_fields(extras: Extras, place: str) -> list[Notice]:
     ]
 
 
-def find_message(runs: list[Run], message_id: str) -> tuple[Run, int, range] | None:
+def find_message(runs: list[ChunkRun], message_id: str) -> tuple[ChunkRun, int, range] | None:
     """The run that holds a message, the run's first chunk, and the message's chunks in the run.
     Segments number their messages apart: an id means one of the conversation first."""
     elsewhere = None
@@ -135,7 +135,7 @@ def find_message(runs: list[Run], message_id: str) -> tuple[Run, int, range] | N
     return elsewhere
 
 
-def _frozen(runs: list[Run], message_id: str) -> int | None:
+def _frozen(runs: list[ChunkRun], message_id: str) -> int | None:
     found = find_message(runs, message_id)
     if found is None:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, Kind
+from anaphora.rendered import Kind, LogAppend
 from anaphora.values import AnyTool, Notice, ProviderTool, Section, Tool
 
 T = TypeVar("T")
@@ -35,9 +35,9 @@ def own_tools(
 
 def each(
     section: Section, items: tuple[T, ...], say: Callable[[T], bytes], splice: int | None
-) -> Addition:
+) -> LogAppend:
     """The items of a section, each a chunk; an error names the one it is about."""
-    out = Addition()
+    out = LogAppend()
     kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
     for index, item in enumerate(items):
         try:

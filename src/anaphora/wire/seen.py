@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from anaphora.prompt import PromptBlock
-from anaphora.rendered import ChunkLog, Mark, Run
+from anaphora.rendered import ChunkLog, ChunkRun, Mark
 from anaphora.values import Tool
 
 from .fields import UNREADABLE, Fields, bad_request
@@ -38,7 +38,7 @@ def seen(most: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
         @functools.lru_cache(maxsize=most)
         def known(raw: bytes) -> tuple[T, bool]:
             found = read(raw)
-            return found, open_to_change(found)
+            return found, has_mutable_extras(found)
 
         @functools.wraps(read)
         def reading(raw: bytes) -> T:
@@ -50,25 +50,25 @@ def seen(most: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
     return remembering
 
 
-def open_to_change(found: object) -> bool:
+def has_mutable_extras(found: object) -> bool:
     """Whether any of these tools or blocks brought extras: those are dictionaries, and equal to
     themselves however they are changed."""
     if isinstance(found, tuple):
-        return any(map(open_to_change, found))
+        return any(map(has_mutable_extras, found))
     return getattr(found, "extras", None) is not None
 
 
 def _copied(found: T) -> T:
     if isinstance(found, tuple):
         return cast(T, tuple(map(_copied, found)))
-    if not open_to_change(found):
+    if not has_mutable_extras(found):
         return found
     read = cast(PromptBlock | Tool, found)
     return cast(T, msgspec.structs.replace(read, extras=dict(read.extras or {})))
 
 
 #: A run, and the marks in it, counted from its first chunk.
-Cut: TypeAlias = tuple[Run, tuple[Mark, ...]]
+Cut: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
 
 #: Stands in for the log in what the log itself holds: one that held itself would never be let go.
 _NO_LOG = ChunkLog()

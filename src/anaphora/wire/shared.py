@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 from weakref import WeakValueDictionary
 
-from anaphora.rendered import ChunkLog, Run
+from anaphora.rendered import ChunkLog, ChunkRun
 
-from .seen import open_to_change
+from .seen import has_mutable_extras
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class SharedLogs:
         self._by_identity: WeakValueDictionary[int, ChunkLog] = WeakValueDictionary()
         self._recent: deque[ChunkLog] = deque(maxlen=_KEPT)
 
-    def get(self, source: T, last: Run | None, render: Callable[[T], ChunkLog]) -> ChunkLog:
+    def get(self, source: T, last: ChunkRun | None, render: Callable[[T], ChunkLog]) -> ChunkLog:
         if isinstance(source, list):
             source = cast(T, tuple(source))  # somebody may change the list
         if last is not None and last.log.source == source:
@@ -39,7 +39,7 @@ class SharedLogs:
             return log
         log = render(source)
         log.source = source
-        if not open_to_change(source):
+        if not has_mutable_extras(source):
             self._by_identity[id(source)] = log
             self._recent.append(log)
         return log

@@ -73,7 +73,7 @@ class Talk:
 
 
 @functools.lru_cache(maxsize=256)
-def unread(count: int) -> Conversation:
+def placeholder_messages(count: int) -> Conversation:
     """Stands for messages that were cut, and not read."""
     return Conversation([Message(role="user", parts=())] * count)
 

@@ -8,7 +8,7 @@ from anaphora import catalog, wire
 from anaphora.cache import held as handles
 from anaphora.cache.plan import AppMemory, Planner
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
-from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Plan, Rendered
+from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
 from anaphora.values import Conversation, Message, Tool
 from anaphora.wire import gemini
 
@@ -44,9 +44,9 @@ def played(
 
 def test_a_beginning_that_is_used_all_the_time_is_held() -> None:
     _, plan, last = played(pause=20.0, calls=6)
-    assert [type(prelude) for prelude in plan.preludes] == [CreateHeld]
+    assert [type(prelude) for prelude in plan.preludes] == [CreateHandle]
     create = plan.preludes[0]
-    assert isinstance(create, CreateHeld)
+    assert isinstance(create, CreateHandle)
     assert create.chunks < len(last)
     request = gemini.prelude(last, create)
     assert request.path.endswith("/cachedContents")
@@ -67,22 +67,22 @@ def test_a_beginning_that_is_hardly_used_is_not_held() -> None:
 def test_a_handle_is_used_extended_and_given_up() -> None:
     planner, plan, last = played(pause=20.0, calls=6)
     (create,) = plan.preludes
-    assert isinstance(create, CreateHeld)
-    handle = Held("cachedContents/a", create.chunks, handles.digest(last, create.chunks))
+    assert isinstance(create, CreateHandle)
+    handle = CacheHandle("cachedContents/a", create.chunks, handles.digest(last, create.chunks))
     at = 6 * 20.0
     planner.hold(handle, at + 400)
     assert planner.plan(last, at=at).held == handle
     late = planner.plan(last, at=at + 390)
     assert late.held == handle
-    assert [type(prelude) for prelude in late.preludes] == [ExtendHeld]
+    assert [type(prelude) for prelude in late.preludes] == [ExtendHandle]
     talk = Conversation([Message.user("and?")])
     changed = planner.plan(rendered(talk, "none"), at=at + 10)
     assert changed.held is None
-    assert changed.preludes == (DeleteHeld("cachedContents/a"),)
+    assert changed.preludes == (DeleteHandle("cachedContents/a"),)
     assert [notice.code for notice in changed.notices] == ["held_settings_changed"]
 
 
 def test_a_handle_that_has_ended_is_forgotten() -> None:
     planner, _, last = played(pause=20.0, calls=3)
-    planner.hold(Held("cachedContents/a", 1, "x-y"), 100.0)
+    planner.hold(CacheHandle("cachedContents/a", 1, "x-y"), 100.0)
     assert planner.plan(last, at=5000.0).held is None

@@ -374,7 +374,7 @@ def test_a_fan_out_is_worth_a_call_ahead() -> None:
     assert advice is not None
     # Ten writes at 1.25 against one and ten reads at 0.1.
     assert advice.saves == pytest.approx(20_000 * (12.5 - 1.25 - 1.0))
-    assert advice.dollars == pytest.approx(Decimal("0.615"))
+    assert advice.cost_usd == pytest.approx(Decimal("0.615"))
     assert before_fan_out(RULES, 20_000, 1, "5m") is None
     assert before_fan_out(RULES, 100, 10, "5m") is None
 
@@ -382,7 +382,7 @@ def test_a_fan_out_is_worth_a_call_ahead() -> None:
 def test_a_price_that_nobody_knows_is_not_zero() -> None:
     advice = before_fan_out(RULES, 20_000, 10, "5m")
     assert advice is not None
-    assert advice.dollars is None
+    assert advice.cost_usd is None
     assert "input tokens" in str(advice)
 
 

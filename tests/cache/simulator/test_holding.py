@@ -13,7 +13,7 @@ from anaphora.cache.held import digest
 from anaphora.cache.simulator import RenderedPrompt, Simulator, TokenRuns
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptIR
-from anaphora.rendered import Held, Plan
+from anaphora.rendered import CacheHandle, Plan
 from anaphora.values import Conversation, Message
 from anaphora.wire import gemini
 
@@ -72,8 +72,8 @@ def test_storage_is_paid_for_the_time_it_is_held(
     assert simulator.token_hours(at) == pytest.approx(1_000_000 * hours)
     # 4.50 dollars for a million tokens and hour (3.1 Pro).
     assert RULES.storage_price is not None
-    dollars = simulator.token_hours(at) / 1e6 * RULES.storage_price.value
-    assert dollars == pytest.approx(4.5 * hours)
+    cost_usd = simulator.token_hours(at) / 1e6 * RULES.storage_price.value
+    assert cost_usd == pytest.approx(4.5 * hours)
 
 
 def test_too_little_is_not_held_and_no_name_twice() -> None:
@@ -102,7 +102,7 @@ def test_a_plan_with_a_handle_is_such_a_call() -> None:
         Call(ir=ir, model="gemini-3.1-pro-preview"),
         catalog.profile("google", "gemini-3.1-pro-preview"),
     )
-    handle = Held(HANDLE, 1, digest(rendered, 1))
+    handle = CacheHandle(HANDLE, 1, digest(rendered, 1))
     prompt = RenderedPrompt(rendered, Plan(held=handle))
     outcome = Simulator(RULES).call(prompt, at=0)
     assert (outcome.read, outcome.spans[0].reason) == (prompt.tokens(0), "held")

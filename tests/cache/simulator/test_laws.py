@@ -54,7 +54,7 @@ def prompts(draw: st.DrawFn) -> TokenRuns:
         kinds=[draw(st.sampled_from(KINDS)) for _ in blocks],
         sections=sections,
         spoken=[draw(st.booleans()) for _ in blocks],
-        knobs={"tool_choice": draw(st.sampled_from((b"auto", b"any")))},
+        cache_params={"tool_choice": draw(st.sampled_from((b"auto", b"any")))},
     )
 
 

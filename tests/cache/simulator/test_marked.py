@@ -148,13 +148,13 @@ INVALIDATES = [
 
 
 @pytest.mark.parametrize("knob, read", INVALIDATES)
-def test_a_changed_parameter_voids_its_sections_and_what_follows(knob: str, read: int) -> None:
+def test_a_changed_parameter_voids_its_sections_and_what_follows(param: str, read: int) -> None:
     def sent(value: bytes) -> TokenRuns:
         return TokenRuns(
             [("tools", 2000), ("system", 300), ("q", 50)],
             sections=("tools", "system", "messages"),
             markers=tuple(Mark(at, "5m") for at in range(3)),
-            knobs={knob: value},
+            cache_params={param: value},
         )
 
     cache = simulator()
@@ -163,7 +163,7 @@ def test_a_changed_parameter_voids_its_sections_and_what_follows(knob: str, read
     outcome = cache.call(sent(b"two"), at=2)
     assert outcome.read == read
     assert {(span.reason, span.detail) for span in outcome.spans if span.fate == "written"} == {
-        ("knob_changed", knob)
+        ("knob_changed", param)
     }
     # The entries of before are still there for whoever goes back.
     assert cache.call(sent(b"one"), at=3).read == 2350

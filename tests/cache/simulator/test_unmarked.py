@@ -127,7 +127,7 @@ def test_keys_keep_calls_apart() -> None:
     cache = simulator("openai", "gpt-4.1")
 
     def keyed(key: bytes) -> TokenRuns:
-        return TokenRuns([("a", 2048)], knobs={"cache_key": key})
+        return TokenRuns([("a", 2048)], cache_params={"cache_key": key})
 
     cache.call(keyed(b"one"), at=0)
     outcome = cache.call(keyed(b"two"), at=1)

@@ -9,7 +9,7 @@ import pytest
 from support.planted import PLACES, body, grown, spec, split, verdict_of
 
 from anaphora import catalog
-from anaphora.cache.verdict.money import dollars_lost
+from anaphora.cache.verdict.money import lost_usd
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 
@@ -19,7 +19,7 @@ GPT = catalog.price("openai", "gpt-5", NOW)
 
 
 @pytest.mark.parametrize(
-    "usage, lost, dollars",
+    "usage, lost, cost_usd",
     [
         (Usage(uncached=0, read=0, written={"5m": 100_000}, output=0), 100_000, "0.345"),
         (Usage(uncached=0, read=0, written={"1h": 100_000}, output=0), 100_000, "0.57"),
@@ -32,15 +32,15 @@ GPT = catalog.price("openai", "gpt-5", NOW)
         (Usage(uncached=5, read=10, output=0), 0, "0"),
     ],
 )
-def test_what_was_paid_less_what_reading_costs(usage: Usage, lost: int, dollars: str) -> None:
-    assert dollars_lost(usage, lost, SONNET) == Decimal(dollars)
+def test_what_was_paid_less_what_reading_costs(usage: Usage, lost: int, cost_usd: str) -> None:
+    assert lost_usd(usage, lost, SONNET) == Decimal(cost_usd)
 
 
 def test_a_price_that_nobody_knows_is_unknown_and_not_nothing() -> None:
     usage = Usage(uncached=100_000, output=0)
-    assert dollars_lost(usage, 100_000, None) is None
-    assert dollars_lost(None, 100_000, SONNET) is None
-    assert dollars_lost(None, 0, None) == 0
+    assert lost_usd(usage, 100_000, None) is None
+    assert lost_usd(None, 100_000, SONNET) is None
+    assert lost_usd(None, 0, None) == 0
 
 
 def test_an_implicit_cache_costs_the_input_price() -> None:
@@ -48,7 +48,7 @@ def test_an_implicit_cache_costs_the_input_price() -> None:
     assert GPT.input is not None
     assert GPT.read is not None
     usage = Usage(uncached=1_000_000, read=0, output=0)
-    assert dollars_lost(usage, 1_000_000, GPT) == GPT.input - GPT.read
+    assert lost_usd(usage, 1_000_000, GPT) == GPT.input - GPT.read
 
 
 def test_the_sentence_says_dollars_or_that_they_are_unknown() -> None:
@@ -57,8 +57,8 @@ def test_the_sentence_says_dollars_or_that_they_are_unknown() -> None:
     after["tools"].reverse()
     one, two = split(place, body(place, spec())), split(place, body(place, after))
     told = verdict_of(place, one, two, price=SONNET)
-    assert told.dollars is not None
-    assert f"${told.dollars:.4f} lost" in told.sentence
+    assert told.cost_usd is not None
+    assert f"${told.cost_usd:.4f} lost" in told.sentence
     assert "dollars unknown" in verdict_of(place, one, two).sentence
 
 

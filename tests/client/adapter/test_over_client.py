@@ -15,7 +15,7 @@ from support.served import served
 
 from anaphora import emulator, errors
 from anaphora.client.adapter import ClientAdapter, LlmMessage, LlmRequest, StreamChunk, TokenUsage
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
 from anaphora.emulator import Options
 from anaphora.emulator.core.replies.script import Script
 from anaphora.values import Reply
@@ -88,7 +88,7 @@ def over(
 
     async def main() -> T:
         config = {"providers": {"one": provider}}
-        async with Client.from_config(config, environ={"KEY": KEY}) as client:
+        async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
             found = await use(ClientAdapter(client, "one", "tested"))
             assert asyncio.all_tasks() == {asyncio.current_task()}
             return found
@@ -165,7 +165,7 @@ def test_e1_who_stops_reading_leaves_nothing_behind(url: str) -> None:
 def test_e1_an_id_is_lower_case(name: str) -> None:
     async def main() -> None:
         config = {"providers": {"one": {"wire": "ollama"}}}
-        async with Client.from_config(config, environ={}) as client:
+        async with AsyncClient.from_config(config, environ={}) as client:
             with pytest.raises(errors.InvalidRequest, match="adapter_id"):
                 ClientAdapter(client, "one", name)
             assert ClientAdapter(client, "one", "claude-1.a_b").adapter_id == "claude-1.a_b"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from anaphora import Client
+from anaphora import AsyncClient
 from anaphora.errors import InvalidConfig
 
 
 @pytest.mark.parametrize("source", [None, 3, ["llm.yaml"]])
 def test_what_is_no_configuration_is_named(source: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"the path of llm\.yaml, or what it would say, not"):
-        Client.from_config(source)
+        AsyncClient.from_config(source)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
 
-from anaphora import Client, emulator, errors
+from anaphora import AsyncClient, emulator, errors
 from anaphora.client.observe import Logs, Metrics, Traces
 from anaphora.client.record import Record
 
@@ -55,11 +55,11 @@ def seen() -> Seen:
     return Seen()
 
 
-def client_of(url: str, seen: Seen, **provider: Any) -> Client:
+def client_of(url: str, seen: Seen, **provider: Any) -> AsyncClient:
     main = {"wire": "anthropic", "base_url": url, "key": {"env": "KEY"}, **provider}
     main.setdefault("model", "claude-sonnet-4-5")
     settings = {"providers": {"main": main}}
-    return Client.from_config(settings, environ={"KEY": KEY}, watchers=seen.watchers)
+    return AsyncClient.from_config(settings, environ={"KEY": KEY}, watchers=seen.watchers)
 
 
 def test_a_conversation(

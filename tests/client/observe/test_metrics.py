@@ -66,13 +66,13 @@ MAIN = ("main", "claude-sonnet-4-5")
                 (*MAIN, "conversation"): 400,
             },
         ),
-        ("dollars_total", {MAIN: 0.0042}),
+        ("cost_usd_total", {MAIN: 0.0042}),
         ("unpriced_calls_total", {MAIN: 1}),
-        ("saved_dollars_total", {MAIN: 0.0038}),
-        ("unsaved_dollars_total", {}),
+        ("saved_usd_total", {MAIN: 0.0038}),
+        ("unsaved_usd_total", {}),
         ("verdicts_total", {("partial", "changed"): 2}),
         ("lost_tokens_total", {("changed",): 400}),
-        ("lost_dollars_total", {("changed",): 0.0012}),
+        ("lost_usd_total", {("changed",): 0.0012}),
         ("call_seconds_count", {MAIN: 3}),
         ("call_seconds_sum", {MAIN: 9}),
         ("first_byte_seconds_count", {MAIN: 2}),
@@ -90,23 +90,23 @@ def test_two_calls_that_were_answered_and_one_that_was_not(
 def test_what_nobody_reported_has_no_series() -> None:
     registry = counted(BARE)
     assert series(registry, "anaphora_tokens_total") == {}
-    assert series(registry, "anaphora_dollars_total") == {}
+    assert series(registry, "anaphora_cost_usd_total") == {}
     assert series(registry, "anaphora_unpriced_calls_total") == {("local", "qwen3:8b"): 1}
 
 
 def test_a_hit_lost_nothing_to_no_cause() -> None:
-    hit = Verdict(result="hit", left=700, billed=700, dollars=Decimal(0))
+    hit = Verdict(result="hit", left=700, billed=700, cost_usd=Decimal(0))
     registry = counted(msgspec.structs.replace(FULL, verdict=hit))
     assert series(registry, "anaphora_verdicts_total") == {("hit", "none"): 1}
     assert series(registry, "anaphora_lost_tokens_total") == {}
-    assert series(registry, "anaphora_lost_dollars_total") == {}
+    assert series(registry, "anaphora_lost_usd_total") == {}
 
 
 def test_a_write_that_was_not_read_yet_does_not_turn_a_counter_back() -> None:
     wrote = msgspec.structs.replace(FULL, saved=Decimal("-0.0005"))
     registry = counted(wrote, FULL)
-    assert series(registry, "anaphora_saved_dollars_total")[MAIN] == pytest.approx(0.0019)
-    assert series(registry, "anaphora_unsaved_dollars_total")[MAIN] == pytest.approx(0.0005)
+    assert series(registry, "anaphora_saved_usd_total")[MAIN] == pytest.approx(0.0019)
+    assert series(registry, "anaphora_unsaved_usd_total")[MAIN] == pytest.approx(0.0005)
 
 
 def test_attempts_belong_to_the_provider_they_went_to() -> None:
@@ -179,10 +179,10 @@ def test_a_registry_is_let_go_with_its_last_owner() -> None:
 
 def test_a_name_that_is_taken_is_an_error_and_leaves_the_registry_as_it_was() -> None:
     registry = CollectorRegistry()
-    taken = Counter("anaphora_dollars", "the app's own", registry=registry)
-    with pytest.raises(ValueError, match="anaphora_dollars"):
+    taken = Counter("anaphora_cost_usd", "the app's own", registry=registry)
+    with pytest.raises(ValueError, match="anaphora_cost_usd"):
         Metrics(registry)
-    assert [metric.name for metric in registry.collect()] == ["anaphora_dollars"]
+    assert [metric.name for metric in registry.collect()] == ["anaphora_cost_usd"]
     registry.unregister(taken)
     Metrics(registry)(FULL)
     assert series(registry, "anaphora_calls_total") == {(*MAIN, "ok"): 1}

@@ -110,7 +110,7 @@ def price(input: str | None, read: str | None, tiers: tuple[Tier, ...] = (), **w
         input=None if input is None else Decimal(input),
         output=None,
         read=None if read is None else Decimal(read),
-        write={f"{ttl[1:]}": Decimal(dollars) for ttl, dollars in write.items()},  # type: ignore[misc]
+        write={f"{ttl[1:]}": Decimal(cost_usd) for ttl, cost_usd in write.items()},  # type: ignore[misc]
         tiers=tiers,
         source="test",
         date=datetime.date(2026, 11, 15),
@@ -118,7 +118,7 @@ def price(input: str | None, read: str | None, tiers: tuple[Tier, ...] = (), **w
 
 
 @pytest.mark.parametrize(
-    "left, reached, dollars",
+    "left, reached, cost_usd",
     [
         # Written at 3.75 instead of read at 0.30.
         (price("3", "0.3"), price("3", "0.3", _5m="3.75", _1h="6"), "0.0345"),
@@ -132,9 +132,9 @@ def price(input: str | None, read: str | None, tiers: tuple[Tier, ...] = (), **w
     ],
 )
 def test_the_price_of_moving_ten_thousand_tokens(
-    left: Price | None, reached: Price | None, dollars: str | None
+    left: Price | None, reached: Price | None, cost_usd: str | None
 ) -> None:
-    expected = None if dollars is None else Decimal(dollars)
+    expected = None if cost_usd is None else Decimal(cost_usd)
     assert price_of_moving(10_000, left, reached) == expected
 
 
@@ -151,7 +151,7 @@ def test_long_prompts_cost_what_long_prompts_cost() -> None:
 
 
 @pytest.mark.parametrize(
-    "dollars, said",
+    "cost_usd, said",
     [
         ("0.0512", "moving from a to b pays 18,204 tokens of prefix again: $0.0512"),
         (
@@ -161,6 +161,6 @@ def test_long_prompts_cost_what_long_prompts_cost() -> None:
         (None, "moving from a to b pays 18,204 tokens of prefix again: dollars unknown"),
     ],
 )
-def test_the_sentence(dollars: str | None, said: str) -> None:
-    told = None if dollars is None else Decimal(dollars)
+def test_the_sentence(cost_usd: str | None, said: str) -> None:
+    told = None if cost_usd is None else Decimal(cost_usd)
     assert moving_said("a", "b", 18_204, told) == said

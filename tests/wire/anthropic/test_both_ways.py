@@ -69,7 +69,7 @@ def test_split_cuts_a_rendered_request_where_render_did(
     assert [chunk.path for chunk in cut] == [chunk.path for chunk in rendered]
     assert [chunk.splice for chunk in cut] == [chunk.splice for chunk in rendered]
     assert cut.marks == plan.marks
-    assert dict(cut.envelope.knobs) == dict(rendered.envelope.knobs)
+    assert dict(cut.envelope.cache_params) == dict(rendered.envelope.cache_params)
 
 
 REQUEST = {

@@ -200,14 +200,16 @@ def test_knobs_are_what_is_sent() -> None:
         output=OutputSchema("{}"),
     )
     rendered = render(params)
-    assert dict(rendered.envelope.knobs) == {
+    assert dict(rendered.envelope.cache_params) == {
         "model": b'"claude-sonnet-4-5"',
         "tool_choice": b'{"type":"any"}',
         "thinking": b'{"type":"adaptive"}',
         "effort": b'"high"',
         "output_format": b'{"type":"json_schema","schema":{}}',
     }
-    assert set(dict(rendered.envelope.knobs)) <= set(catalog.rules("anthropic", MODEL).invalidates)
+    assert set(dict(rendered.envelope.cache_params)) <= set(
+        catalog.rules("anthropic", MODEL).invalidates
+    )
 
 
 def test_the_request_around_the_body() -> None:

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from anaphora import catalog
+from anaphora.analysis import roundtrip
 from anaphora.errors import RequestRejected
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply, ReplyEnd, Text, Thinking, ToolCall, ToolResult
-from anaphora.wire import gemini, roundtrip
+from anaphora.wire import gemini
 
 FILE = Path(__file__).parents[4] / "shared" / "exchanges" / "exchanges.jsonl.gz"
 

@@ -17,7 +17,7 @@ from anaphora.cache import held as holding
 from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
-from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Plan, Rendered
+from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
 from anaphora.values import Conversation, Message, ProviderTool, Tool, ToolCall
 from anaphora.wire import gemini
 from anaphora.wire.gemini import request
@@ -50,7 +50,7 @@ def said(sent: Any) -> Any:
 
 
 def behind(rendered: Rendered, chunks: int) -> Plan:
-    return Plan(held=Held(HANDLE, chunks, holding.digest(rendered, chunks)))
+    return Plan(held=CacheHandle(HANDLE, chunks, holding.digest(rendered, chunks)))
 
 
 def boundaries(rendered: Rendered) -> list[int]:
@@ -63,7 +63,7 @@ def boundaries(rendered: Rendered) -> list[int]:
 
 
 def test_a_handle_is_made_of_everything_that_it_freezes() -> None:
-    made = gemini.prelude(render(), CreateHeld(chunks=6, seconds=300))
+    made = gemini.prelude(render(), CreateHandle(chunks=6, seconds=300))
     assert (made.method, made.path) == ("POST", "/v1beta/cachedContents")
     assert said(made) == {
         "model": "models/gemini-2.5-flash",
@@ -103,17 +103,17 @@ def test_behind_a_handle_only_the_rest_is_sent() -> None:
 
 def test_a_handle_may_hold_system_and_tools_alone() -> None:
     rendered = render()
-    made = said(gemini.prelude(rendered, CreateHeld(chunks=4, seconds=60)))
+    made = said(gemini.prelude(rendered, CreateHandle(chunks=4, seconds=60)))
     assert "contents" not in made
     sent = said(gemini.assemble(rendered, behind(rendered, 4)))
     assert sent["contents"] == said(gemini.assemble(rendered, Plan()))["contents"]
 
 
 def test_it_is_extended_and_let_go() -> None:
-    longer = gemini.prelude(render(), ExtendHeld(HANDLE, 600))
+    longer = gemini.prelude(render(), ExtendHandle(HANDLE, 600))
     assert (longer.method, longer.path) == ("PATCH", f"/v1beta/{HANDLE}?updateMask=ttl")
     assert said(longer) == {"ttl": "600s"}
-    gone = gemini.prelude(render(), DeleteHeld(HANDLE))
+    gone = gemini.prelude(render(), DeleteHandle(HANDLE))
     assert (gone.method, gone.path, len(gone.body)) == ("DELETE", f"/v1beta/{HANDLE}", 0)
 
 
@@ -155,7 +155,7 @@ def test_what_is_held_and_what_is_sent_are_the_whole(
     whole = said(gemini.assemble(rendered, Plan()))
     chunks = data.draw(st.sampled_from(boundaries(rendered) or [0]))
     assume(chunks)
-    made = said(gemini.prelude(rendered, CreateHeld(chunks, 300)))
+    made = said(gemini.prelude(rendered, CreateHandle(chunks, 300)))
     sent = said(gemini.assemble(rendered, behind(rendered, chunks)))
     assert made.get("contents", []) + sent["contents"] == whole["contents"]
     for name in ("systemInstruction", "tools", "toolConfig"):
@@ -227,7 +227,7 @@ def test_a_handle_that_does_not_fit_is_told_and_refused(name: str) -> None:
 def test_what_a_handle_does_not_freeze_may_change() -> None:
     first = render()
     later = render(with_params(max_tokens=77, temperature=0.5, stream=False))
-    assert holding.check(later, Held(HANDLE, 6, holding.digest(first, 6))) is None
+    assert holding.check(later, CacheHandle(HANDLE, 6, holding.digest(first, 6))) is None
 
 
 def test_a_cut_request_fits_the_handle_of_its_rendering() -> None:
@@ -247,7 +247,7 @@ def test_other_wires_hold_nothing() -> None:
             profile,
         )
         assert rendered.frozen_with is None
-        held = Held(HANDLE, 1, "x")
+        held = CacheHandle(HANDLE, 1, "x")
         notice = holding.check(rendered, held)
         assert notice is not None
         assert notice.code == "held_unsupported"
@@ -258,12 +258,12 @@ def test_other_wires_hold_nothing() -> None:
 @pytest.mark.parametrize(
     "wanted, path",
     [
-        (DeleteHeld("models/x"), "plan.held.handle"),
-        (DeleteHeld("cachedContents/x?y=1"), "plan.held.handle"),
-        (DeleteHeld("cachedContents/../x"), "plan.held.handle"),
-        (ExtendHeld(HANDLE, 0), "seconds"),
-        (CreateHeld(5, 300), "plan.preludes"),
-        (CreateHeld(99, 300), "plan.preludes"),
+        (DeleteHandle("models/x"), "plan.held.handle"),
+        (DeleteHandle("cachedContents/x?y=1"), "plan.held.handle"),
+        (DeleteHandle("cachedContents/../x"), "plan.held.handle"),
+        (ExtendHandle(HANDLE, 0), "seconds"),
+        (CreateHandle(5, 300), "plan.preludes"),
+        (CreateHandle(99, 300), "plan.preludes"),
     ],
 )
 def test_what_no_handle_can_be_is_refused(wanted: Any, path: str) -> None:
@@ -325,7 +325,7 @@ def sdk_asks(do: Any) -> tuple[str, str, Any]:
 
 def test_the_sdk_makes_extends_and_deletes_the_same() -> None:
     rendered = render()
-    ours = gemini.prelude(rendered, CreateHeld(6, 300))
+    ours = gemini.prelude(rendered, CreateHandle(6, 300))
     body = said(ours)
 
     def create(client: Any) -> None:
@@ -347,7 +347,7 @@ def test_the_sdk_makes_extends_and_deletes_the_same() -> None:
     def extend(client: Any) -> None:
         client.caches.update(name=HANDLE, config={"ttl": "600s"})
 
-    longer = gemini.prelude(rendered, ExtendHeld(HANDLE, 600))
+    longer = gemini.prelude(rendered, ExtendHandle(HANDLE, 600))
     method, path, asked = sdk_asks(extend)
     assert (method, path.partition("?")[0], asked) == (
         longer.method,
@@ -358,7 +358,7 @@ def test_the_sdk_makes_extends_and_deletes_the_same() -> None:
     def delete(client: Any) -> None:
         client.caches.delete(name=HANDLE)
 
-    gone = gemini.prelude(rendered, DeleteHeld(HANDLE))
+    gone = gemini.prelude(rendered, DeleteHandle(HANDLE))
     assert sdk_asks(delete)[:2] == (gone.method, gone.path)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip.ollama import REQUEST
 from anaphora.rendered import Plan
 from anaphora.values import ReplyEnd
 from anaphora.wire import ollama
-from anaphora.wire.ollama.meaning import REQUEST
-from anaphora.wire.roundtrip import Exchange, check
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NAMES = sorted(file.name.removesuffix(".request.json") for file in FIXTURES.glob("*.request.json"))
@@ -113,8 +113,8 @@ def test_a_stream_says_what_its_lines_say(name: str) -> None:
 
 def test_a_difference_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check itself can fail: without the rules, what they overlook is a change with a path."""
-    monkeypatch.setattr("anaphora.wire.ollama.meaning.REQUEST", ())
-    monkeypatch.setattr("anaphora.wire.ollama.meaning.REPLY", ())
+    monkeypatch.setattr("anaphora.analysis.roundtrip.ollama.REQUEST", ())
+    monkeypatch.setattr("anaphora.analysis.roundtrip.ollama.REPLY", ())
     assert check(exchange("streamed_by_default")).changed == "$.stream"
     assert check(exchange("unload")).changed == "$.messages"
     assert check(exchange("older_server")).lost == "$.done_reason"

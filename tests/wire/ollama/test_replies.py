@@ -35,14 +35,14 @@ from anaphora.wire import ollama
 from anaphora.wire.building import ARGUMENTS_LIMIT, TEXT_LIMIT, replay
 from anaphora.wire.ollama.reply import unsayable
 
-MOMENT = "2026-01-02T03:04:05.678Z"
+CLOSE_TICKS = "2026-01-02T03:04:05.678Z"
 PNG = Bytes(b"\x89PNG\r\n\x1a\n", "image/png")
 B64 = base64.b64encode(PNG.data).decode()
 
 
 def answer(message: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     said = {"role": "assistant", "content": "", **(message or {})}
-    return {"model": "m", "created_at": MOMENT, "message": said, "done": True, **more}
+    return {"model": "m", "created_at": CLOSE_TICKS, "message": said, "done": True, **more}
 
 
 def read(told: dict[str, Any]) -> Reply:
@@ -53,7 +53,7 @@ def called(name: str, **more: Any) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": {"a": 1}}, **more}
 
 
-MADE_UP = {"ollama.put": f'{{"unsaid":["id"],"moment":"{MOMENT}"}}'}
+MADE_UP = {"ollama.put": f'{{"unsaid":["id"],"moment":"{CLOSE_TICKS}"}}'}
 
 PARTS: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
     ({}, ()),
@@ -312,7 +312,7 @@ def test_a_stream_as_it_comes() -> None:
     call = ToolCall("c", "f", '{"a": 1}')
     usage = Usage(uncached=3, output=4, raw='{"prompt_eval_count":3,"eval_count":4}')
     extras = {
-        "created_at": MOMENT,
+        "created_at": CLOSE_TICKS,
         "total_duration": 9,
         "logprobs": [{"token": "It "}, {"token": "."}],
     }

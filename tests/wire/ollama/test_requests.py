@@ -775,5 +775,5 @@ def test_split_keeps_the_bytes_of_every_message() -> None:
     assert ollama.assemble(cut, Plan()).body.join() == (
         b'{"model":"m","tools":[{"x":1}],"messages":[%b,%b],"think":"high"}' % (system, odd)
     )
-    assert cut.envelope.knobs == (("model", b'"m"'), ("thinking", b'"high"'))
+    assert cut.envelope.cache_params == (("model", b'"m"'), ("thinking", b'"high"'))
     assert [chunk.label for chunk in cut] == ["system0", "tools0", "conversation m0"]

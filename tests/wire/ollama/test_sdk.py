@@ -14,6 +14,7 @@ import pytest
 from support.served import served
 
 from anaphora import catalog, errors
+from anaphora.analysis.roundtrip import Exchange, check
 from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     BlockMark,
@@ -52,7 +53,6 @@ from anaphora.values import (
 )
 from anaphora.wire import ollama
 from anaphora.wire.building import replay
-from anaphora.wire.roundtrip import Exchange, check
 
 sdk = pytest.importorskip("ollama")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import usual
 
-from anaphora.rendered import Addition
+from anaphora.rendered import LogAppend
 from anaphora.values import Message, Text, ToolCall, ToolResult
 from anaphora.wire.openai_chat.facts import MARKERS, NEAREST, Facts
 from anaphora.wire.openai_chat.messages import add_any, add_messages
@@ -39,7 +39,7 @@ LAST = st.sampled_from([None, "user", "assistant", "tool"])
 
 @given(st.lists(usual.messages("openai_chat"), max_size=5), FACTS, LAST)
 def test_both_ways_say_the_same(said: list[Message], facts: Facts, last: str | None) -> None:
-    def thoroughly(to: Addition) -> None:
+    def thoroughly(to: LogAppend) -> None:
         role = last
         for message in said:
             role = add_any(to, message, role, "conversation", facts)

@@ -400,7 +400,7 @@ def test_split_cuts_a_rendered_request_where_render_did(
     if frame.model == "gpt-5.6":
         assert [chunk.splice for chunk in cut] == [chunk.splice for chunk in rendered]
     assert cut.marks == plan.marks
-    assert dict(cut.envelope.knobs) == dict(rendered.envelope.knobs)
+    assert dict(cut.envelope.cache_params) == dict(rendered.envelope.cache_params)
     assert wire.assemble(cut, Plan(marks=cut.marks)).body.join() == body
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import usual
 
-from anaphora.rendered import Addition
+from anaphora.rendered import LogAppend
 from anaphora.values import Message, Text, ToolCall, ToolResult
 from anaphora.wire.openai_responses.messages import add_any, add_messages
 from anaphora.wire.openai_responses.traits import Traits
@@ -24,7 +24,7 @@ STATES = st.sampled_from([None, "item", "user", "system"])
 
 @given(st.lists(usual.messages("openai_responses"), max_size=5), TRAITS, STATES)
 def test_both_ways_say_the_same(said: list[Message], traits: Traits, before: str | None) -> None:
-    def thoroughly(to: Addition) -> None:
+    def thoroughly(to: LogAppend) -> None:
         state = before
         for message in said:
             state = add_any(to, message, state, "conversation", traits)

@@ -26,13 +26,13 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     saves: float
     """In input tokens that need not be paid."""
-    dollars: Decimal | None
+    cost_usd: Decimal | None
     """None: nobody knows the price."""
     why: str
 
     def __str__(self) -> str:
         worth = (
-            f"{self.saves:,.0f} input tokens" if self.dollars is None else f"${self.dollars:.4f}"
+            f"{self.saves:,.0f} input tokens" if self.cost_usd is None else f"${self.cost_usd:.4f}"
         )
         return f"{self.kind.replace('_', ' ')}: {self.why} (saves {worth})"
 
@@ -98,5 +98,5 @@ def at_compaction(
 
 
 def _advice(kind: Kind, saves: float, price: Decimal | None, why: str) -> Advice:
-    dollars = None if price is None else price * Decimal(str(saves)) / 1_000_000
-    return Advice(kind=kind, saves=saves, dollars=dollars, why=why)
+    cost_usd = None if price is None else price * Decimal(str(saves)) / 1_000_000
+    return Advice(kind=kind, saves=saves, cost_usd=cost_usd, why=why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.cache.simulator import RenderedPrompt
-from anaphora.rendered import Rendered, Run
+from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import SegmentRole, Ttl
 
 
@@ -112,13 +112,13 @@ def _policy_runs(rendered: Rendered) -> tuple[tuple[int, Ttl], ...]:
     return tuple((at, ttl) for at, ttl in ends if ttl is not None)
 
 
-def _in_body(rendered: Rendered, run: Run) -> bool:
+def _in_body(rendered: Rendered, run: ChunkRun) -> bool:
     """False for a run that a stored response holds: hashed, but not sent."""
     order = rendered.body_order
     return order is None or any(rendered.runs[index] is run for index in order)
 
 
-def _markable(run: Run, position: int) -> int | None:
+def _markable(run: ChunkRun, position: int) -> int | None:
     """The chunk at a position of the run, or the nearest before it that can carry a marker."""
     splices = run.log.splices
     while position >= 0:

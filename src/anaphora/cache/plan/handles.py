@@ -12,7 +12,14 @@ from decimal import Decimal
 import msgspec
 
 from anaphora.catalog import CacheRules
-from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Prelude, Rendered
+from anaphora.rendered import (
+    CacheHandle,
+    CreateHandle,
+    DeleteHandle,
+    ExtendHandle,
+    Prelude,
+    Rendered,
+)
 from anaphora.rendered.holding import misfit, unholdable
 from anaphora.values import TTL_SECONDS, Notice
 
@@ -25,7 +32,7 @@ _SHORTEST = 300
 class Holding(msgspec.Struct, frozen=True):
     """What to do about handles before a call, and which one to use in it."""
 
-    held: Held | None = None
+    held: CacheHandle | None = None
     preludes: tuple[Prelude, ...] = ()
     notices: tuple[Notice, ...] = ()
 
@@ -37,7 +44,7 @@ def plan_holding(
     *,
     shared: int | None,
     tokens: int,
-    held: Held | None,
+    held: CacheHandle | None,
     expires: float,
     price: Decimal | None,
     at: float,
@@ -49,12 +56,12 @@ def plan_holding(
         found = misfit(rendered, held)
         if found is not None:
             why = Notice(found.code, f"{found.reason}; the handle is given up", "plan.held")
-            return Holding(preludes=(DeleteHeld(held.handle),), notices=(why,))
+            return Holding(preludes=(DeleteHandle(held.handle),), notices=(why,))
         if not _pays(rules, gaps, tokens, price, at, usual, creating=False):
-            return Holding(preludes=(DeleteHeld(held.handle),))
+            return Holding(preludes=(DeleteHandle(held.handle),))
         seconds = _seconds(gaps, at)
         if expires - at < seconds / 2:
-            return Holding(held, (ExtendHeld(held.handle, seconds),))
+            return Holding(held, (ExtendHandle(held.handle, seconds),))
         return Holding(held)
     if shared is None or unholdable(rendered, shared + 1) is not None:
         return Holding()
@@ -62,7 +69,7 @@ def plan_holding(
         return Holding()
     if not _pays(rules, gaps, tokens, price, at, usual, creating=True):
         return Holding()
-    return Holding(preludes=(CreateHeld(shared + 1, _seconds(gaps, at)),))
+    return Holding(preludes=(CreateHandle(shared + 1, _seconds(gaps, at)),))
 
 
 def _pays(

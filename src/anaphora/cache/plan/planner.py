@@ -17,7 +17,7 @@ import msgspec
 
 from anaphora.cache.simulator import Outcome, RenderedPrompt
 from anaphora.catalog import CacheRules
-from anaphora.rendered import Held, Mark, Plan, Rendered
+from anaphora.rendered import CacheHandle, Mark, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, Ttl, nearest_ttl
 
@@ -67,7 +67,7 @@ class Planner:
         self._price = price
         self._by_itself = by_itself(memory.rules) is not None
         """The provider also caches requests without markers."""
-        self._held: tuple[Held, float] | None = None
+        self._held: tuple[CacheHandle, float] | None = None
         """The handle in use, and when it expires."""
         self._prompt: tuple[Rendered, RenderedPrompt] | None = None
         self._candidates: tuple[Rendered, Candidates] | None = None
@@ -356,7 +356,7 @@ class Planner:
 
     # ── Handles ──────────────────────────────────────────────────────────────────────────────────
 
-    def hold(self, held: Held, expires: float) -> None:
+    def hold(self, held: CacheHandle, expires: float) -> None:
         """A handle was created or extended, as a plan had asked."""
         self._held = held, expires
 

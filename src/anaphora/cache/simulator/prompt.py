@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from blake3 import blake3
 
-from anaphora.rendered import Kind, Mark, Plan, Rendered, Run
+from anaphora.rendered import ChunkRun, Kind, Mark, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Section, Ttl
 
 Key: TypeAlias = Hashable
 
-_Placed: TypeAlias = tuple[Run, int]
+_Placed: TypeAlias = tuple[ChunkRun, int]
 """A run, and its first block."""
 
 _SPOKEN = (Kind.TOOL_CALL, Kind.THINKING)
@@ -37,7 +37,7 @@ class Prompt(ABC):
     """How many leading blocks live under a handle at the provider,"""
     handle: str = ""
     """and the handle."""
-    knobs: Mapping[str, bytes] = {}
+    cache_params: Mapping[str, bytes] = {}
     """The parameters that affect the cache, by the names of the rules."""
 
     @abstractmethod
@@ -108,11 +108,11 @@ class RenderedPrompt(Prompt):
         self._last = self._runs[-1][1] if self._runs else 0
         self._last_keys: list[bytes] | None = None
         self._count, self._leading = first, leading - 1
-        knobs = rendered.envelope.knobs
-        if before is not None and before._rendered.envelope.knobs == knobs:
-            self.knobs = before.knobs
+        cache_params = rendered.envelope.cache_params
+        if before is not None and before._rendered.envelope.cache_params == cache_params:
+            self.cache_params = before.cache_params
         else:
-            self.knobs = dict(knobs)
+            self.cache_params = dict(cache_params)
         self.mark(plan)
 
     def mark(self, plan: Plan) -> None:
@@ -210,11 +210,11 @@ class RenderedPrompt(Prompt):
         return self._leading
 
 
-def _role(run: Run, at: int) -> str:
+def _role(run: ChunkRun, at: int) -> str:
     return run.log.roles[run.log.wire_message_of(at)]
 
 
-def _chain(run: Run, before: bytes) -> list[bytes]:
+def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
     """The keys of a run's blocks, of which only the new ones are made."""
     base, log = before + b"\0" + run.lead, run.log
     known = log.keys
@@ -243,7 +243,7 @@ class TokenRuns(Prompt):
         automatic: Ttl | None = None,
         kinds: Sequence[Kind] | None = None,
         sections: Sequence[Section] | None = None,
-        knobs: Mapping[str, bytes] | None = None,
+        cache_params: Mapping[str, bytes] | None = None,
         spoken: Sequence[bool] | None = None,
         held: int = 0,
         handle: str = "",
@@ -259,7 +259,7 @@ class TokenRuns(Prompt):
         self._spoken = spoken
         self.markers = markers
         self.automatic = automatic
-        self.knobs = knobs or {}
+        self.cache_params = cache_params or {}
         self.held = held
         self.handle = handle
 

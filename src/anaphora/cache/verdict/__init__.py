@@ -2,7 +2,7 @@
 
     found = verdict.judge(Sent(rendered=a, at=0, usage=first), Sent(rendered=b, at=60, usage=then),
                           catalog.rules("anthropic", model))
-    found.result, found.cause, found.change, found.dollars, str(found)
+    found.result, found.cause, found.change, found.cost_usd, str(found)
 
     verdict.preflight(a, b)         what will be lost, or refused, before anything is sent
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 from .diagnosis import diagnosis_of
 from .judging import find_change, judge
 from .preflight import preflight
-from .traced import Judged, judge_traces
 from .values import (
     VOLATILE,
     Cause,
@@ -35,13 +34,11 @@ __all__ = [
     "Change",
     "ChangeKind",
     "Diagnosis",
-    "Judged",
     "Result",
     "Sent",
     "Verdict",
     "diagnosis_of",
     "find_change",
     "judge",
-    "judge_traces",
     "preflight",
 ]

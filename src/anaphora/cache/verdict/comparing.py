@@ -6,7 +6,7 @@ import re
 from weakref import WeakKeyDictionary
 
 from anaphora.cache.fingerprint import _common_bytes, _shared_chunks
-from anaphora.rendered import ChunkLog, Kind, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, Rendered
 
 from .values import Sent
 
@@ -92,7 +92,7 @@ def shows_image(rendered: Rendered) -> bool:
     return any(_first_image(run) for run in rendered.runs if run.section == "messages")
 
 
-def _first_image(run: Run) -> bool:
+def _first_image(run: ChunkRun) -> bool:
     seen, found = _images.get(run.log, (0, None))
     if found is None and seen < run.count:
         log = run.log

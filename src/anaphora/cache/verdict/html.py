@@ -32,8 +32,10 @@ def _figures(verdict: Verdict) -> str:
     rows: list[tuple[object, object]] = [
         (name, f"{tokens:,} tokens") for name, tokens in figures if tokens is not None
     ]
-    money = (("lost", verdict.dollars), ("saved", verdict.saved))
-    rows += [(name, f"${dollars.normalize():f}") for name, dollars in money if dollars is not None]
+    money = (("lost", verdict.cost_usd), ("saved", verdict.saved))
+    rows += [
+        (name, f"${cost_usd.normalize():f}") for name, cost_usd in money if cost_usd is not None
+    ]
     return table(rows) if rows else ""
 
 

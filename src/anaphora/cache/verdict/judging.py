@@ -14,7 +14,7 @@ from . import rules as by
 from .changes import change_at
 from .comparing import extent, parting
 from .diagnosis import agrees
-from .money import dollars_lost, dollars_saved
+from .money import lost_usd, saved_usd
 from .predicting import Prediction, billed, predict
 from .sentences import change_said
 from .values import VOLATILE, Cause, Change, Diagnosis, Result, Sent, Verdict
@@ -44,7 +44,7 @@ def judge(
             result="first",
             billed=billed_read,
             total=later.usage.input if later.usage is not None else None,
-            saved=dollars_saved(later.usage, price),
+            saved=saved_usd(later.usage, price),
             diagnosis=diagnosis,
         )
         return verdict
@@ -74,8 +74,8 @@ def judge(
         billed=billed_read,
         total=None if later.usage is None else usage.input,
         lost=lost,
-        dollars=dollars_lost(usage, lost, price),
-        saved=dollars_saved(later.usage, price),
+        cost_usd=lost_usd(usage, lost, price),
+        saved=saved_usd(later.usage, price),
         diagnosis=diagnosis,
         agrees=None if diagnosis is None else agrees(diagnosis, causes, change, result == "hit"),
     )

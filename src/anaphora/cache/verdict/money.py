@@ -10,7 +10,7 @@ from anaphora.values import TTL_SECONDS, Usage, WriteTtl
 _NOTHING = Decimal(0)
 
 
-def dollars_lost(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
+def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
     """The tokens that were lost stand first behind what was read: they were written again as far
     as anything was, the longest TTL first, and else paid for as input."""
     if not lost:
@@ -36,7 +36,7 @@ def dollars_lost(usage: Usage | None, lost: int, price: Price | None) -> Decimal
         return total.scaleb(-6)
 
 
-def dollars_saved(usage: Usage | None, price: Price | None) -> Decimal | None:
+def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
     """What the same input would have cost without a cache, less what it did cost; below 0 where
     more was written than read."""
     tokens = usage.input if usage is not None else None

@@ -61,8 +61,8 @@ def _bound(earlier: Rendered, later: Rendered, change: Change) -> list[Notice]:
     ]
     if not bound:
         return []
-    knob = dict(later.envelope.knobs).get("thinking", b"")
-    end = "it will be dropped" if b"drop_block" in knob else "newer models refuse the request"
+    param = dict(later.envelope.cache_params).get("thinking", b"")
+    end = "it will be dropped" if b"drop_block" in param else "newer models refuse the request"
     more = f", and {len(bound) - 1} more," if len(bound) > 1 else ""
     said = (
         f"signed thinking in {bound[0].path}{more} is bound to what stood before it, and"

@@ -17,7 +17,10 @@ _RUNS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
 
 def parameters(earlier: Sent, later: Sent, rules: CacheRules) -> list[tuple[Cause, Section]]:
     """Changed parameters that the cache depends on, with the first section that each voids."""
-    was, now = dict(earlier.rendered.envelope.knobs), dict(later.rendered.envelope.knobs)
+    was, now = (
+        dict(earlier.rendered.envelope.cache_params),
+        dict(later.rendered.envelope.cache_params),
+    )
     found: list[tuple[Cause, Section]] = []
     for name in dict.fromkeys([*was, *now]):
         if was.get(name) == now.get(name):

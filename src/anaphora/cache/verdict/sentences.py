@@ -38,14 +38,14 @@ def change_said(change: Change) -> str:
     return f"{_HAPPENED[change.kind]}{named} {where}"
 
 
-def money_said(dollars: Decimal | None) -> str:
-    return "dollars unknown" if dollars is None else f"{amount_said(dollars)} lost"
+def money_said(cost_usd: Decimal | None) -> str:
+    return "dollars unknown" if cost_usd is None else f"{amount_said(cost_usd)} lost"
 
 
-def amount_said(dollars: Decimal) -> str:
-    if dollars >= 1:
-        return f"${dollars:.2f}"
-    return f"${dollars:.4f}" if dollars >= Decimal("0.0001") else f"${dollars:.2g}"
+def amount_said(cost_usd: Decimal) -> str:
+    if cost_usd >= 1:
+        return f"${cost_usd:.2f}"
+    return f"${cost_usd:.4f}" if cost_usd >= Decimal("0.0001") else f"${cost_usd:.2g}"
 
 
 def sentence(verdict: Verdict) -> str:
@@ -56,7 +56,7 @@ def sentence(verdict: Verdict) -> str:
             said += f" (and {more} more reason{'s' if more > 1 else ''})"
     said += "."
     if verdict.lost:
-        money = money_said(verdict.dollars)
+        money = money_said(verdict.cost_usd)
         paid = "are" if verdict.billed is None else "were"
         said += f" {verdict.lost:,} tokens {paid} paid for again: {money}."
     if verdict.diagnosis is not None:

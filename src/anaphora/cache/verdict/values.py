@@ -142,7 +142,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """All input tokens, by the bill."""
     lost: int = 0
     """Tokens that were there, or could have been, and were paid for again."""
-    dollars: Decimal | None = None
+    cost_usd: Decimal | None = None
     """What that cost; None is unknown, which is not 0."""
     saved: Decimal | None = None
     """What the cache took off this bill, what writing to it cost counted in."""

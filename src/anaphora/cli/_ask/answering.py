@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
 from anaphora.client.session import PrefixWarning
 from anaphora.errors import AnaphoraError
 
@@ -43,7 +43,7 @@ class Answering:
         """Says what would happen; nothing is sent."""
         self._introduce()
         chosen = self._chosen
-        client = Client(chosen.providers, chosen.routes)
+        client = AsyncClient(chosen.providers, chosen.routes)
         told = Talk(client, chosen, self._wish, self._kept, self._voice).preview()
         if self._as_json:
             self._print_json(told)
@@ -67,7 +67,7 @@ class Answering:
             raise click.exceptions.Exit(code) from None
         self._say(outcome)
         unkept = self._kept is not None and not outcome.kept
-        if unkept or outcome.stopped == "turns":
+        if unkept or outcome.stop_reason == "turns":
             raise click.exceptions.Exit(failing.FOUND)
 
     async def _talk(self) -> Outcome:
@@ -75,7 +75,7 @@ class Answering:
             self._voice.aside(f"waiting {seconds:.1f} s: the provider's limits")
 
         chosen = self._chosen
-        async with Client(chosen.providers, chosen.routes, on_wait=waiting) as client:
+        async with AsyncClient(chosen.providers, chosen.routes, on_wait=waiting) as client:
             return await Talk(client, chosen, self._wish, self._kept, self._voice).hold()
 
     def _introduce(self) -> None:
@@ -98,7 +98,7 @@ class Answering:
             told = report.told(outcome, kept, schema=schema)
             self._print_json(told | {"config": self._source.place})
             return
-        if schema and outcome.stopped != "turns":
+        if schema and outcome.stop_reason != "turns":
             self._print_json(outcome.last.parsed)
         for notice in report.notices(outcome):
             voice.aside(notice)

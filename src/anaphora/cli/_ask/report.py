@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from anaphora.cache.verdict.sentences import amount_said
-from anaphora.client.answered import Answered
+from anaphora.client.response import Response
 from anaphora.client.session.preview import Preview
 from anaphora.values import Notice
 
@@ -33,7 +33,7 @@ def line(outcome: Outcome, kept: Kept | None) -> str:
     said = [f"{last.record.provider}/{last.record.model}", str(last.verdict or "no verdict")]
     if len(outcome.answers) > 1:
         said.append(f"{len(outcome.answers)} turns")
-    said.append("price unknown" if outcome.dollars is None else amount_said(outcome.dollars))
+    said.append("price unknown" if outcome.cost_usd is None else amount_said(outcome.cost_usd))
     if kept is not None and outcome.kept:
         said.append(kept.id)
     return " · ".join(said)
@@ -41,7 +41,7 @@ def line(outcome: Outcome, kept: Kept | None) -> str:
 
 def ended(outcome: Outcome, kept: Kept | None) -> str | None:
     """What to say of an answer that ended early."""
-    reason = outcome.stopped if outcome.stopped in _STOPS else outcome.last.reply.stop
+    reason = outcome.stop_reason if outcome.stop_reason in _STOPS else outcome.last.reply.stop
     said = _STOPS.get(reason)
     return None if said is None else said.format(id="ID" if kept is None else kept.id)
 
@@ -65,7 +65,7 @@ def told(outcome: Outcome, kept: Kept | None, *, schema: bool) -> dict[str, Any]
         said["parsed"] = last.parsed
     return said | {
         "stop": last.reply.stop,
-        "stopped": outcome.stopped,
+        "stop_reason": outcome.stop_reason,
         "provider": last.record.provider,
         "model": last.record.model,
         "answered_by": last.reply.model,
@@ -77,7 +77,7 @@ def told(outcome: Outcome, kept: Kept | None, *, schema: bool) -> dict[str, Any]
         ],
         "usage": _usage(answers),
         "verdict": None if verdict is None else {"result": verdict.result, "said": str(verdict)},
-        "dollars": outcome.dollars,
+        "cost_usd": outcome.cost_usd,
         "attempts": [attempt for answered in answers for attempt in answered.attempts],
         "notices": _every(outcome),
         "conversation": kept.id if kept is not None and outcome.kept else None,
@@ -86,10 +86,10 @@ def told(outcome: Outcome, kept: Kept | None, *, schema: bool) -> dict[str, Any]
 
 def preview_lines(preview: Preview) -> list[str]:
     said = [f"{preview.provider}/{preview.model}: {preview.size:,} bytes", str(preview)]
-    if preview.dollars is None:
+    if preview.cost_usd is None:
         said.append("the price is unknown")
-    elif preview.uncached_dollars is not None:
-        said.append(f"{amount_said(preview.uncached_dollars)} if nothing were cached")
+    elif preview.uncached_cost_usd is not None:
+        said.append(f"{amount_said(preview.uncached_cost_usd)} if nothing were cached")
     said += [f"marker: {marker}" for marker in preview.markers]
     said += [f"note: {notice} [{notice.code}]" for notice in preview.notices]
     return [*said, "Nothing was sent."]
@@ -121,7 +121,7 @@ def _question(kept: Kept) -> str:
     return ""
 
 
-def _usage(answers: tuple[Answered, ...]) -> dict[str, int | None]:
+def _usage(answers: tuple[Response, ...]) -> dict[str, int | None]:
     """Sums; what nobody reported is None."""
 
     def total(of: str) -> int | None:

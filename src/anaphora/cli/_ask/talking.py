@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from anaphora.client.answered import Answered
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
+from anaphora.client.response import Response
 from anaphora.client.session import Session
 from anaphora.client.session.preview import Preview
-from anaphora.client.session.running import Running
+from anaphora.client.session.running import Run
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
 from anaphora.errors import Io
 from anaphora.prompt import Params
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 from anaphora.values import (
     Message,
     Notice,
@@ -62,15 +62,15 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
-    answers: tuple[Answered, ...]
-    stopped: str
-    dollars: Decimal | None
+    answers: tuple[Response, ...]
+    stop_reason: str
+    cost_usd: Decimal | None
     kept: bool
     failures: tuple[Notice, ...] = ()
     """What went wrong between two answers."""
 
     @property
-    def last(self) -> Answered:
+    def last(self) -> Response:
         return self.answers[-1]
 
 
@@ -78,7 +78,7 @@ class Talk:
     """One question of a conversation."""
 
     def __init__(
-        self, client: Client, chosen: Chosen, wish: Wish, kept: Kept | None, voice: Voice
+        self, client: AsyncClient, chosen: Chosen, wish: Wish, kept: Kept | None, voice: Voice
     ) -> None:
         self._wish = wish
         self._kept = kept
@@ -107,27 +107,27 @@ class Talk:
         if wish.registry is None:
             turn = self._chat.send(content, output=wish.output)
             answered = await self._heard(turn)
-            outcome = self._outcome((answered,), "done", answered.dollars)
+            outcome = self._outcome((answered,), "done", answered.cost_usd)
         else:
             run = self._chat.run(content, output=wish.output, max_turns=wish.max_turns)
             await self._ran(run)
             assert run.ran is not None
-            outcome = self._outcome(run.ran.answers, run.ran.stopped, run.ran.dollars)
+            outcome = self._outcome(run.ran.answers, run.ran.stop_reason, run.ran.cost_usd)
             outcome = msgspec.structs.replace(outcome, failures=run.ran.failures)
         self._voice.end_line()
         return outcome
 
     def _outcome(
-        self, answers: tuple[Answered, ...], stopped: str, dollars: Decimal | None
+        self, answers: tuple[Response, ...], stop_reason: str, cost_usd: Decimal | None
     ) -> Outcome:
         if self._kept is not None and self._lost is None and answers:
             self._write(Line(answered=self._called(answers[-1])))
         kept = self._kept is not None and self._lost is None
-        return Outcome(answers=answers, stopped=stopped, dollars=dollars, kept=kept)
+        return Outcome(answers=answers, stop_reason=stop_reason, cost_usd=cost_usd, kept=kept)
 
     # ── Hearing ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _heard(self, turn: Turn) -> Answered:
+    async def _heard(self, turn: Turn) -> Response:
         if not self._wish.stream:
             answered = await turn
             self._voice.say(_words(answered.reply.message))
@@ -139,7 +139,7 @@ class Talk:
         assert turn.answered is not None
         return turn.answered
 
-    async def _ran(self, run: Running) -> None:
+    async def _ran(self, run: Run) -> None:
         if not self._wish.stream:
             await run
             if self._chat.last is not None:
@@ -173,7 +173,7 @@ class Talk:
             self._lost = problem
             self._voice.warn(f"not kept: {problem}")
 
-    def _called(self, answered: Answered) -> Call:
+    def _called(self, answered: Response) -> Call:
         record, reply, output = answered.record, answered.reply, self._wish.output
         params = self._wish.params
         if output is not None:

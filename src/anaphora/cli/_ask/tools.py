@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphora.errors import InvalidTool
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 
 
 def registry_of(names: Iterable[str]) -> ToolRegistry | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from anaphora.client.answered import Answered
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
 from anaphora.client.dispatch import dispatch_all
+from anaphora.client.response import Response
 from anaphora.prompt import BlockMark, Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.values import Conversation, Message
 
@@ -22,13 +22,13 @@ _RATES = story.rates()
 class Agent(Protocol):
     """Takes one turn after the other."""
 
-    async def take(self, turn: int, step: Step) -> Answered: ...
+    async def take(self, turn: int, step: Step) -> Response: ...
 
 
 class Anaphoric:
     """As Anaphora lays it out: a session, and the state as a state."""
 
-    def __init__(self, client: Client, place: Place) -> None:
+    def __init__(self, client: AsyncClient, place: Place) -> None:
         self.workspace = Workspace()
         self.registry = self.workspace.tools()
         self._turn = 0
@@ -45,7 +45,7 @@ class Anaphoric:
             params=_PARAMS,
         )
 
-    async def take(self, turn: int, step: Step) -> Answered:
+    async def take(self, turn: int, step: Step) -> Response:
         self._turn = turn
         ran = await self.chat.run(step.user or None, max_turns=1)
         return ran.answers[0]
@@ -58,14 +58,14 @@ class Usual:
     """As it is often done: the state at the head of the system prompt, the tools in whatever order
     they came in, and, where there are markers, one at the end of the system prompt."""
 
-    def __init__(self, client: Client, place: Place) -> None:
+    def __init__(self, client: AsyncClient, place: Place) -> None:
         self._client = client
         self._place = place
         self._workspace = Workspace()
         self._registry = self._workspace.tools()
         self._said = Conversation()
 
-    async def take(self, turn: int, step: Step) -> Answered:
+    async def take(self, turn: int, step: Step) -> Response:
         if step.user:
             self._said = self._said.append(Message.user(step.user))
         answered = await self._client.complete(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
 from anaphora.values import PartDelta
 
 from .engine_server import MODEL, running, why_not
@@ -47,14 +47,18 @@ async def cold_and_warm(tokens: int = _PREFIX) -> Measured:
         running(Path(folder)) as address,
     ):
         provider = {"dialect": "llamacpp/openai_chat", "base_url": address, "model": MODEL}
-        async with Client.from_config({"providers": {"llama": provider}}, environ={}) as client:
+        async with AsyncClient.from_config(
+            {"providers": {"llama": provider}}, environ={}
+        ) as client:
             rules = "".join(_RULE.format(at) for at in range(-(-tokens // len(_RULE))))
             cold, _ = await _asked(client, rules, "What is the capital of Italy?")
             warm, (total, cached, predicted) = await _asked(client, rules, "And of Greece?")
     return Measured(tokens=total, cached=cached, predicted=predicted, cold=cold, warm=warm)
 
 
-async def _asked(client: Client, rules: str, question: str) -> tuple[float, tuple[int, int, int]]:
+async def _asked(
+    client: AsyncClient, rules: str, question: str
+) -> tuple[float, tuple[int, int, int]]:
     """Seconds until the model's first words, and what was billed."""
     chat = client.session("llama", system=rules, max_tokens=20)
     begun, first = time.perf_counter(), 0.0

@@ -20,7 +20,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """and those that it should have, as it was said before sending."""
     written: int | None
     output: int
-    dollars: Decimal | None
+    cost_usd: Decimal | None
 
 
 class Bill(msgspec.Struct, frozen=True):
@@ -32,8 +32,8 @@ class Bill(msgspec.Struct, frozen=True):
         return Bill((*self.turns, spent))
 
     @property
-    def dollars(self) -> Decimal | None:
-        paid = [turn.dollars for turn in self.turns if turn.dollars is not None]
+    def cost_usd(self) -> Decimal | None:
+        paid = [turn.cost_usd for turn in self.turns if turn.cost_usd is not None]
         return sum(paid, Decimal(0)) if len(paid) == len(self.turns) else None
 
     @property
@@ -62,7 +62,7 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def saved(self) -> float | None:
         """The share of the usual bill that is not paid."""
-        usual, ours = self.usual.dollars, self.anaphora.dollars
+        usual, ours = self.usual.cost_usd, self.anaphora.cost_usd
         return None if not usual or ours is None else float(1 - ours / usual)
 
 
@@ -82,7 +82,7 @@ class Break(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     """When the bill had come."""
     lost: int
-    dollars: Decimal | None
+    cost_usd: Decimal | None
     mended_read: int
     """Tokens that the next turn read, when the change was taken back,"""
     mended_input: int

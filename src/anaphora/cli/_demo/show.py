@@ -97,8 +97,8 @@ def _table(lanes: Sequence[Lane], width: int) -> Table:
         table.add_row(
             name_of(lane, lanes),
             Text(lane.model, style="dim"),
-            _dollars(lane.usual.dollars),
-            _dollars(lane.anaphora.dollars),
+            _usd(lane.usual.cost_usd),
+            _usd(lane.anaphora.cost_usd),
             _saved(lane.saved),
             _share(lane),
             *([_bar(lane.saved)] if wide else []),
@@ -114,7 +114,7 @@ def name_of(lane: Lane, lanes: Sequence[Lane]) -> str:
     return f"{provider} {wire.partition('_')[2] or wire}"
 
 
-def _dollars(amount: Decimal | None) -> str:
+def _usd(amount: Decimal | None) -> str:
     return "–" if amount is None else f"${amount:.4f}"
 
 
@@ -144,8 +144,8 @@ def after_bills(lanes: Sequence[Lane], width: int) -> Group:
 
 
 def _legend(lanes: Sequence[Lane], width: int) -> Table:
-    usual = sum((lane.usual.dollars or 0 for lane in lanes), Decimal(0))
-    ours = sum((lane.anaphora.dollars or 0 for lane in lanes), Decimal(0))
+    usual = sum((lane.usual.cost_usd or 0 for lane in lanes), Decimal(0))
+    ours = sum((lane.anaphora.cost_usd or 0 for lane in lanes), Decimal(0))
     turns = [turn for lane in lanes for turn in lane.anaphora.turns if turn.read is not None]
     met = sum(abs((turn.predicted or 0) - (turn.read or 0)) <= 1 for turn in turns)
     rows: list[tuple[str, str | Text]] = [
@@ -170,16 +170,17 @@ def _legend(lanes: Sequence[Lane], width: int) -> Table:
 
 
 def _turn_by_turn(lane: Lane, width: int) -> Iterator[RenderableType]:
-    most = max(turn.dollars or Decimal(0) for turn in (*lane.usual.turns, *lane.anaphora.turns))
+    most = max(turn.cost_usd or Decimal(0) for turn in (*lane.usual.turns, *lane.anaphora.turns))
     if not most:
         return
     gap = " " if width >= _WIDE else ""
     yield Text.assemble("   what each turn cost at ", (lane.model, "bold"))
     for said, bill, style in (("as usual", lane.usual, _BAD), ("Anaphora", lane.anaphora, _GOOD)):
         bars = (
-            _BLOCKS[min(7, int(8 * (turn.dollars or Decimal(0)) / most))] * 2 for turn in bill.turns
+            _BLOCKS[min(7, int(8 * (turn.cost_usd or Decimal(0)) / most))] * 2
+            for turn in bill.turns
         )
-        last = f"  the last: {_dollars(bill.turns[-1].dollars)}"
+        last = f"  the last: {_usd(bill.turns[-1].cost_usd)}"
         yield Text.assemble(f"   {said}  ", (gap.join(bars), style), (last, "dim"))
 
 

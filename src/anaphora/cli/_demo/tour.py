@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from anaphora.client.answered import Answered
-from anaphora.client.client import Client
+from anaphora.client.client import AsyncClient
+from anaphora.client.response import Response
 from anaphora.client.session import PrefixWarning
 from anaphora.emulator import Emulator
 
@@ -31,7 +31,7 @@ async def tour(
 ) -> tuple[tuple[Lane, ...], Break]:
     """Every turn at every provider, side by side; then the break, at the first of them."""
     config = configuration(places, emulator.url)
-    async with Client.from_config(config, environ=ENVIRON) as client:
+    async with AsyncClient.from_config(config, environ=ENVIRON) as client:
         visits = [_Visit(client, place) for place in places]
         for turn, step in enumerate(story.STEPS, 1):
             await asyncio.gather(*(visit.take(turn, step) for visit in visits))
@@ -44,7 +44,7 @@ async def tour(
 class _Visit:
     """Both agents at one provider."""
 
-    def __init__(self, client: Client, place: Place) -> None:
+    def __init__(self, client: AsyncClient, place: Place) -> None:
         self.usual = Usual(client, place)
         self.anaphora = Anaphoric(client, place)
         self.lane = Lane(dialect=place.dialect, model=place.model)
@@ -59,7 +59,7 @@ class _Visit:
         )
 
 
-def _spent(answered: Answered) -> Spent:
+def _spent(answered: Response) -> Spent:
     usage = answered.usage
     return Spent(
         input=usage.input or 0,
@@ -67,7 +67,7 @@ def _spent(answered: Answered) -> Spent:
         predicted=answered.record.predicted,
         written=usage.written_total,
         output=usage.output or 0,
-        dollars=answered.dollars,
+        cost_usd=answered.cost_usd,
     )
 
 
@@ -99,7 +99,7 @@ async def _planted(visit: _Visit, emulator: Emulator) -> Break:
         after=change.after,
         verdict=str(verdict),
         lost=verdict.lost,
-        dollars=verdict.dollars,
+        cost_usd=verdict.cost_usd,
         mended_read=mended.usage.read or 0,
         mended_input=mended.usage.input or 0,
     )

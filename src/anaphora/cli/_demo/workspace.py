@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 
-from anaphora.prompt.tools import ToolRegistry
+from anaphora.tools import ToolRegistry
 
 INVOICE = '''\
 """Invoices: lines, discounts, and what the customer owes."""

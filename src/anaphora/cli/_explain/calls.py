@@ -8,8 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.cache.trace import provider_named
-from anaphora.cache.trace.sources import Line
+from anaphora.analysis.trace import provider_named
+from anaphora.analysis.trace.sources import Line
 from anaphora.cache.verdict import Diagnosis, Sent, diagnosis_of
 from anaphora.catalog import CacheRules
 from anaphora.cli._simulate import logged as log

@@ -73,7 +73,7 @@ def _sum(explained: Explained) -> Iterator[Text]:
     counted = f"{found.hit} hits, {found.partial} partial, {found.miss} missed, {found.first} first"
     yield Text(f"{found.turns} calls: {counted}", style="bold")
     if found.lost:
-        yield Text(f"{found.lost:,} tokens paid for again: {money_said(found.dollars)}")
+        yield Text(f"{found.lost:,} tokens paid for again: {money_said(found.cost_usd)}")
     if found.broke:
         calls = "call" if found.broke == 1 else "calls"
         yield Text(f"the prefix broke at {found.broke} {calls}", style="red")

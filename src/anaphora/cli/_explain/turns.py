@@ -12,9 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
-from anaphora.cache.trace import sources, unplayable
-from anaphora.cache.trace.sources import Entry, Line, Problem
-from anaphora.cache.verdict import Verdict, judge, judge_traces
+from anaphora.analysis.trace import sources, unplayable
+from anaphora.analysis.trace.sources import Entry, Line, Problem
+from anaphora.analysis.trace.verdicts import judge_traces
+from anaphora.cache.verdict import Verdict, judge
 from anaphora.cli._simulate import files
 from anaphora.cli._simulate.money import Till
 from anaphora.errors import InvalidRequest
@@ -51,7 +52,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     miss: int
     broke: int
     lost: int
-    dollars: Decimal | None
+    cost_usd: Decimal | None
     """None where a loss has no known price."""
 
 
@@ -232,16 +233,16 @@ def _recorded(entries: Iterator[Entry], till: Till, problems: list[Problem]) -> 
 
 def _summary(turns: tuple[Turn, ...]) -> Summary:
     counts = dict.fromkeys(("first", "hit", "partial", "miss"), 0)
-    dollars: Decimal | None = Decimal(0)
+    cost_usd: Decimal | None = Decimal(0)
     for turn in turns:
         counts[turn.verdict.result] += 1
         if turn.verdict.lost:
-            lost = turn.verdict.dollars
-            dollars = None if dollars is None or lost is None else dollars + lost
+            lost = turn.verdict.cost_usd
+            cost_usd = None if cost_usd is None or lost is None else cost_usd + lost
     return Summary(
         turns=len(turns),
         **counts,
         broke=sum(turn.broke for turn in turns),
         lost=sum(turn.verdict.lost for turn in turns),
-        dollars=dollars,
+        cost_usd=cost_usd,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from anaphora.cache.lint import RULES, SEVERITIES, Config
+from anaphora.analysis.lint import RULES, SEVERITIES, Config
 from anaphora.errors import InvalidRequest
 
 NAME = ".anaphora-lint.toml"

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from anaphora import catalog
-from anaphora.cache import lint
-from anaphora.cache.lint import Config, Costs, Finding
-from anaphora.cache.lint.texts import PER_TOKEN
-from anaphora.cache.trace.sources import Line, numbered
+from anaphora.analysis import lint
+from anaphora.analysis.lint import Config, Costs, Finding
+from anaphora.analysis.lint.texts import PER_TOKEN
+from anaphora.analysis.trace.sources import Line, numbered
 from anaphora.cli._explain.calls import Asked, Made, is_request, read
 from anaphora.cli._simulate.money import Till
 from anaphora.errors import InvalidRequest

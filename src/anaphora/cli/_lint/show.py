@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group
 from rich.text import Text
 
-from anaphora.cache.lint import RULES, SEVERITIES, Finding, Severity, at_least
+from anaphora.analysis.lint import RULES, SEVERITIES, Finding, Severity, at_least
 from anaphora.cli._console import Terminal
 from anaphora.cli._simulate.money import unknown_said
 
@@ -46,9 +46,9 @@ def _cost(finding: Finding) -> str:
     said = []
     if finding.tokens:
         said.append(f"{finding.tokens:,} tokens stand behind it")
-    if finding.dollars:
+    if finding.cost_usd:
         most = "up to " if RULES[finding.rule].seldom else ""
-        said.append(f"{most}${finding.dollars:.2f} per 1,000 calls")
+        said.append(f"{most}${finding.cost_usd:.2f} per 1,000 calls")
     return f" ({', '.join(said)})" if said else ""
 
 

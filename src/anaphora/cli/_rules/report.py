@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache.trace.contradictions import Row, Seen
-from anaphora.cache.trace.sources import Problem, Source
+from anaphora.analysis.rules_check import Row, Seen
+from anaphora.analysis.trace.sources import Problem, Source
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from anaphora.cache.trace.contradictions import Other, Row
+from anaphora.analysis.rules_check import Other, Row
 from anaphora.catalog import CacheRules, Figure
 from anaphora.cli._console import Terminal
 

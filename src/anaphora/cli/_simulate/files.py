@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from anaphora.cache.trace import sources
-from anaphora.cache.trace.sources import Entry, Line, Problem
+from anaphora.analysis.trace import sources
+from anaphora.analysis.trace.sources import Entry, Line, Problem
 
 from . import requests
 

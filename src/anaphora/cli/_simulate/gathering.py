@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from anaphora.cache.trace import unplayable
-from anaphora.cache.trace.sources import Problem, Source
+from anaphora.analysis.trace import unplayable
+from anaphora.analysis.trace.sources import Problem, Source
 from anaphora.errors import InvalidRequest
 
 from . import files

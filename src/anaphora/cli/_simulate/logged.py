@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anaphora import wire
-from anaphora.cache.trace.sources.lines import seconds
+from anaphora.analysis.trace.sources.lines import seconds
 from anaphora.errors import InvalidRequest
 from anaphora.wire.detect import detect
 

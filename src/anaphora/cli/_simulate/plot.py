@@ -47,10 +47,8 @@ class Turn(NamedTuple):
 
 def draw(report: Report) -> str:
     """The SVG."""
-    in_dollars = all(
-        row.without_cache is not None and _paid(row) is not None for row in report.rows
-    )
-    turns = _binned([_turn(row, in_dollars) for row in report.rows])
+    in_usd = all(row.without_cache is not None and _paid(row) is not None for row in report.rows)
+    turns = _binned([_turn(row, in_usd) for row in report.rows])
     share = math.ceil(len(report.rows) / max(1, len(turns)))
     return "\n".join(
         [
@@ -61,7 +59,7 @@ def draw(report: Report) -> str:
             f'<text class="title" x="{_LEFT}" y="28">{escape(_title(report))}</text>',
             *_legend(),
             *_bars(turns, share),
-            *_costs(turns, in_dollars),
+            *_costs(turns, in_usd),
             *_turns_axis(len(report.rows)),
             "</svg>",
             "",
@@ -82,13 +80,13 @@ def _shown(row: Row) -> Bill:
 
 
 def _paid(row: Row) -> float | None:
-    dollars = _shown(row).dollars
-    return None if dollars is None else float(dollars)
+    cost_usd = _shown(row).cost_usd
+    return None if cost_usd is None else float(cost_usd)
 
 
-def _turn(row: Row, in_dollars: bool) -> Turn:
+def _turn(row: Row, in_usd: bool) -> Turn:
     bill = _shown(row)
-    if in_dollars:
+    if in_usd:
         paid, full = _paid(row) or 0.0, float(row.without_cache or 0)
     else:
         paid, full = _weighed(row, bill), float(bill.input)
@@ -138,11 +136,11 @@ def _bars(turns: Sequence[Turn], share: int) -> Iterator[str]:
             )
 
 
-def _costs(turns: Sequence[Turn], in_dollars: bool) -> Iterator[str]:
+def _costs(turns: Sequence[Turn], in_usd: bool) -> Iterator[str]:
     top, bottom = _LINES
     bill, full = _summed(turns, 3), _summed(turns, 4)
     most = max([*bill, *full])
-    unit = "dollars so far" if in_dollars else "input tokens at full price so far"
+    unit = "dollars so far" if in_usd else "input tokens at full price so far"
     yield from _axis(top, bottom, most, unit)
     high = _ceiling(most)
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(turns))

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.trace import MEANING, Cause, Predicted, Verdict, provider_named
-from anaphora.cache.trace.sources import Problem, Source
+from anaphora.analysis.trace import MEANING, Cause, Predicted, Verdict, provider_named
+from anaphora.analysis.trace.sources import Problem, Source
 from anaphora.values import Usage
 
 from .money import Till, cost, uncached
@@ -22,7 +22,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     written: int
     uncached: int
     output: int | None = None
-    dollars: Decimal | None = None
+    cost_usd: Decimal | None = None
 
     @property
     def input(self) -> int:
@@ -165,13 +165,13 @@ def _trouble(problem: Problem) -> Trouble:
     return Trouble(place=problem.place, reason=problem.reason)
 
 
-def _bill(usage: Usage, dollars: Decimal | None) -> Bill:
+def _bill(usage: Usage, cost_usd: Decimal | None) -> Bill:
     return Bill(
         read=usage.read or 0,
         written=usage.written_total or 0,
         uncached=usage.uncached or 0,
         output=usage.output,
-        dollars=dollars,
+        cost_usd=cost_usd,
     )
 
 
@@ -191,8 +191,8 @@ def _sum(name: str, rows: list[Row]) -> Sum:
         right=sum(row.expected == row.happened for row in pairs),
         predicted=_added([row.predicted for row in compared]),
         billed=_added([row.billed for row in told if row.billed is not None]) if told else None,
-        without_cache=_dollars([row.without_cache for row in compared]),
-        at_home=_dollars([row.at_home for row in rows]),
+        without_cache=_usd([row.without_cache for row in compared]),
+        at_home=_usd([row.at_home for row in rows]),
     )
 
 
@@ -207,11 +207,11 @@ def _added(bills: list[Bill]) -> Bill:
         written=sum(bill.written for bill in bills),
         uncached=sum(bill.uncached for bill in bills),
         output=sum(outputs) if outputs else None,
-        dollars=_dollars([bill.dollars for bill in bills]),
+        cost_usd=_usd([bill.cost_usd for bill in bills]),
     )
 
 
-def _dollars(some: list[Decimal | None]) -> Decimal | None:
+def _usd(some: list[Decimal | None]) -> Decimal | None:
     """A sum with an unknown in it is unknown."""
     known = [one for one in some if one is not None]
     return sum(known, Decimal(0)) if some and len(known) == len(some) else None

@@ -13,8 +13,8 @@ import msgspec
 from blake3 import blake3
 
 from anaphora import catalog, wire
-from anaphora.cache.trace import Trace, TraceCall, TraceMessage, TraceUsage, provider_named
-from anaphora.cache.trace.sources import Entry, Line, Problem, Source, objects, orderly
+from anaphora.analysis.trace import Trace, TraceCall, TraceMessage, TraceUsage, provider_named
+from anaphora.analysis.trace.sources import Entry, Line, Problem, Source, objects, orderly
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.values import ReplyEnd, Usage
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from anaphora.cache.trace import MEANING
+from anaphora.analysis.trace import MEANING
 from anaphora.cli._console import Terminal
 
 from .money import unknown_said
@@ -37,7 +37,7 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     else:
         yield Text(f"The same calls on {report.elsewhere}\n", style="bold")
         yield _elsewhere(report)
-    if report.rows and report.total.predicted.dollars is None:
+    if report.rows and report.total.predicted.cost_usd is None:
         reason = "some calls did not report their tokens"
         if report.unpriced:
             reason = unknown_said(report.unpriced)
@@ -62,8 +62,8 @@ def _compared(report: Report) -> Table:
             "" if billed is None else f"{billed.read:,}",
             f"{one.predicted.written:,}",
             "" if billed is None else f"{billed.written:,}",
-            _dollars(one.predicted.dollars),
-            "" if billed is None else _dollars(billed.dollars),
+            _usd(one.predicted.cost_usd),
+            "" if billed is None else _usd(billed.cost_usd),
             style="bold" if one is report.total else "",
         )
     return table
@@ -82,9 +82,9 @@ def _elsewhere(report: Report) -> Table:
             f"{bill.read:,}",
             f"{bill.written:,}",
             f"{bill.uncached:,}",
-            _dollars(bill.dollars),
-            _dollars(one.without_cache),
-            _dollars(one.at_home),
+            _usd(bill.cost_usd),
+            _usd(one.without_cache),
+            _usd(one.at_home),
             style="bold" if one is report.total else "",
         )
     return table
@@ -156,7 +156,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part:,}/{whole:,}" if whole else ""
 
 
-def _dollars(amount: Decimal | None) -> str:
+def _usd(amount: Decimal | None) -> str:
     if amount is None:
         return "unknown"
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"

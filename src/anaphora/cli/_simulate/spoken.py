@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache.trace import TraceMessage
+from anaphora.analysis.trace import TraceMessage
 from anaphora.rendered import Kind, Rendered
 from anaphora.tokens import Counts, Size
 from anaphora.values import Ttl

@@ -28,7 +28,7 @@ from .saying import call_of, finish_reason, own_places, text_of, token_usage
 from .values import LlmRequest, LlmResponse, StreamChunk
 
 if TYPE_CHECKING:
-    from anaphora.client.client import Client
+    from anaphora.client.client import AsyncClient
 
 _ID = re.compile(r"[a-z][a-z0-9_.-]*")
 
@@ -36,7 +36,7 @@ _ID = re.compile(r"[a-z][a-z0-9_.-]*")
 class ClientAdapter(LlmAdapter):
     """One provider of the client's, or one of its routes."""
 
-    def __init__(self, client: Client, provider_id: str, adapter_id: str) -> None:
+    def __init__(self, client: AsyncClient, provider_id: str, adapter_id: str) -> None:
         if not _ID.fullmatch(adapter_id):
             raise InvalidRequest(
                 "must be lower-case letters, digits, `_`, `.` and `-`, a letter first",

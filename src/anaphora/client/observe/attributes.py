@@ -83,10 +83,10 @@ def ending(record: Record) -> Attributes:
     _put(out, "anaphora.cache.predicted_tokens", record.predicted)
     if record.verdict is not None:
         _put_verdict(out, record.verdict)
-    if record.dollars is not None:
-        out["anaphora.dollars"] = float(record.dollars)
+    if record.cost_usd is not None:
+        out["anaphora.cost_usd"] = float(record.cost_usd)
     if record.saved is not None:
-        out["anaphora.saved_dollars"] = float(record.saved)
+        out["anaphora.saved_usd"] = float(record.saved)
     if record.blocks:
         by_label = shares(record.blocks, _MOST_BLOCKS)
         out["anaphora.blocks.labels"] = list(by_label)
@@ -125,8 +125,8 @@ def _put_verdict(out: Attributes, verdict: Verdict) -> None:
     out["anaphora.cache.result"] = verdict.result
     out["anaphora.cache.lost_tokens"] = verdict.lost
     _put(out, "anaphora.cache.cause", verdict.cause)
-    if verdict.dollars is not None:
-        out["anaphora.cache.lost_dollars"] = float(verdict.dollars)
+    if verdict.cost_usd is not None:
+        out["anaphora.cache.lost_usd"] = float(verdict.cost_usd)
     if (change := verdict.change) is not None:
         out["anaphora.cache.change.kind"] = change.kind
         out["anaphora.cache.change.label"] = block_label(change.label, change.section)

@@ -66,7 +66,7 @@ def fields(record: Record) -> dict[str, Field]:
         "verdict": None if verdict is None else verdict.result,
         "cause": None if verdict is None else verdict.cause,
         "lost": None if verdict is None else verdict.lost,
-        "dollars": None if record.dollars is None else float(record.dollars),
+        "cost_usd": None if record.cost_usd is None else float(record.cost_usd),
         "saved": None if record.saved is None else float(record.saved),
         "notices": ",".join(word(notice.code) for notice in record.notices) or None,
     }

@@ -86,13 +86,13 @@ class _Families:
         self.attempts = counter("attempts_total", "Requests sent", ("provider", "outcome"))
         self.tokens = counter("tokens_total", "Tokens billed, each once", (*_CALL, "kind"))
         self.blocks = counter("block_tokens_total", "Tokens sent, by block", (*_CALL, "label"))
-        self.dollars = counter("dollars_total", "What calls cost")
+        self.cost_usd = counter("cost_usd_total", "What calls cost")
         self.unpriced = counter("unpriced_calls_total", "Calls whose price is not known")
-        self.saved = counter("saved_dollars_total", "What the cache took off the bill")
-        self.unsaved = counter("unsaved_dollars_total", "What the cache added where it did not pay")
+        self.saved = counter("saved_usd_total", "What the cache took off the bill")
+        self.unsaved = counter("unsaved_usd_total", "What the cache added where it did not pay")
         self.verdicts = counter("verdicts_total", "Verdicts on the cache", ("result", "cause"))
         self.lost = counter("lost_tokens_total", "Tokens paid for again", ("cause",))
-        self.lost_dollars = counter("lost_dollars_total", "What those cost", ("cause",))
+        self.lost_usd = counter("lost_usd_total", "What those cost", ("cause",))
         self.seconds = histogram("call_seconds", "How long a call took", _SECONDS)
         self.first = histogram("first_byte_seconds", "How long until the answer began", _SECONDS)
         self.queued = histogram("queued_seconds", "Waiting for our own limits", _QUEUED)
@@ -109,7 +109,7 @@ class _Families:
             provider = self.providers(label(attempt.provider))
             self.attempts(provider, outcome(attempt.error)).inc()
         self._count_tokens(record, call)
-        self._count_dollars(record, call)
+        self._count_cost(record, call)
         self._count_verdict(record)
 
     def _count_tokens(self, record: Record, call: tuple[str, str]) -> None:
@@ -125,11 +125,11 @@ class _Families:
         for name, tokens in shares(record.blocks, MOST_LABELS).items():
             self.blocks(*call, self.labels(name)).inc(tokens)
 
-    def _count_dollars(self, record: Record, call: tuple[str, str]) -> None:
-        if record.dollars is None:
+    def _count_cost(self, record: Record, call: tuple[str, str]) -> None:
+        if record.cost_usd is None:
             self.unpriced(*call).inc()
         else:
-            self.dollars(*call).inc(float(record.dollars))
+            self.cost_usd(*call).inc(float(record.cost_usd))
         if record.saved is not None:
             # A counter only rises: a call that wrote more than it saved counts in the other one.
             way = self.saved if record.saved >= 0 else self.unsaved
@@ -143,8 +143,8 @@ class _Families:
         self.verdicts(verdict.result, cause).inc()
         if verdict.lost:
             self.lost(cause).inc(verdict.lost)
-            if verdict.dollars is not None:
-                self.lost_dollars(cause).inc(max(0.0, float(verdict.dollars)))
+            if verdict.cost_usd is not None:
+                self.lost_usd(cause).inc(max(0.0, float(verdict.cost_usd)))
 
 
 def _register(families: list[Counter | Histogram], registry: CollectorRegistry) -> None:

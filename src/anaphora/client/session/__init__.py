@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anaphora.client.after import AfterAnswer, reported, with_notices
-from anaphora.client.answered import Answered
 from anaphora.client.asking import Asked, Content, messages_of
 from anaphora.client.calling import Calling, Underway
 from anaphora.client.composing import Composing, beginning
@@ -27,6 +26,7 @@ from anaphora.client.endpoint import Stop
 from anaphora.client.given import messages_given, seconds_of
 from anaphora.client.observe.watchers import Watchers
 from anaphora.client.recording import record_of
+from anaphora.client.response import Response
 from anaphora.client.turn import Turn
 from anaphora.client.writing import Account, Written, cost
 from anaphora.errors import (
@@ -40,7 +40,7 @@ from anaphora.prompt import Compaction, ToolChoice
 from anaphora.prompt.compaction import TokenCount
 from anaphora.values import Conversation, Message, Notice, Reply, SegmentRole
 
-from .certify import Certify, PrefixWarning, certify
+from .certify import OnPrefixBreak, PrefixWarning, certify
 from .compaction import compacted
 from .history import Save, SessionHistory
 from .holding import Handles, unheld
@@ -51,11 +51,11 @@ from .stops import Stops
 from .turn_writer import TurnWriter
 
 if TYPE_CHECKING:
-    from .running import Running
+    from .running import Run
 
 _HISTORY = SegmentRole.CONVERSATION
 
-__all__ = ["Certify", "Content", "PrefixWarning", "Preview", "Session", "Turn"]
+__all__ = ["Content", "OnPrefixBreak", "PrefixWarning", "Preview", "Session", "Turn"]
 
 
 class Session(Calling):
@@ -69,7 +69,7 @@ class Session(Calling):
         *,
         messages: Conversation,
         compact_at: int | float | None = None,
-        certify: Certify = "warn",
+        on_prefix_break: OnPrefixBreak = "warn",
         timeout: float | None = None,
         on_wait: Callable[[float], None] | None = None,
         save: Save | None = None,
@@ -83,7 +83,7 @@ class Session(Calling):
         self._composing = composing
         self._writer = TurnWriter(composing, compact_at)
         self._history = SessionHistory(source, messages, save)
-        self._certify: Certify = certify
+        self._on_prefix_break: OnPrefixBreak = on_prefix_break
         self._places: dict[Stop, Place] = {}
         self._handles: dict[Stop, Handles] = {}
         self._holders = holders if holders is not None else set()
@@ -95,9 +95,9 @@ class Session(Calling):
         self._excused: frozenset[Stop] = frozenset()
         """Where the next call may begin otherwise, since the history was compacted on purpose."""
         self.run_under_way = False
-        self.last: Answered | None = None
+        self.last: Response | None = None
         """The newest answer."""
-        self.dollars: Decimal | None = Decimal(0)
+        self.cost_usd: Decimal | None = Decimal(0)
         """What this conversation has cost so far; None once a price was unknown."""
 
     # ── The prompt ───────────────────────────────────────────────────────────────────────────────
@@ -179,11 +179,11 @@ class Session(Calling):
         )
         return Turn(self, asked)
 
-    def run(self, content: Content | None = None, **bounds: Any) -> Running:
-        """Turns and tools until the model is done: see `running.Running`."""
-        from .running import Running
+    def run(self, content: Content | None = None, **bounds: Any) -> Run:
+        """Turns and tools until the model is done: see `running.Run`."""
+        from .running import Run
 
-        return Running(self, messages_of(content), **bounds)
+        return Run(self, messages_of(content), **bounds)
 
     def preview(
         self, content: Content | None = None, *, output: Any = None, **params: Any
@@ -198,7 +198,7 @@ class Session(Calling):
         notices = (*notices, *preview.notices)
         return msgspec.structs.replace(preview, notices=notices) if notices else preview
 
-    async def prewarm(self) -> Answered:
+    async def prewarm(self) -> Response:
         """Writes the beginning of the conversation to the provider's cache, and asks for no
         answer: for calls that are to start together, or a user who is about to speak."""
         return await self.answer(Asked(messages=(), prewarm=True))
@@ -361,7 +361,7 @@ class Session(Calling):
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
         self._at[stop] = turn
         expected = turn is not prompt or stop in self._excused
-        how = "tell" if expected and self._certify != "off" else self._certify
+        how = "tell" if expected and self._on_prefix_break != "off" else self._on_prefix_break
         notices += certify(place, written, how)
         if whole:
             written = unheld(written)
@@ -382,24 +382,24 @@ class Session(Calling):
         """What a provider answers to a prompt that does not fit, where that can be helped."""
         return (ContextOverflow,) if self._writer.compact_at and not asked.prewarm else ()
 
-    def _finish(self, underway: Underway, delivered: Delivered) -> Answered:
+    def _finish(self, underway: Underway, delivered: Delivered) -> Response:
         """Everything is noted, and the conversation goes on."""
         asked, reply, after = underway.asked, delivered.reply, underway.after
         stop = underway.stops[delivered.stop]
         place = self._place(stop)
         written, notices = underway.written[delivered.stop]
         moved = after.run("routing_failed", (), self._stops.settle, stop, place, self._places)
-        price, dollars = cost(stop, written, reply.usage, delivered.at, after)
+        price, cost_usd = cost(stop, written, reply.usage, delivered.at, after)
         account = after.run(
             "verdict_failed",
-            Account(dollars=dollars),
+            Account(cost_usd=cost_usd),
             place.account,
             written,
             reply,
             at=delivered.at,
             first=delivered.first,
             price=price,
-            dollars=dollars,
+            cost_usd=cost_usd,
         )
         told = (written.rendered.notices, written.plan.notices, notices, moved, reply.notices)
         record = record_of(
@@ -411,7 +411,7 @@ class Session(Calling):
             watched=bool(self._watchers),
         )
         # Before it is saved and parsed, which may fail: the answer was paid for.
-        self.last = Answered(reply=reply, record=record, raw_hash=delivered.raw_hash)
+        self.last = Response(reply=reply, record=record, raw_hash=delivered.raw_hash)
         self._pay(account)
         if not asked.prewarm:
             place.reply = reply
@@ -447,17 +447,17 @@ class Session(Calling):
         place.stored = turn.ir if turn is not None else None
         after.run("save_failed", None, self._history.save_pending)
 
-    def _noted(self, answered: Answered, notices: tuple[Notice, ...]) -> Answered:
+    def _noted(self, answered: Response, notices: tuple[Notice, ...]) -> Response:
         noted = with_notices(answered, notices)
         if self.last is answered:
             self.last = noted
         return noted
 
     def _pay(self, account: Account) -> None:
-        if self.dollars is not None and account.dollars is not None:
-            self.dollars += account.dollars
+        if self.cost_usd is not None and account.cost_usd is not None:
+            self.cost_usd += account.cost_usd
         else:
-            self.dollars = None
+            self.cost_usd = None
 
     def _place(self, stop: Stop) -> Place:
         place = self._places.get(stop)

@@ -15,7 +15,7 @@ from anaphora.values import Notice, SegmentRole
 
 from .place import Past, Place
 
-Certify: TypeAlias = Literal["warn", "raise", "off"]
+OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
 """What happens before sending when the prefix would break: a warning and a notice, an error
 instead of the call, or nothing."""
 
@@ -27,13 +27,15 @@ class PrefixWarning(UserWarning):
     """The beginning of a prompt changed, and will be paid for again."""
 
 
-def certify(place: Place, written: Written, how: Certify | Literal["tell"]) -> tuple[Notice, ...]:
+def certify(
+    place: Place, written: Written, how: OnPrefixBreak | Literal["tell"]
+) -> tuple[Notice, ...]:
     """Notices for what will be lost; raises or warns, as was asked for, or only tells."""
     past = place.past
     if past is None or how == "off":
         return ()
     earlier, later = past.sent.rendered, written.rendered
-    if begins_with(later, earlier) and later.envelope.knobs == earlier.envelope.knobs:
+    if begins_with(later, earlier) and later.envelope.cache_params == earlier.envelope.cache_params:
         return ()  # the usual case, and the only one that has to be cheap
     plans = (past.sent.plan, written.plan)
     notices = preflight(earlier, later, place.model.rules, plans=plans)

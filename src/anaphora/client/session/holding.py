@@ -17,7 +17,14 @@ from anaphora.cache import held as holding
 from anaphora.client.transport import Transport
 from anaphora.client.writing import Written
 from anaphora.errors import AnaphoraError, Forbidden, NotFound
-from anaphora.rendered import CreateHeld, DeleteHeld, ExtendHeld, Held, Prelude, Rendered
+from anaphora.rendered import (
+    CacheHandle,
+    CreateHandle,
+    DeleteHandle,
+    ExtendHandle,
+    Prelude,
+    Rendered,
+)
 from anaphora.tokens import Counts
 from anaphora.values import Notice
 
@@ -48,7 +55,7 @@ class Handles:
         fine; what cannot be deleted ends by itself, which is told, for it costs until then."""
         for handle in list(self._alive):
             try:
-                await self._send(DeleteHeld(handle), None)
+                await self._send(DeleteHandle(handle), None)
             except (Forbidden, NotFound):
                 pass  # Google says the first of what is not there
             except AnaphoraError as problem:
@@ -76,23 +83,23 @@ class Handles:
             return Notice("handle_failed", f"nothing is held for this call: {kind}", "plan.held")
         simulator = self._place.model.memory.simulator
         match wanted:
-            case CreateHeld(chunks, seconds):
+            case CreateHandle(chunks, seconds):
                 until = _seconds(said.expires, written.at + seconds)
-                handle = Held(said.handle, chunks, holding.digest(written.rendered, chunks))
+                handle = CacheHandle(said.handle, chunks, holding.digest(written.rendered, chunks))
                 rendered = written.rendered
                 tokens = said.tokens or Counts(rendered).tokens(chunks)
                 simulator.hold(said.handle, tokens, at=written.at, seconds=until - written.at)
                 self._alive[said.handle] = until
                 self._join(written.at)
                 self._place.planner(written.at).hold(handle, until)
-            case ExtendHeld(name, seconds):
+            case ExtendHandle(name, seconds):
                 held = written.plan.held
                 assert held is not None
                 until = self._alive[name] = _seconds(said.expires, written.at + seconds)
                 simulator.extend(name, at=written.at, seconds=until - written.at)
                 self._join(written.at)
                 self._place.planner(written.at).hold(held, until)
-            case DeleteHeld(name):
+            case DeleteHandle(name):
                 self._gone(name, written.at)
         return None
 
@@ -124,7 +131,7 @@ class Handles:
             await answer.close()
         if answer.status >= 300:
             raise endpoint.wire.read_error(answer.status, answer.headers, data)
-        return None if isinstance(wanted, DeleteHeld) else wire.read_held(data)
+        return None if isinstance(wanted, DeleteHandle) else wire.read_held(data)
 
 
 def unheld(written: Written) -> Written:

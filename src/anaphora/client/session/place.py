@@ -92,7 +92,7 @@ class Place:
         at: float,
         first: float,
         price: Price | None,
-        dollars: Decimal | None = None,
+        cost_usd: Decimal | None = None,
     ) -> Account:
         """Compares the bill with what was predicted, and remembers both."""
         planner = self.planner(at)
@@ -117,7 +117,7 @@ class Place:
         self.rendered = written.rendered
         self.past = Past(sent=sent, outcome=outcome)
         return Account(
-            verdict=verdict, predicted=expected.read, dollars=dollars, saved=verdict.saved
+            verdict=verdict, predicted=expected.read, cost_usd=cost_usd, saved=verdict.saved
         )
 
     def fork(self) -> Place:

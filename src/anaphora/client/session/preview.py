@@ -36,9 +36,9 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Input tokens to be read, written and paid for in full,"""
     bounds: tuple[int, int]
     """and between how many the input is likely to be, all told."""
-    dollars: Decimal | None
+    cost_usd: Decimal | None
     """What the input would cost; None is unknown."""
-    uncached_dollars: Decimal | None
+    uncached_cost_usd: Decimal | None
     """What it would cost if nothing were cached."""
     markers: tuple[str, ...] = ()
     """Where markers would go, by path and lifetime."""
@@ -53,8 +53,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
             f"{usage.read or 0:,} of {usage.input or 0:,} tokens to be read,"
             f" {usage.written_total or 0:,} to be written"
         )
-        if self.dollars is not None:
-            said += f", {amount_said(self.dollars)} for the input"
+        if self.cost_usd is not None:
+            said += f", {amount_said(self.cost_usd)} for the input"
         if self.wait:
             said += f", after a wait of {self.wait:.1f} s"
         return said
@@ -65,8 +65,8 @@ def previewed(place: Place, written: Written) -> Preview:
     usage = foreseen(place.foresee(written))
     tier = tier_of(written)
     price = place.price(written.at, tier)
-    dollars = None if price is None else price.of(usage)
-    unknown = () if dollars is not None else (cost_unknown(place.stop, tier, usage, price),)
+    cost_usd = None if price is None else price.of(usage)
+    unknown = () if cost_usd is not None else (cost_unknown(place.stop, tier, usage, price),)
     plain = msgspec.structs.replace(usage, uncached=usage.input, read=0, written={})
     request = place.endpoint.wire.assemble(
         written.rendered, msgspec.structs.replace(written.plan, preludes=())
@@ -78,8 +78,8 @@ def previewed(place: Place, written: Written) -> Preview:
         size=len(request.body),
         usage=usage,
         bounds=Counts(written.rendered).bounds(place.model.profile.token_error.value),
-        dollars=dollars,
-        uncached_dollars=None if price is None else price.of(plain),
+        cost_usd=cost_usd,
+        uncached_cost_usd=None if price is None else price.of(plain),
         markers=tuple(
             f"{written.rendered.chunk(mark.chunk).path} {mark.ttl}" for mark in written.plan.marks
         ),

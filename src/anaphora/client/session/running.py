@@ -1,7 +1,7 @@
 """The tool loop: turns and tools until the model is done, within bounds.
 
-    run = await chat.run("Book me a flight to Rome", max_turns=20, max_dollars=0.50)
-    run.stopped, run.text, run.turns
+    run = await chat.run("Book me a flight to Rome", max_turns=20, max_cost_usd=0.50)
+    run.stop_reason, run.text, run.turns
 
     async for event in chat.run("…"): ...        events of every turn, and each tool's result
 
@@ -20,38 +20,38 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from anaphora.client.answered import Answered
-from anaphora.client.calling import MOMENT
+from anaphora.client.calling import CLOSE_TICKS
 from anaphora.client.dispatch import dispatch_all
 from anaphora.client.given import params_of, seconds_of
+from anaphora.client.response import Response
 from anaphora.errors import InvalidRequest, Timeout
 from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from . import Session
 
-Stopped: TypeAlias = Literal["done", "turns", "seconds", "dollars", "length", "refusal", "paused"]
+RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal", "paused"]
 """Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""
 
-_ENDS: dict[str, Stopped] = {
+_ENDS: dict[str, RunStop] = {
     "length": "length",
     "context_overflow": "length",
     "refusal": "refusal",
 }
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What a run came to."""
 
-    stopped: Stopped
-    answers: tuple[Answered, ...]
-    dollars: Decimal | None
+    stop_reason: RunStop
+    answers: tuple[Response, ...]
+    cost_usd: Decimal | None
     seconds: float
     failures: tuple[Notice, ...] = ()
     """What went wrong between two answers, and lost neither of them nor a tool's result."""
 
     @property
-    def last(self) -> Answered | None:
+    def last(self) -> Response | None:
         return self.answers[-1] if self.answers else None
 
     @property
@@ -72,7 +72,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return (*(notice for one in self.answers for notice in one.notices), *self.failures)
 
 
-class Running:
+class Run:
     """A run that is made when it is awaited or gone through, once. Awaited again, it gives what it
     came to; nothing is sent twice."""
 
@@ -83,7 +83,7 @@ class Running:
         *,
         max_turns: int = 50,
         max_seconds: float | None = None,
-        max_dollars: Decimal | float | str | None = None,
+        max_cost_usd: Decimal | float | str | None = None,
         parallel: bool = True,
         tool_timeout: float | None = None,
         output: Any = None,
@@ -91,7 +91,7 @@ class Running:
         **params: Any,
     ) -> None:
         """`max_turns` are calls of the model. A turn is not begun when a bound is reached; what it
-        costs is known afterwards, so the last one may go beyond `max_dollars`. One that is under
+        costs is known afterwards, so the last one may go beyond `max_cost_usd`. One that is under
         way when `max_seconds` are over is given up, and can be made again with another `run()`;
         tools have no more time than that either, unless they have a timeout of their own.
         `parallel` lets the tools of one turn run side by side; `tool_timeout` is for each, in
@@ -102,24 +102,24 @@ class Running:
         self._messages = messages
         self._turns = max_turns
         self._seconds = seconds_of(max_seconds, "max_seconds")
-        self._dollars = _dollars_of(max_dollars)
+        self._usd = _amount_of(max_cost_usd)
         self._parallel = parallel
         self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
         self._timeout = seconds_of(timeout, "timeout")
         self._params = {**params_of(params), "output": output}
         self._begun = False
-        self._answers: list[Answered] = []
+        self._answers: list[Response] = []
         self._failures: list[Notice] = []
-        self.ran: Ran | None = None
+        self.ran: RunResult | None = None
         """What it came to, once it has ended."""
 
-    def __await__(self) -> Generator[Any, None, Ran]:
+    def __await__(self) -> Generator[Any, None, RunResult]:
         return self._whole().__await__()
 
     def __aiter__(self) -> AsyncIterator[Event | ToolResult]:
         return self._steps(stream=True)
 
-    async def _whole(self) -> Ran:
+    async def _whole(self) -> RunResult:
         before = self.ran
         if before is not None:
             return before
@@ -147,13 +147,13 @@ class Running:
                 self._failures += session.keep(message)
         while True:
             if self._left(begun) == 0.0:
-                stopped: Stopped = "seconds"  # before tools are begun, too
+                stop_reason: RunStop = "seconds"  # before tools are begun, too
                 break
             for result in await self._answer_calls(begun):
                 yield result
             bound = self._bound(begun)
             if bound is not None:
-                stopped = bound
+                stop_reason = bound
                 break
             timeout = _sooner(self._left(begun), self._timeout)
             turn = session.send(None, timeout=timeout, **self._params)
@@ -169,7 +169,7 @@ class Running:
             except Timeout:
                 if self._left(begun) != 0.0:
                     raise  # the call's own, which is shorter
-                stopped = "seconds"
+                stop_reason = "seconds"
                 break
             if not stream:
                 yield ReplyEnd(answered.reply)
@@ -178,15 +178,15 @@ class Running:
             if reply.stop == "pause" or reply.tool_calls:
                 if reply.tool_calls and reply.stop in _ENDS:
                     # Cut off in the middle of a call: what there is of it is nothing to act on.
-                    stopped = _ENDS[reply.stop]
+                    stop_reason = _ENDS[reply.stop]
                     break
                 continue
-            stopped = _ENDS.get(reply.stop, "done")
+            stop_reason = _ENDS.get(reply.stop, "done")
             break
-        self.ran = Ran(
-            stopped=stopped,
+        self.ran = RunResult(
+            stop_reason=stop_reason,
             answers=tuple(self._answers),
-            dollars=_sum(self._answers),
+            cost_usd=_sum(self._answers),
             seconds=time.monotonic() - begun,
             failures=tuple(self._failures),
         )
@@ -211,13 +211,13 @@ class Running:
         self._failures += session.keep(Message(role="tool", parts=results))
         return results
 
-    def _bound(self, begun: float) -> Stopped | None:
+    def _bound(self, begun: float) -> RunStop | None:
         """The bound that keeps the next turn from being made."""
         if len(self._answers) >= self._turns:
             return "turns"
         if self._left(begun) == 0.0:
             return "seconds"
-        if self._dollars is None:
+        if self._usd is None:
             return None
         if not self._answers:
             self._check_priced()
@@ -225,10 +225,10 @@ class Running:
         spent = _sum(self._answers)
         if spent is None or not self._session.priced:
             # Not an error: answers were paid for, and are the run's result.
-            unknown = "max_dollars cannot be checked, because the cost of a turn is unknown"
+            unknown = "max_cost_usd cannot be checked, because the cost of a turn is unknown"
             self._failures.append(Notice("price_unknown", unknown))
-            return "dollars"
-        return "dollars" if spent >= self._dollars else None
+            return "cost_usd"
+        return "cost_usd" if spent >= self._usd else None
 
     def _left(self, begun: float) -> float | None:
         """What is left of the time: a turn does not go beyond it."""
@@ -241,13 +241,13 @@ class Running:
         if self._begun:
             raise InvalidRequest("a run is made once; `run` gives another", path="run")
         self._begun = True
-        if self._dollars is not None:
+        if self._usd is not None:
             self._check_priced()
 
     async def _enter(self) -> None:
         """Before anything is said: what two runs say at once would be one prompt."""
         session = self._session
-        for _ in range(MOMENT):
+        for _ in range(CLOSE_TICKS):
             if not session.busy:
                 break
             await asyncio.sleep(0)  # one that was left by `break` is closed a moment later
@@ -259,7 +259,7 @@ class Running:
             raise InvalidRequest(
                 f"no price is known for {self._session.model}, so dollars cannot bound the run; use"
                 " max_turns, or set a price under `prices` of the provider in llm.yaml",
-                path="max_dollars",
+                path="max_cost_usd",
             )
 
     @staticmethod
@@ -294,22 +294,22 @@ def _sooner(one: float | None, other: float | None) -> float | None:
     return min(one, other)
 
 
-def _dollars_of(given: Decimal | float | str | None) -> Decimal | None:
+def _amount_of(given: Decimal | float | str | None) -> Decimal | None:
     if given is None:
         return None
     try:
-        dollars = Decimal(str(given))
+        cost_usd = Decimal(str(given))
     except InvalidOperation:
-        dollars = Decimal("NaN")
-    if dollars.is_nan():
-        raise InvalidRequest(f"an amount, not {given!r}", path="max_dollars")
-    return dollars
+        cost_usd = Decimal("NaN")
+    if cost_usd.is_nan():
+        raise InvalidRequest(f"an amount, not {given!r}", path="max_cost_usd")
+    return cost_usd
 
 
-def _sum(answers: list[Answered]) -> Decimal | None:
+def _sum(answers: list[Response]) -> Decimal | None:
     total = Decimal(0)
     for answered in answers:
-        if answered.dollars is None:
+        if answered.cost_usd is None:
             return None
-        total += answered.dollars
+        total += answered.cost_usd
     return total

@@ -19,7 +19,7 @@ from anaphora import canonical
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidJson, InvalidRequest, Parse
 from anaphora.prompt import Call, OutputSchema, ToolChoice
-from anaphora.prompt.tools.schema import canonical_schema
+from anaphora.tools.schema import canonical_schema
 from anaphora.values import Notice, Refusal, Reply, Tool
 
 from .asking import asked, takes_strict

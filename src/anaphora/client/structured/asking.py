@@ -12,7 +12,7 @@ import inspect
 from typing import Any
 
 from anaphora import canonical
-from anaphora.prompt.tools.schema import inline_root, subschemas
+from anaphora.tools.schema import inline_root, subschemas
 
 #: What both OpenAI's strict mode and Anthropic enforce. From their SDKs, which make schemas fit:
 #: openai/lib/_pydantic.py and anthropic/lib/_parse/_transform.py.

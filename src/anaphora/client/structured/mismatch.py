@@ -10,7 +10,7 @@ from typing import Any
 
 from anaphora import canonical
 from anaphora.errors import Parse
-from anaphora.prompt.tools.schema import subschemas
+from anaphora.tools.schema import subschemas
 
 #: A list of allowed values that is longer is not told.
 _LONGEST = 200

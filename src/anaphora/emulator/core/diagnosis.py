@@ -45,7 +45,7 @@ def openai(earlier: Sent | None, later: Sent) -> dict[str, Any]:
     left, read = _left(earlier.usage), _read(later.usage)
     if left and read >= left:
         return {"type": "cache_hit"}
-    reason = next((word for knob, word in _OPENAI if _differs(earlier, later, knob)), None)
+    reason = next((word for param, word in _OPENAI if _differs(earlier, later, param)), None)
     if reason is None and (change := verdict.find_change(earlier, later)) is not None:
         reason = "tools_changed" if change.section == "tools" else "input_changed"
     if reason is None:
@@ -59,9 +59,12 @@ def openai(earlier: Sent | None, later: Sent) -> dict[str, Any]:
     }
 
 
-def _differs(earlier: Sent, later: Sent, knob: str) -> bool:
-    before, after = dict(earlier.rendered.envelope.knobs), dict(later.rendered.envelope.knobs)
-    return before.get(knob) != after.get(knob)
+def _differs(earlier: Sent, later: Sent, param: str) -> bool:
+    before, after = (
+        dict(earlier.rendered.envelope.cache_params),
+        dict(later.rendered.envelope.cache_params),
+    )
+    return before.get(param) != after.get(param)
 
 
 def _left(usage: Usage | None) -> int:

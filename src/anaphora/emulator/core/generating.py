@@ -87,8 +87,10 @@ class Generator:
     def _seed(self, prompt: Prompt, played: RenderedPrompt) -> bytes:
         """Nothing but the prompt and its parameters: streamed or not, it is the same answer."""
         whole = played.key(len(played) - 1) if len(played) else b""
-        knobs = [name.encode() + b"\0" + value for name, value in prompt.rendered.envelope.knobs]
-        return seed_of(b"%d" % self._options.seed, whole, *knobs)
+        cache_params = [
+            name.encode() + b"\0" + value for name, value in prompt.rendered.envelope.cache_params
+        ]
+        return seed_of(b"%d" % self._options.seed, whole, *cache_params)
 
     def _said(self, asked: Asked, route: Route, prompt: Prompt, entry: Entry, seed: bytes) -> Said:
         profile = prompt.facts.profile

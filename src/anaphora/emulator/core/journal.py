@@ -217,5 +217,5 @@ def _price(entry: Entry) -> Price | None:
 def _billed(entry: Entry, price: Price | None) -> dict[str, Any]:
     assert entry.called is not None
     usage = entry.called.outcome.usage(entry.output)
-    dollars = None if price is None else price.of(usage)
-    return {"output": entry.output, "dollars": None if dollars is None else str(dollars)}
+    cost_usd = None if price is None else price.of(usage)
+    return {"output": entry.output, "cost_usd": None if cost_usd is None else str(cost_usd)}

@@ -6,7 +6,7 @@ import msgspec
 
 from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
-from anaphora.rendered import Held, Plan, Rendered
+from anaphora.rendered import CacheHandle, Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.wire.fields import Found
 
@@ -51,7 +51,7 @@ class Prompts:
             if content.model != rendered.model:
                 reason = f"the cached content is for {content.model}, not for {rendered.model}"
                 raise RequestRejected(reason, status=400, param="model")
-            plan = Plan(held=Held(content.name, content.chunks, ""))
+            plan = Plan(held=CacheHandle(content.name, content.chunks, ""))
         return Prompt(body=body, call=call, rendered=rendered, plan=plan, facts=facts, items=items)
 
     def cut(self, asked: Asked, route: Route, workspace: str) -> tuple[Rendered, Facts]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from anaphora.prompt import PartMark
-from anaphora.prompt.cache_plan import Mark
+from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import (
     Bytes,
     Document,
@@ -75,7 +75,7 @@ Marks = list[Placed[Ttl]]
 
 
 def read_content(
-    content: str | list[Usual], message: int, fail: Failure, marks: list[Mark]
+    content: str | list[Usual], message: int, fail: Failure, marks: list[MarkRequest]
 ) -> tuple[Part, ...]:
     """Content with nothing unusual of the message at that index, and the markers in it."""
     if isinstance(content, str):
@@ -103,7 +103,7 @@ def read_content(
 
 
 def _usual_texts(
-    blocks: list[TextBlock], message: int, at: int, fail: Failure, marks: list[Mark]
+    blocks: list[TextBlock], message: int, at: int, fail: Failure, marks: list[MarkRequest]
 ) -> tuple[Text, ...]:
     marks += [
         _part_mark(block.cache_control, message, (at, index), fail)

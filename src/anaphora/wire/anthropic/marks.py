@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from anaphora.catalog import Profile
 from anaphora.prompt import BlockMark, PromptIR, ToolMark
-from anaphora.prompt.cache_plan import Mark as AskedMark
-from anaphora.rendered import Run
+from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.rendered import ChunkRun
 from anaphora.values import AnyTool, ToolResult
 from anaphora.wire.marking import Found, find_message
 
@@ -13,7 +13,11 @@ from .blocks import is_said, is_unsigned, nested_splice
 
 
 def locate(
-    asked: AskedMark, ir: PromptIR, tools: tuple[AnyTool, ...], runs: list[Run], profile: Profile
+    asked: MarkRequest,
+    ir: PromptIR,
+    tools: tuple[AnyTool, ...],
+    runs: list[ChunkRun],
+    profile: Profile,
 ) -> Found:
     """The chunk a mark means, or why there is none."""
     if isinstance(asked, ToolMark):
@@ -39,7 +43,7 @@ def locate(
 
 
 def _part_of(
-    run: Run, chunks: range, path: tuple[int, ...], profile: Profile
+    run: ChunkRun, chunks: range, path: tuple[int, ...], profile: Profile
 ) -> tuple[int, int | None] | str:
     """The chunk a path leads to, and the splice in it where that is not the chunk's own; or why
     it leads nowhere, with a gap for the message's name."""
@@ -69,7 +73,7 @@ def _part_of(
     return chunk, _glue(run, chunk) + inside
 
 
-def _glue(run: Run, chunk: int) -> int:
+def _glue(run: ChunkRun, chunk: int) -> int:
     """How many bytes of a chunk's data come before its block."""
     lead = len(run.lead) if chunk == 0 else 0
     data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])

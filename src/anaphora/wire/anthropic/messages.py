@@ -13,7 +13,7 @@ import msgspec
 from anaphora.canonical import check_object, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, Kind
+from anaphora.rendered import Kind, LogAppend
 from anaphora.values import (
     Message,
     Notice,
@@ -100,7 +100,7 @@ class Around(msgspec.Struct, frozen=True):
 
 
 def add_messages(
-    to: Addition, messages: Sequence[Message], last_role: str | None, around: Around
+    to: LogAppend, messages: Sequence[Message], last_role: str | None, around: Around
 ) -> None:
     """The chunks of these messages. `last_role` is the wire role the log ends with; None: nothing
     stands in it yet, and its first chunk goes without glue."""
@@ -216,7 +216,7 @@ def _follows(part: Part, role: Role) -> bool | None:
         return spoken  # refused where it stands, with its path
 
 
-def _own_role(to: Addition, message: Message, role: str, around: Around) -> str:
+def _own_role(to: LogAppend, message: Message, role: str, around: Around) -> str:
     """The role of a message with fields of its own. A system message that is sent as user text
     goes without them."""
     part = message.parts[-1]
@@ -234,18 +234,18 @@ def _fields_left_out(whose: str, place: str) -> Notice:
     return Notice("fields_left_out", f"the fields of {whose} are left out", place)
 
 
-def _place(to: Addition, around: Around) -> str:
+def _place(to: LogAppend, around: Around) -> str:
     return f"{around.where}[{to.message}]"
 
 
-def _note(to: Addition, said: list[Notice], place: str) -> None:
+def _note(to: LogAppend, said: list[Notice], place: str) -> None:
     for notice in said:
         path = f"{place}.{notice.path}" if notice.path else place
         to.notice(msgspec.structs.replace(notice, path=path))
 
 
 def _system_role(
-    to: Addition, messages: Sequence[Message], index: int, last_role: str | None, around: Around
+    to: LogAppend, messages: Sequence[Message], index: int, last_role: str | None, around: Around
 ) -> str:
     """A system message inside the history stays one where the model takes it there: behind a user
     turn, and before an assistant turn or at the end."""

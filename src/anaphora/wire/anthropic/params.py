@@ -47,14 +47,14 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
-    turned = knobs(call)
+    turned = cache_params(call)
     made = Envelope(
         source=source,
         path="/v1/messages",
         headers=headers(profile),
         head=head(call),
         tail=tail(call, turned),
-        knobs=turned,
+        cache_params=turned,
         notices=(
             *notices(call),
             *continuation_left_out(call),
@@ -118,7 +118,7 @@ def head(call: Call) -> bytes:
     return b'{"model":' + string(call.model) + b',"max_tokens":%d,' % limit
 
 
-def knobs(call: Call) -> tuple[tuple[str, bytes], ...]:
+def cache_params(call: Call) -> tuple[tuple[str, bytes], ...]:
     """The parameters that affect the cache without being part of the prompt, as they are sent;
     named as the cache rules name them."""
     found = [("model", string(call.model))]
@@ -136,17 +136,17 @@ def knobs(call: Call) -> tuple[tuple[str, bytes], ...]:
     return tuple(found)
 
 
-def tail(call: Call, knobs: tuple[tuple[str, bytes], ...]) -> bytes:
+def tail(call: Call, cache_params: tuple[tuple[str, bytes], ...]) -> bytes:
     """The body after the last run."""
-    params, turned = call.params, dict(knobs)
+    params, turned = call.params, dict(cache_params)
     fields: dict[str, bytes] = {}
     for name in ("tool_choice", "thinking"):
         if name in turned:
             fields[name] = turned[name]
     output = [
-        b'"%b":%b' % (name, turned[knob])
-        for knob, name in (("effort", b"effort"), ("output_format", b"format"))
-        if knob in turned
+        b'"%b":%b' % (name, turned[param])
+        for param, name in (("effort", b"effort"), ("output_format", b"format"))
+        if param in turned
     ]
     if output:
         fields["output_config"] = b"{" + b",".join(output) + b"}"

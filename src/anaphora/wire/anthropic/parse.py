@@ -29,7 +29,7 @@ from anaphora.prompt import (
     ToolChoice,
     ToolMark,
 )
-from anaphora.prompt.cache_plan import Mark
+from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import (
     AnyTool,
     Conversation,
@@ -200,7 +200,7 @@ def _extras(rest: Extras | None, marker: Extras | None) -> Extras | None:
     return {**(rest or {}), AUTOMATIC_FIELDS: marker[WIRE]}
 
 
-def _conversation(fields: Fields, marks: list[Mark]) -> Conversation:
+def _conversation(fields: Fields, marks: list[MarkRequest]) -> Conversation:
     raw = fields.raw("messages")
     if raw is None:
         raise fields.fail("is missing", "messages")
@@ -236,7 +236,7 @@ def _raw_messages(raw: bytes, outer: Fields) -> list[tuple[Role, msgspec.Raw, by
     return messages
 
 
-def _content(raw: msgspec.Raw, index: int, marks: list[Mark]) -> tuple[Part, ...]:
+def _content(raw: msgspec.Raw, index: int, marks: list[MarkRequest]) -> tuple[Part, ...]:
     try:
         content = usual_content(raw)
     except UNREADABLE:
@@ -259,14 +259,14 @@ def _blocks(raw: msgspec.Raw | bytes, path: str) -> list[msgspec.Raw]:
 
 
 @seen(SYSTEMS)
-def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[Mark, ...]]:
+def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...]]:
     """The system blocks, and the marks on them; the same prompt comes with every turn."""
     if raw == b"null":
         return (), ()
     if raw[:1] == b'"':
         return (PromptBlock("system", msgspec.json.decode(raw, type=str)),), ()
     blocks = []
-    marks: list[Mark] = []
+    marks: list[MarkRequest] = []
     for index, block in enumerate(_blocks(raw, "$.system")):
         inner = Fields(block, f"$.system[{index}]", bad_request)
         if (kind := inner.take("type", str)) != "text":
@@ -280,10 +280,10 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[Mark, ...]]:
 
 
 @seen(TOOLS)
-def _tools(listed: bytes) -> tuple[tuple[AnyTool, ...], tuple[Mark, ...]]:
+def _tools(listed: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
     """The tools, and the marks on them; the same list comes with every turn."""
     tools: list[AnyTool] = []
-    marks: list[Mark] = []
+    marks: list[MarkRequest] = []
     for index, raw in enumerate(elements_of("tools", listed)):
         inner = Fields(raw, f"$.tools[{index}]", bad_request)
         marker = take_marker(inner)
@@ -306,7 +306,9 @@ def _function(fields: Fields) -> Tool:
     return Tool(name, description, schema, strict, extras=fields.rest_for(WIRE))
 
 
-def _cache_plan(fields: Fields, marks: tuple[Mark, ...], automatic: Ttl | None) -> PromptCachePlan:
+def _cache_plan(
+    fields: Fields, marks: tuple[MarkRequest, ...], automatic: Ttl | None
+) -> PromptCachePlan:
     asked = fields.partly("diagnostics", _Diagnostics)
     return PromptCachePlan(
         marks=marks,

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.prompt.cache_plan import Mark
+from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import Message, Notice, Part, Reply, StopReason, Usage
 from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads
 
@@ -50,7 +50,7 @@ def read_reply(body: bytes) -> Reply:
         told = _usual(body)
     except UNREADABLE:
         return _read_any(body)
-    marks: list[Mark] = []
+    marks: list[MarkRequest] = []
     parts = read_content(told.content, 0, bad_answer, marks)
     if marks:
         return _read_any(body)

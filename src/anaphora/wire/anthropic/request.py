@@ -11,7 +11,7 @@ from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptCachePlan, Segment
-from anaphora.rendered import Addition, ChunkLog, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, LogAppend, Rendered
 from anaphora.values import (
     AnyTool,
     Conversation,
@@ -71,7 +71,7 @@ def render(
     nearest = NEAREST if own or not markers else nearest_of(markers)
     previous = usable(previous, WIRE, call.model)
     envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     tools, foreign = own_tools(call.tools, (WIRE,))
     if tools:
         runs.append(_section("tools", tools, _tools, previous))
@@ -127,13 +127,13 @@ def _automatic(
 
 def _section(
     section: Section, source: T, render: Callable[[T], ChunkLog], previous: Rendered | None
-) -> Run:
+) -> ChunkRun:
     last = last_run(previous, section)
     log = _shared.get(source, last, render)
     if last is not None and last.log is log:
         return last
     lead = b'"%b":[' % section.encode()
-    return Run(section, log, len(log), lead=lead, close=b"],", source=source)
+    return ChunkRun(section, log, len(log), lead=lead, close=b"],", source=source)
 
 
 def _tools(tools: tuple[AnyTool, ...]) -> ChunkLog:
@@ -158,11 +158,11 @@ def _tool(tool: AnyTool) -> bytes:
 
 def _messages(
     call: Call, profile: Profile, previous: Rendered | None
-) -> tuple[list[Run], list[Notice]]:
+) -> tuple[list[ChunkRun], list[Notice]]:
     """One run a segment, glued to the one before it."""
     segments = call.ir.body_runs()
     final = len(segments) - 1
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     notices: list[Notice] = []
     for index, segment in enumerate(segments):
         if segment.role is _TAIL:
@@ -175,7 +175,7 @@ def _messages(
             notices += [notice for at, notice in log.notices if at < len(segment.messages)]
         if count:
             lead, message, block = _joint(runs[-1] if runs else None, before, log.roles[0])
-            run = Run(
+            run = ChunkRun(
                 "messages",
                 log,
                 count,
@@ -196,7 +196,7 @@ def _messages(
     return runs, notices
 
 
-def _joint(last: Run | None, before: str | None, role: str) -> tuple[bytes, int, int]:
+def _joint(last: ChunkRun | None, before: str | None, role: str) -> tuple[bytes, int, int]:
     """The glue between two runs, and where the second begins: message on the wire, block in it."""
     if last is None:
         return b'"messages":[' + opening(role), 0, 0
@@ -207,11 +207,11 @@ def _joint(last: Run | None, before: str | None, role: str) -> tuple[bytes, int,
 
 
 def _segment_log(
-    segment: Segment, profile: Profile, last: Run | None, before: str | None, after: str | None
+    segment: Segment, profile: Profile, last: ChunkRun | None, before: str | None, after: str | None
 ) -> tuple[ChunkLog, int]:
     messages = segment.messages
 
-    def add(to: Addition, new: Sequence[Message], last_role: str | None) -> None:
+    def add(to: LogAppend, new: Sequence[Message], last_role: str | None) -> None:
         around = Around(segment.role.value, before, after, profile)
         add_messages(to, new, last_role, around)
 
@@ -223,7 +223,7 @@ def _segment_log(
     return continue_log(messages, last, shared, add)
 
 
-def _settled(runs: list[Run]) -> int:
+def _settled(runs: list[ChunkRun]) -> int:
     """The chunks before a system message that ends the conversation: until the assistant answers
     it, what follows may still change its role."""
     first = 0
@@ -245,7 +245,7 @@ def _undecided(messages: Conversation, end: int) -> int:
 
 
 def _unmoved(
-    messages: Conversation, shared: int, last: Run, before: str | None, after: str | None
+    messages: Conversation, shared: int, last: ChunkRun, before: str | None, after: str | None
 ) -> int:
     """How many of the shared messages may keep their bytes: the role of a system message depends
     on what stands around it."""

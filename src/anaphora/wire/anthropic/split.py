@@ -14,11 +14,11 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
 from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
-from anaphora.wire.talks import SeenTalks, unread
+from anaphora.wire.talks import SeenTalks, placeholder_messages
 
 from .blocks import MARKABLE_OPAQUE, WIRE
 from .incoming import some_blocks, take_marker
@@ -47,7 +47,7 @@ def split(
     fields = Fields(body, "$", bad_request)
     model = fields.take("model", str)
     marks: list[Mark] = []
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     count = 0
     for section, cut in _SECTIONS.items():
         raw = fields.raw(section)
@@ -71,7 +71,7 @@ def split(
             headers=headers,
             head=b'{"model":' + string(model) + b",",
             tail=(b"," + rest if rest else b"") + b"}",
-            knobs=_knobs(model, rest),
+            cache_params=_cache_params(model, rest),
         ),
         markers=MARKERS,
         request_markers=MARKERS,
@@ -83,7 +83,7 @@ def split(
 def _section(section: Section, raw: bytes) -> Cut | None:
     if raw == b"null":
         return None
-    out = Addition()
+    out = LogAppend()
     labels = []
     marks: list[Mark] = []
     kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
@@ -102,7 +102,7 @@ def _section(section: Section, raw: bytes) -> Cut | None:
         return None
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
     lead = b'"%b":[' % section.encode()
-    run = Run(section, log, len(log), lead=lead, close=b"],", source=tuple(labels))
+    run = ChunkRun(section, log, len(log), lead=lead, close=b"],", source=tuple(labels))
     return run, tuple(marks)
 
 
@@ -122,7 +122,7 @@ _message = msgspec.json.Decoder(_Message).decode
 _talks = SeenTalks()
 
 
-def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
+def _messages(fields: Fields, first: int, marks: list[Mark]) -> ChunkRun:
     messages = elements_of("messages", fields.raw("messages") or b"[]")
     talk = _talks.begin(messages)
     out, last_role = talk.out, talk.last_role
@@ -148,14 +148,14 @@ def _messages(fields: Fields, first: int, marks: list[Mark]) -> Run:
         raise InvalidRequest("at least one message that says something", path="$.messages")
     log = talk.end()
     marks += talk.marks(first)
-    return Run(
+    return ChunkRun(
         "messages",
         log,
         talk.count,
         role=SegmentRole.CONVERSATION,
         lead=b'"messages":[' + opening(log.roles[0]),
         close=CLOSE,
-        source=unread(len(messages)),
+        source=placeholder_messages(len(messages)),
     )
 
 
@@ -239,7 +239,7 @@ def _list(raw: bytes, path: str) -> list[msgspec.Raw]:
 
 
 @functools.lru_cache(maxsize=PARAMS)
-def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
+def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = Fields(b"{" + rest + b"}", "$", bad_request)
     output = fields.nested("output_config")
     found = [

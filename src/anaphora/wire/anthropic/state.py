@@ -11,7 +11,7 @@ import msgspec
 
 from anaphora.catalog import Profile
 from anaphora.prompt import Params, Segment
-from anaphora.rendered import Kind, Run
+from anaphora.rendered import ChunkRun, Kind
 from anaphora.values import (
     Conversation,
     Document,
@@ -29,8 +29,8 @@ _HISTORY = SegmentRole.CONVERSATION
 
 
 def place_tail(
-    tail: Segment, runs: list[Run], params: Params, profile: Profile
-) -> tuple[Segment, list[Run], Notice | None]:
+    tail: Segment, runs: list[ChunkRun], params: Params, profile: Profile
+) -> tuple[Segment, list[ChunkRun], Notice | None]:
     """The tail as it is to be rendered behind these runs, and the runs that stay before it."""
     if not runs or runs[-1].role is not _HISTORY:
         return tail, runs, None
@@ -44,7 +44,7 @@ def place_tail(
     return _ride(tail, runs)
 
 
-def _would_strip_thinking(last: Run, params: Params, profile: Profile) -> bool:
+def _would_strip_thinking(last: ChunkRun, params: Params, profile: Profile) -> bool:
     reasoning = params.reasoning
     if reasoning is None or reasoning.mode in (None, "disabled"):
         return False
@@ -57,7 +57,7 @@ def _as_system(tail: Segment) -> Segment:
     return Segment(tail.role, Conversation(messages))
 
 
-def _ride(tail: Segment, runs: list[Run]) -> tuple[Segment, list[Run], Notice | None]:
+def _ride(tail: Segment, runs: list[ChunkRun]) -> tuple[Segment, list[ChunkRun], Notice | None]:
     """The last tool result leaves the conversation's run, takes the state in, and is volatile for
     this one turn; next turn it is there again as the tool gave it."""
     last = runs[-1]

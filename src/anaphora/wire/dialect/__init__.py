@@ -83,8 +83,14 @@ class Spoken:
         dialect = self.dialect
         plain = envelope if envelope.plain is None else envelope.plain
         headers = (*plain.headers, *dialect.headers.items(), *said.headers)
-        knobs = (*plain.knobs, *said.knobs) if said.knobs else plain.knobs
-        if last is not None and (last.plain, last.headers, last.knobs) == (plain, headers, knobs):
+        cache_params = (
+            (*plain.cache_params, *said.cache_params) if said.cache_params else plain.cache_params
+        )
+        if last is not None and (last.plain, last.headers, last.cache_params) == (
+            plain,
+            headers,
+            cache_params,
+        ):
             return last
         return msgspec.structs.replace(
             plain,
@@ -92,7 +98,7 @@ class Spoken:
             or plain.path,
             headers=headers,
             tail=_without(plain.tail, dialect.unsaid) if dialect.unsaid else plain.tail,
-            knobs=knobs,
+            cache_params=cache_params,
             plain=plain,
             speaker=dialect,
         )
@@ -191,7 +197,7 @@ def _heard_alike(envelope: Envelope, own: Envelope | None) -> bool:
     """Whether the codec may go on from an envelope. That is one of its own, or our words for it
     while they say nothing of the cache: nothing else of them is looked at."""
     plain = envelope.plain
-    return plain is None or (envelope is own and envelope.knobs is plain.knobs)
+    return plain is None or (envelope is own and envelope.cache_params is plain.cache_params)
 
 
 def _without(tail: bytes, unsaid: tuple[str, ...]) -> bytes:

@@ -9,7 +9,7 @@ import msgspec
 
 from anaphora.canonical import dumps
 from anaphora.prompt import BlockMark, Call, PartMark, PromptBlock
-from anaphora.prompt.cache_plan import Mark
+from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import Extras, Message, Part, ToolResult, Ttl
 
 Markers = Mapping[Ttl, dict[str, Any]]
@@ -36,7 +36,7 @@ class _Ear:
     def __init__(self, wire: str, markers: Markers) -> None:
         self._wire = wire
         self._markers = markers
-        self.marks: list[Mark] = []
+        self.marks: list[MarkRequest] = []
 
     def block(self, at: int, block: PromptBlock) -> PromptBlock:
         extras, ttl = self._heard(block.extras)

@@ -48,7 +48,7 @@ class Said(msgspec.Struct, frozen=True):
 
     call: Call
     headers: tuple[Header, ...] = ()
-    knobs: tuple[tuple[str, bytes], ...] = ()
+    cache_params: tuple[tuple[str, bytes], ...] = ()
     notices: tuple[Notice, ...] = ()
 
 
@@ -57,7 +57,7 @@ def say(call: Call, dialect: Dialect) -> Said:
     if not dialect.fields:
         return Said(call)
     headers: list[Header] = []
-    knobs: dict[str, bytes] = {}
+    cache_params: dict[str, bytes] = {}
     notices: list[Notice] = []
     body: dict[str, Any] = {}
     for param in dialect.fields:
@@ -88,12 +88,12 @@ def say(call: Call, dialect: Dialect) -> Said:
             headers.append((place.header, word if isinstance(word, str) else dumps(word).decode()))
         else:
             _put(body, place.at, word, path)
-        knob = _KNOBS.get(param)
-        if knob is not None:
-            knobs[knob] = knobs.get(knob, b"") + dumps(word, path=path)
+        param = _KNOBS.get(param)
+        if param is not None:
+            cache_params[param] = cache_params.get(param, b"") + dumps(word, path=path)
     if body:
         call = msgspec.structs.replace(call, extras=_with(call.extras, dialect.wire, body))
-    return Said(call, tuple(headers), tuple(knobs.items()), tuple(notices))
+    return Said(call, tuple(headers), tuple(cache_params.items()), tuple(notices))
 
 
 def hear(call: Call, dialect: Dialect) -> Call:

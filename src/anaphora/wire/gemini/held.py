@@ -14,9 +14,9 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import (
     Body,
-    CreateHeld,
-    DeleteHeld,
-    ExtendHeld,
+    CreateHandle,
+    DeleteHandle,
+    ExtendHandle,
     Plan,
     Prelude,
     Rendered,
@@ -56,7 +56,7 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
     if plan.marks or plan.automatic is not None:
         raise InvalidRequest("no part takes a breakpoint here", path="plan.marks")
     envelope = rendered.envelope
-    frozen = dict(envelope.knobs).get("tool_choice")
+    frozen = dict(envelope.cache_params).get("tool_choice")
     tail = envelope.tail if frozen is None else envelope.tail.removeprefix(tool_config(frozen))
     if "cachedContent" in Fields(b"{" + tail.removeprefix(b","), "$"):
         raise InvalidRequest("the call names a handle of its own already", path="plan.held")
@@ -67,13 +67,13 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
 
 def prelude(rendered: Rendered, wanted: Prelude) -> Request:
     """What the client sends before the request itself."""
-    if isinstance(wanted, DeleteHeld):
+    if isinstance(wanted, DeleteHandle):
         return Request("DELETE", VERSION + _handle(wanted.handle), (), Body([]))
     lifetime = b'"ttl":"%ds"}' % _seconds(wanted.seconds)
-    if isinstance(wanted, ExtendHeld):
+    if isinstance(wanted, ExtendHandle):
         path = f"{VERSION}{_handle(wanted.handle)}?updateMask=ttl"
         return Request("PATCH", path, _JSON, Body([b"{" + lifetime]))
-    assert isinstance(wanted, CreateHeld)
+    assert isinstance(wanted, CreateHandle)
     wrong = unholdable(rendered, wanted.chunks)
     if wrong is not None:
         raise InvalidRequest(wrong.reason, path="plan.preludes")

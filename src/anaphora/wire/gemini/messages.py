@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, Kind
+from anaphora.rendered import Kind, LogAppend
 from anaphora.values import Message, Notice, Part, ToolCall, ToolResult
 from anaphora.wire.foreign import tell_foreign
 from anaphora.wire.unfinished import LEFT_OUT
@@ -34,7 +34,7 @@ _LOG_ROLES = {"assistant": "model", "tool": "tool"}
 
 
 def add_messages(
-    to: Addition,
+    to: LogAppend,
     messages: Sequence[Message],
     last_role: str | None,
     where: str,

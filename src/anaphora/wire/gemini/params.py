@@ -64,7 +64,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
         headers=(("content-type", "application/json"),),
         head=b"{",
         tail=b"".join(b"," + string(name) + b":" + raw for name, raw in fields.items()) + b"}",
-        knobs=knobs(call.model, fields),
+        cache_params=cache_params(call.model, fields),
         notices=(*notices, *_notices(call)),
     )
     return _envelopes.keep(call, made)
@@ -73,7 +73,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
 def frozen_with(envelope: Envelope) -> bytes:
     """What a handle freezes beside chunks: the model and the tool config, as members of the body
     that makes one."""
-    turned = dict(envelope.knobs)
+    turned = dict(envelope.cache_params)
     config = turned.get("tool_choice")
     return b'"model":' + turned["model"] + (tool_config(config) if config is not None else b"")
 
@@ -83,7 +83,7 @@ def tool_config(config: bytes) -> bytes:
     return b',"toolConfig":' + config
 
 
-def knobs(model: str, fields: dict[str, bytes]) -> Knobs:
+def cache_params(model: str, fields: dict[str, bytes]) -> Knobs:
     """The parameters that affect the cache without being part of the prompt, as they are sent;
     named as the cache rules name them."""
     found: list[tuple[str, bytes | None]] = [

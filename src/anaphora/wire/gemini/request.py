@@ -12,7 +12,7 @@ import msgspec
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock
-from anaphora.rendered import Addition, ChunkLog, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, LogAppend, Rendered
 from anaphora.values import AnyTool, Message, Notice, Ttl
 from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
 from anaphora.wire.foreign import foreign_sections
@@ -73,13 +73,13 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     )
 
 
-def _system(call: Call, previous: Rendered | None) -> list[Run]:
+def _system(call: Call, previous: Rendered | None) -> list[ChunkRun]:
     blocks = call.ir.system_field_blocks()
     if not blocks:
         return []
     log = _system_logs.get(blocks, last_run(previous, "system"), _system_log)
     return [
-        Run(
+        ChunkRun(
             "system",
             log,
             len(log),
@@ -103,7 +103,7 @@ def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
     return ChunkLog.of(said, [block.label for block in blocks], [b.cache for b in blocks])
 
 
-def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> list[Run]:
+def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
     if not own:
         return []
     last = last_run(previous, "tools")
@@ -112,12 +112,12 @@ def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> list[Run]:
         return [last]
     kinds = [tools.is_function(tool) for tool in own]
     close, paths = tools.close(kinds[-1]), tools.paths(kinds)
-    return [Run("tools", log, len(log), lead=TOOLS, close=close, source=own, paths=paths)]
+    return [ChunkRun("tools", log, len(log), lead=TOOLS, close=close, source=own, paths=paths)]
 
 
-def _messages(call: Call, previous: Rendered | None) -> tuple[list[Run], list[Notice]]:
+def _messages(call: Call, previous: Rendered | None) -> tuple[list[ChunkRun], list[Notice]]:
     """One run a segment, glued to the one before it; and what could not be said in them."""
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     notices: list[Notice] = []
     for segment in call.ir.body_runs():
         last = last_run(previous, "messages", segment.role)
@@ -125,7 +125,7 @@ def _messages(call: Call, previous: Rendered | None) -> tuple[list[Run], list[No
         shared = messages.common_prefix(last.source, ids=True) if last is not None else 0
 
         def add(
-            to: Addition,
+            to: LogAppend,
             new: Sequence[Message],
             last_role: str | None,
             where: str = where,
@@ -137,7 +137,7 @@ def _messages(call: Call, previous: Rendered | None) -> tuple[list[Run], list[No
         notices += [notice for at, notice in log.notices if at < len(messages)]
         if count:
             runs.append(
-                Run(
+                ChunkRun(
                     "messages",
                     log,
                     count,
@@ -155,6 +155,6 @@ def _messages(call: Call, previous: Rendered | None) -> tuple[list[Run], list[No
     return runs, notices
 
 
-def _contents_up_to(run: Run) -> int:
+def _contents_up_to(run: ChunkRun) -> int:
     """How many contents of the body there are up to the end of a run."""
     return run.position(run.count - 1)[0] + 1

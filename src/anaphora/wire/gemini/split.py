@@ -13,16 +13,16 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Rendered
 from anaphora.values import CachePolicy, SegmentRole
 from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
 from anaphora.wire.seen import Cut, SeenSections
-from anaphora.wire.talks import SeenTalks, unread
+from anaphora.wire.talks import SeenTalks, placeholder_messages
 
 from .address import model_id, path_of, read_path
 from .messages import CLOSE, GLUE
 from .naming import WIRE, camel, elements, named
-from .params import frozen_with, knobs
+from .params import cache_params, frozen_with
 from .request import CONTENTS, SYSTEM, SYSTEM_CLOSE, TOOLS
 from .tools import close, glue, paths
 
@@ -58,7 +58,7 @@ def split(
         headers=headers,
         head=b"{",
         tail=b"".join(b"," + string(name) + b":" + raw for name, raw in members.items()) + b"}",
-        knobs=knobs(model, members),
+        cache_params=cache_params(model, members),
     )
     return Rendered(
         wire=WIRE,
@@ -75,7 +75,7 @@ _seen = SeenSections()
 _talks = SeenTalks()
 
 
-def _section(fields: Fields, name: str, cut: Callable[[bytes], Cut | None]) -> list[Run]:
+def _section(fields: Fields, name: str, cut: Callable[[bytes], Cut | None]) -> list[ChunkRun]:
     raw = fields.raw(name)
     found = None if raw is None or raw == b"null" else _seen.get(name, raw, cut)
     return [] if found is None else [found[0]]
@@ -86,13 +86,13 @@ def _system(raw: bytes) -> Cut | None:
     parts = elements(content, "parts")
     if not parts:
         return None
-    out = Addition()
+    out = LogAppend()
     for index, part in enumerate(parts):
         out.chunk(Kind.SYSTEM, b"," + bytes(part) if index else bytes(part), None)
     labels = [f"system{index}" for index in range(len(parts))]
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
     place = "systemInstruction.parts"
-    run = Run(
+    run = ChunkRun(
         "system",
         log,
         len(log),
@@ -109,7 +109,7 @@ def _tools(listed: bytes) -> Cut | None:
     raws = elements(Fields(b'{"tools":' + listed + b"}", "$", bad_request), "tools")
     if not raws:
         return None
-    out = Addition()
+    out = LogAppend()
     labels: list[str] = []
     kinds: list[bool] = []
     begun: list[int] = []
@@ -129,7 +129,7 @@ def _tools(listed: bytes) -> Cut | None:
             kinds.append(alone)
             before = alone
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
-    run = Run(
+    run = ChunkRun(
         "tools",
         log,
         len(log),
@@ -149,7 +149,7 @@ def _label(raw: msgspec.Raw, function: bool, index: int) -> str:
     return f"tool {camel(next(iter(names), str(index)))}"
 
 
-def _contents(raws: list[msgspec.Raw]) -> Run:
+def _contents(raws: list[msgspec.Raw]) -> ChunkRun:
     talk = _talks.begin(raws)
     out = talk.out
     for index in range(talk.known, len(raws)):
@@ -167,14 +167,14 @@ def _contents(raws: list[msgspec.Raw]) -> Run:
         talk.end_message()
     if not talk.count:
         raise InvalidRequest("at least one content that says something", path="$.contents")
-    return Run(
+    return ChunkRun(
         "messages",
         talk.end(),
         talk.count,
         role=SegmentRole.CONVERSATION,
         lead=CONTENTS,
         close=CLOSE,
-        source=unread(len(raws)),
+        source=placeholder_messages(len(raws)),
         place="contents",
         blocks="parts",
     )

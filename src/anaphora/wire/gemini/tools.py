@@ -7,7 +7,7 @@ import msgspec
 
 from anaphora.canonical import check_object, string
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, ChunkLog, Kind
+from anaphora.rendered import ChunkLog, Kind, LogAppend
 from anaphora.values import AnyTool, Notice, ProviderTool, Tool
 from anaphora.wire.fields import UNREADABLE, Fields, bad_request
 
@@ -23,7 +23,7 @@ _NO_PARAMETERS = '{"properties":{},"type":"object"}'
 
 def tools_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
     """A chunk for each tool, whatever object it stands in."""
-    out = Addition()
+    out = LogAppend()
     before: AnyTool | None = None
     for index, tool in enumerate(tools):
         try:

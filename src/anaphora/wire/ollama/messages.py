@@ -13,7 +13,7 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, Kind
+from anaphora.rendered import Kind, LogAppend
 from anaphora.values import Conversation, Message, Notice, Text, ToolCall, ToolResult
 from anaphora.wire.foreign import tell_foreign
 
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
 
 def add_messages(
-    to: Addition,
+    to: LogAppend,
     messages: Sequence[Message],
     last_role: str | None,
     where: str,

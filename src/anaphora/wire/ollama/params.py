@@ -74,14 +74,14 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, empty: bool
     if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
-    turned = knobs(call)
+    turned = cache_params(call)
     made = Envelope(
         source=source,
         path=PATH,
         headers=(("content-type", "application/json"),),
         head=b'{"model":' + string(call.model) + b",",
         tail=(NO_MESSAGES if empty else b"") + tail(call, turned),
-        knobs=turned,
+        cache_params=turned,
         notices=(*notices(call), *continuation_left_out(call), *foreign_fields(call, WIRE)),
     )
     return _envelopes.keep(call, made)
@@ -107,7 +107,7 @@ def refuse(call: Call, profile: Profile) -> None:
             raise InvalidRequest(f"{call.model} refuses {what}", path=f"params.{field}")
 
 
-def knobs(call: Call) -> tuple[tuple[str, bytes], ...]:
+def cache_params(call: Call) -> tuple[tuple[str, bytes], ...]:
     """The parameters that affect the cache without being part of the prompt, as they are sent;
     named as the cache rules name them."""
     params = call.params
@@ -121,9 +121,9 @@ def knobs(call: Call) -> tuple[tuple[str, bytes], ...]:
     return tuple(found)
 
 
-def tail(call: Call, knobs: tuple[tuple[str, bytes], ...]) -> bytes:
+def tail(call: Call, cache_params: tuple[tuple[str, bytes], ...]) -> bytes:
     """The body after the last run. A stream is the default here, so it is always said."""
-    turned = dict(knobs)
+    turned = dict(cache_params)
     fields = {"stream": b"true" if call.params.stream else b"false"}
     if "output_format" in turned:
         fields["format"] = turned["output_format"]

@@ -14,7 +14,7 @@ from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
-from anaphora.rendered import Addition, ChunkLog, Kind, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
     AnyTool,
     CachePolicy,
@@ -94,7 +94,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     )
 
 
-def body_order(runs: Sequence[Run]) -> tuple[int, ...] | None:
+def body_order(runs: Sequence[ChunkRun]) -> tuple[int, ...] | None:
     """Tools before the system message, which stands in the list of messages."""
     if [run.section for run in runs[:2]] != ["system", "tools"]:
         return None
@@ -112,19 +112,19 @@ def _system_blocks(ir: PromptIR) -> tuple[PromptBlock, ...]:
 
 def _system(
     blocks: tuple[PromptBlock, ...], previous: Rendered | None, *, alone: bool
-) -> list[Run]:
+) -> list[ChunkRun]:
     if not blocks:
         return []
     log = _system_logs.get(blocks, last_run(previous, "system"), _system_log)
     close = CLOSE_SYSTEM + CLOSE if alone else b""
     place = "messages[0].content"
     lead = MESSAGES + SYSTEM
-    return [Run("system", log, len(log), lead=lead, close=close, source=blocks, place=place)]
+    return [ChunkRun("system", log, len(log), lead=lead, close=close, source=blocks, place=place)]
 
 
 def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
     """The blocks joined by a blank line, as pieces of one JSON string."""
-    out = Addition()
+    out = LogAppend()
     for index, block in enumerate(blocks):
         try:
             text = string(block.text)[1:-1]
@@ -143,11 +143,11 @@ def _fields_of(blocks: tuple[PromptBlock, ...]) -> list[Notice]:
     ]
 
 
-def _tools(tools: tuple[AnyTool, ...], previous: Rendered | None) -> list[Run]:
+def _tools(tools: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
     if not tools:
         return []
     log = _tool_logs.get(tools, last_run(previous, "tools"), _tool_log)
-    return [Run("tools", log, len(log), lead=TOOLS, close=b"],", source=tools)]
+    return [ChunkRun("tools", log, len(log), lead=TOOLS, close=b"],", source=tools)]
 
 
 def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
@@ -157,9 +157,9 @@ def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
 
 def _messages(
     ir: PromptIR, previous: Rendered | None, *, after_system: bool
-) -> tuple[list[Run], list[Notice]]:
+) -> tuple[list[ChunkRun], list[Notice]]:
     """One run a segment, behind the one before it; and what could not be said in them."""
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     notices: list[Notice] = []
     for segment in ir.body_runs():
         log, count = _segment_log(segment, last_run(previous, "messages", segment.role))
@@ -171,7 +171,7 @@ def _messages(
         else:
             lead, first = (CLOSE_SYSTEM + b"," if after_system else MESSAGES), int(after_system)
         runs.append(
-            Run(
+            ChunkRun(
                 "messages",
                 log,
                 count,
@@ -186,10 +186,10 @@ def _messages(
     return runs, notices
 
 
-def _segment_log(segment: Segment, last: Run | None) -> tuple[ChunkLog, int]:
+def _segment_log(segment: Segment, last: ChunkRun | None) -> tuple[ChunkLog, int]:
     where, messages = segment.role.value, segment.messages
 
-    def add(to: Addition, new: Sequence[Message], last_role: str | None) -> None:
+    def add(to: LogAppend, new: Sequence[Message], last_role: str | None) -> None:
         add_messages(to, new, last_role, where, messages)
 
     shared = messages.common_prefix(last.source, ids=True) if last is not None else 0

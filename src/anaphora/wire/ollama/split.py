@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Rendered
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole
 from anaphora.wire.fields import Fields, Found, bad_request, reads
 
@@ -49,7 +49,7 @@ def split(
             headers=headers,
             head=b'{"model":' + string(model) + b",",
             tail=(b"" if messages else NO_MESSAGES) + (b"," + rest if rest else b"") + b"}",
-            knobs=_knobs(model, rest),
+            cache_params=_cache_params(model, rest),
         ),
         body_order=body_order(runs),
         markers={},
@@ -61,7 +61,7 @@ def _elements(fields: Fields, name: str) -> list[msgspec.Raw]:
     return found or []
 
 
-def _system(raw: msgspec.Raw) -> Run | None:
+def _system(raw: msgspec.Raw) -> ChunkRun | None:
     """The first message, when it is a system message with a text."""
     fields = Fields(raw, "$.messages[0]", bad_request)
     role = fields.maybe("role", str)
@@ -70,17 +70,17 @@ def _system(raw: msgspec.Raw) -> Run | None:
     content = fields.raw("content") or b'""'
     rest = fields.rest()
     opening = b'{"role":' + string(role) + (b"," + rest if rest else b"") + b',"content":"'
-    out = Addition()
+    out = LogAppend()
     out.chunk(Kind.SYSTEM, content[1:-1], None)
     log = ChunkLog.of(out, ["system0"], [CachePolicy.NONE])
     place = "messages[0].content"
-    return Run("system", log, 1, lead=MESSAGES + opening, source=("system0",), place=place)
+    return ChunkRun("system", log, 1, lead=MESSAGES + opening, source=("system0",), place=place)
 
 
-def _tools(tools: list[msgspec.Raw]) -> Run | None:
+def _tools(tools: list[msgspec.Raw]) -> ChunkRun | None:
     if not tools:
         return None
-    out = Addition()
+    out = LogAppend()
     labels = []
     for index, raw in enumerate(tools):
         function = Fields(raw, f"$.tools[{index}]", bad_request).nested("function")
@@ -88,14 +88,14 @@ def _tools(tools: list[msgspec.Raw]) -> Run | None:
         labels.append(f"tool {name}" if name else f"tools{index}")
         out.chunk(Kind.TOOL, b"," + bytes(raw) if index else bytes(raw), None)
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
-    return Run("tools", log, len(log), lead=TOOLS, close=b"],", source=tuple(labels))
+    return ChunkRun("tools", log, len(log), lead=TOOLS, close=b"],", source=tuple(labels))
 
 
-def _messages(messages: list[msgspec.Raw], behind_system: bool) -> Run | None:
+def _messages(messages: list[msgspec.Raw], behind_system: bool) -> ChunkRun | None:
     if not messages:
         return None
     first = int(behind_system)
-    out = Addition()
+    out = LogAppend()
     for index, raw in enumerate(messages):
         fields = Fields(raw, f"$.messages[{index + first}]", bad_request)
         role = fields.take("role", str).lower()
@@ -103,7 +103,7 @@ def _messages(messages: list[msgspec.Raw], behind_system: bool) -> Run | None:
         out.chunk(_kind(role, fields), b"," + bytes(raw) if index else bytes(raw), None)
         out.end_message(f"m{index}")
     log = ChunkLog().append(out)
-    return Run(
+    return ChunkRun(
         "messages",
         log,
         len(log),
@@ -123,8 +123,8 @@ def _kind(role: str, fields: Fields) -> Kind:
     return Kind.IMAGE if "images" in fields else Kind.TEXT
 
 
-def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
+def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = Fields(b"{" + rest + b"}", "$", bad_request)
-    found = [(knob, fields.raw(name)) for name, knob in _KNOBS.items()]
-    told = [(knob, raw) for knob, raw in found if raw is not None and raw != b"null"]
+    found = [(param, fields.raw(name)) for name, param in _KNOBS.items()]
+    told = [(param, raw) for param, raw in found if raw is not None and raw != b"null"]
     return (("model", string(model)), *told)

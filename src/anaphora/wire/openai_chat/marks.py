@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from anaphora.prompt import BlockMark, PromptIR, ToolMark
-from anaphora.prompt.cache_plan import Mark as AskedMark
-from anaphora.rendered import Run
+from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.rendered import ChunkRun
 from anaphora.wire.marking import Found, find_message
 
 from .facts import Facts
 from .messages import lay_out
 
 
-def locate(asked: AskedMark, ir: PromptIR, runs: list[Run], facts: Facts) -> Found:
+def locate(asked: MarkRequest, ir: PromptIR, runs: list[ChunkRun], facts: Facts) -> Found:
     """The chunk a mark means, or why there is none."""
     if not facts.breakpoints:
         return "this model takes no breakpoints; it caches by itself"
@@ -34,7 +34,7 @@ def locate(asked: AskedMark, ir: PromptIR, runs: list[Run], facts: Facts) -> Fou
     return first + position, None
 
 
-def _part(run: Run, chunks: range, path: tuple[int, ...], facts: Facts) -> int | None:
+def _part(run: ChunkRun, chunks: range, path: tuple[int, ...], facts: Facts) -> int | None:
     """The last chunk below a path that can carry a breakpoint: a tool result may be several."""
     if not chunks:
         return None

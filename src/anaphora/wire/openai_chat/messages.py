@@ -14,7 +14,7 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, Kind
+from anaphora.rendered import Kind, LogAppend
 from anaphora.values import Message, Notice, Part, ToolCall, ToolResult
 from anaphora.wire.foreign import tell_foreign
 from anaphora.wire.openai_system import changed_role, place_of, role_of
@@ -50,7 +50,7 @@ def close(role: str) -> bytes:
 
 
 def add_messages(
-    to: Addition, messages: Sequence[Message], last_role: str | None, where: str, facts: Facts
+    to: LogAppend, messages: Sequence[Message], last_role: str | None, where: str, facts: Facts
 ) -> None:
     """The chunks of these messages. `last_role` is the wire role the log ends with; None: nothing
     stands in it yet, and its first chunk goes without glue."""
@@ -67,7 +67,7 @@ def add_messages(
 
 
 def add_any(
-    to: Addition, message: Message, last_role: str | None, where: str, facts: Facts
+    to: LogAppend, message: Message, last_role: str | None, where: str, facts: Facts
 ) -> str | None:
     """The chunks of a message of any kind, and what could not be said of it. Gives the wire role
     that the log ends with then."""

@@ -41,14 +41,14 @@ def envelope(call: Call, profile: Profile, facts: Facts, last: Envelope | None) 
     if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
-    turned = knobs(call)
+    turned = cache_params(call)
     made = Envelope(
         source=source,
         path=PATH,
         headers=(("content-type", "application/json"),),
         head=b'{"model":' + string(call.model) + b",",
         tail=tail(call, facts, turned),
-        knobs=turned,
+        cache_params=turned,
         notices=tuple(notices(call, facts)),
     )
     return _envelopes.keep(call, made)
@@ -73,7 +73,7 @@ def refuse(call: Call, profile: Profile) -> None:
             raise InvalidRequest(f"{call.model} refuses {what}", path=f"params.{field}")
 
 
-def knobs(call: Call) -> Knobs:
+def cache_params(call: Call) -> Knobs:
     """The parameters that affect the cache without being part of the prompt, as they are sent;
     named as the cache rules name them."""
     params = call.params
@@ -106,13 +106,13 @@ _KNOB_FIELDS = {
 }
 
 
-def tail(call: Call, facts: Facts, knobs: Knobs) -> bytes:
+def tail(call: Call, facts: Facts, cache_params: Knobs) -> bytes:
     """The body after the last run."""
     params = call.params
     fields: dict[str, bytes] = {}
     if params.max_tokens is not None:
         fields[facts.max_tokens_field] = _whole_number(params.max_tokens)
-    fields |= {_KNOB_FIELDS[name]: value for name, value in knobs if name in _KNOB_FIELDS}
+    fields |= {_KNOB_FIELDS[name]: value for name, value in cache_params if name in _KNOB_FIELDS}
     for name in _PLAIN:
         if (value := getattr(params, name)) is not None:
             fields[name] = dumps(value, path=f"params.{name}")

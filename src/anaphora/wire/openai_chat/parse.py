@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from anaphora.prompt import BlockMark, Call, PartMark, PromptBlock, PromptCachePlan, PromptIR
-from anaphora.prompt.cache_plan import Mark
+from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import (
     AnyTool,
     Audio,
@@ -163,7 +163,7 @@ def _call(
     options: Options,
     rest: Fields | None,
 ) -> Call:
-    marks: list[Mark] = []
+    marks: list[MarkRequest] = []
     blocks = _system_blocks(read[0], marks) if read else None
     messages = []
     for index, (role, parts, placed) in enumerate(read[blocks is not None :]):
@@ -195,7 +195,7 @@ def _tools(listed: bytes) -> tuple[AnyTool, ...]:
     return tuple([read_tool(raw, f"$.tools[{at}]") for at, raw in found])
 
 
-def _system_blocks(first: _Read, marks: list[Mark]) -> tuple[PromptBlock, ...] | None:
+def _system_blocks(first: _Read, marks: list[MarkRequest]) -> tuple[PromptBlock, ...] | None:
     """The system prompt, when the first message is one and holds nothing but texts."""
     role, parts, placed = first
     texts = [part for part in parts if isinstance(part, Text)]

@@ -13,7 +13,7 @@ import msgspec
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock
-from anaphora.rendered import Addition, ChunkLog, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, LogAppend, Rendered
 from anaphora.values import AnyTool, CachePolicy, Message, Notice, Ttl
 from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
@@ -102,13 +102,13 @@ def _comparable(previous: Rendered, model: str, facts: Facts) -> bool:
     return same and isinstance(source, tuple) and source[0] == facts
 
 
-def _body_order(runs: list[Run]) -> tuple[int, ...] | None:
+def _body_order(runs: list[ChunkRun]) -> tuple[int, ...] | None:
     if [run.section for run in runs[:2]] != ["system", "tools"]:
         return None
     return (1, 0, *range(2, len(runs)))
 
 
-def _system(call: Call, facts: Facts, previous: Rendered | None, *, alone: bool) -> list[Run]:
+def _system(call: Call, facts: Facts, previous: Rendered | None, *, alone: bool) -> list[ChunkRun]:
     blocks = call.ir.system_field_blocks()
     if not blocks:
         return []
@@ -121,7 +121,9 @@ def _system(call: Call, facts: Facts, previous: Rendered | None, *, alone: bool)
     opening = b'"messages":[{"role":"%b","content":[' % role.encode()
     closing = close(facts.system_role) if alone else b""
     place = "messages[0].content"
-    return [Run("system", log, len(log), lead=opening, close=closing, source=blocks, place=place)]
+    return [
+        ChunkRun("system", log, len(log), lead=opening, close=closing, source=blocks, place=place)
+    ]
 
 
 def _system_log(blocks: tuple[PromptBlock, ...], facts: Facts) -> ChunkLog:
@@ -137,11 +139,11 @@ def _system_log(blocks: tuple[PromptBlock, ...], facts: Facts) -> ChunkLog:
     return log
 
 
-def _tools(tools: tuple[AnyTool, ...], previous: Rendered | None) -> list[Run]:
+def _tools(tools: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
     if not tools:
         return []
     log = _tool_logs.get(tools, last_run(previous, "tools"), _tool_log)
-    return [Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=tools)]
+    return [ChunkRun("tools", log, len(log), lead=b'"tools":[', close=b"],", source=tools)]
 
 
 def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
@@ -162,9 +164,9 @@ def _section_notices(call: Call, facts: Facts) -> list[Notice]:
 
 def _messages(
     call: Call, facts: Facts, previous: Rendered | None
-) -> tuple[list[Run], list[Notice]]:
+) -> tuple[list[ChunkRun], list[Notice]]:
     """One run a segment, glued to the one before it; and what could not be said in them."""
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     notices: list[Notice] = []
     after_system = bool(call.ir.system_field_blocks())
     for segment in call.ir.body_runs():
@@ -172,7 +174,7 @@ def _messages(
         shared = segment.messages.common_prefix(last.source, ids=True) if last is not None else 0
 
         def add(
-            to: Addition,
+            to: LogAppend,
             new: Sequence[Message],
             last_role: str | None,
             where: str = segment.role.value,
@@ -189,7 +191,7 @@ def _messages(
             lead = glue(facts.system_role) if after_system else b'"messages":['
             first = int(after_system)
         runs.append(
-            Run(
+            ChunkRun(
                 "messages",
                 log,
                 count,
@@ -204,6 +206,6 @@ def _messages(
     return runs, notices
 
 
-def _messages_up_to(run: Run) -> int:
+def _messages_up_to(run: ChunkRun) -> int:
     """How many messages of the body there are up to the end of a run."""
     return run.position(run.count - 1)[0] + 1

@@ -15,12 +15,12 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
 from anaphora.wire.openai_cache import take_breakpoint
 from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
-from anaphora.wire.talks import SeenTalks, unread
+from anaphora.wire.talks import SeenTalks, placeholder_messages
 
 from .facts import MARKERS
 from .messages import BEFORE_BRACE, close, glue
@@ -73,7 +73,7 @@ def split(
     model = fields.take("model", str)
     marks: list[Mark] = []
     messages: list[msgspec.Raw] = fields.maybe("messages", list[msgspec.Raw]) or []
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     system = _system(messages[0], marks, markers) if messages else None
     if system is not None:
         runs.append(system)
@@ -101,7 +101,7 @@ def split(
             headers=headers,
             head=b'{"model":' + string(model) + b",",
             tail=(b"," + rest if rest else b"") + b"}",
-            knobs=_knobs(model, rest),
+            cache_params=_cache_params(model, rest),
         ),
         body_order=(1, 0, *range(2, len(runs))) if system is not None and tools else None,
         markers=MARKERS if markers is None else markers,
@@ -113,7 +113,9 @@ _seen = SeenSections()
 _talks = SeenTalks()
 
 
-def _system(raw: msgspec.Raw, marks: list[Mark], markers: Mapping[Ttl, bytes] | None) -> Run | None:
+def _system(
+    raw: msgspec.Raw, marks: list[Mark], markers: Mapping[Ttl, bytes] | None
+) -> ChunkRun | None:
     """The first message, when it is a system message that says something."""
     # Read in another dialect, the same message may be another one.
     own = "" if markers is None else repr(markers)
@@ -134,7 +136,7 @@ def _cut_system(raw: bytes, markers: Mapping[Ttl, bytes] | None) -> Cut | None:
     cuts = _content(fields, own)
     if not cuts:
         return None
-    out = Addition()
+    out = LogAppend()
     for index, cut in enumerate(cuts):
         if cut.ttl is not None:
             marks.append(Mark(index, cut.ttl))
@@ -144,7 +146,7 @@ def _cut_system(raw: bytes, markers: Mapping[Ttl, bytes] | None) -> Cut | None:
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
     lead = b'"messages":[' + _opening(role, fields)
     place = "messages[0].content"
-    run = Run("system", log, len(log), lead=lead, source=tuple(labels), place=place)
+    run = ChunkRun("system", log, len(log), lead=lead, source=tuple(labels), place=place)
     return run, tuple(marks)
 
 
@@ -152,7 +154,7 @@ def _tools(listed: bytes) -> Cut | None:
     tools = elements_of("tools", listed)
     if not tools:
         return None
-    out = Addition()
+    out = LogAppend()
     labels = []
     for index, raw in enumerate(tools):
         path = f"$.tools[{index}]"
@@ -162,16 +164,18 @@ def _tools(listed: bytes) -> Cut | None:
         labels.append(f"tool {name}" if name else f"tools{index}")
         out.chunk(Kind.TOOL, b"," + bytes(raw) if index else bytes(raw), None)
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
-    return Run("tools", log, len(log), lead=b'"tools":[', close=b"],", source=tuple(labels)), ()
+    return ChunkRun(
+        "tools", log, len(log), lead=b'"tools":[', close=b"],", source=tuple(labels)
+    ), ()
 
 
 def _messages(
     messages: list[msgspec.Raw],
-    system: Run | None,
+    system: ChunkRun | None,
     begun: int,
     marks: list[Mark],
     markers: Mapping[Ttl, bytes] | None,
-) -> Run | None:
+) -> ChunkRun | None:
     own = None if markers is None else _read_markers(markers)
     # Read in another dialect, the same message may be another one.
     talk = _talks.begin(messages, None if markers is None else repr(markers))
@@ -213,14 +217,14 @@ def _messages(
         return None
     log = talk.end()
     marks += talk.marks(begun)
-    return Run(
+    return ChunkRun(
         "messages",
         log,
         talk.count,
         role=SegmentRole.CONVERSATION,
         lead=b'"messages":[' if system is None else glue("system"),
         close=close(last_role),
-        source=unread(len(messages)),
+        source=placeholder_messages(len(messages)),
         first_message=first,
     )
 
@@ -304,8 +308,8 @@ def _own_marker(fields: Fields, own: _Markers) -> Ttl | None:
 
 
 @functools.lru_cache(maxsize=PARAMS)
-def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
+def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = Fields(b"{" + rest + b"}", "$", bad_request)
-    found = [(knob, fields.raw(name)) for name, knob in _KNOBS.items()]
-    told = [(knob, raw) for knob, raw in found if raw is not None and raw != b"null"]
+    found = [(param, fields.raw(name)) for name, param in _KNOBS.items()]
+    told = [(param, raw) for param, raw in found if raw is not None and raw != b"null"]
     return (("model", string(model)), *told)

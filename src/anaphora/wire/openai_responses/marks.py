@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anaphora.prompt import BlockMark, Call, ToolMark
-from anaphora.prompt.cache_plan import Mark as AskedMark
-from anaphora.rendered import Run
+from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.rendered import ChunkRun
 from anaphora.values import ToolResult
 from anaphora.wire.marking import Found, find_message
 
@@ -13,7 +13,9 @@ from .results import last_said, nested_splice
 from .traits import Traits
 
 
-def locate(asked: AskedMark, call: Call, runs: list[Run], traits: Traits, held: list[Run]) -> Found:
+def locate(
+    asked: MarkRequest, call: Call, runs: list[ChunkRun], traits: Traits, held: list[ChunkRun]
+) -> Found:
     """The chunk a mark means, or why there is none."""
     if not traits.explicit:
         return f"{call.model} takes no breakpoints: it caches by itself"
@@ -39,7 +41,7 @@ def locate(asked: AskedMark, call: Call, runs: list[Run], traits: Traits, held: 
     return first + place[0], place[1]
 
 
-def _part_of(run: Run, chunks: range, path: tuple[int, ...]) -> Found:
+def _part_of(run: ChunkRun, chunks: range, path: tuple[int, ...]) -> Found:
     """The chunk a path leads to, or why it leads nowhere, with a gap for the message's name."""
     splices = run.log.splices
     if not path:
@@ -66,7 +68,7 @@ def _part_of(run: Run, chunks: range, path: tuple[int, ...]) -> Found:
     return chunk, _glue(run, chunk) + splice
 
 
-def _glue(run: Run, chunk: int) -> int:
+def _glue(run: ChunkRun, chunk: int) -> int:
     """How many bytes of a chunk's data come before its item."""
     lead = len(run.lead) if chunk == 0 else 0
     data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])

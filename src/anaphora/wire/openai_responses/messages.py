@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Addition
+from anaphora.rendered import LogAppend
 from anaphora.values import (
     Message,
     Notice,
@@ -44,7 +44,7 @@ _ROLES: dict[str, Role] = {
 
 
 def add_messages(
-    to: Addition, messages: Sequence[Message], state: str | None, where: str, traits: Traits
+    to: LogAppend, messages: Sequence[Message], state: str | None, where: str, traits: Traits
 ) -> None:
     """The chunks of these messages. `state` is the role of the item the log ends inside, `CLOSED`,
     or None when nothing stands in it yet."""
@@ -62,7 +62,7 @@ def add_messages(
 
 
 def add_any(
-    to: Addition,
+    to: LogAppend,
     message: Message,
     state: str | None,
     where: str,
@@ -136,7 +136,7 @@ def _follows(part: Part, role: Role) -> bool | None:
     return isinstance(part, ToolCall) or (role == "assistant" and not isinstance(part, ToolResult))
 
 
-def _note(to: Addition, said: list[Notice], place: str) -> None:
+def _note(to: LogAppend, said: list[Notice], place: str) -> None:
     for notice in said:
         path = f"{place}.{notice.path}" if notice.path else place
         to.notice(msgspec.structs.replace(notice, path=path))

@@ -48,14 +48,14 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
     if (known := _envelopes.find(call, source, last)) is not None:
         return known
     _refuse(call, profile)
-    turned = knobs(call)
+    turned = cache_params(call)
     made = Envelope(
         source=source,
         path="/v1/responses",
         headers=(("content-type", "application/json"),),
         head=b'{"model":' + string(call.model),
         tail=tail(call, traits, dict(turned)),
-        knobs=turned,
+        cache_params=turned,
         notices=tuple(notices(call, traits)),
     )
     return _envelopes.keep(call, made)
@@ -66,7 +66,7 @@ def continues(call: Call) -> bool:
     return call.ir.continuation is not None and call.params.store is not False
 
 
-def knobs(call: Call) -> tuple[tuple[str, bytes], ...]:
+def cache_params(call: Call) -> tuple[tuple[str, bytes], ...]:
     """The parameters that affect the cache without being part of the prompt, as they are sent;
     named as the cache rules name them."""
     params, reasoning, choice = call.params, call.params.reasoning, call.params.tool_choice
@@ -97,9 +97,9 @@ def tail(call: Call, traits: Traits, turned: dict[str, bytes]) -> bytes:
         if value is not None and value != ():
             fields[name] = dumps(value, path=path)
 
-    def known(name: str, knob: str) -> None:
-        if knob in turned:
-            fields[name] = turned[knob]
+    def known(name: str, param: str) -> None:
+        if param in turned:
+            fields[name] = turned[param]
 
     if call.ir.continuation is not None and continues(call):
         fields["previous_response_id"] = string(call.ir.continuation.previous_response_id)

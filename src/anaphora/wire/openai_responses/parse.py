@@ -34,7 +34,7 @@ from anaphora.prompt import (
     Segment,
     ToolChoice,
 )
-from anaphora.prompt.cache_plan import Mark
+from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import (
     AnyTool,
     Conversation,
@@ -194,7 +194,7 @@ def _call(
     if instructions is not None:
         kept = keep_place(None, Place(slot="instructions"))
         blocks: tuple[PromptBlock, ...] = (PromptBlock("instructions", instructions, extras=kept),)
-        marks: list[Mark] = []
+        marks: list[MarkRequest] = []
     else:
         blocks, marks = _leading(items, ttl) if previous is None else ((), [])
     conversation = _conversation(items, ttl, marks) if plain is None else plain
@@ -244,7 +244,7 @@ def _items(raw: bytes | None) -> list[_Item]:
     return items
 
 
-def _conversation(items: list[_Item], ttl: Ttl, marks: list[Mark]) -> Conversation:
+def _conversation(items: list[_Item], ttl: Ttl, marks: list[MarkRequest]) -> Conversation:
     """The items as messages; what the assistant said in a row is one."""
     messages: list[Message] = []
     answer: list[Part] = []
@@ -280,7 +280,7 @@ def _apart(part: Part, before: list[Part]) -> Part:
     return part
 
 
-def _leading(items: list[_Item], ttl: Ttl) -> tuple[tuple[PromptBlock, ...], list[Mark]]:
+def _leading(items: list[_Item], ttl: Ttl) -> tuple[tuple[PromptBlock, ...], list[MarkRequest]]:
     """The system message that leads the input, taken out of it."""
     if len(items) < 2 or items[0][0] != "system":
         return (), []
@@ -289,7 +289,7 @@ def _leading(items: list[_Item], ttl: Ttl) -> tuple[tuple[PromptBlock, ...], lis
     if len(texts) < len(parts):
         return (), []
     del items[0]
-    marks: list[Mark] = [BlockMark(at[0], own or ttl, more) for at, own, more in placed]
+    marks: list[MarkRequest] = [BlockMark(at[0], own or ttl, more) for at, own, more in placed]
     blocks = (PromptBlock(f"system{i}", t.text, extras=t.extras) for i, t in enumerate(texts))
     return tuple(blocks), marks
 
@@ -313,7 +313,7 @@ def _tools(listed: bytes) -> tuple[AnyTool, ...]:
 
 
 def _cache_plan(
-    options: _Options, cache: _CacheOptions, marks: tuple[Mark, ...]
+    options: _Options, cache: _CacheOptions, marks: tuple[MarkRequest, ...]
 ) -> PromptCachePlan:
     compared = cache.comparison_response_id
     return PromptCachePlan(

@@ -11,7 +11,7 @@ from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
-from anaphora.rendered import Addition, ChunkLog, Kind, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
     AnyTool,
     CachePolicy,
@@ -126,7 +126,7 @@ def _policy_notices(call: Call, model: Traits) -> list[Notice]:
     return policy_notices(call.tools, call.ir.system_field_blocks(), params.TTLS)
 
 
-def _order(body: list[Run], runs: list[Run]) -> tuple[int, ...] | None:
+def _order(body: list[ChunkRun], runs: list[ChunkRun]) -> tuple[int, ...] | None:
     """Where the runs of the body stand in hash order; None when that is the body's order too."""
     order = tuple(next(at for at, run in enumerate(runs) if run is said) for said in body)
     return None if order == tuple(range(len(runs))) else order
@@ -156,15 +156,15 @@ def _section(
     lead: bytes,
     close: bytes,
     place: str = "",
-) -> Run:
+) -> ChunkRun:
     last = last_run(previous, section)
     log = shared.get(source, last, render)
     if last is not None and (last.log, last.lead, last.close) == (log, lead, close):
         return last
-    return Run(section, log, len(log), lead=lead, close=close, source=source, place=place)
+    return ChunkRun(section, log, len(log), lead=lead, close=close, source=source, place=place)
 
 
-def _system(ir: PromptIR, model: Traits, previous: Rendered | None) -> list[Run]:
+def _system(ir: PromptIR, model: Traits, previous: Rendered | None) -> list[ChunkRun]:
     if model.system_slot != "message":
         text = ir.system_field()
         if place_of(ir.system_field_blocks()).slot is None:
@@ -188,7 +188,7 @@ def _system(ir: PromptIR, model: Traits, previous: Rendered | None) -> list[Run]
 
 
 def _instructions(text: str) -> ChunkLog:
-    out = Addition()
+    out = LogAppend()
     out.chunk(Kind.SYSTEM, string(text), None)
     return ChunkLog.of(out, ["instructions"], [CachePolicy.NONE])
 
@@ -232,7 +232,7 @@ def _tool(tool: AnyTool) -> bytes:
 
 def _messages(
     call: Call, model: Traits, previous: Rendered | None, system: bool
-) -> tuple[list[Run], list[Run]]:
+) -> tuple[list[ChunkRun], list[ChunkRun]]:
     """One run a segment, each glued to the one before it: those that a stored response holds, and
     those that are sent."""
     behind = "system" if system and model.system_slot == "message" else None
@@ -246,16 +246,16 @@ def _messages(
 
 def _joined(
     segments: Sequence[Segment], model: Traits, previous: Rendered | None, behind: str | None
-) -> list[Run]:
+) -> list[ChunkRun]:
     """Segments as runs behind a message of that role, or at the beginning of the input."""
     state, message = behind, 1 if behind is not None else 0
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     for segment in segments:
         last = last_run(previous, "messages", segment.role)
         log, count = _segment_log(segment, model, last)
         if not count:
             continue
-        run = Run(
+        run = ChunkRun(
             "messages",
             log,
             count,
@@ -294,8 +294,8 @@ def _continued(ir: PromptIR) -> tuple[list[Segment], list[Segment]]:
     return [stable, Segment(SegmentRole.CONVERSATION, conversation.prefix(known))], new
 
 
-def _segment_log(segment: Segment, model: Traits, last: Run | None) -> tuple[ChunkLog, int]:
-    def add(to: Addition, new: Sequence[Message], state: str | None) -> None:
+def _segment_log(segment: Segment, model: Traits, last: ChunkRun | None) -> tuple[ChunkLog, int]:
+    def add(to: LogAppend, new: Sequence[Message], state: str | None) -> None:
         add_messages(to, new, state, segment.role.value, model)
 
     shared = segment.messages.common_prefix(last.source, ids=True) if last is not None else 0

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.rendered import Addition, ChunkLog, Envelope, Kind, Mark, Rendered, Run
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Role, Section, SegmentRole, Ttl
 from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
 from anaphora.wire.openai_cache import take_breakpoint
 from anaphora.wire.seen import PARAMS, Cut, SeenSections
-from anaphora.wire.talks import SeenTalks, unread
+from anaphora.wire.talks import SeenTalks, placeholder_messages
 
 from .content import WIRE
 from .incoming import ROLES, raw_list
@@ -86,7 +86,7 @@ def split(
     ttl: Ttl = "12h" if options.ttl == "12h" else "30m"
     instructions, tools = fields.raw("instructions"), fields.raw("tools")
     items = _items(fields.raw("input"))
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     marks: list[Mark] = []
     leads = instructions is None or instructions == b"null"
     if not leads:
@@ -118,7 +118,7 @@ def split(
             headers=headers,
             head=b'{"model":' + string(model),
             tail=(b"," + rest if rest else b"") + b"}",
-            knobs=_knobs(model, rest),
+            cache_params=_cache_params(model, rest),
         ),
         body_order=(1, 0, *range(2, len(runs))) if system and listed else None,
         markers=MARKERS,
@@ -259,17 +259,17 @@ def _tools(raw: bytes) -> Cut | None:
 
 def _labelled(
     section: Section, lead: bytes, blocks: Sequence[bytes], labels: list[str], close: bytes
-) -> Run:
-    out = Addition()
+) -> ChunkRun:
+    out = LogAppend()
     kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
     for index, block in enumerate(blocks):
         out.chunk(kind, b"," + block if index else block, None)
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
-    return Run(section, log, len(log), lead=lead, close=close, source=tuple(labels))
+    return ChunkRun(section, log, len(log), lead=lead, close=close, source=tuple(labels))
 
 
-def _system(item: _Item, marks: list[Mark]) -> Run:
-    out = Addition()
+def _system(item: _Item, marks: list[Mark]) -> ChunkRun:
+    out = LogAppend()
     for index, piece in enumerate(item.pieces):
         marks += [Mark(index, ttl) for _, ttl in piece.marks]
         data = b"," + piece.data if index else piece.data
@@ -277,12 +277,12 @@ def _system(item: _Item, marks: list[Mark]) -> Run:
     labels = [f"system{index}" for index in range(len(item.pieces))]
     log = ChunkLog.of(out, labels, [CachePolicy.NONE] * len(labels))
     lead, place = INPUT + item.opening, "input[0].content"
-    return Run("system", log, len(log), lead=lead, source=tuple(labels), place=place)
+    return ChunkRun("system", log, len(log), lead=lead, source=tuple(labels), place=place)
 
 
 def _messages(
     items: Sequence[msgspec.Raw], behind: str | None, first: int, marks: list[Mark], ttl: Ttl
-) -> Run:
+) -> ChunkRun:
     lead = INPUT if behind is None else glue(behind)
     talk = _talks.begin(items, (behind, ttl))
     out, state = talk.out, talk.last_role
@@ -303,14 +303,14 @@ def _messages(
         talk.end_message(placed)
     log = talk.end()
     marks += talk.marks(first)
-    return Run(
+    return ChunkRun(
         "messages",
         log,
         talk.count,
         role=SegmentRole.CONVERSATION,
         lead=lead,
         close=(b"" if state == CLOSED else CLOSE_ITEM) + CLOSE_INPUT,
-        source=unread(len(items)),
+        source=placeholder_messages(len(items)),
         first_message=0 if behind is None else 1,
         place="input",
     )
@@ -326,7 +326,7 @@ def _name(tool: msgspec.Raw, index: int) -> str:
 
 
 @functools.lru_cache(maxsize=PARAMS)
-def _knobs(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
+def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = Fields(b"{" + rest + b"}", "$", bad_request)
     reasoning, text = fields.raw("reasoning"), fields.raw("text")
     found = [

@@ -1,0 +1,197 @@
+"""Session files of Claude Code: lines that are a tree become conversations with calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from anaphora.analysis.trace import Trace
+from anaphora.analysis.trace.sources import Problem, Source, detect, numbered, read
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "session.jsonl"
+
+
+def line(
+    uuid: str, parent: str | None, type: str, second: int, message: Any = None, **more: Any
+) -> dict[str, Any]:
+    return {
+        "type": type,
+        "uuid": uuid,
+        "parentUuid": parent,
+        "sessionId": "s",
+        "timestamp": f"2026-11-02T09:00:{second:02}.500Z",
+        "message": message,
+        **more,
+    }
+
+
+def user(uuid: str, parent: str | None, second: int, content: Any = "q") -> dict[str, Any]:
+    return line(uuid, parent, "user", second, {"role": "user", "content": content})
+
+
+def answer(
+    uuid: str, parent: str | None, second: int, id: str, *, read: int = 0, **more: Any
+) -> dict[str, Any]:
+    usage = {
+        "input_tokens": 4,
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": 100,
+        "cache_creation": {"ephemeral_5m_input_tokens": 70, "ephemeral_1h_input_tokens": 30},
+        "output_tokens": 9,
+    }
+    message = {
+        "id": id,
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "content": [{"type": "text", "text": uuid}],
+        "usage": usage,
+        **more,
+    }
+    return line(uuid, parent, "assistant", second, message)
+
+
+def result(uuid: str, parent: str, second: int, id: str) -> dict[str, Any]:
+    return user(uuid, parent, second, [{"type": "tool_result", "tool_use_id": id, "content": "ok"}])
+
+
+def entries(*lines: dict[str, Any] | bytes) -> list[Source | Problem]:
+    data = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines]
+    return list(read("claude_code", numbered(data, "s.jsonl")))
+
+
+def traces(*lines: dict[str, Any]) -> list[Trace]:
+    found = entries(*lines)
+    assert not [one for one in found if isinstance(one, Problem)]
+    return [one.trace for one in found if isinstance(one, Source)]
+
+
+def test_an_answer_in_several_lines_is_one_call_and_is_billed_once() -> None:
+    (trace,) = traces(
+        user("1", None, 0),
+        answer("2", "1", 3, "msg_1"),
+        answer("3", "2", 5, "msg_1"),
+        user("4", "3", 9),
+        answer("5", "4", 12, "msg_2", read=100),
+    )
+    first, second = trace.calls
+    assert (first.messages, second.messages) == (1, 3)
+    assert first.usage is not None
+    assert (first.usage.cache_write_5m, first.usage.cache_write_1h) == (70, 30)
+    assert len(trace.messages) == 4
+    assert [block["text"] for block in trace.messages[1].content] == ["2", "3"]
+    # It began when the user had spoken, and ended with its last block.
+    assert first.t is not None
+    assert first.t_end is not None
+    assert first.t_end - first.t == 5.0
+    assert trace.system_tokens_unknown
+
+
+def test_results_of_parallel_tools_go_out_together() -> None:
+    """Each hangs on the line of its call; the next answer on the last of them."""
+    (trace,) = traces(
+        user("1", None, 0),
+        answer("2", "1", 3, "msg_1"),
+        answer("3", "2", 4, "msg_1"),
+        result("4", "2", 5, "a"),
+        result("5", "3", 6, "b"),
+        answer("6", "5", 9, "msg_2", read=100),
+    )
+    assert [call.messages for call in trace.calls] == [1, 3]
+    assert [block["tool_use_id"] for block in trace.messages[2].content] == ["a", "b"]
+
+
+def test_branches_are_conversations_and_a_call_stands_in_one() -> None:
+    one, two = traces(
+        user("1", None, 0),
+        answer("2", "1", 3, "msg_1"),
+        user("3", "2", 10, "this way"),
+        answer("4", "3", 13, "msg_2", read=100),
+        user("5", "2", 20, "no, that way"),
+        answer("6", "5", 23, "msg_3", read=100),
+    )
+    assert [len(one.calls), len(two.calls)] == [2, 1]
+    assert [message.content for message in two.messages][2:] == [
+        "no, that way",
+        [{"type": "text", "text": "6"}],
+    ]
+    assert one.group == two.group == "s"
+
+
+def test_side_chains_and_what_follows_a_compaction_begin_anew() -> None:
+    found = traces(
+        user("1", None, 0),
+        answer("2", "1", 3, "msg_1"),
+        {**user("3", None, 4, "look it up"), "isSidechain": True},
+        {**answer("4", "3", 5, "msg_2"), "isSidechain": True},
+        line("5", None, "system", 6, subtype="compact_boundary", logicalParentUuid="2"),
+        user("6", "5", 7, "summary"),
+        answer("7", "6", 9, "msg_3"),
+    )
+    assert [trace.calls[0].messages for trace in found] == [1, 1, 1]
+
+
+def test_lines_of_other_kinds_are_passed_through() -> None:
+    (trace,) = traces(
+        {"type": "summary", "summary": "a title", "leafUuid": "5"},
+        user("1", None, 0),
+        line("2", "1", "progress", 1),
+        answer("3", "2", 3, "msg_1"),
+        line("4", "3", "system", 4, subtype="turn_duration"),
+        user("5", "4", 9),
+        answer("6", "5", 12, "msg_2", read=100),
+    )
+    assert [call.messages for call in trace.calls] == [1, 3]
+
+
+def test_what_the_client_says_itself_is_no_call() -> None:
+    (trace,) = traces(
+        user("1", None, 0),
+        answer("2", "1", 3, "msg_1"),
+        user("3", "2", 9),
+        answer("4", "3", 12, "err", model="<synthetic>"),
+        user("5", "4", 15),
+        answer("6", "5", 18, "msg_2", read=100),
+    )
+    assert [call.messages for call in trace.calls] == [1, 4]
+
+
+def test_another_model_within_a_session_is_the_calls_own() -> None:
+    (trace,) = traces(
+        user("1", None, 0),
+        answer("2", "1", 3, "msg_1"),
+        user("3", "2", 9),
+        answer("4", "3", 12, "msg_2", model="claude-opus-4-5"),
+    )
+    assert [call.model for call in trace.calls] == [None, "claude-opus-4-5"]
+
+
+def test_broken_lines_and_counts_are_named_and_the_rest_is_read() -> None:
+    usage = {"input_tokens": -4, "cache_read_input_tokens": 0}
+    found = entries(
+        user("1", None, 0),
+        b'{"type": "user", ',
+        answer("2", "1", 3, "msg_1", usage=usage),
+        answer("3", "1", 4, "msg_2"),
+    )
+    broken, negative, source = found
+    assert str(broken).startswith("s.jsonl:2: ")
+    assert str(negative) == "s.jsonl:3: usage.input_tokens is -4, and no count is negative"
+    assert isinstance(source, Source)
+    assert source.place == "s.jsonl:4"
+
+
+def test_a_session_without_answers_says_so() -> None:
+    assert [str(one) for one in entries(user("1", None, 0))] == [
+        "s.jsonl: no answer with a usage in it"
+    ]
+
+
+def test_the_example_of_the_documentation() -> None:
+    with EXAMPLE.open("rb") as lines:
+        first = json.loads(lines.readline())
+        assert detect(first) == "claude_code"
+        lines.seek(0)
+        (source,) = read("claude_code", numbered(lines, "session.jsonl"))
+    assert isinstance(source, Source)
+    assert [call.messages for call in source.trace.calls] == [1, 3, 5, 7, 9, 11, 13]

@@ -1,0 +1,116 @@
+"""Session files of Codex: items, and a count behind each answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from anaphora.analysis.trace import Trace
+from anaphora.analysis.trace.sources import Problem, Source, detect, numbered, read
+
+META = {"type": "session_meta", "payload": {"id": "c", "model_provider": "openai"}}
+TURN = {"type": "turn_context", "payload": {"model": "gpt-5.5", "effort": "high"}}
+
+
+def item(second: int, type: str = "message", **payload: Any) -> dict[str, Any]:
+    return {
+        "timestamp": f"2026-11-02T09:00:{second:02}.000Z",
+        "type": "response_item",
+        "payload": {"type": type, **payload},
+    }
+
+
+def count(second: int, input: int, cached: int = 0, total: int = 0, **more: int) -> dict[str, Any]:
+    last = {"input_tokens": input, "cached_input_tokens": cached, "output_tokens": 7, **more}
+    info = {"last_token_usage": last, "total_token_usage": {"total_tokens": total or second}}
+    return {
+        "timestamp": f"2026-11-02T09:00:{second:02}.000Z",
+        "type": "event_msg",
+        "payload": {"type": "token_count", "info": info},
+    }
+
+
+ASKED = item(0, role="user", content=[{"type": "input_text", "text": "q"}])
+CALL = item(4, "function_call", name="shell", arguments="{}", call_id="1")
+OUTPUT = item(6, "function_call_output", call_id="1", output="ok")
+ANSWER = item(9, role="assistant", content=[{"type": "output_text", "text": "a"}])
+THOUGHT = item(3, "reasoning", summary=[], encrypted_content="xx")
+LOOP = [META, TURN, ASKED, THOUGHT, CALL, count(5, 9000), OUTPUT, ANSWER, count(10, 9300, 8960)]
+
+
+def entries(*lines: dict[str, Any] | bytes) -> list[Source | Problem]:
+    data = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines]
+    return list(read("codex", numbered(data, "r.jsonl")))
+
+
+def traces(*lines: dict[str, Any]) -> list[Trace]:
+    found = entries(*lines)
+    assert not [one for one in found if isinstance(one, Problem)]
+    return [one.trace for one in found if isinstance(one, Source)]
+
+
+def test_a_call_sent_what_stood_before_its_answer() -> None:
+    (trace,) = traces(*LOOP)
+    first, second = trace.calls
+    assert (first.messages, second.messages) == (1, 4)
+    assert (trace.provider, trace.model, trace.id) == ("openai", "gpt-5.5", "c#0")
+    assert [message.role for message in trace.messages] == [
+        "user",
+        "assistant",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert first.t is not None
+    assert second.t is not None
+    assert (second.t - first.t, (second.t_end or 0) - second.t) == (6.0, 4.0)
+
+
+def test_input_holds_what_was_read_and_written() -> None:
+    (trace,) = traces(META, TURN, ASKED, ANSWER, count(5, 9000, 8000, cache_write_input_tokens=600))
+    usage = trace.calls[0].usage
+    assert usage is not None
+    assert (usage.input, usage.cache_read, usage.cache_write_30m) == (400, 8000, 600)
+    assert usage.total == 9000
+
+
+def test_a_count_that_is_told_again_is_one_call() -> None:
+    again = count(10, 9300, 8960)
+    (trace,) = traces(*LOOP, again, again)
+    assert len(trace.calls) == 2
+
+
+def test_counts_of_nothing_are_no_call() -> None:
+    """As after a compaction, or with only the limits in it."""
+    empty = {"type": "event_msg", "payload": {"type": "token_count", "info": None}}
+    (trace,) = traces(*LOOP, count(20, 0), empty)
+    assert len(trace.calls) == 2
+
+
+def test_a_compaction_begins_another_conversation() -> None:
+    history = [{"type": "message", "role": "user", "content": "what was said"}]
+    compacted = {"type": "compacted", "payload": {"message": "", "replacement_history": history}}
+    before, after = traces(*LOOP, compacted, item(30, role="user"), ANSWER, count(40, 2000))
+    assert (len(before.calls), len(after.calls)) == (2, 1)
+    assert after.calls[0].messages == 2
+    assert after.group == before.group == "c"
+
+
+def test_another_model_is_the_calls_own() -> None:
+    turn = {"type": "turn_context", "payload": {"model": "gpt-5.4"}}
+    (trace,) = traces(*LOOP, turn, item(30, role="user"), ANSWER, count(40, 9900))
+    assert [call.model for call in trace.calls] == [None, None, "gpt-5.4"]
+
+
+def test_what_cannot_be_right_is_named() -> None:
+    found = entries(META, TURN, ASKED, count(5, 100, 200), count(6, 100, -1), b"{", ANSWER)
+    assert [str(one) for one in found] == [
+        "r.jsonl:4: 200 read and 0 written of 100 input tokens",
+        "r.jsonl:5: usage.cached_input_tokens is -1, and no count is negative",
+        "r.jsonl:6: Input data was truncated",
+        "r.jsonl: no token counts in it",
+    ]
+
+
+def test_its_lines_are_recognised() -> None:
+    assert {detect(one) for one in LOOP} == {"codex"}

@@ -1,0 +1,106 @@
+"""What all readers of files share: recognising, clocks, places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.tracing import at, bill, talk
+
+from anaphora.analysis.trace import TraceCall, provider_named, unplayable
+from anaphora.analysis.trace.sources import Problem, Source, detect, numbered, orderly
+from anaphora.analysis.trace.sources.lines import count, seconds
+
+
+@pytest.mark.parametrize(
+    "one, format",
+    [
+        ({"calls": [], "messages": []}, "trace"),
+        ({"type": "user", "sessionId": "s", "message": {}}, "claude_code"),
+        ({"type": "assistant", "parentUuid": None}, "claude_code"),
+        ({"type": "event_msg", "payload": {}}, "codex"),
+        ({"type": "message", "role": "user"}, None),
+        ({"request": {}, "response": {}}, None),
+        ({}, None),
+    ],
+)
+def test_a_format_is_recognised_by_its_structure(one: dict[str, Any], format: str | None) -> None:
+    assert detect(one) == format
+
+
+def test_lines_are_numbered_as_editors_do_and_empty_ones_passed_over() -> None:
+    assert [line.place for line in numbered([b"{}\n", b"\n", b" \n", b"{}"], "f")] == ["f:1", "f:4"]
+
+
+@pytest.mark.parametrize(
+    "stamp, expected",
+    [
+        (1700000000, 1700000000.0),
+        (1700000000.5, 1700000000.5),
+        (1700000000500, 1700000000.5),
+        ("2023-11-14T22:13:20Z", 1700000000.0),
+        ("2023-11-14T22:13:20.250+00:00", 1700000000.25),
+        ("2023-11-14T22:13:20", 1700000000.0),
+        ("yesterday", None),
+        (None, None),
+        (True, None),
+    ],
+)
+def test_times_as_loggers_write_them(stamp: object, expected: float | None) -> None:
+    assert seconds(stamp) == expected
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "12", True])
+def test_what_is_no_count_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"usage\.tokens"):
+        count({"tokens": value}, "tokens")
+
+
+def placed(*calls: TraceCall) -> list[Source | Problem]:
+    return list(orderly(Source("f:3", talk(*calls))))
+
+
+def test_a_clock_that_runs_backwards_is_named_and_its_call_not_compared() -> None:
+    back, ends, source = placed(
+        at(100, 1, bill(written=5000)),
+        at(96.5, 3, bill(read=5000)),
+        at(120, 5, bill(read=5000), t_end=110),
+        at(130, 7, bill(read=5000)),
+    )
+    assert str(back) == (
+        "f:3: calls[1] is 3.5 s earlier than the call before it: the clock runs backwards"
+    )
+    assert str(ends) == "f:3: calls[2] ends 10.0 s before it begins: the clock runs backwards"
+    assert isinstance(source, Source)
+    assert [call.usage is not None for call in source.trace.calls] == [True, False, False, True]
+    assert [call.at for call in source.trace.calls] == [100, None, None, 130]
+
+
+def test_clocks_that_stand_still_or_are_not_there_are_fine() -> None:
+    calls = at(100, 1, None), TraceCall(messages=3), at(100, 5, None)
+    (source,) = placed(*calls)
+    assert isinstance(source, Source)
+    assert source.trace.calls == calls
+
+
+@pytest.mark.parametrize(
+    "name, provider",
+    [
+        ("anthropic", "anthropic"),
+        ("Anthropic", "anthropic"),
+        ("gemini", "google"),
+        ("api.anthropic.com", "anthropic"),
+        ("api.groq.com", "groq"),
+        ("nobody", None),
+        ("api.nobody.com", None),
+    ],
+)
+def test_a_provider_goes_by_several_names(name: str, provider: str | None) -> None:
+    assert provider_named(name) == provider
+
+
+def test_what_is_not_known_cannot_be_played() -> None:
+    assert unplayable("anthropic", "claude-sonnet-4-5-20250929") is None
+    assert unplayable("anthropic", "claude-9") == "unknown model 'claude-9' of anthropic"
+    assert unplayable("nobody", "m") == "unknown provider 'nobody'"
+    assert unplayable("vllm", "whatever/is-loaded") is None

@@ -1,0 +1,80 @@
+"""Real bills: nothing is called broken that was not."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from support.traces import FOLDER, missing
+
+from anaphora.analysis.trace import Trace, TraceCall, read_line, unplayable
+from anaphora.analysis.trace.verdicts import Judged, judge_traces
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+def recorded(name: str) -> list[Trace]:
+    with gzip.open(FOLDER / f"{name}.jsonl.gz") as lines:
+        traces = [read_line(line, f"{name}:{number}") for number, line in enumerate(lines, 1)]
+    return [trace for trace in traces if unplayable(trace.provider, trace.model) is None]
+
+
+def pairs(traces: list[Trace]) -> Iterator[tuple[TraceCall, TraceCall, Judged]]:
+    """Each billed call with the one before it and its verdict."""
+    judged = {(one.trace, one.call): one for one in judge_traces(traces)}
+    for trace in traces:
+        before = None
+        for index, call in enumerate(trace.calls):
+            if call.usage is None or not call.usage.total:
+                continue
+            if before is not None:
+                yield before, call, judged[trace.id, index]
+            before = call
+
+
+def clean(before: TraceCall, call: TraceCall) -> bool:
+    """Within five minutes, everything that was there was read."""
+    assert before.usage is not None
+    assert call.usage is not None
+    assert before.at is not None
+    assert call.at is not None
+    return call.at - before.at < 300 and call.usage.cache_read == before.usage.cached
+
+
+def test_no_false_alarm_on_the_clean_pairs_of_pi_claude() -> None:
+    """1,374 inside tool loops. Of five of them nothing was there to read: 0 = 0 + 0. Those are too
+    short to be cached, which is said, and nothing is lost by it."""
+    traces = recorded("pi_claude")
+    talks = {trace.id: trace for trace in traces}
+    loops: Counter[str] = Counter()
+    for before, call, judged in pairs(traces):
+        if not clean(before, call):
+            continue
+        verdict = judged.verdict
+        assert not verdict.broke, verdict.sentence
+        assert not verdict.lost
+        assert before.usage is not None
+        expected = ("hit", None) if before.usage.cached else ("miss", "below_minimum")
+        assert (verdict.result, verdict.cause) == expected, verdict.sentence
+        if talks[judged.trace].messages[call.messages - 1].role == "tool":
+            loops[verdict.result] += 1
+    assert loops == {"hit": 1369, "miss": 5}
+
+
+@pytest.mark.parametrize("name", ["pi_claude", "claude_code", "deepseek_reasonix", "gemini_cli"])
+def test_a_recording_of_messages_proves_nothing_against_the_provider(name: str) -> None:
+    found = Counter(one.verdict.cause for one in judge_traces(recorded(name)))
+    assert "provider_side" not in found
+    assert "changed" not in found
+
+
+def test_gaps_of_six_minutes_and_more_are_the_clocks_fault() -> None:
+    late = [
+        judged.verdict
+        for before, call, judged in pairs(recorded("pi_claude"))
+        if call.at is not None and before.at is not None and call.at - before.at >= 360
+    ]
+    assert len(late) == 12
+    assert all(verdict.cause == "expired" for verdict in late)
