@@ -322,13 +322,13 @@ LOOP = [
 @every
 @pytest.mark.parametrize("on_prefix_break", ["warn", "raise"])
 def test_b6_what_is_left_is_sent_frozen_and_certified(
-    emu: Emulator, name: str, certify: Any
+    emu: Emulator, name: str, on_prefix_break: Any
 ) -> None:
     """B6: newest kept first, loops whole; a compaction on purpose is no broken prefix."""
 
     async def test(talk: Talk) -> None:
         prompt = RenderedContext(system_stable=LONG, turns=Conversation(LOOP))
-        chat = talk.client.session(name, prompt=prompt, on_prefix_break=certify)
+        chat = talk.client.session(name, prompt=prompt, on_prefix_break=on_prefix_break)
         await chat.send("more")
         answer = said(chat)[-1]
         done = chat.compact(65, tokens=ten)

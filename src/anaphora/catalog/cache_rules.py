@@ -77,7 +77,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     granule_tokens: Figure[Annotated[int, msgspec.Meta(ge=1)]]
     """Cached lengths are multiples of this; 1 where the boundary is exact."""
     invalidates: dict[Knob, Figure[tuple[Section, ...]]]
-    """The sections that a change of each knob voids."""
+    """The sections that a change of each parameter voids."""
 
     # Where a prefix may end.
     slots: Figure[Count]
@@ -166,7 +166,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return kind in self.markable.value
 
     def voided_by(self, param: Knob) -> tuple[Section, ...]:
-        """The sections that must be written again when that knob changes."""
+        """The sections that must be written again when that parameter changes."""
         figure = self.invalidates.get(param)
         return () if figure is None else figure.value
 

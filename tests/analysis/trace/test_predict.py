@@ -101,7 +101,7 @@ def test_a_level_of_thinking_that_was_noted_voids_the_messages() -> None:
     changed = [*plain[:2], replace(plain[2], note=note)]
     last = play(talk(*changed))[-1]
     assert (last.outcome.read, last.exact) == (0, True)
-    assert {span.reason for span in last.outcome.spans} == {"knob_changed"}
+    assert {span.reason for span in last.outcome.spans} == {"param_changed"}
 
 
 def test_a_level_that_comes_back_to_what_it_was_changes_nothing() -> None:

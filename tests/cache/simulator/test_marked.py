@@ -147,7 +147,7 @@ INVALIDATES = [
 ]
 
 
-@pytest.mark.parametrize("knob, read", INVALIDATES)
+@pytest.mark.parametrize("param, read", INVALIDATES)
 def test_a_changed_parameter_voids_its_sections_and_what_follows(param: str, read: int) -> None:
     def sent(value: bytes) -> TokenRuns:
         return TokenRuns(
@@ -163,7 +163,7 @@ def test_a_changed_parameter_voids_its_sections_and_what_follows(param: str, rea
     outcome = cache.call(sent(b"two"), at=2)
     assert outcome.read == read
     assert {(span.reason, span.detail) for span in outcome.spans if span.fate == "written"} == {
-        ("knob_changed", param)
+        ("param_changed", param)
     }
     # The entries of before are still there for whoever goes back.
     assert cache.call(sent(b"one"), at=3).read == 2350

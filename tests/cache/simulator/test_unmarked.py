@@ -131,7 +131,7 @@ def test_keys_keep_calls_apart() -> None:
 
     cache.call(keyed(b"one"), at=0)
     outcome = cache.call(keyed(b"two"), at=1)
-    assert (outcome.read, outcome.spans[0].reason) == (0, "knob_changed")
+    assert (outcome.read, outcome.spans[0].reason) == (0, "param_changed")
     assert outcome.spans[0].detail == "cache_key"
     assert cache.call(keyed(b"one"), at=2).read == 2048
 

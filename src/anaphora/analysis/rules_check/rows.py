@@ -31,7 +31,7 @@ class Check(NamedTuple):
     """The figure itself says how many calls go wrong."""
 
 
-_KNOBS: tuple[Knob, ...] = get_args(Knob)
+_CACHE_PARAMS: tuple[Knob, ...] = get_args(Knob)
 
 CHECKS: tuple[Check, ...] = (
     Check("mechanism", marks.mechanism),
@@ -48,7 +48,7 @@ CHECKS: tuple[Check, ...] = (
     Check("visibility_delay", lasting.visibility_delay),
     Check("missed", lasting.missed, is_share=True),
     Check("cut_short", lasting.cut_short, is_share=True),
-    *(Check(f"invalidates.{param}", changes.invalidates(param)) for param in _KNOBS),
+    *(Check(f"invalidates.{param}", changes.invalidates(param)) for param in _CACHE_PARAMS),
 )
 
 

@@ -161,7 +161,7 @@ class Simulator:
             return outcome
         return Outcome(
             tuple(
-                Span(span.start, span.end, span.fate, "knob_changed", span.ttl, changed)
+                Span(span.start, span.end, span.fate, "param_changed", span.ttl, changed)
                 if span.reason == "new"
                 else span
                 for span in outcome.spans

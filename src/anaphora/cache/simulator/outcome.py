@@ -17,7 +17,7 @@ Reason: TypeAlias = Literal[
     "expired",
     "not_readable_yet",
     "beyond_lookback",
-    "knob_changed",
+    "param_changed",
     "evicted",
     "lost",
     "behind_last_marker",

@@ -23,7 +23,7 @@ from anaphora.wire.fields import UNREADABLE
 Header = tuple[str, str]
 
 #: What the cache rules call the parameters that affect a cache.
-_KNOBS = {
+_CACHE_PARAMS = {
     "tool_choice": "tool_choice",
     "tool_choice.parallel": "parallel_tools",
     "reasoning.mode": "thinking",
@@ -88,9 +88,9 @@ def say(call: Call, dialect: Dialect) -> Said:
             headers.append((place.header, word if isinstance(word, str) else dumps(word).decode()))
         else:
             _put(body, place.at, word, path)
-        param = _KNOBS.get(param)
-        if param is not None:
-            cache_params[param] = cache_params.get(param, b"") + dumps(word, path=path)
+        name = _CACHE_PARAMS.get(param)
+        if name is not None:
+            cache_params[name] = cache_params.get(name, b"") + dumps(word, path=path)
     if body:
         call = msgspec.structs.replace(call, extras=_with(call.extras, dialect.wire, body))
     return Said(call, tuple(headers), tuple(cache_params.items()), tuple(notices))

@@ -18,7 +18,7 @@ from .carried import WIRE
 from .params import NO_MESSAGES, PATH
 from .request import CLOSE, CLOSE_SYSTEM, MESSAGES, TOOLS, body_order
 
-_KNOBS = {"think": "thinking", "format": "output_format"}
+_CACHE_PARAMS = {"think": "thinking", "format": "output_format"}
 
 
 @reads(bad_request)
@@ -125,6 +125,6 @@ def _kind(role: str, fields: Fields) -> Kind:
 
 def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = Fields(b"{" + rest + b"}", "$", bad_request)
-    found = [(param, fields.raw(name)) for name, param in _KNOBS.items()]
+    found = [(param, fields.raw(name)) for name, param in _CACHE_PARAMS.items()]
     told = [(param, raw) for param, raw in found if raw is not None and raw != b"null"]
     return (("model", string(model)), *told)

@@ -34,7 +34,7 @@ _KINDS = {
     "input_audio": Kind.AUDIO,
 }
 _MARKABLE = {"text", *MARKABLE_OPAQUE}
-_KNOBS = {
+_CACHE_PARAMS = {
     "tool_choice": "tool_choice",
     "parallel_tool_calls": "parallel_tools",
     "reasoning_effort": "effort",
@@ -310,6 +310,6 @@ def _own_marker(fields: Fields, own: _Markers) -> Ttl | None:
 @functools.lru_cache(maxsize=PARAMS)
 def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = Fields(b"{" + rest + b"}", "$", bad_request)
-    found = [(param, fields.raw(name)) for name, param in _KNOBS.items()]
+    found = [(param, fields.raw(name)) for name, param in _CACHE_PARAMS.items()]
     told = [(param, raw) for param, raw in found if raw is not None and raw != b"null"]
     return (("model", string(model)), *told)

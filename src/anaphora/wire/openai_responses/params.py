@@ -1,4 +1,4 @@
-"""Everything of a request that is not prompt: the envelope around the runs, and the knobs."""
+"""The request without its prompt: the envelope around the runs, and the cache parameters."""
 
 from __future__ import annotations
 
