@@ -13,6 +13,7 @@ where they belong:
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .prompt import (
@@ -61,6 +62,7 @@ from .values import (
     from_json,
     to_json,
 )
+from .values import display as _display
 
 if TYPE_CHECKING:
     from .client.client import AsyncClient
@@ -143,11 +145,18 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'anaphora' has no attribute {name!r}")
-    from importlib import import_module
-
     value = globals()[name] = getattr(import_module(_LATE[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LATE})
+
+
+def _html(value: object) -> str:
+    """Load the HTML renderer when a notebook asks for it."""
+    html: str = import_module("anaphora.notebook").html_of(value)
+    return html
+
+
+_display.renderer = _html
