@@ -1,59 +1,50 @@
-"""What of a record may leave this process: our own words, the app's names, numbers, ids.
+"""The parts of a record that may leave this process: names, numbers, ids, words of ours.
 
-Never: what an error said (providers quote prompts in it), a notice's text, a verdict's sentence or
-the bytes around a change, the raw usage object, what a URL says before its `@`.
+Never exported: error messages (providers quote prompts in them), the texts of notices and verdicts,
+the bytes around a change, the raw usage object, credentials in a URL.
 """
 
 from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from anaphora import errors
 from anaphora.client.record import BlockShare, Record
 from anaphora.values import Section, SegmentRole
 
-#: Stands for a word that is none, or for one too many.
+#: Replaces a name that does not look like one, or is one too many.
 OTHER = "other"
 
-#: The conventions' word for an error that has no name here.
+#: OpenTelemetry's word for an error without a known class.
 OTHER_ERROR = "_OTHER"
 
 _WORD = re.compile(r"[\x21-\x7e]{1,200}")
-_LONGEST_LABEL = 80
+_MAX_LABEL = 80
 _ROLES = frozenset(role.value for role in SegmentRole)
-
-
-def _classes(names: dict[str, object], base: type) -> Iterator[str]:
-    for name, value in names.items():
-        if isinstance(value, type) and issubclass(value, base):
-            yield name
-
-
 _ERRORS = frozenset(
-    (
-        *_classes(vars(errors), errors.AnaphoraError),
-        *_classes(vars(builtins), BaseException),
-        "CancelledError",
-    )
-)
+    name
+    for module, base in ((errors, errors.AnaphoraError), (builtins, BaseException))
+    for name, value in vars(module).items()
+    if isinstance(value, type) and issubclass(value, base)
+) | {"CancelledError"}
 
 
 def word(text: str) -> str:
-    """A name or an id that came over the wire. Ids have no blanks; a sentence has."""
+    """A name or an id from a provider. Ids have no spaces; a sentence has."""
     return text if _WORD.fullmatch(text) else OTHER
 
 
 def label(text: str) -> str:
-    """A name that the app gave: one short line of it."""
-    if len(text) > _LONGEST_LABEL:
-        text = text[: _LONGEST_LABEL - 1] + "…"
+    """A name that the application chose, as one short line."""
+    if len(text) > _MAX_LABEL:
+        text = text[: _MAX_LABEL - 1] + "…"
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def error_type(name: str | None) -> str | None:
-    """An error's class; whatever is no class that is known has no name."""
+    """The class of an error; `_OTHER` for an unknown one."""
     return name if name is None or name in _ERRORS else OTHER_ERROR
 
 
@@ -62,7 +53,7 @@ def outcome(error: str | None) -> str:
 
 
 def address(host: str) -> tuple[str, int | None]:
-    """Host and port of `host`, `host:port` or `[v6]:port`; who logs in there stays unsaid."""
+    """Host and port of `host`, `host:port` or `[v6]:port`, without credentials."""
     host = host.rpartition("@")[2]
     name, colon, port = host.rpartition(":")
     if colon and port.isdecimal() and len(port) <= 5 and (":" not in name or name.endswith("]")):
@@ -75,14 +66,14 @@ def queued(record: Record) -> float:
 
 
 def block_label(text: str, section: Section) -> str:
-    """A block's label. Of a message only its run: ids are as many as there are messages."""
-    if section == "messages" and (run := text.partition(" ")[0]) in _ROLES:
-        return run
+    """A block's label; for a message only its role, since ids are unbounded."""
+    if section == "messages" and (role := text.partition(" ")[0]) in _ROLES:
+        return role
     return label(text)
 
 
 def shares(blocks: Iterable[BlockShare], most: int) -> dict[str, int]:
-    """Tokens by label, in the prompt's order; labels past the first `most` are one."""
+    """Tokens by label, in prompt order; labels after the first `most` are summed as `other`."""
     out: dict[str, int] = {}
     for block in blocks:
         name = block_label(block.label, block.section)
@@ -92,8 +83,8 @@ def shares(blocks: Iterable[BlockShare], most: int) -> dict[str, int]:
     return out
 
 
-class Bounded:
-    """Lets so many different words through; each further one is `other`."""
+class BoundedNames:
+    """Passes the first `most` different names; each further one is `other`."""
 
     __slots__ = ("_most", "_seen")
 
