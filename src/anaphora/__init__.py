@@ -17,6 +17,7 @@ The names used most are here; everything else is imported from its package:
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import errors
@@ -33,6 +34,7 @@ from .values import (
     ToolResult,
     Usage,
 )
+from .values import display as _display
 
 if TYPE_CHECKING:
     from .client.client import AsyncClient
@@ -83,11 +85,18 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'anaphora' has no attribute {name!r}")
-    from importlib import import_module
-
     value = globals()[name] = getattr(import_module(_LAZY[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
+
+
+def _html(value: object) -> str:
+    """Load the HTML renderer when a notebook asks for it."""
+    html: str = import_module("anaphora.notebook").html_of(value)
+    return html
+
+
+_display.renderer = _html
