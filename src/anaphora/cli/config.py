@@ -10,11 +10,11 @@ import click
 from .common import EXISTING_FILE, UNMET, print_json, report_problems, stop
 
 if TYPE_CHECKING:
-    from anaphora.client.config.resolving import Resolved
-    from anaphora.client.config.values import Config
+    from anaphora.client.config.resolve import ResolvedProvider
+    from anaphora.client.config.values import ClientConfig
     from anaphora.errors import MissingSecret
 
-    Resolutions = list[tuple[Resolved, MissingSecret | None]]
+    Resolutions = list[tuple[ResolvedProvider, MissingSecret | None]]
 
 
 @click.group()
@@ -33,11 +33,11 @@ def check(file: Path, as_json: bool) -> None:
 
     Exit code 2 when the file is invalid (the message names the line), 7 when a key is missing.
     """
-    from anaphora.client.config.reading import read
-    from anaphora.client.config.resolving import look
+    from anaphora.client.config.resolve import resolve_each
+    from anaphora.client.config.values import ClientConfig
 
-    config = read(file)
-    providers = list(look(config))
+    config = ClientConfig.read(file)
+    providers = list(resolve_each(config))
     missing = [problem for _, problem in providers if problem is not None]
     if as_json:
         print_json(_report(file, config, providers))
@@ -51,12 +51,12 @@ def check(file: Path, as_json: bool) -> None:
 @command.command()
 def schema() -> None:
     """Print the JSON Schema of llm.yaml, for editors."""
-    from anaphora.client.config.schema import schema
+    from anaphora.client.config.values import schema
 
     print_json(schema())
 
 
-def _report(file: Path, config: Config, providers: Resolutions) -> dict[str, Any]:
+def _report(file: Path, config: ClientConfig, providers: Resolutions) -> dict[str, Any]:
     return {
         "ok": all(missing is None for _, missing in providers),
         "file": str(file),
@@ -79,7 +79,7 @@ def _report(file: Path, config: Config, providers: Resolutions) -> dict[str, Any
     }
 
 
-def _print(config: Config, providers: Resolutions) -> None:
+def _print(config: ClientConfig, providers: Resolutions) -> None:
     from rich.console import Group
     from rich.text import Text
 
@@ -96,7 +96,7 @@ def _print(config: Config, providers: Resolutions) -> None:
     Terminal().page(Group(rows, *map(Text, lines)))
 
 
-def _key(one: Resolved, missing: MissingSecret | None) -> str:
+def _key(one: ResolvedProvider, missing: MissingSecret | None) -> str:
     key = one.provider.key
     if key is None:
         return "none"
@@ -105,7 +105,7 @@ def _key(one: Resolved, missing: MissingSecret | None) -> str:
     return f"from {key} ({'set' if key.env is not None else 'found'})"
 
 
-def _hops(config: Config, name: str) -> str:
+def _hops(config: ClientConfig, name: str) -> str:
     """`a ×3, b ×1, then c`: weighted hops first, then the others in order."""
     hops = [
         (hop.weight, hop.provider if hop.model is None else f"{hop.provider}/{hop.model}")

@@ -61,7 +61,7 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
 
     from anaphora.analysis.roundtrip import Exchange
     from anaphora.analysis.trace.sources import Problem
-    from anaphora.wire.fields import UNREADABLE
+    from anaphora.wire.reading import DECODE_ERRORS
 
     from .log_files import lines_of
 
@@ -71,7 +71,7 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
         for line in lines_of(file, damaged):
             try:
                 yield decode(line.data)
-            except UNREADABLE as problem:
+            except DECODE_ERRORS as problem:
                 yield f"{line.place}: {problem}"
         yield from map(str, damaged)
 
