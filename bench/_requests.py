@@ -16,7 +16,7 @@ _SCHEMA = {"type": "object", "properties": _PROPERTIES, "required": ["order"]}
 _TOOLS = [(f"look_up_{at}", f"Looks up an order of kind {at}, with its state.") for at in range(6)]
 
 
-def _said(number: int) -> list[tuple[str, str]]:
+def _turns(number: int) -> list[tuple[str, str]]:
     talk = [
         (
             "assistant" if at % 2 else "user",
@@ -33,7 +33,7 @@ def anthropic(number: int, stream: bool) -> tuple[str, dict[str, str], dict[str,
         {"name": name, "description": about, "input_schema": _SCHEMA} for name, about in _TOOLS
     ]
     messages: list[dict[str, Any]] = [
-        {"role": role, "content": text} for role, text in _said(number)
+        {"role": role, "content": text} for role, text in _turns(number)
     ]
     messages[-1]["content"] = [{"type": "text", "text": messages[-1]["content"], **mark}]
     body = {
@@ -51,10 +51,10 @@ def chat(number: int, stream: bool) -> tuple[str, dict[str, str], dict[str, Any]
     functions = [
         {"name": name, "description": about, "parameters": _SCHEMA} for name, about in _TOOLS
     ]
-    said = [("system", _SYSTEM), *_said(number)]
+    messages = [("system", _SYSTEM), *_turns(number)]
     body: dict[str, Any] = {
         "model": "gpt-4o",
-        "messages": [{"role": role, "content": text} for role, text in said],
+        "messages": [{"role": role, "content": text} for role, text in messages],
         "tools": [{"type": "function", "function": function} for function in functions],
         "stream": stream,
     }
@@ -67,7 +67,7 @@ def responses(number: int, stream: bool) -> tuple[str, dict[str, str], dict[str,
     body = {
         "model": "gpt-4o",
         "instructions": _SYSTEM,
-        "input": [{"role": role, "content": text} for role, text in _said(number)],
+        "input": [{"role": role, "content": text} for role, text in _turns(number)],
         "tools": [
             {"type": "function", "name": name, "description": about, "parameters": _SCHEMA}
             for name, about in _TOOLS
@@ -85,7 +85,7 @@ def gemini(number: int, stream: bool) -> tuple[str, dict[str, str], dict[str, An
     body = {
         "systemInstruction": {"parts": [{"text": _SYSTEM}]},
         "contents": [
-            {"role": roles[role], "parts": [{"text": text}]} for role, text in _said(number)
+            {"role": roles[role], "parts": [{"text": text}]} for role, text in _turns(number)
         ],
         "tools": [{"functionDeclarations": functions}],
     }
