@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from anaphora import catalog, wire
 from anaphora.analysis.trace import provider_named
 from anaphora.analysis.trace.sources import Line
-from anaphora.cache.verdict import Diagnosis, Sent, diagnosis_of
+from anaphora.cache.verdict import Diagnosis, SentCall, diagnosis_of
 from anaphora.catalog import CacheRules
 from anaphora.cli._simulate import logged as log
 from anaphora.errors import AnaphoraError, InvalidRequest
@@ -41,7 +41,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One call that somebody made."""
 
     place: str
-    sent: Sent
+    sent: SentCall
     wire: str
     provider: str
     model: str
@@ -156,7 +156,7 @@ def _made(
     plan = _plan(rendered, rules, body)
     return Made(
         place=place,
-        sent=Sent(rendered=rendered, plan=plan),
+        sent=SentCall(rendered=rendered, plan=plan),
         wire=rendered.wire,
         provider=provider,
         model=model,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from blake3 import blake3
 
-from anaphora.cache.verdict.blocks import block_of
+from anaphora.cache.verdict.json_blocks import block_of
 
 from .calls import Made
 

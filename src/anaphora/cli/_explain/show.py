@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from rich.console import Group
 from rich.text import Text
 
-from anaphora.cache.verdict.rules import duration
-from anaphora.cache.verdict.sentences import money_said
+from anaphora.cache.verdict.causes import format_duration
+from anaphora.cache.verdict.values import format_loss
 from anaphora.cli._console import Terminal
 from anaphora.cli._simulate.money import unknown_said
 
@@ -47,10 +47,10 @@ def _conversation(turns: list[Turn], everything: bool) -> Iterator[Text]:
 
 def _turn(turn: Turn) -> Iterator[Text]:
     verdict = turn.verdict
-    gap = f" (+{duration(turn.gap)})" if turn.gap is not None else ""
+    gap = f" (+{format_duration(turn.gap)})" if turn.gap is not None else ""
     yield _line(f"turn {turn.turn}{gap}", verdict.sentence, verdict.result)
     for cause in verdict.causes[1:]:
-        yield Text(f"    and {cause.said}")
+        yield Text(f"    and {cause.text}")
     if verdict.change is not None:
         yield _side("-", verdict.change.before, "red")
         yield _side("+", verdict.change.after, "green")
@@ -73,7 +73,7 @@ def _sum(explained: Explained) -> Iterator[Text]:
     counted = f"{found.hit} hits, {found.partial} partial, {found.miss} missed, {found.first} first"
     yield Text(f"{found.turns} calls: {counted}", style="bold")
     if found.lost:
-        yield Text(f"{found.lost:,} tokens paid for again: {money_said(found.cost_usd)}")
+        yield Text(f"{found.lost:,} tokens paid for again: {format_loss(found.cost_usd)}")
     if found.broke:
         calls = "call" if found.broke == 1 else "calls"
         yield Text(f"the prefix broke at {found.broke} {calls}", style="red")
