@@ -251,7 +251,7 @@ def test_other_wires_hold_nothing() -> None:
         notice = misfit(rendered, held)
         assert notice is not None
         assert notice.code == "held_unsupported"
-        with pytest.raises(InvalidRequest, match="holds nothing"):
+        with pytest.raises(InvalidRequest, match="has no cache handles"):
             wire.get(name).assemble(rendered, Plan(held=held))
 
 
