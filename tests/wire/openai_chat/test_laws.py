@@ -36,8 +36,8 @@ from anaphora.values import (
 )
 from anaphora.wire import openai_chat
 from anaphora.wire.building import replay
-from anaphora.wire.openai_chat.facts import MARKERS
-from anaphora.wire.openai_chat.usage import read_usage, write_usage
+from anaphora.wire.openai_chat.markers import MARKERS
+from anaphora.wire.openai_chat.reply import read_usage, write_usage
 
 models = st.sampled_from(["gpt-5.6", "gpt-5", "gpt-4o"])
 
