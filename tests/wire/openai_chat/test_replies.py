@@ -32,8 +32,8 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import openai_chat, replies
-from anaphora.wire.building import replay
 from anaphora.wire.openai_chat.reply import unsupported_parts
+from anaphora.wire.replies import reply_events
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ANSWERS = sorted(FIXTURES.glob("*.json"))
@@ -437,7 +437,7 @@ def test_a_stream_and_a_single_answer_agree(
 ) -> None:
     reply = openai_chat.read_reply(minimal(message))
     writer = openai_chat.writer()
-    again = final(*(writer.write(event) for event in replay(reply)))
+    again = final(*(writer.write(event) for event in reply_events(reply)))
     assert again.message.parts == reply.message.parts or any(isinstance(p, Opaque) for p in parts)
     assert (again.stop, again.usage) == (reply.stop, reply.usage)
 

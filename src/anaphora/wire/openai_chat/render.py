@@ -41,7 +41,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.foreign import foreign_sections, tell_foreign
+from anaphora.wire.foreign import foreign_sections, note_foreign_fields
 from anaphora.wire.markers import policy_notices
 from anaphora.wire.openai import (
     ONLY_MARKS,
@@ -280,7 +280,7 @@ def add_message(
             role = piece.role
         markable = piece.markable and traits.breakpoints
         append.chunk(piece.kind, data, BEFORE_BRACE if markable else None)
-    tell_foreign(append, message, WIRE, place)
+    note_foreign_fields(append, message, WIRE, place)
     append.end_message(message.id)
     return role
 

@@ -1,10 +1,11 @@
-"""Replies and verdicts in a notebook: everything is shown, and nothing that came along runs."""
+"""HTML of responses, replies and verdicts: everything is shown, and no script in it runs."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora.cache.verdict import Cause, Change, Verdict
-from anaphora.client.html import answered_html
 from anaphora.client.record import Attempt, Record
 from anaphora.client.response import Response
+from anaphora.notebook import html_of
 from anaphora.values import (
     Audio,
     Bytes,
@@ -69,7 +70,7 @@ class Seen(HTMLParser):
         self.text += data
 
 
-def reply_saying(text: str) -> Reply:
+def reply_with(text: str) -> Reply:
     """A reply with that text wherever a provider may put one."""
     parts: tuple[Any, ...] = (
         text,
@@ -95,7 +96,7 @@ def reply_saying(text: str) -> Reply:
     )
 
 
-def verdict_saying(text: str) -> Verdict:
+def verdict_with(text: str) -> Verdict:
     return Verdict(
         result="miss",
         causes=(Cause(kind="changed", said=text), Cause(kind="expired", said=text)),
@@ -118,7 +119,7 @@ def verdict_saying(text: str) -> Verdict:
     )
 
 
-def answered_saying(text: str) -> Response:
+def response_with(text: str) -> Response:
     attempts = tuple(Attempt(provider=text, model=text, at=0, seconds=1) for _ in range(2))
     record = Record(
         provider=text,
@@ -129,26 +130,26 @@ def answered_saying(text: str) -> Response:
         at=0,
         seconds=1.234,
         attempts=attempts,
-        verdict=verdict_saying(text),
+        verdict=verdict_with(text),
         cost_usd=Decimal("0.5"),
-        notices=(*reply_saying(text).notices, Notice("planned", text)),
+        notices=(*reply_with(text).notices, Notice("planned", text)),
     )
-    return Response(reply=reply_saying(text), record=record, raw_hash="00")
+    return Response(reply=reply_with(text), record=record, raw_hash="00")
 
 
 @given(st.just(HOSTILE) | st.text(alphabet="<>&\"'/ascript=\x00\ud800\u202e\n") | st.text())
-def test_nothing_that_came_along_is_markup(text: str) -> None:
-    """The same tags, whatever is said in them."""
+def test_text_is_never_markup(text: str) -> None:
+    """The same tags, whatever the text."""
     plain, other = (
-        Seen(answered_html(answered_saying("x"))),
-        Seen(answered_html(answered_saying(text))),
+        Seen(html_of(response_with("x"))),
+        Seen(html_of(response_with(text))),
     )
     assert other.tags <= plain.tags | {"details", "summary", "div"} <= TAGS
     assert other.attributes == {"style"}
 
 
-def test_a_reply_shows_all_of_its_parts_and_what_it_cost() -> None:
-    page = reply_saying(HOSTILE)._repr_html_()
+def test_reply_shows_all_parts_and_usage() -> None:
+    page = reply_with(HOSTILE)._repr_html_()
     text = Seen(page).text
     # Text, thinking, refusal, the call's name and arguments, the result's call id and content, an
     # address, two media types, the file's id and provider, the opaque part's kind, provider and JSON, the
@@ -159,8 +160,8 @@ def test_a_reply_shows_all_of_its_parts_and_what_it_cost() -> None:
     assert "3 bytes" in text
 
 
-def test_a_verdict_shows_its_figures_and_the_change() -> None:
-    text = Seen(verdict_saying(HOSTILE)._repr_html_()).text
+def test_verdict_shows_figures_and_change() -> None:
+    text = Seen(verdict_with(HOSTILE)._repr_html_()).text
     assert text.count(HOSTILE) == 6
     for told in ("5,000 tokens", "byte 1,234 in", "$0.015", "$-0.01"):
         assert told in text
@@ -169,24 +170,43 @@ def test_a_verdict_shows_its_figures_and_the_change() -> None:
     assert "First" in first
 
 
-def test_an_answer_shows_both_and_how_often_it_was_sent() -> None:
-    text = Seen(answered_saying("said")._repr_html_()).text
+def test_response_shows_reply_verdict_and_attempts() -> None:
+    text = Seen(response_with("said")._repr_html_()).text
     assert "said · 1.23 s · 2 attempts · $0.5" in text
-    assert text.count("said: said: said") == 1, "a notice of the reply's is told once"
+    assert text.count("said: said: said") == 1, "a notice of the reply is shown once"
     assert "planned: said" in text
 
 
-def test_text_that_is_no_unicode_can_be_sent_to_a_page() -> None:
-    reply_saying("\ud800")._repr_html_().encode()
+def test_lone_surrogates_are_replaced() -> None:
+    reply_with("\ud800")._repr_html_().encode()
+
+
+def test_renderer_is_loaded_on_demand() -> None:
+    """A kernel asks an object for `_repr_html_`; until then nothing of it is imported."""
+    program = (
+        "import sys\n"
+        "from anaphora.values import Message, Reply\n"
+        "reply = Reply(id='1', model='m', message=Message.assistant('Hello.'), stop='end')\n"
+        "late = ('anaphora.notebook', 'anaphora.client.response', 'html')\n"
+        "assert not [name for name in late if name in sys.modules]\n"
+        "print(reply._repr_html_())\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "Hello." in shown.stdout
+
+
+def test_other_values_have_no_html() -> None:
+    with pytest.raises(TypeError, match="no HTML for int"):
+        html_of(3)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-def test_a_browser_shows_it_and_runs_nothing(tmp_path: Path) -> None:
+def test_browser_runs_no_script(tmp_path: Path) -> None:
     assert CHROMIUM is not None
     page = tmp_path / "page.html"
-    page.write_text(
-        f"<meta charset=utf-8><title>quiet</title>{answered_html(answered_saying(HOSTILE))}"
-    )
+    page.write_text(f"<meta charset=utf-8><title>quiet</title>{html_of(response_with(HOSTILE))}")
     flags = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run".split()
     run = subprocess.run(
         [

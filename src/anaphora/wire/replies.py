@@ -1,7 +1,7 @@
-"""An answer that arrives in pieces: bounded, and always ended.
+"""Building a reply from a stream: bounded, and always ended. Also token counts as a partition.
 
-Wires tell it what their stream says; it gives the events, keeps the parts, and refuses what no
-answer should be.
+Stream readers feed a `ReplyBuilder`; it returns the events, keeps the parts, and rejects invalid
+sequences.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from anaphora.values import (
     ToolCall,
     Usage,
     UsageUpdate,
+    WriteTtl,
 )
-from anaphora.wire.fields import UNREADABLE, our_error
+
+from .reading import DECODE_ERRORS, as_anaphora_error
 
 TEXT_LIMIT = 8 * 1024 * 1024
 ARGUMENTS_LIMIT = 4 * 1024 * 1024
-_MOST_NOTICES = 64
+_MAX_NOTICES = 64
 
 
 class OpenPart:
-    """A part that is still being said."""
+    """A part that is still being streamed."""
 
     __slots__ = ("finish", "is_text", "left", "limit", "pieces")
 
@@ -46,9 +48,9 @@ class OpenPart:
         self.is_text = kind != "tool_call"
         self.limit = TEXT_LIMIT - text_before if self.is_text else ARGUMENTS_LIMIT
         self.finish = finish
-        """Makes the part from all that was said."""
+        """Makes the part from its whole text."""
         self.left = self.limit
-        """How much more may be said."""
+        """How many more characters are allowed."""
         self.pieces: list[str] = []
 
     @property
@@ -57,7 +59,7 @@ class OpenPart:
 
 
 class ReplyBuilder:
-    """The state of one streamed answer."""
+    """The state of one streamed reply."""
 
     __slots__ = (
         "_parts",
@@ -86,22 +88,22 @@ class ReplyBuilder:
         self.usage = Usage()
         self.extras: Extras | None = None
         self.notices: dict[str, Notice] = {}
-        """What was left out, by its place."""
+        """Fields that were dropped, by their place."""
         self.open: dict[int, OpenPart] = {}
         self._parts: dict[int, Part] = {}
         self._text_size = 0
 
     def start(self, reply_id: str, model: str, extras: Extras | None = None) -> list[Event]:
-        """The answer begins. A second start says nothing new; a missing one is made up."""
+        """The reply begins. A second start is ignored."""
         if self.started:
             return []
         self.started, self.id, self.model = True, reply_id, model
         return [ReplyStart(reply_id, model, extras=extras)]
 
-    def leave_out(self, event: str, names: Iterable[str]) -> None:
-        """Fields of an event that a reply has no place for: a notice names each of them once."""
+    def note_dropped_fields(self, event: str, names: Iterable[str]) -> None:
+        """Adds one notice for each field of an event that a reply has no place for."""
         for name in names:
-            if len(self.notices) < _MOST_NOTICES:
+            if len(self.notices) < _MAX_NOTICES:
                 place = f"{event}.{name}"
                 why = f"{name} of {event} has no place in a reply; left out"
                 self.notices[place] = Notice("stream_field_left_out", why, place)
@@ -122,8 +124,8 @@ class ReplyBuilder:
         events.append(PartStart(index, kind, id, name, item, extras))
         return events
 
-    def said(self, index: int, text: str) -> PartDelta:
-        """More of a part. This is what a stream mostly consists of."""
+    def add_text(self, index: int, text: str) -> PartDelta:
+        """More of a part. Most events of a stream are these."""
         try:
             part = self.open[index]
         except KeyError:
@@ -135,7 +137,7 @@ class ReplyBuilder:
         return PartDelta(index, text)
 
     def delta(self, index: int, text: str) -> list[Event]:
-        return [self.said(index, text)]
+        return [self.add_text(index, text)]
 
     def end(self, index: int) -> list[Event]:
         part = self.open.pop(index, None)
@@ -146,18 +148,18 @@ class ReplyBuilder:
         whole = self._parts[index] = part.finish("".join(part.pieces))
         return [PartEnd(index, whole)]
 
-    def whole(self, index: int, kind: str, part: Part) -> list[Event]:
+    def add_whole(self, index: int, kind: str, part: Part) -> list[Event]:
         """A part that came in one piece."""
         events = self.start(self.id, self.model)
         self._parts[index] = part
         return [*events, PartStart(index, kind), PartEnd(index, part)]
 
-    def count(self, usage: Usage) -> list[Event]:
+    def update_usage(self, usage: Usage) -> list[Event]:
         self.usage = usage
         return [UsageUpdate(usage)]
 
     def finish(self) -> list[Event]:
-        """The answer is complete. Parts still open are ended first."""
+        """The reply is complete. Parts still open are ended first."""
         events = self.start(self.id, self.model)
         for index in sorted(self.open):
             events += self.end(index)
@@ -166,29 +168,29 @@ class ReplyBuilder:
         return events
 
     def fail(self, error: AnaphoraError) -> list[Event]:
-        """The stream broke: parts still open are ended with what there is of them."""
+        """The stream broke: parts still open are ended with the text so far."""
         if self.ended:
             return []
         events = self.start(self.id, self.model)
         for index in sorted(self.open):
             try:
                 events += self.end(index)
-            except (AnaphoraError, *UNREADABLE):
-                continue  # what cannot be read is what failed
+            except (AnaphoraError, *DECODE_ERRORS):
+                continue  # the part that failed
         self.ended = True
         code = error.code if isinstance(error, Upstream) else None
         name = type(error).__name__
         events.append(ReplyFail(name, str(error), code=code, partial=self.reply()))
         return events
 
-    def whole_body(self, body: bytes, read_reply: Callable[[bytes], Reply]) -> list[Event]:
-        """The events of an answer that came as one JSON body instead of a stream."""
+    def read_whole_body(self, body: bytes, read_reply: Callable[[bytes], Reply]) -> list[Event]:
+        """The events of a reply that came as one JSON body instead of a stream."""
         try:
             reply = read_reply(body)
-        except (AnaphoraError, *UNREADABLE) as problem:
-            return self.fail(our_error(problem))
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            return self.fail(as_anaphora_error(problem))
         self.started = self.ended = True
-        return replay(reply)
+        return reply_events(reply)
 
     def reply(self) -> Reply:
         parts = tuple(self._parts[index] for index in sorted(self._parts))
@@ -205,8 +207,8 @@ class ReplyBuilder:
         )
 
 
-def replay(reply: Reply) -> list[Event]:
-    """A whole answer as the events of a stream."""
+def reply_events(reply: Reply) -> list[Event]:
+    """A whole reply as the events of a stream."""
     start = ReplyStart(reply.id, reply.model, extras=reply.extras)
     events: list[Event] = [start, UsageUpdate(reply.usage)]
     for index, part in enumerate(reply.message.parts):
@@ -222,3 +224,40 @@ def replay(reply: Reply) -> list[Event]:
             events.append(PartStart(index, "opaque"))
         events.append(PartEnd(index, part))
     return [*events, ReplyEnd(reply)]
+
+
+# ── Token counts ─────────────────────────────────────────────────────────────────────────────────
+
+
+def valid_count(tokens: int | None) -> int | None:
+    """A token count; a negative one is unknown."""
+    return None if tokens is None or tokens < 0 else tokens
+
+
+def positive_counts(written: dict[WriteTtl, int]) -> dict[WriteTtl, int]:
+    """Written tokens by TTL, without empty entries."""
+    return {ttl: tokens for ttl, tokens in written.items() if tokens > 0}
+
+
+def partition(
+    total: int | None, read: int | None, written: dict[WriteTtl, int] | None
+) -> tuple[int | None, int | None, dict[WriteTtl, int] | None, int]:
+    """Uncached, read, written, and how many tokens were counted twice.
+
+    Some hosts count what they wrote as read, too, so that the parts exceed the whole. The surplus
+    is taken from what was written, then from what was read.
+    """
+    if total is None:
+        return None, read, written, 0
+    uncached = total - (read or 0) - sum((written or {}).values())
+    if uncached >= 0:
+        return uncached, read, written, 0
+    surplus = overlap = -uncached
+    if written:
+        written = dict(written)
+        for ttl in reversed(written):
+            less = min(surplus, written[ttl])
+            written[ttl] -= less
+            surplus -= less
+        written = positive_counts(written)
+    return 0, None if read is None else read - surplus, written, overlap

@@ -1,60 +1,53 @@
-"""The caller's marks on a rendered prompt: what every wire does the same way.
-
-A wire says where a tool, a system block or a part became a chunk; the rest is here.
-"""
+"""The caller's marks on a rendered prompt. A wire locates the chunk that a mark means; the rest is
+the same for all wires."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
-
-import msgspec
 
 from anaphora.prompt import PromptBlock, PromptCachePlan
 from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.rendered import ChunkRun, Mark
 from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl, nearest_ttl
 
+from .reading import decode_members
+
 T = TypeVar("T", bound="Ttl | None")
 
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-#: A marker as a request has it: its path below the message, its lifetime (None: the request's),
-#: and the fields of it that have no name here.
-Placed: TypeAlias = tuple[tuple[int, ...], T, Extras | None]
+#: A marker of a request: its path below the message, its TTL (None: the request's), and the
+#: marker's unknown members.
+PlacedMark: TypeAlias = tuple[tuple[int, ...], T, Extras | None]
 
 #: A chunk, and the splice in it where that is not the chunk's own; or why there is none.
-Found: TypeAlias = tuple[int, int | None] | str
+MarkLocation: TypeAlias = tuple[int, int | None] | str
+Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
 
 
-def resolve(
-    cache: PromptCachePlan,
-    runs: list[ChunkRun],
-    nearest: Mapping[Ttl, Ttl],
-    locate: Callable[[MarkRequest], Found],
+def resolve_marks(
+    cache: PromptCachePlan, runs: list[ChunkRun], nearest: Mapping[Ttl, Ttl], locate: Locate
 ) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
-    """Marks on chunks in hash order, the last frozen chunk, and notices for what is not there.
+    """Marks on chunks in hash order, the last frozen chunk, and notices for what does not exist.
 
-    `nearest` has the wire's own lifetime for each that may be asked for.
+    `nearest` has the wire's own TTL for each that may be asked for.
     """
     if not cache.marks and cache.frozen_through is None:
         return (), None, []
     marks: dict[tuple[int, int | None], Mark] = {}
     notices: list[Notice] = []
-    for index, asked in enumerate(cache.marks):
+    for index, request in enumerate(cache.marks):
         place = f"cache.marks[{index}]"
-        found = locate(asked)
-        if isinstance(found, str):
-            notices.append(Notice("mark_left_out", found, place))
+        location = locate(request)
+        if isinstance(location, str):
+            notices.append(Notice("mark_left_out", location, place))
             continue
-        ttl = given_ttl(asked.ttl, nearest, place, notices)
-        if asked.extras is not None:
-            notices += unsent_fields(asked.extras, place)
-        marks[found] = Mark(found[0], ttl, found[1])
+        ttl = supported_ttl(request.ttl, nearest, place, notices)
+        if request.extras is not None:
+            notices += marker_field_notices(request.extras, place)
+        marks[location] = Mark(location[0], ttl, location[1])
     frozen = None
     if cache.frozen_through is not None:
-        frozen = _frozen(runs, cache.frozen_through)
+        frozen = _frozen_chunk(runs, cache.frozen_through)
         if frozen is None:
             notices.append(
                 Notice(
@@ -68,20 +61,16 @@ def resolve(
     return tuple(in_order), frozen, notices
 
 
-def nearest_of(markers: Mapping[Ttl, bytes]) -> Mapping[Ttl, Ttl]:
-    """For each lifetime that may be asked for the shortest one here that is long enough, or the
+def nearest_ttls(markers: Mapping[Ttl, bytes]) -> dict[Ttl, Ttl]:
+    """For each TTL that may be asked for, the shortest supported one that is long enough, or the
     longest."""
-    return _nearest(tuple(markers))
+    supported = tuple(markers)
+    nearest = {asked: nearest_ttl(asked, supported) for asked in TTL_SECONDS}
+    return {asked: ttl for asked, ttl in nearest.items() if ttl is not None}
 
 
-@functools.cache
-def _nearest(lifetimes: tuple[Ttl, ...]) -> Mapping[Ttl, Ttl]:
-    found = {asked: nearest_ttl(asked, lifetimes) for asked in TTL_SECONDS}
-    return {asked: ttl for asked, ttl in found.items() if ttl is not None}
-
-
-def given_ttl(asked: Ttl, nearest: Mapping[Ttl, Ttl], place: str, notices: list[Notice]) -> Ttl:
-    """The lifetime a marker gets on this wire, with a word when it is not the one asked for."""
+def supported_ttl(asked: Ttl, nearest: Mapping[Ttl, Ttl], place: str, notices: list[Notice]) -> Ttl:
+    """The TTL a marker gets on this wire, with a notice when it is not the one asked for."""
     ttl = nearest[asked]
     if ttl != asked:
         notices.append(Notice("ttl_changed", f"no marker lives {asked} here; it gets {ttl}", place))
@@ -98,7 +87,7 @@ def policy_notices(
         notices.append(Notice("tool_policy_left_out", why, "tools"))
     for index, block in enumerate(blocks):
         if block.cache.ttl is not None:
-            given_ttl(block.cache.ttl, nearest, f"system[{index}]", notices)
+            supported_ttl(block.cache.ttl, nearest, f"system[{index}]", notices)
     return notices
 
 
@@ -108,12 +97,12 @@ def message_ttl(
     """The TTL that the caller asks for inside the history, as this wire has it."""
     if plan.message_ttl is None:
         return None
-    return given_ttl(plan.message_ttl, nearest, "cache.message_ttl", notices)
+    return supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", notices)
 
 
-def unsent_fields(extras: Extras, place: str) -> list[Notice]:
-    """Fields of a marker that came with a request: those that are sent have none of them."""
-    names = [name for text in extras.values() for name in _members(text)]
+def marker_field_notices(extras: Extras, place: str) -> list[Notice]:
+    """Unknown members of a request's marker: markers are sent without them."""
+    names = [name for text in extras.values() for name in decode_members(text)]
     return [
         Notice("marker_fields_left_out", f"{name}: no marker has it here; left out", place)
         for name in names
@@ -122,7 +111,7 @@ def unsent_fields(extras: Extras, place: str) -> list[Notice]:
 
 def find_message(runs: list[ChunkRun], message_id: str) -> tuple[ChunkRun, int, range] | None:
     """The run that holds a message, the run's first chunk, and the message's chunks in the run.
-    Segments number their messages apart: an id means one of the conversation first."""
+    Segments number their messages separately: an id means one of the conversation first."""
     elsewhere = None
     first = 0
     for run in runs:
@@ -135,10 +124,10 @@ def find_message(runs: list[ChunkRun], message_id: str) -> tuple[ChunkRun, int, 
     return elsewhere
 
 
-def _frozen(runs: list[ChunkRun], message_id: str) -> int | None:
-    found = find_message(runs, message_id)
-    if found is None:
+def _frozen_chunk(runs: list[ChunkRun], message_id: str) -> int | None:
+    match = find_message(runs, message_id)
+    if match is None:
         return None
-    run, first, chunks = found
+    run, first, chunks = match
     last = min(chunks.stop, run.count) - 1
     return first + last if last >= 0 else None

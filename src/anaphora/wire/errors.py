@@ -13,7 +13,7 @@ from anaphora.catalog.overflow import is_overflow
 from anaphora.errors import Upstream
 from anaphora.wire.ratelimits import reset_after
 
-#: What a status means when the provider's own code says nothing better.
+#: What a status means where the provider's code does not decide.
 BY_STATUS: dict[int, type[Upstream]] = {
     400: errors.RequestRejected,
     401: errors.Unauthenticated,
@@ -28,9 +28,15 @@ BY_STATUS: dict[int, type[Upstream]] = {
     529: errors.Overloaded,
 }
 
+#: Classes that an overflow may have by status or code, where it has no code of its own. A body over
+#: the byte limit (413) stays `TooLarge` unless its message is about the context window.
+_MAYBE_OVERFLOW = (errors.RequestRejected, errors.TooLarge, errors.Overloaded)
 
-def kind_of(status: int, code: str | None, by_code: Mapping[str, type[Upstream]]) -> type[Upstream]:
-    """The class of an error: the provider's code first, then the status."""
+
+def error_class(
+    status: int, code: str | None, by_code: Mapping[str, type[Upstream]]
+) -> type[Upstream]:
+    """The class of an error: by the provider's code first, then by the status."""
     if code is not None and code in by_code:
         return by_code[code]
     if status in BY_STATUS:
@@ -38,23 +44,18 @@ def kind_of(status: int, code: str | None, by_code: Mapping[str, type[Upstream]]
     return errors.Overloaded if status >= 500 else errors.RequestRejected
 
 
-#: Classes that an overflow may have by status or code, where there is no code of its own. A body
-#: over the byte limit (413) stays `TooLarge` unless its message speaks of the context window.
-_VAGUE = (errors.RequestRejected, errors.TooLarge, errors.Overloaded)
-
-
-def overflow_or(kind: type[Upstream], message: str | None) -> type[Upstream]:
+def overflow_class(kind: type[Upstream], message: str | None) -> type[Upstream]:
     """`ContextOverflow` where the message is one of the catalog's; otherwise `kind`."""
-    if message and kind in _VAGUE and is_overflow(message):
+    if message and kind in _MAYBE_OVERFLOW and is_overflow(message):
         return errors.ContextOverflow
     return kind
 
 
 def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None) -> float | None:
-    """The wait in seconds that the headers ask for, in any of its forms.
+    """The wait in seconds that the headers ask for; None where they do not, or unreadably.
 
-    `retry-after-ms` in milliseconds; `retry-after` in seconds or as an HTTP date, which needs
-    `now`. Header names are lowercase. What cannot be read says nothing.
+    `retry-after-ms` is in milliseconds, `retry-after` in seconds or an HTTP date, which needs
+    `now`. Header names are lowercase.
     """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
@@ -63,29 +64,29 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
     seconds = _number(value)
     if seconds is not None or value is None or now is None:
         return seconds
-    # Loaded only here: it brings sockets and a mail parser along.
+    # Imported here only: it loads sockets and a mail parser.
     from email.utils import parsedate_to_datetime
 
     try:
-        moment = parsedate_to_datetime(value)
+        date = parsedate_to_datetime(value)
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return max(0.0, (moment - now).total_seconds())
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=datetime.UTC)
+    return max(0.0, (date - now).total_seconds())
 
 
-def heeding(
+def with_retry_hints(
     error: Upstream, headers: Mapping[str, str], now: datetime.datetime | None = None
 ) -> Upstream:
-    """The error with what the headers say about sending again.
+    """The error with what the headers tell about retries.
 
-    `x-should-retry` is the provider's own word, for or against. A rate limit that names no wait
-    ends when the limits that are used up are reset.
+    `x-should-retry` decides either way. A rate limit that names no wait ends when the exhausted
+    limits are reset.
     """
-    said = headers.get("x-should-retry")
-    if said in ("true", "false"):
-        error.retryable = said == "true"
+    decision = headers.get("x-should-retry")
+    if decision in ("true", "false"):
+        error.retryable = decision == "true"
     if error.retry_after is None and isinstance(error, errors.RateLimited):
         error.retry_after = reset_after(headers, None if now is None else now.timestamp())
     return error
