@@ -304,6 +304,8 @@ class _Union(_Node):
         if default is None and len(kinds) == 1:
             default = str(kinds[0].__struct_config__.tag)  # as msgspec does
         self._default = default
+        self._decode_tag: Callable[[msgspec.Raw], str | None]
+        self._decode_tag = msgspec.json.Decoder(str if default is None else str | None).decode
         self._tag_field = str(kinds[0].__struct_config__.tag_field)
         self._by_tag = {str(kind.__struct_config__.tag): _Object(kind, known) for kind in kinds}
 
@@ -312,8 +314,7 @@ class _Union(_Node):
         tag = self._default
         if self._tag_field in members:
             try:
-                kind = str if tag is None else str | None
-                tag = msgspec.json.decode(members[self._tag_field], type=kind) or tag
+                tag = self._decode_tag(members[self._tag_field]) or tag
             except DECODE_ERRORS as problem:
                 raise _Invalid(decode_reason(problem), f".{self._tag_field}") from None
         if tag is None:

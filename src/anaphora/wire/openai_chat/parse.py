@@ -212,41 +212,51 @@ def _read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
 def _read_message(
     message: RequestMessage | OtherBlock, unknown: Unknown | None, index: int
 ) -> _ReadMessage:
+    if unknown is None:
+        # Nearly every message.
+        if type(message) is UserMessage and type(message.content) is str:
+            return "user", (Text(message.content),), _NO_MARKS
+        if type(message) is ToolMessage and type(message.content) is str:
+            result = ToolResult(message.tool_call_id or "", message.content)
+            return "tool", (result,), _NO_MARKS
+        if type(message) is AssistantMessage and type(message.content) is str:
+            return "assistant", read_assistant(message, None, "", _NO_MARKS), _NO_MARKS
     path = f"$.messages[{index}]"
+    marks: Marks = []
     if isinstance(message, OtherBlock):
         raise request_error(f"{message.tag!r} is not a role here", f"{path}.role")
-    marks: Marks = []
     if isinstance(message, AssistantMessage):
-        parts = read_assistant(message, unknown, path, marks)
-        return "assistant", parts or _EMPTY, marks
-    inner = unknown.take_elements("content") if unknown is not None else _NO_UNKNOWN
+        return "assistant", read_assistant(message, unknown, path, marks) or _EMPTY, marks
     if isinstance(message, ToolMessage):
-        return "tool", (_read_result(message, inner, unknown, path, marks),), marks
-    parts = tuple(
-        read_content(message.content, inner, f"{path}.content", marks, fail=request_error)
-    )
-    if not isinstance(message, UserMessage):
+        return "tool", (_read_result(message, unknown, path, marks),), marks
+    parts: tuple[Part, ...]
+    if isinstance(message.content, str):
+        parts = (Text(message.content),)
+    else:
+        inner = unknown.take_elements("content") if unknown is not None else _NO_UNKNOWN
+        parts = tuple(read_content(message.content, inner, f"{path}.content", marks))
+    is_user = isinstance(message, UserMessage)
+    if not is_user:
         parts = with_role(parts, "system" if isinstance(message, SystemMessage) else "developer")
-    parts = (*parts, *message_fields(unknown))
-    return "user" if isinstance(message, UserMessage) else "system", parts, marks
+    if unknown is not None:
+        parts = (*parts, *message_fields(unknown))
+    return "user" if is_user else "system", parts, marks
 
 
 def _read_result(
-    message: ToolMessage,
-    inner: dict[int, Unknown],
-    unknown: Unknown | None,
-    path: str,
-    marks: Marks,
+    message: ToolMessage, unknown: Unknown | None, path: str, marks: Marks
 ) -> ToolResult:
     call_id, content = message.tool_call_id or "", message.content
-    members = unknown.remaining() if unknown is not None else {}
-    extras = extras_of(WIRE, members)
-    name = _decode_text(members["name"]) if "name" in members else None
+    inner, name, extras = _NO_UNKNOWN, None, None
+    if unknown is not None:
+        inner = unknown.take_elements("content")
+        members = unknown.remaining()
+        extras = extras_of(WIRE, members)
+        name = _decode_text(members["name"]) if "name" in members else None
     if content is None or isinstance(content, str):
         return ToolResult(call_id, content or "", name=name, extras=extras)
     parts: list[ResultPart] = []
-    read = read_content(content, inner, f"{path}.content", marks, (0,), fail=request_error)
-    for index, part in enumerate(read):
+    for index, part in enumerate(read_content(content, inner, f"{path}.content", marks, (0,))):
         if not isinstance(part, Text | Image | Document | Audio | Opaque):
             raise request_error("may not stand in a tool result", f"{path}.content[{index}]")
         parts.append(part)
@@ -265,19 +275,16 @@ def read_assistant(
 
     In a reply empty texts are left out; in a request they are kept.
     """
-    is_reply = isinstance(message, ReplyMessage)
+    is_reply = type(message) is ReplyMessage
     parts: list[Part] = []
     others: Members = {}
-    for name in REASONING_FIELDS:
-        raw: msgspec.Raw = getattr(message, name)
-        if raw is NULL or bytes(raw) == b"null":
-            continue
-        if parts or bytes(raw)[:1] != b'"':
-            others[name] = raw
-        elif (text := _decode_text(raw)) or not is_reply:
-            parts.append(Thinking(text, provider=WIRE, extras=reasoning_extras(name)))
+    if message.reasoning_content is not NULL or message.reasoning is not NULL:
+        _read_reasoning(message, parts, others)
     content = message.content
-    if content is not None and not (is_reply and content == ""):
+    if type(content) is str:
+        if content or not is_reply:
+            parts.append(Text(content))
+    elif content is not None:
         inner = unknown.take_elements("content") if unknown is not None else _NO_UNKNOWN
         first = len(parts)
         parts += read_content(content, inner, f"{path}.content", marks, first=first, fail=fail)
@@ -287,12 +294,28 @@ def read_assistant(
         inner = unknown.take_elements("tool_calls") if unknown is not None else _NO_UNKNOWN
         for index, call in enumerate(message.tool_calls):
             parts.append(_read_call(call, inner.get(index)))
-    if isinstance(message, ReplyMessage):
+    if is_reply:
         for name in ("annotations", "audio", "function_call"):
             raw = getattr(message, name)
             if raw is not NULL and bytes(raw) not in (b"null", b"[]"):
                 others[name] = raw
-    return (*parts, *message_fields(unknown, others))
+    if unknown is not None or others:
+        parts += message_fields(unknown, others)
+    return tuple(parts)
+
+
+def _read_reasoning(
+    message: AssistantMessage | ReplyMessage, parts: list[Part], others: Members
+) -> None:
+    """The first field of reasoning that has a text becomes a part; any other is kept as it is."""
+    for name in REASONING_FIELDS:
+        raw = getattr(message, name)
+        if bytes(raw) == b"null":
+            continue
+        if parts or bytes(raw)[:1] != b'"':
+            others[name] = raw
+        elif (text := _decode_text(raw)) or type(message) is not ReplyMessage:
+            parts.append(Thinking(text, provider=WIRE, extras=reasoning_extras(name)))
 
 
 def message_fields(unknown: Unknown | None, others: Members | None = None) -> list[Part]:
@@ -316,10 +339,12 @@ def _read_call(call: FunctionCall | OtherBlock, unknown: Unknown | None) -> Part
         if call.id is not None:
             members["id"] = msgspec.Raw(string(call.id))
         return Opaque(WIRE, OTHER_CALL, encode_members(members).decode())
-    arguments = bytes(function.arguments)
-    if arguments[:1] == b'"':
-        text = _decode_text(arguments)
-    else:
+    try:
+        text = _decode_text(function.arguments)
+    except DECODE_ERRORS:
+        arguments = bytes(function.arguments)
+        if arguments[:1] == b'"':
+            raise
         text = "" if arguments == b"null" else arguments.decode()
     extras = unknown.extras(WIRE) if unknown is not None else None
     return ToolCall(call.id or "", function.name or "", text, extras)
