@@ -20,7 +20,7 @@ from .calling import Calling, Underway
 from .composing import fitted
 from .delivered import Delivered, Prepared
 from .endpoint import Stop
-from .observe.watchers import Watchers
+from .observe import Watchers
 from .recording import record_of
 from .response import Response
 from .structured import Structured
