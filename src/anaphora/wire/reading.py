@@ -269,12 +269,14 @@ class _Object(_Node):
     def from_members(self, members: Members) -> _Separated:
         values: dict[str, Any] = {}
         unknown: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]] = {}
+        fields = self._fields
         for name, raw in members.items():
-            if name not in self._fields:
+            field = fields.get(name)
+            if field is None:
                 if name != self._tag_field:
                     unknown[name] = raw
                 continue
-            attribute, node = self._fields[name]
+            attribute, node = field
             try:
                 values[attribute] = node.strict(raw)
                 continue
@@ -314,7 +316,7 @@ class _Union(_Node):
         tag = self._default
         if self._tag_field in members:
             try:
-                tag = self._decode_tag(members[self._tag_field]) or tag
+                tag = self._decode_tag(members[self._tag_field]) or tag or ""
             except DECODE_ERRORS as problem:
                 raise _Invalid(decode_reason(problem), f".{self._tag_field}") from None
         if tag is None:
