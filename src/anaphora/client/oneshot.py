@@ -99,5 +99,5 @@ class OneShot(Calling):
             notices=(*written.rendered.notices, *written.plan.notices, *notices, *reply.notices),
             watched=bool(self._watchers),
         )
-        parsed = None if self._output is None else self._output.of(reply)
+        parsed = None if self._output is None else self._output.parse_reply(reply)
         return Response(reply=reply, record=record, raw_hash=delivered.raw_hash, parsed=parsed)
