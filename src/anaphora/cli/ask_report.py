@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from anaphora.cache.verdict.sentences import amount_said
+from anaphora.cache.verdict import format_usd
 from anaphora.client.session.preview import Preview
 from anaphora.errors import (
     AnaphoraError,
@@ -75,7 +75,7 @@ def summary_line(result: AskResult, stored: StoredConversation | None) -> str:
     parts = [f"{last.record.provider}/{last.record.model}", str(last.verdict or "no verdict")]
     if len(result.responses) > 1:
         parts.append(f"{len(result.responses)} turns")
-    parts.append("price unknown" if result.cost_usd is None else amount_said(result.cost_usd))
+    parts.append("price unknown" if result.cost_usd is None else format_usd(result.cost_usd))
     if stored is not None and result.stored:
         parts.append(stored.id)
     return " · ".join(parts)
@@ -142,7 +142,7 @@ def preview_lines(preview: Preview) -> list[str]:
     if preview.cost_usd is None:
         lines.append("the price is unknown")
     elif preview.uncached_cost_usd is not None:
-        lines.append(f"{amount_said(preview.uncached_cost_usd)} if nothing were cached")
+        lines.append(f"{format_usd(preview.uncached_cost_usd)} if nothing were cached")
     lines += [f"marker: {marker}" for marker in preview.markers]
     lines += [f"note: {notice} [{notice.code}]" for notice in preview.notices]
     return [*lines, "Nothing was sent."]
