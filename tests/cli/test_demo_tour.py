@@ -21,7 +21,7 @@ from anaphora.cli._demo.script import script
 from anaphora.cli._demo.stage import Silent
 from anaphora.cli._demo.tour import REBUILT, tour
 from anaphora.cli._demo.workspace import INDEXED, Workspace
-from anaphora.emulator.core.options import Options
+from anaphora.emulator.options import EmulatorOptions
 
 TODAY = datetime.datetime.now(datetime.UTC)
 TURNS = len(story.STEPS)
@@ -44,7 +44,7 @@ def toured() -> Toured:
         assert {len(lane.usual.turns) for lane in lanes} == {turn}
         watched.append(turn)
 
-    with emulator.running(Options(script=script())) as emu:
+    with emulator.running(EmulatorOptions(script=script())) as emu:
         lanes, broken = asyncio.run(tour(emu, PLACES[:5], watch))
         return Toured(lanes, broken, watched, emu.requests()[::-1])
 

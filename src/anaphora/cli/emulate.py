@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from anaphora.emulator.core.options import Options
-    from anaphora.emulator.server.run import Emulator
+    from anaphora.emulator.options import EmulatorOptions
+    from anaphora.emulator.server import Emulator
 
 _File = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -45,18 +45,18 @@ def command(
             raise click.ClickException(
                 f"the emulator needs {package}; install it with: pip install 'anaphora[emulator]'"
             )
-    from anaphora.emulator.server.run import serve
+    from anaphora.emulator.server import serve
 
     serve(_options(providers, script, faults, seed, latency), host=host, port=port, ready=_tell)
 
 
 def _options(
     providers: str, script: Path | None, faults: Path | None, seed: int, latency: str
-) -> Options:
+) -> EmulatorOptions:
     from anaphora import catalog
-    from anaphora.emulator.core.faults import Faults
-    from anaphora.emulator.core.options import Latency, Options
-    from anaphora.emulator.core.replies.script import Script
+    from anaphora.emulator.faults import Faults
+    from anaphora.emulator.options import EmulatorOptions, Latency
+    from anaphora.emulator.replies.script import Script
     from anaphora.errors import InvalidRequest
 
     wanted = tuple(name.strip() for name in providers.split(",") if name.strip())
@@ -66,9 +66,9 @@ def _options(
             raise InvalidRequest(
                 f"{name!r} is none of {', '.join(sorted(known))}", path="--providers"
             )
-    return Options(
+    return EmulatorOptions(
         seed=seed,
-        latency=Latency.read(latency),
+        latency=Latency.parse(latency),
         providers=wanted,
         script=Script() if script is None else Script.decode(script.read_text(), str(script)),
         faults=Faults() if faults is None else Faults.decode(faults.read_text(), str(faults)),

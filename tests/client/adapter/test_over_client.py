@@ -17,7 +17,7 @@ from anaphora import emulator, errors
 from anaphora.client.adapter import ClientAdapter, LlmMessage, LlmRequest, StreamChunk, TokenUsage
 from anaphora.client.client import AsyncClient
 from anaphora.emulator import Options
-from anaphora.emulator.core.replies.script import Script
+from anaphora.emulator.replies.script import Script
 from anaphora.values import Reply
 
 T = TypeVar("T")

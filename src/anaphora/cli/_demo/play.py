@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from anaphora import emulator
-from anaphora.emulator.core.options import Options
+from anaphora.emulator.options import EmulatorOptions
 from anaphora.errors import AnaphoraError
 
 from . import story
@@ -24,7 +24,7 @@ def play(places: Sequence[Place], audience: Audience, *, engine: bool) -> Report
     begun = time.monotonic()
     try:
         audience.opens(len(places))
-        with emulator.running(Options(script=script())) as emu:
+        with emulator.running(EmulatorOptions(script=script())) as emu:
             lanes, broken = asyncio.run(tour(emu, places, audience.taken))
         audience.broke(broken)
         served, unserved = _serve(audience) if engine else (None, "Left out, as was asked for.")

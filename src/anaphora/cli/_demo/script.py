@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from anaphora.canonical import dumps
-from anaphora.emulator.core.replies.script import Match, Rule, Script
-from anaphora.emulator.core.replies.scripted import Called, Written
+from anaphora.emulator.replies.script import (
+    Script,
+    ScriptMatch,
+    ScriptReply,
+    ScriptRule,
+    ScriptToolCall,
+)
 
 from . import story
 from .story import Step
@@ -16,12 +21,14 @@ def script() -> Script:
     for turn, step in enumerate((*story.STEPS, *story.AFTERWARDS), 1):
         here, reply = story.opening(turn), _written(step)
         rules += [
-            Rule(match=Match(text=here), reply=reply),
-            Rule(match=Match(system=here), reply=reply),
+            ScriptRule(match=ScriptMatch(text=here), reply=reply),
+            ScriptRule(match=ScriptMatch(system=here), reply=reply),
         ]
     return Script(tuple(rules))
 
 
-def _written(step: Step) -> Written:
-    calls = [Called(name=use.tool, arguments=dumps(use.arguments).decode()) for use in step.uses]
-    return Written(text=step.says, tool_calls=tuple(calls))
+def _written(step: Step) -> ScriptReply:
+    calls = [
+        ScriptToolCall(name=use.tool, arguments=dumps(use.arguments).decode()) for use in step.uses
+    ]
+    return ScriptReply(text=step.says, tool_calls=tuple(calls))
