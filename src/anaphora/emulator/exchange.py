@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from anaphora.errors import RequestRejected
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
 
 JSON = "application/json"
 SSE = "text/event-stream; charset=utf-8"
@@ -46,7 +46,7 @@ def decode_object(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
     """The top-level fields of a JSON object; an empty body has none."""
     try:
         return _decode_object(body or b"{}")
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise RequestRejected(f"the body is not a JSON object: {problem}", status=400) from None
 
 

@@ -9,7 +9,7 @@ from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts, for_model
-from anaphora.wire.fields import Found
+from anaphora.wire.reading import Members
 
 from .billing import Billing, ModelFacts
 from .exchange import EmulatorRequest
@@ -61,7 +61,7 @@ class PromptReader:
         """Splits a request whose tokens are only counted."""
         return self._split(route.host.complete_body(request, route, workspace).body, route)
 
-    def _split(self, body: bytes | Found, route: EmulatorRoute) -> tuple[Rendered, ModelFacts]:
+    def _split(self, body: bytes | Members, route: EmulatorRoute) -> tuple[Rendered, ModelFacts]:
         rendered = route.codec.split(body, (), route.path)
         facts = self._billing.facts(route.provider, route.host.wire, rendered.model)
         return for_model(rendered, facts.profile), facts

@@ -27,7 +27,7 @@ from anaphora.emulator.strict import overflow_row
 from anaphora.errors import Upstream
 from anaphora.values import ReplyEnd, ReplyFail
 from anaphora.wire import sse
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 RetryFormat: TypeAlias = Literal["own", "seconds", "milliseconds", "date", "none"]
 """How the time to wait is sent: as the provider does (Google in the body, the others in
@@ -209,7 +209,7 @@ def _wrong_form(response: EmulatorResponse, _: Fault) -> EmulatorResponse:
             return response  # there is no whole reply
         data, kind = msgspec.json.format(codec.write_reply(end.reply), indent=2), JSON
     else:
-        data = b"".join(map(codec.writer().write, replay(codec.read_reply(response.body))))
+        data = b"".join(map(codec.writer().write, reply_events(codec.read_reply(response.body))))
         kind = HOSTS[response.wire].stream_type
     return msgspec.structs.replace(
         response,
@@ -242,7 +242,7 @@ def _unknown_events(response: EmulatorResponse, fault: Fault) -> EmulatorRespons
     if response.headers.get("content-type") == NDJSON:
         data += b"\n"
     else:
-        data = b",\n" + data if _is_array(response) else sse.encode(name, data)
+        data = b",\n" + data if _is_array(response) else sse.encode_event(name, data)
     return _inserted(response, max(1, _position(response, fault)), data)
 
 

@@ -93,7 +93,7 @@ class AnthropicHost(Host):
         if "diagnostics" in extras:
             field = b'"diagnostics":' + dumps(extras["diagnostics"]) + b',"stop_reason":null'
             events[0] = events[0].replace(b'"stop_reason":null', field, 1)
-        events.insert(1, sse.encode("ping", b'{"type":"ping"}'))
+        events.insert(1, sse.encode_event("ping", b'{"type":"ping"}'))
 
     def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
         """A page of models, by the ids in the query."""
