@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from anaphora.cache.simulator import RenderedPrompt
-from anaphora.cache.verdict import Sent
+from anaphora.cache.verdict import SentCall
 from anaphora.values import (
     Event,
     Message,
@@ -88,7 +88,7 @@ class Generator:
             output, reasoning = output + more, reasoning + more_reasoning
         reported = host.reported_reasoning(generated, reasoning)
         usage = host.usage(outcome, facts.rules, output, reported)
-        sent = Sent(
+        sent = SentCall(
             rendered=prompt.rendered, plan=prompt.plan, at=request.now, usage=usage, route=workspace
         )
         compared = call.ir.cache.compare_with

@@ -15,7 +15,7 @@ import msgspec
 from anaphora import catalog
 from anaphora.cache import verdict
 from anaphora.cache.simulator import Outcome
-from anaphora.cache.verdict import Sent
+from anaphora.cache.verdict import SentCall
 from anaphora.catalog import Price
 from anaphora.errors import AnaphoraError
 
@@ -35,7 +35,7 @@ _SHOWN = (
 class BilledCall(msgspec.Struct, eq=False, kw_only=True):
     """A call that was billed, as long as its prompt is kept."""
 
-    sent: Sent
+    sent: SentCall
     outcome: Outcome
     facts: ModelFacts
     size: int
@@ -91,7 +91,7 @@ class Journal:
         if self._bytes > self._max_bytes:
             self._shrink()
 
-    def sent(self, workspace: str, reply_id: str) -> Sent | None:
+    def sent(self, workspace: str, reply_id: str) -> SentCall | None:
         """The request of a reply, while its prompt is kept."""
         entry = self._by_reply.get((workspace, reply_id))
         return None if entry is None or entry.billed is None else entry.billed.sent
@@ -163,7 +163,7 @@ def _common_prefix(first: bytes, second: bytes) -> int:
     return low
 
 
-def _first_message(sent: Sent) -> bytes | None:
+def _first_message(sent: SentCall) -> bytes | None:
     runs = (run for run in sent.rendered.runs if run.section == "messages")
     return next((run.log.slice(0, run.log.ends[0]) for run in runs), None)
 

@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from anaphora import wire
 from anaphora.cache.simulator import Outcome
-from anaphora.cache.verdict import Sent
+from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Dialect, Profile
 from anaphora.emulator.billing import Billing, UsageWindow
@@ -87,8 +87,8 @@ class ReplyContext(msgspec.Struct, frozen=True, kw_only=True):
     route: EmulatorRoute
     call: Call
     reply: GeneratedReply
-    sent: Sent
-    earlier: Sent | None
+    sent: SentCall
+    earlier: SentCall | None
     """The call that the request asks to be compared with, while it is kept."""
 
 
@@ -293,7 +293,7 @@ def model_limits(profile: Profile, context: str, output: str) -> dict[str, int]:
 # ── Cache diagnostics ────────────────────────────────────────────────────────────────────────────
 
 
-def param_differs(earlier: Sent, later: Sent, name: str) -> bool:
+def param_differs(earlier: SentCall, later: SentCall, name: str) -> bool:
     before, after = (dict(sent.rendered.envelope.cache_params) for sent in (earlier, later))
     return before.get(name) != after.get(name)
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from anaphora.cache import verdict
-from anaphora.cache.verdict import Sent
+from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import Billing
@@ -263,7 +263,7 @@ def _response_fields(request: EmulatorRequest, stop: StopReason) -> dict[str, An
     return fields
 
 
-def _diagnostics(earlier: Sent | None, later: Sent) -> dict[str, Any]:
+def _diagnostics(earlier: SentCall | None, later: SentCall) -> dict[str, Any]:
     """The `prompt_cache_diagnostics` of a reply."""
     if earlier is None:
         return {"type": "comparison_response_not_found"}
