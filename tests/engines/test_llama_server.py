@@ -47,7 +47,10 @@ def test_it_ends_with_its_parent_process(tmp_path: Path) -> None:
     started = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
         cwd=TESTS,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "examples")]),
+        },
         capture_output=True,
         check=False,
     )
