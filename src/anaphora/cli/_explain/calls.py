@@ -91,7 +91,7 @@ def _wrapper(line: Line, one: dict[str, Any], asked: Asked) -> Made:
         codec, usual = wire.get(asked.origin), wire.provider_of(asked.origin)
     else:
         row = catalog.dialects().at_host(told.host, told.wire, told.path) if told.host else None
-        codec = wire.get(told.wire) if row is None else wire.speak(row)
+        codec = wire.get(told.wire) if row is None else wire.codec_for(row)
         usual = wire.PROVIDERS[told.wire] if row is None else row.provider
     made = _made(
         line.place,

@@ -117,7 +117,7 @@ def _codec(logged: Logged) -> tuple[wire.Wire, str]:
             row = catalog.dialects().find(provider, logged.wire)
         except InvalidRequest:
             row = None  # it is not known to speak this wire; its words may be the usual ones
-    codec = wire.get(logged.wire) if row is None else wire.speak(row)
+    codec = wire.get(logged.wire) if row is None else wire.codec_for(row)
     usual = wire.PROVIDERS[logged.wire]
     return codec, provider or (row.provider if row is not None else usual)
 
