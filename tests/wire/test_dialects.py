@@ -489,7 +489,7 @@ def test_codes_of_a_providers_own_in_the_usual_place() -> None:
 def test_names_lead_to_wires_and_dialects() -> None:
     assert wire.get("openai_chat") is not None
     assert repr(wire.get("deepseek")) == "<openai_chat of deepseek>"
-    assert repr(wire.get("deepseek/anthropic")) == "<anthropic as deepseek speaks it>"
+    assert repr(wire.get("deepseek/anthropic")) == "<anthropic of deepseek>"
     assert wire.provider_of("deepseek/anthropic") == "deepseek"
     assert wire.provider_of("openai_chat") == "openai"
 

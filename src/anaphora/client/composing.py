@@ -22,7 +22,7 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Extras, Message, Reply, SegmentRole
 
 from .asking import Asked
-from .config.values import Provider
+from .config.values import ProviderConfig
 from .given import params_of, tools_of
 from .structured import Structured, output_of
 
@@ -116,7 +116,7 @@ class Composing:
         if form is None:
             return None
         named = any(call.name == form.output.name for call in reply.tool_calls)
-        return None if reply.tool_calls and not named else form.of(reply)
+        return None if reply.tool_calls and not named else form.parse_reply(reply)
 
     def form(self, output: Any) -> Structured[Any] | None:
         """The form that an answer must have. A type's is made once; whoever asks for a schema again
@@ -168,7 +168,9 @@ def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
     return len(before) == len(now) == now.common_prefix(before)
 
 
-def fitted(call: Call, config: Provider, wire: str, model: str, changes: dict[str, Any]) -> Call:
+def fitted(
+    call: Call, config: ProviderConfig, wire: str, model: str, changes: dict[str, Any]
+) -> Call:
     """The call as it is made at one provider: with its defaults where the app said nothing."""
     params = call.params
     if wire == "anthropic" and params.max_tokens is None:

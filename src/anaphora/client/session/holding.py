@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.client.transport import Transport
+from anaphora.client.transport import HttpTransport
 from anaphora.client.writing import Written
 from anaphora.errors import AnaphoraError, Forbidden, NotFound
 from anaphora.rendered import (
@@ -123,7 +123,7 @@ class Handles:
     async def _send(self, wanted: Prelude, rendered: Rendered | None) -> Any:
         endpoint = self._place.endpoint
         wire: Any = endpoint.wire
-        transport: Transport = endpoint.transport
+        transport: HttpTransport = endpoint.transport
         answer = await transport.send(endpoint.outgoing(wire.prelude(rendered, wanted)))
         try:
             data = await answer.read()

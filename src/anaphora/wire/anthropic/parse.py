@@ -457,6 +457,7 @@ def split(
         ),
         markers=MARKERS,
         request_markers=MARKERS,
+        binds_thinking=True,
         marks=tuple(marks),
         automatic=automatic[0] if automatic is not None else None,
     )

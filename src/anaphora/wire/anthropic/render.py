@@ -146,6 +146,7 @@ def render(
         automatic=_automatic(plan, nearest, own, notices),
         notices=notices,
         request_markers=markers if own else {},
+        binds_thinking=True,
     )
 
 

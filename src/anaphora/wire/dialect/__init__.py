@@ -101,7 +101,7 @@ class DialectCodec:
     def _envelope(
         self, envelope: Envelope, encoded: EncodedParams, last: Envelope | None
     ) -> Envelope:
-        """The envelope with the path, headers and fields of the provider; `last` where it is equal."""
+        """The provider's variant of the envelope; `last` where it is equal."""
         dialect = self.dialect
         plain = envelope if envelope.plain is None else envelope.plain
         headers = (*plain.headers, *dialect.headers.items(), *encoded.headers)
