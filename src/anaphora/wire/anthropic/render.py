@@ -426,7 +426,7 @@ class _MessageRenderer:
         self.before = before
         self.after = after
         self.profile = profile
-        self.followed = ReasoningFollowed(messages, _may_follow)
+        self.followed: ReasoningFollowed | None = None
 
     @property
     def place(self) -> str:
@@ -504,13 +504,13 @@ class _MessageRenderer:
         """Why reasoning, or white space behind it, is not sent back; None where it is sent."""
         message = self.messages[index]
         value = message.parts[part]
-        if isinstance(value, Thinking):
-            if not self.followed(index, part):
-                return UNFINISHED_REASONING
-            return _UNSIGNED if _is_unsigned(value, self.profile) else None
-        if _is_blank(value) and _only_reasoning(message) and not self.followed(index, part):
+        if not isinstance(value, Thinking) and not (_is_blank(value) and _only_reasoning(message)):
+            return None
+        if self.followed is None:
+            self.followed = ReasoningFollowed(self.messages, _may_follow)
+        if not self.followed(index, part):
             return UNFINISHED_REASONING
-        return None
+        return _UNSIGNED if _is_unsigned(value, self.profile) else None
 
     def _role_with_fields(self, message: Message, role: str) -> str:
         """The role of a message with unknown fields. A system message that is sent as user text

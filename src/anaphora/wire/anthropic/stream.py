@@ -99,16 +99,17 @@ class _OpenBlock:
         self.fields: dict[str, str] = {}
         """Further members of an opaque block."""
 
+    @property
+    def extras(self) -> Extras | None:
+        return extras_of(WIRE, self.unknown) if self.unknown else None
+
     def text(self, text: str) -> Text:
-        members = self.unknown
         if self.citations:
-            citations = msgspec.Raw(b"[" + b",".join(self.citations) + b"]")
-            members = {**members, "citations": citations}
-        return Text(text, extras_of(WIRE, members))
+            self.unknown["citations"] = msgspec.Raw(b"[" + b",".join(self.citations) + b"]")
+        return Text(text, self.extras)
 
     def thinking(self, text: str) -> Thinking:
-        extras = extras_of(WIRE, self.unknown)
-        return Thinking(text, self.signature, provider=WIRE, extras=extras)
+        return Thinking(text, self.signature, provider=WIRE, extras=self.extras)
 
     def add(self, name: str, text: str | None) -> None:
         """More of one of the block's own members."""
@@ -228,7 +229,7 @@ class StreamReader:
         if index in build.open:
             raise Parse(f"part {index} begins twice", path="stream")
         block = self._blocks.setdefault(index, _OpenBlock({}))
-        extras = extras_of(WIRE, block.unknown)
+        extras = block.extras
         first: str | None
         if isinstance(start, OtherBlock):
             other = start
