@@ -70,10 +70,10 @@ def looks(rendered: Rendered) -> Any:
 
 
 def forget(name: str) -> None:
-    """Clears what a wire remembers of earlier requests."""
-    if name in ("anthropic",):
+    """Empties what a wire remembers between requests."""
+    try:
         import_module(f"anaphora.wire.{name}.types").MEMO.clear()
-    else:
+    except ModuleNotFoundError:
         module: Any = import_module(f"anaphora.wire.{name}.split")
         module._talks, module._seen = SeenTalks(), SeenSections()
 
