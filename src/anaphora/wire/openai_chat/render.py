@@ -41,6 +41,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
+from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.markers import policy_notices
 from anaphora.wire.openai import (
     ONLY_MARKS,
