@@ -85,7 +85,7 @@ class GeminiHost(Host):
         return EmulatorRoute(
             host=self,
             dialect=dialect,
-            codec=wire.speak(dialect) if vertex else wire.get(self.wire),
+            codec=wire.codec_for(dialect) if vertex else wire.get(self.wire),
             operation=operation,
             path=path.replace(":countTokens", ":generateContent"),
             name=name,
