@@ -20,7 +20,7 @@ from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
 from anaphora.values import Conversation, Message, ProviderTool, Tool, ToolCall
 from anaphora.wire import gemini
-from anaphora.wire.gemini import request
+from anaphora.wire.gemini import render as request
 
 MODEL = "gemini-2.5-flash"
 HANDLE = "cachedContents/abc-123"

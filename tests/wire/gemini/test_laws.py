@@ -42,7 +42,7 @@ from anaphora.values import (
 )
 from anaphora.wire import gemini
 from anaphora.wire.building import replay
-from anaphora.wire.gemini.usage import read_usage, write_usage
+from anaphora.wire.gemini.reply import read_usage, write_usage
 
 MODEL = "gemini-2.5-flash"
 PATH = f"/v1beta/models/{MODEL}:generateContent"

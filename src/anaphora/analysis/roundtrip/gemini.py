@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anaphora.analysis.roundtrip.meaning import Body, Normalisation, drop_when, keep
-from anaphora.wire.gemini.incoming import decoded
-from anaphora.wire.gemini.naming import camel
+from anaphora.wire.gemini.types import camel, decode_base64
 
 #: What is inside of these is the app's own, or a schema: names and nulls in it are left alone.
 _FREE = frozenset(
@@ -164,7 +163,7 @@ def _usual_base64(body: Body) -> int:
     for part in _parts(body):
         blob = part.get("inlineData")
         if isinstance(blob, dict) and isinstance(blob.get("data"), str):
-            found = decoded(blob["data"])
+            found = decode_base64(blob["data"])
             usual = blob["data"] if found is None else base64.b64encode(found).decode()
             changed += usual != blob["data"]
             blob["data"] = usual

@@ -35,7 +35,7 @@ def written(wire: str, said: list[Said]) -> list[Any]:
         message = Message(role="assistant", parts=one.parts)
         reply = Reply(id="", model="", message=message, stop=one.stop)
         if wire == "gemini":
-            data = write_candidate(reply, b"", write_content(message), index)
+            data = write_candidate(reply, {}, write_content(message), index)
         else:
             data = write_choice(reply, index)
         found.append(msgspec.json.decode(data))
