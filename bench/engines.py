@@ -1,4 +1,4 @@
-"""llama.cpp's own server, and what the client said of each turn before it was sent.
+"""llama.cpp's own server, and the prediction for each turn before it was sent.
 
     python bench/engines.py
 
@@ -95,8 +95,8 @@ async def talked(talk: Talk, wire: str, slots: int, template: str) -> list[Respo
         ) as client:
 
             def opened(**how: object) -> Session:
-                asked = {"system": SYSTEM, "max_tokens": 200, **how}
-                return client.session("llama", **asked)  # type: ignore[arg-type]
+                options = {"system": SYSTEM, "max_tokens": 200, **how}
+                return client.session("llama", **options)  # type: ignore[arg-type]
 
             return await talk(opened)
 

@@ -445,13 +445,13 @@ STEPS = {
     "anaphora.client.oneshot.saved_usd": "price_failed",
     "anaphora.client.recording.shares": "record_failed",
     "anaphora.client.recording.answered_record": "record_failed",
-    "anaphora.client.limits.gate.Passing.heard": "limits_failed",
-    "anaphora.client.limits.gate.Passing.settle": "limits_failed",
+    "anaphora.client.limits.gate.Admission.update": "limits_failed",
+    "anaphora.client.limits.gate.Admission.settle": "limits_failed",
     "anaphora.client.breaker.Breaker.succeeded": "limits_failed",
     "anaphora.client.session.place.judge": "verdict_failed",
     "anaphora.client.session.place.Place.account": "verdict_failed",
     "anaphora.client.session.stops.Stops.settle": "routing_failed",
-    "anaphora.client.transport.over_aiohttp.answer.AiohttpAnswer.close": "connection_failed",
+    "anaphora.client.transport.over_aiohttp.AiohttpResponse.close": "connection_failed",
 }
 #: Steps that only one kind of call has.
 _ELSEWHERE = {"oneshot": "client", "session.": "session"}

@@ -11,7 +11,7 @@ from support.llama_talk import WIRES
 
 from anaphora.cli._demo.engine_model import TEMPLATE
 from anaphora.client.client import AsyncClient
-from anaphora.client.observe.watchers import Watcher
+from anaphora.client.observe import Watcher
 from anaphora.client.response import Response
 from anaphora.tools import ToolRegistry
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from anaphora.client.config.resolving import Resolved
-    from anaphora.client.config.values import Config
+    from anaphora.client.config.resolve import ResolvedProvider
+    from anaphora.client.config.values import ClientConfig
     from anaphora.errors import MissingSecret
 
-    Found = list[tuple[Resolved, MissingSecret | None]]
+    Found = list[tuple[ResolvedProvider, MissingSecret | None]]
 
 #: The exit code for a key that is not there.
 _UNMET = 7
@@ -36,11 +36,11 @@ def check(file: Path, as_json: bool) -> None:
 
     Exit code 2 when the file cannot be right, with the line; 7 when a key is missing.
     """
-    from anaphora.client.config.reading import read
-    from anaphora.client.config.resolving import look
+    from anaphora.client.config.resolve import resolve_each
+    from anaphora.client.config.values import ClientConfig
 
-    config = read(file)
-    found = list(look(config))
+    config = ClientConfig.read(file)
+    found = list(resolve_each(config))
     missing = [problem for _, problem in found if problem is not None]
     if as_json:
         import msgspec
@@ -60,12 +60,12 @@ def schema() -> None:
     """Print the JSON Schema of llm.yaml, for editors."""
     import msgspec
 
-    from anaphora.client.config.schema import schema as made
+    from anaphora.client.config.values import schema as made
 
     click.echo(msgspec.json.format(msgspec.json.encode(made()), indent=2))
 
 
-def _report(file: Path, config: Config, found: Found) -> dict[str, Any]:
+def _report(file: Path, config: ClientConfig, found: Found) -> dict[str, Any]:
     return {
         "ok": all(missing is None for _, missing in found),
         "file": str(file),
@@ -88,7 +88,7 @@ def _report(file: Path, config: Config, found: Found) -> dict[str, Any]:
     }
 
 
-def _print(config: Config, found: Found) -> None:
+def _print(config: ClientConfig, found: Found) -> None:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -108,7 +108,7 @@ def _print(config: Config, found: Found) -> None:
     Terminal().page(Group(table, *map(Text, lines)))
 
 
-def _key(one: Resolved, missing: MissingSecret | None) -> str:
+def _key(one: ResolvedProvider, missing: MissingSecret | None) -> str:
     key = one.provider.key
     if key is None:
         return "none"
@@ -117,7 +117,7 @@ def _key(one: Resolved, missing: MissingSecret | None) -> str:
     return f"from {key} ({'set' if key.env is not None else 'found'})"
 
 
-def _hops(config: Config, name: str) -> str:
+def _hops(config: ClientConfig, name: str) -> str:
     """a ×3, b ×1, then c: weights first, and the rest in order."""
     hops = config.routes[name]
     named = [

@@ -63,7 +63,7 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
     import msgspec
 
     from anaphora.analysis.roundtrip import Exchange
-    from anaphora.wire.fields import UNREADABLE
+    from anaphora.wire.reading import DECODE_ERRORS
 
     from ._simulate.files import lines_of
 
@@ -73,7 +73,7 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
         for line in lines_of(file, damaged):
             try:
                 yield decode(line.data)
-            except UNREADABLE as problem:
+            except DECODE_ERRORS as problem:
                 yield f"{line.place}: {problem}"
         yield from map(str, damaged)
 

@@ -19,7 +19,7 @@ from .asking import Asked
 from .delivered import Delivered, Prepared
 from .delivery import Delivery
 from .endpoint import Stop
-from .observe.watchers import Watchers
+from .observe import Watchers
 from .record import Operation, Record
 from .recording import failed_record
 from .response import Response

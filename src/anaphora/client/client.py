@@ -23,12 +23,11 @@ from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notic
 
 from .asking import Asked, Content, messages_of
 from .composing import Composing, beginning
-from .config.reading import from_data, read
-from .config.resolving import Resolved, resolve
-from .config.values import Config, Hop
+from .config.resolve import ResolvedProvider, resolve
+from .config.values import ClientConfig, Hop
 from .endpoint import Endpoint, Home, Stop
 from .given import callback_of, conversation_of, prompt_from, seconds_of, with_params
-from .observe.watchers import Watcher, Watchers
+from .observe import Watcher, Watchers
 from .oneshot import OneShot
 from .response import Response
 from .routing import models_asked
@@ -38,7 +37,7 @@ from .session.holding import Handles
 from .session.prompt_source import Prompt, PromptSource, prompt_of
 from .session.stops import Stops
 from .structured import output_of
-from .transport import Transport
+from .transport import HttpTransport
 from .turn import Turn
 
 #: How long closing waits for providers that do not say whether they let go; in seconds.
@@ -50,12 +49,12 @@ class AsyncClient:
 
     def __init__(
         self,
-        providers: Mapping[str, Resolved],
+        providers: Mapping[str, ResolvedProvider],
         routes: Mapping[str, Sequence[Hop]] | None = None,
         *,
         watchers: Iterable[Watcher] = (),
         on_wait: Callable[[float], None] | None = None,
-        transport: Transport | None = None,
+        transport: HttpTransport | None = None,
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is told, in seconds, when our own limits
         are about to make one wait; `transport` takes the place of the usual one."""
@@ -67,7 +66,7 @@ class AsyncClient:
         callback_of(on_wait, "on_wait")
         self._on_wait = on_wait
         self._given = transport
-        self._transports: dict[tuple[str | None, str | None], Transport] = {}
+        self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._home = Home()
         self._closed = False
@@ -77,7 +76,7 @@ class AsyncClient:
     @classmethod
     def from_config(
         cls,
-        source: str | Path | Config | Mapping[str, Any],
+        source: str | Path | ClientConfig | Mapping[str, Any],
         *,
         environ: Mapping[str, str] | None = None,
         **options: Any,
@@ -85,12 +84,12 @@ class AsyncClient:
         """From the path of `llm.yaml`, or from what it would say. What is wrong with it is told
         here, secrets that are missing included."""
         given: object = source
-        if isinstance(given, Config):
+        if isinstance(given, ClientConfig):
             config = given
         elif isinstance(given, Mapping):
-            config = from_data(given)
+            config = ClientConfig.from_mapping(given)
         elif isinstance(given, str | Path):
-            config = read(given)
+            config = ClientConfig.read(given)
         else:
             kind = type(given).__name__
             raise InvalidConfig(f"the path of llm.yaml, or what it would say, not {kind}")
@@ -306,7 +305,7 @@ class AsyncClient:
             )
         return endpoint
 
-    def _transport(self, resolved: Resolved) -> Transport:
+    def _transport(self, resolved: ResolvedProvider) -> HttpTransport:
         """One for all providers that are reached the same way."""
         if self._given is not None:
             return self._given

@@ -22,7 +22,7 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Extras, Message, Reply, SegmentRole
 
 from .asking import Asked
-from .config.values import Provider
+from .config.values import ProviderConfig
 from .given import params_of, tools_of
 from .structured import Structured, output_of
 
@@ -168,7 +168,9 @@ def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
     return len(before) == len(now) == now.common_prefix(before)
 
 
-def fitted(call: Call, config: Provider, wire: str, model: str, changes: dict[str, Any]) -> Call:
+def fitted(
+    call: Call, config: ProviderConfig, wire: str, model: str, changes: dict[str, Any]
+) -> Call:
     """The call as it is made at one provider: with its defaults where the app said nothing."""
     params = call.params
     if wire == "anthropic" and params.max_tokens is None:

@@ -9,13 +9,13 @@ import msgspec
 from anaphora.errors import AnaphoraError
 from anaphora.values import Reply
 
-from .transport import Outgoing
+from .transport import HttpRequest
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A call as it is sent to one stop."""
 
-    outgoing: Outgoing
+    outgoing: HttpRequest
     tokens: Callable[[], int]
     """About how long the prompt is; asked where a limit counts it, at every attempt."""
     gone: tuple[type[AnaphoraError], ...] = ()

@@ -40,7 +40,7 @@ from .delivered import Delivered, Prepare, Prepared
 from .endpoint import Stop, request_id
 from .failing import from_stream, partial_of, raised, refused, told
 from .retry import Failed, Try, Wait, attempts
-from .transport import Answer
+from .transport import HttpResponse
 from .trying import Trying
 
 #: Events that say nothing yet: they wait for the first that does, so that a stream which breaks
@@ -159,12 +159,12 @@ class Delivery:
         # What limits there are, the attempt before may have told.
         tokens = prepared.tokens() if gate.counts_tokens else 0
         self._trying.queueing = True
-        async with gate.passing(tokens, self._deadline, self._on_wait) as passing:
-            self._trying.passed(passing.queued)
+        async with gate.admit(tokens, self._deadline, self._on_wait) as admission:
+            self._trying.passed(admission.queued)
             answer = await self._send(stop, prepared)
             try:
                 first = time.time()
-                self._safely(passing.heard, answer.headers, first)
+                self._safely(admission.update, answer.headers, first)
                 data = await answer.read()
                 if answer.status >= 300:
                     raise refused(stop.endpoint, answer, data)
@@ -176,7 +176,7 @@ class Delivery:
                     reply = from_stream(stop.endpoint, data, problem)
                 raw = blake3(data).hexdigest()
                 delivered = self._arrived(at, prepared, reply, raw, first, answer)
-                self._safely(passing.settle, reply.usage)
+                self._safely(admission.settle, reply.usage)
             finally:
                 await answer.close()
         return delivered
@@ -188,12 +188,12 @@ class Delivery:
         # What limits there are, the attempt before may have told.
         tokens = prepared.tokens() if gate.counts_tokens else 0
         self._trying.queueing = True
-        async with gate.passing(tokens, self._deadline, self._on_wait) as passing:
-            self._trying.passed(passing.queued)
+        async with gate.admit(tokens, self._deadline, self._on_wait) as admission:
+            self._trying.passed(admission.queued)
             answer = await self._in_time(self._send(stop, prepared))
             try:
                 first = time.time()
-                self._safely(passing.heard, answer.headers, first)
+                self._safely(admission.update, answer.headers, first)
                 if answer.status >= 300:
                     raise refused(stop.endpoint, answer, await self._in_time(answer.read()))
                 reader, digest = stop.endpoint.wire.reader(), blake3()
@@ -222,7 +222,7 @@ class Delivery:
                             self._arrived(
                                 at, prepared, event.reply, digest.hexdigest(), first, answer
                             )
-                            self._safely(passing.settle, event.reply.usage)
+                            self._safely(admission.settle, event.reply.usage)
                         if not self._heard:
                             if isinstance(event, _SILENT):
                                 waiting.append(event)
@@ -261,7 +261,7 @@ class Delivery:
             prepared = self._prepared[at] = await self._prepare(at, at in self._gone)
         return prepared
 
-    async def _send(self, stop: Stop, prepared: Prepared) -> Answer:
+    async def _send(self, stop: Stop, prepared: Prepared) -> HttpResponse:
         self._trying.sent(monotonic())
         answer = self._trying.answer = await stop.endpoint.transport.send(prepared.outgoing)
         return answer
@@ -287,7 +287,13 @@ class Delivery:
         return next(self._asked())
 
     def _arrived(
-        self, at: int, prepared: Prepared, reply: Reply, raw: str, first: float, answer: Answer
+        self,
+        at: int,
+        prepared: Prepared,
+        reply: Reply,
+        raw: str,
+        first: float,
+        answer: HttpResponse,
     ) -> Delivered:
         now, stop = monotonic(), self._stops[at]
         named = request_id(answer.headers)

@@ -19,9 +19,9 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Request
 
 from .breaker import Breaker
-from .config.resolving import Resolved
+from .config.resolve import ResolvedProvider
 from .limits import Gate
-from .transport import Outgoing, Transport
+from .transport import HttpRequest, HttpTransport
 
 #: Headers that name several things: what is configured is said beside what a call says.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
@@ -70,7 +70,9 @@ class Home:
 class Endpoint:
     """Shared by all calls of a client."""
 
-    def __init__(self, resolved: Resolved, transport: Transport, home: Home | None = None) -> None:
+    def __init__(
+        self, resolved: ResolvedProvider, transport: HttpTransport, home: Home | None = None
+    ) -> None:
         self._home = home or Home()
         self.id = resolved.id
         self.config = resolved.provider
@@ -178,16 +180,16 @@ class Endpoint:
         )
         return PriceRows((row,))
 
-    def outgoing(self, request: Request) -> Outgoing:
+    def outgoing(self, request: Request) -> HttpRequest:
         """The request with everything that leaves this machine."""
         self._home.enter()
-        return Outgoing(
+        return HttpRequest(
             method=request.method,
             url=self.base_url + request.path,
             headers=self._with(request.headers),
             body=request.body.join(),
             timeouts=self.config.timeouts,
-            largest=self.config.largest_answer,
+            max_response_bytes=self.config.max_response_bytes,
         )
 
     def _with(self, said: tuple[tuple[str, str], ...]) -> dict[str, str]:

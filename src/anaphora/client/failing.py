@@ -14,7 +14,7 @@ from anaphora.values import Event, Reply, ReplyEnd, ReplyFail
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint
-    from .transport import Answer
+    from .transport import HttpResponse
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -24,13 +24,13 @@ class _Error(msgspec.Struct, frozen=True):
 _error = msgspec.json.Decoder(_Error).decode
 
 
-def refused(endpoint: Endpoint, answer: Answer, data: bytes) -> Upstream:
+def refused(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream:
     """What a bad status and its body say."""
     now = datetime.datetime.now(datetime.UTC)
     return endpoint.wire.read_error(answer.status, answer.headers, data, now)
 
 
-def told(endpoint: Endpoint, answer: Answer, data: bytes) -> Upstream | None:
+def told(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream | None:
     """The error in a body that cannot be read as an answer: some fail with a good status."""
     try:
         said = bytes(_error(data).error)

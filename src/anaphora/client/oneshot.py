@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache.plan import Planner
+from anaphora.cache.plan import SingleCallPlanner
 from anaphora.cache.verdict.money import saved_usd
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
@@ -20,7 +20,7 @@ from .calling import Calling, Underway
 from .composing import fitted
 from .delivered import Delivered, Prepared
 from .endpoint import Stop
-from .observe.watchers import Watchers
+from .observe import Watchers
 from .recording import record_of
 from .response import Response
 from .structured import Structured
@@ -44,7 +44,7 @@ class OneShot(Calling):
         self._call = call
         self._stops = stops
         self._output = output
-        self._planners: dict[int, Planner] = {}
+        self._planners: dict[int, SingleCallPlanner] = {}
 
     def _stops_of(self, asked: Asked) -> Sequence[Stop]:  # noqa: ARG002
         return self._stops
@@ -63,8 +63,8 @@ class OneShot(Calling):
             call = msgspec.structs.replace(call, ir=ir)
         rendered = endpoint.wire.render(call, model.profile)
         now = time.time()
-        planner, reuse = Planner.for_single_call(model.memory, rendered)
-        plan = planner.plan(rendered, at=now, reuse_expected=reuse)
+        planner = SingleCallPlanner(model.memory, rendered)
+        plan = planner.plan(rendered, at=now, reuse_expected=planner.reuse_expected)
         written = Written(call=call, rendered=rendered, plan=plan, at=now)
         underway.written[at] = written, ()
         self._planners[at] = planner

@@ -2,7 +2,7 @@
 
 Carries no prompt and no answer of its own making, but what others said may quote them: a provider
 in what it says of a failure (`Attempt.reason`), a verdict in the bytes around a change. So a record
-is for this process; `observe.exported` decides what of it may leave.
+is for this process; `observe.export` decides what of it may leave.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.values import Notice, Reply, ToolCall, Usage
+from anaphora.values.display import html_of
 
 from .record import Attempt, Record
 
@@ -57,6 +58,4 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        from .html import answered_html  # only where somebody looks
-
-        return answered_html(self)
+        return html_of(self)

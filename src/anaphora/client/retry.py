@@ -31,7 +31,7 @@ from collections.abc import Callable, Generator, Sequence
 
 import msgspec
 
-from anaphora.client.config.values import Retry
+from anaphora.client.config.values import RetryConfig
 from anaphora.errors import (
     AnaphoraError,
     Forbidden,
@@ -82,7 +82,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 def attempts(
-    retries: Sequence[Retry], *, deadline: float | None, draw: Callable[[], float]
+    retries: Sequence[RetryConfig], *, deadline: float | None, draw: Callable[[], float]
 ) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
     """The steps of one call over its hops, one `Retry` for each; `draw` gives numbers in [0, 1)."""
     end = float("inf") if deadline is None else deadline

@@ -23,7 +23,7 @@ from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolRes
 
 from .background import Background
 from .client import AsyncClient
-from .config.values import Config
+from .config.values import ClientConfig
 from .response import Response
 from .session import Content, Preview, Session, Turn
 from .session.prompt_source import Prompt
@@ -40,7 +40,9 @@ class Client:
         self._close = weakref.finalize(self, self._background.close, client.close)
 
     @classmethod
-    def from_config(cls, source: str | Path | Config | dict[str, Any], **options: Any) -> Self:
+    def from_config(
+        cls, source: str | Path | ClientConfig | dict[str, Any], **options: Any
+    ) -> Self:
         """As `AsyncClient.from_config`."""
         return cls(AsyncClient.from_config(source, **options))
 

@@ -6,7 +6,7 @@ import time
 
 from .endpoint import Stop
 from .record import Attempt
-from .transport import Answer
+from .transport import HttpResponse
 
 
 class Trying:
@@ -24,7 +24,7 @@ class Trying:
         self.queued = 0.0
         self.sent_at = self._sent = 0.0
         """When it was sent, in seconds since the epoch, and on the loop's clock."""
-        self.answer: Answer | None = None
+        self.answer: HttpResponse | None = None
 
     def passed(self, queued: float) -> None:
         """Our own limits have let it go."""

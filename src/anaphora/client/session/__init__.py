@@ -24,7 +24,7 @@ from anaphora.client.composing import Composing, beginning
 from anaphora.client.delivered import Delivered, Prepared
 from anaphora.client.endpoint import Stop
 from anaphora.client.given import messages_given, seconds_of
-from anaphora.client.observe.watchers import Watchers
+from anaphora.client.observe import Watchers
 from anaphora.client.recording import record_of
 from anaphora.client.response import Response
 from anaphora.client.turn import Turn

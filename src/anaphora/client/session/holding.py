@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache import held as holding
-from anaphora.client.transport import Transport
+from anaphora.client.transport import HttpTransport
 from anaphora.client.writing import Written
 from anaphora.errors import AnaphoraError, Forbidden, NotFound
 from anaphora.rendered import (
@@ -25,6 +24,7 @@ from anaphora.rendered import (
     Prelude,
     Rendered,
 )
+from anaphora.rendered.holding import held_digest
 from anaphora.tokens import Counts
 from anaphora.values import Notice
 
@@ -85,20 +85,20 @@ class Handles:
         match wanted:
             case CreateHandle(chunks, seconds):
                 until = _seconds(said.expires, written.at + seconds)
-                handle = CacheHandle(said.handle, chunks, holding.digest(written.rendered, chunks))
+                handle = CacheHandle(said.handle, chunks, held_digest(written.rendered, chunks))
                 rendered = written.rendered
                 tokens = said.tokens or Counts(rendered).tokens(chunks)
                 simulator.hold(said.handle, tokens, at=written.at, seconds=until - written.at)
                 self._alive[said.handle] = until
                 self._join(written.at)
-                self._place.planner(written.at).hold(handle, until)
+                self._place.planner(written.at).handles.hold(handle, until)
             case ExtendHandle(name, seconds):
                 held = written.plan.held
                 assert held is not None
                 until = self._alive[name] = _seconds(said.expires, written.at + seconds)
                 simulator.extend(name, at=written.at, seconds=until - written.at)
                 self._join(written.at)
-                self._place.planner(written.at).hold(held, until)
+                self._place.planner(written.at).handles.hold(held, until)
             case DeleteHandle(name):
                 self._gone(name, written.at)
         return None
@@ -116,14 +116,14 @@ class Handles:
     def _gone(self, handle: str, at: float) -> None:
         if self._alive.pop(handle, 0.0) >= at:  # otherwise it has ended by itself
             self._place.model.memory.simulator.release(handle, at=at)
-        self._place.planner(at).let_go(handle)
+        self._place.planner(at).handles.let_go(handle)
         if not self._alive:
             self._holders.discard(self)
 
     async def _send(self, wanted: Prelude, rendered: Rendered | None) -> Any:
         endpoint = self._place.endpoint
         wire: Any = endpoint.wire
-        transport: Transport = endpoint.transport
+        transport: HttpTransport = endpoint.transport
         answer = await transport.send(endpoint.outgoing(wire.prelude(rendered, wanted)))
         try:
             data = await answer.read()

@@ -52,7 +52,7 @@ class Place:
         self.bills: Bills = ()
         """What the bills so far teach of how many tokens the next prompt is."""
         self._planner: Planner | None = None
-        self._following = self.model.memory.simulator.following()
+        self._following = self.model.memory.simulator.slot_predictor()
 
     def planner(self, at: float) -> Planner:
         if self._planner is None:
