@@ -14,16 +14,15 @@ from anaphora.prompt import Call, OutputSchema, Params, Reasoning, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
 from anaphora.wire.params import (
-    ENCODE_ONLY,
     Param,
     ParamTable,
     check_refused,
     check_tool_choice,
     closing_members,
     common_notices,
+    encode_only,
     forces_tools,
     joined_fields,
-    params_key,
     sampling_checks,
     schema_object,
     schema_only_notices,
@@ -204,7 +203,7 @@ def _is_label(name: str, value: str) -> bool:
 
 
 def _read_schema(raw: msgspec.Raw) -> OutputSchema | None:
-    return None if raw is NULL else OutputSchema(bytes(raw).decode())
+    return None if bytes(raw) == b"null" else OutputSchema(bytes(raw).decode())
 
 
 TABLE = ParamTable(
@@ -227,7 +226,7 @@ TABLE = ParamTable(
         "output",
         "generationConfig.responseMimeType",
         encode=lambda _: b'"application/json"',
-        decode=ENCODE_ONLY,
+        decode=encode_only,
     ),
     Param(
         "output", "generationConfig.responseJsonSchema", encode=schema_object, decode=_read_schema
@@ -269,9 +268,8 @@ def _left_out(field: str, reason: str) -> Notice:
 def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     present = (bool(call.ir.system_field_blocks()), bool(call.tools))
-    source = (call.model, params_key(call), call.ir.system_fields_agree(), present, profile)
 
-    def make() -> Envelope:
+    def make(source: object) -> Envelope:
         check_refused(call, profile, _checks(call.params))
         fields = _fields(call)
         _check_handle(fields, present)
@@ -285,7 +283,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
             notices=tuple(_notices(call)),
         )
 
-    return MEMO.envelope(call, source, last, make)
+    return MEMO.envelope(call, (call.ir.system_fields_agree(), present, profile), last, make)
 
 
 def _checks(params: Params) -> list[tuple[bool, Feature, str, str]]:
@@ -394,7 +392,7 @@ def _notices(call: Call) -> list[Notice]:
 class _Settings(msgspec.Struct, frozen=True):
     """The parts of a request that the table reads."""
 
-    generationConfig: GenerationConfig
+    generationConfig: GenerationConfig | None
     toolConfig: ToolConfig | None
     serviceTier: str | None
     labels: dict[str, str] | None
@@ -417,15 +415,15 @@ def read_params(
 ) -> tuple[Params, Extras | None]:
     """The parameters, and everything that has none as extras."""
     rest = unknown.remaining() if unknown is not None else {}
-    for name in ("safetySettings", "cachedContent"):
-        if bytes(raw := getattr(request, name)) != b"null":
-            rest[name] = raw
     form: Extras = {}
-    config = GenerationConfig()
-    if bytes(request.generationConfig) != b"null":
+    config = tools = None
+    for name in ("safetySettings", "cachedContent"):
+        raw = getattr(request, name)
+        if raw is not NULL and bytes(raw) != b"null":
+            rest[name] = raw
+    if request.generationConfig is not NULL and bytes(request.generationConfig) != b"null":
         config = _read_config(request.generationConfig, rest, form)
-    tools = None
-    if bytes(request.toolConfig) != b"null":
+    if request.toolConfig is not NULL and bytes(request.toolConfig) != b"null":
         tools = _read_tool_config(request.toolConfig, rest)
     settings = _Settings(config, tools, request.serviceTier, request.labels, request.store)
     params, _ = TABLE.decode(settings)
@@ -456,9 +454,8 @@ def _read_config(raw: msgspec.Raw, rest: Members, form: Extras) -> GenerationCon
     schemas = {
         name: value
         for name in ("responseJsonSchema", "responseSchema")
-        if bytes(value := getattr(config, name)) != b"null"
+        if (value := getattr(config, name)) is not NULL and bytes(value) != b"null"
     }
-    changes["responseJsonSchema"] = NULL
     if config.responseMimeType == "application/json" and len(schemas) == 1:
         ((name, schema),) = schemas.items()
         if name == "responseSchema":
@@ -470,10 +467,12 @@ def _read_config(raw: msgspec.Raw, rest: Members, form: Extras) -> GenerationCon
         # Other media types, or JSON without a schema, have no parameter.
         if config.responseMimeType is not None:
             left["responseMimeType"] = _raw(config.responseMimeType)
-        left |= schemas
+        if schemas:
+            left |= schemas
+            changes["responseJsonSchema"] = NULL
     if left:
         rest["generationConfig"] = msgspec.Raw(encode_members(left))
-    return msgspec.structs.replace(config, **changes)
+    return msgspec.structs.replace(config, **changes) if changes else config
 
 
 def _read_tool_config(raw: msgspec.Raw, rest: Members) -> ToolConfig | None:

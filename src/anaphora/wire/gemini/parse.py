@@ -120,7 +120,7 @@ def parse(body: bytes, path: str = "") -> Call:
     try:
         request = strict = _request(body)
         messages = _read_contents(strict.contents)
-    except (*DECODE_ERRORS, _NotStrict):
+    except (*DECODE_ERRORS, _KeptWhole):
         request, unknown = _REQUEST.decode(body, "$", request_error)
         messages = _read_raw_contents(elements(request.contents, "$.contents", request_error))
     blocks: tuple[PromptBlock, ...] = ()
@@ -134,7 +134,7 @@ def parse(body: bytes, path: str = "") -> Call:
     conversation = Segment(SegmentRole.CONVERSATION, Conversation(messages))
     return Call(
         ir=PromptIR(system_blocks=blocks, segments=(conversation,)),
-        model=model or model_id(request.model or ""),
+        model=model if model or not request.model else model_id(request.model),
         tools=() if request.tools is NULL else _read_tools(bytes(request.tools)),
         params=params,
         extras=extras,
@@ -144,8 +144,8 @@ def parse(body: bytes, path: str = "") -> Call:
 # ── Contents ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class _NotStrict(Exception):
-    """A part that is kept whole needs its bytes, which a strictly decoded request no longer has."""
+class _KeptWhole(Exception):
+    """A part that is not exactly one of the known kinds is kept as the bytes that it came in."""
 
 
 def _read_contents(contents: list[Content]) -> list[Message]:
@@ -153,15 +153,10 @@ def _read_contents(contents: list[Content]) -> list[Message]:
     waiting: Waiting = {}
     names = message_ids(len(contents))
     for index, content in enumerate(contents):
-        place = f"{index}_"
         parts: list[Part] = []
         for part in content.parts:
-            value = read_part(part, None, place, len(parts), waiting)
-            if value is None:
-                raise _NotStrict
-            parts.append(value)
-        role: Role = "user" if content.role == "user" else "assistant"
-        messages.append(Message(id=names[index], role=role, parts=tuple(parts)))
+            parts.append(read_part(part, None, index, len(parts), waiting))  # noqa: PERF401
+        messages.append(Message(id=names[index], role=_ROLES[content.role], parts=tuple(parts)))
     return messages
 
 
@@ -177,7 +172,7 @@ def _read_raw_contents(raws: list[Raw]) -> list[Message]:
             reason = f"{role!r} is not a role here; use user or model"
             raise request_error(reason, f"{path}.role")
         parts = [
-            read_raw_part(part, f"{path}.parts[{at}]", request_error, f"{index}_", at, waiting)
+            read_raw_part(part, f"{path}.parts[{at}]", request_error, index, at, waiting)
             for at, part in enumerate(raw_parts)
         ]
         parts += content_fields_part(unknown)
@@ -218,13 +213,14 @@ _OWN_FILES = ("gs://", "files/", "https://generativelanguage.googleapis.com/")
 
 
 def read_raw_part(
-    raw: Raw, path: str, fail: ErrorFactory, place: str, index: int, waiting: Waiting
+    raw: Raw, path: str, fail: ErrorFactory, place: int | str | None, index: int, waiting: Waiting
 ) -> Part:
     """Any part. One of an unknown kind is kept whole."""
     part, unknown = _PART.decode(raw, path, fail)
-    value = read_part(part, unknown, place, index, waiting, path, fail)
-    if value is not None:
-        return value
+    try:
+        return read_part(part, unknown, place, index, waiting, path, fail)
+    except _KeptWhole:
+        pass
     names = map(camel, decode_members(raw))
     kind = next((name for name in names if name not in _BESIDE), "part")
     return Opaque(WIRE, f"part {kind}" if kind == CONTENT_FIELDS else kind, bytes(raw).decode())
@@ -233,54 +229,63 @@ def read_raw_part(
 def read_part(
     part: WirePart,
     unknown: Unknown | None,
-    place: str,
+    place: int | str | None,
     index: int,
     waiting: Waiting,
     path: str = "$",
     fail: ErrorFactory = request_error,
-) -> Part | None:
-    """The part at `index`; None when it is not exactly one of the known kinds. A call without an id
-    gets one made of `place` and `index`, a result without one that of the first call waiting."""
+) -> Part:
+    """The part at `index`. A call without an id gets one made of `place` and `index`, a result
+    without one that of the first call of its function that is waiting."""
     text, call, response = part.text, part.functionCall, part.functionResponse
     if part.inlineData is not None or part.fileData is not None:
-        alone = text is None and call is None and response is None
-        return _read_media(part, unknown) if alone else None
+        if text is not None or call is not None or response is not None:
+            raise _KeptWhole
+        return _read_media(part, unknown)
+    plain = part.thoughtSignature is NULL and part.thought is None and unknown is None
     if text is not None:
         if call is not None or response is not None:
-            return None
-        if part.thought is None and part.thoughtSignature is NULL and unknown is None:
-            return Text(text)
-        return _read_text(text, part, unknown)
+            raise _KeptWhole
+        return Text(text) if plain else _read_text(text, part, unknown)
+    extras = None if plain else _extras(part, unknown)
     if call is not None:
         if response is not None:
-            return None
-        arguments = str(call.args, "utf-8")
-        if arguments == "null":
-            arguments = "{}"
-        extras = _extras(part, unknown)
-        name, call_id = call.name or "", call.id
+            raise _KeptWhole
+        name, call_id, arguments = call.name or "", call.id, str(call.args, "utf-8")
         if not call_id:
-            call_id = f"call_{place}{index}"
-            waiting.setdefault(name, deque()).append(call_id)
-            extras = _with_made_id(extras)
-        return ToolCall(call_id, name, arguments, extras)
+            call_id = _made_id(place, index)
+            if name in waiting:
+                waiting[name].append(call_id)
+            else:
+                waiting[name] = deque((call_id,))
+            extras = MADE_ID.copy() if extras is None else _with_made_id(extras)
+        return ToolCall(call_id, name, "{}" if arguments == "null" else arguments, extras)
     if response is None:
-        return None
-    text, error, form = read_response(str(response.response, "utf-8"))
+        raise _KeptWhole
+    name, call_id, error = response.name or "", response.id, False
+    text = str(response.response, "utf-8")
+    # An object with another first member than `output` or `error`, which may be written in escapes,
+    # is the tool's own.
+    if text[0] != "{" or text[1] != '"' or text[2] in "oe\\":
+        text, error, form = read_response(text)
+        if form is not None:
+            extras = form if extras is None else extras | form
+    if not call_id:
+        calls = waiting.get(name)
+        call_id = calls.popleft() if calls else _made_id(place, index)
+        extras = MADE_ID.copy() if extras is None else _with_made_id(extras)
+    if response.parts is NULL:
+        return ToolResult(call_id, text, error, response.name, extras)
     content: str | tuple[ResultPart, ...] = text
-    if response.parts is not NULL and (media := _read_result_parts(response.parts, path, fail)):
+    if media := _read_result_parts(response.parts, path, fail):
         # An empty object beside them means no text.
         bare = bytes(response.response).translate(None, b" \t\r\n") in (b"{}", b"null")
         content = media if bare else (Text(text), *media)
-    extras = _extras(part, unknown)
-    if form is not None:
-        extras = form if extras is None else {**extras, **form}
-    call_id = response.id
-    if not call_id:
-        calls = waiting.get(response.name or "")
-        call_id = calls.popleft() if calls else f"call_{place}{index}"
-        extras = _with_made_id(extras)
     return ToolResult(call_id, content, error, response.name, extras)
+
+
+def _made_id(place: int | str | None, index: int) -> str:
+    return f"call_{index}" if place is None else f"call_{place}_{index}"
 
 
 def _extras(part: WirePart, unknown: Unknown | None) -> Extras | None:
@@ -298,14 +303,11 @@ def _extras(part: WirePart, unknown: Unknown | None) -> Extras | None:
     return extras_of(WIRE, members | (unknown.remaining() if unknown is not None else {}))
 
 
-def _with_made_id(extras: Extras | None) -> Extras:
+def _with_made_id(extras: Extras) -> Extras:
     """The extras with a note that there was no id."""
-    if extras is None:
-        return MADE_ID.copy()
     form = extras.get(FORM)
-    if form is None:
-        return extras | MADE_ID
-    return extras | {FORM: MADE_ID[FORM][:-1] + "," + form[1:]}
+    made = MADE_ID[FORM]
+    return extras | {FORM: made if form is None else f"{made[:-1]},{form[1:]}"}
 
 
 def _read_text(text: str, part: WirePart, unknown: Unknown | None) -> Part:
@@ -318,35 +320,35 @@ def _read_text(text: str, part: WirePart, unknown: Unknown | None) -> Part:
     return Thinking(text, signature, provider=WIRE, extras=extras)
 
 
-def _read_media(part: WirePart, unknown: Unknown | None) -> Part | None:
-    """Bytes or a file; None for a video, which no other wire has, and for what is incomplete."""
+def _read_media(part: WirePart, unknown: Unknown | None) -> Part:
+    """Bytes or a file. A video, which no other wire has, is kept whole."""
     blob, file = part.inlineData, part.fileData
     source: Source
     if blob is not None:
         data = None if blob.data is None else decode_base64(blob.data)
         if file is not None or blob.mimeType is None or data is None:
-            return None
+            raise _KeptWhole
         source = Bytes(data, blob.mimeType)
     else:
         if file is None or file.mimeType is None or file.fileUri is None:
-            return None
+            raise _KeptWhole
         source = Url(file.fileUri, file.mimeType)
         if file.fileUri.startswith(_OWN_FILES):
             source = FileId("google", file.fileUri, file.mimeType)
     kind = (source.media_type or "").partition("/")[0]
+    if kind == "video":
+        raise _KeptWhole
     extras = _extras(part, unknown)
     if kind == "image":
         return Image(source, extras=extras)
-    if kind == "audio":
-        return Audio(source, extras=extras)
-    return None if kind == "video" else Document(source, extras=extras)
+    return Audio(source, extras=extras) if kind == "audio" else Document(source, extras=extras)
 
 
 def _read_result_parts(raw: Raw, path: str, fail: ErrorFactory) -> tuple[ResultPart, ...]:
     path = f"{path}.functionResponse.parts"
     parts: list[ResultPart] = []
     for index, element in enumerate(elements(raw, path, fail)):
-        part = read_raw_part(element, f"{path}[{index}]", fail, "", index, {})
+        part = read_raw_part(element, f"{path}[{index}]", fail, None, index, {})
         if not isinstance(part, Text | Image | Document | Audio | Opaque):
             raise fail("may not stand in a tool's answer", f"{path}[{index}]")
         parts.append(part)
@@ -370,10 +372,6 @@ _text_answer = msgspec.json.Decoder(_TextAnswer).decode
 
 def read_response(response: str) -> Answer:
     """A tool's answer from the JSON of `response`."""
-    # An object that the tool returned begins with another name than `output` or `error`, neither of
-    # them written in escapes.
-    if response[:2] == '{"' and response[2] not in "oe\\":
-        return response, False, None
     try:
         answer = _text_answer(response)
     except DECODE_ERRORS:
@@ -405,7 +403,7 @@ def _read_system(raw: bytes) -> tuple[PromptBlock, ...] | None:
     _, raws, unknown = read_content(Raw(raw), "$.systemInstruction", request_error)
     path = "$.systemInstruction.parts"
     parts = [
-        read_raw_part(part, f"{path}[{index}]", request_error, "", index, {})
+        read_raw_part(part, f"{path}[{index}]", request_error, None, index, {})
         for index, part in enumerate(raws)
     ]
     texts = [part for part in parts if isinstance(part, Text)]

@@ -15,7 +15,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
-from anaphora.wire.foreign import foreign_sections, note_foreign_fields
+from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.parts import notices_below
 from anaphora.wire.reading import object_members, request_error
 from anaphora.wire.reasoning import UNFINISHED_REASONING
@@ -95,12 +95,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         markers={},
         nearest=_ANY_TTL,
         locate=lambda _: "no part takes a breakpoint here; Gemini caches by itself",
-        notices=[
-            *foreign,
-            *foreign_sections(call, WIRE),
-            *_strict_notices(call.tools),
-            *notices,
-        ],
+        notices=[*foreign, *_strict_notices(call.tools), *notices],
         frozen_with=params.frozen_with(envelope),
     )
 

@@ -69,7 +69,7 @@ def read_reply(body: bytes) -> Reply:
     stop: StopReason = "refusal"
     parts: tuple[Part, ...] = ()
     if candidates:
-        parts, stop_raw, beside = _read_candidate(candidates[0], place_of(reply_id))
+        parts, stop_raw, beside = _read_candidate(candidates[0], reply_id or None)
         stop = read_stop(stop_raw, parts)
         if beside:
             rest["candidate"] = Raw(encode_members(beside))
@@ -96,7 +96,7 @@ def read_reply(body: bytes) -> Reply:
     )
 
 
-def _read_candidate(raw: Raw, place: str) -> tuple[tuple[Part, ...], str | None, Members]:
+def _read_candidate(raw: Raw, place: str | None) -> tuple[tuple[Part, ...], str | None, Members]:
     """The parts of a candidate, its finish reason, and its other members."""
     path = "$.candidates[0]"
     candidate, unknown = CANDIDATE.decode(raw, path, reply_error)
@@ -113,12 +113,6 @@ def _read_candidate(raw: Raw, place: str) -> tuple[tuple[Part, ...], str | None,
         ]
         parts += content_fields_part(unknown)
     return tuple(parts), candidate.finishReason, beside
-
-
-def place_of(reply_id: str) -> str:
-    """Begins the ids of calls that came without one: with the reply's id they are unique in a
-    conversation."""
-    return f"{reply_id}_" if reply_id else ""
 
 
 def block_reason(members: Members) -> str | None:

@@ -59,7 +59,6 @@ from .reply import (
     CANDIDATE,
     RESPONSE,
     block_reason,
-    place_of,
     read_reply,
     read_stop,
     read_usage,
@@ -355,7 +354,7 @@ class _Candidate:
         try:
             return self.text(_text_piece(raw))
         except DECODE_ERRORS:
-            place, path = place_of(self.build.id), "stream.parts"
+            place, path = self.build.id or None, "stream.parts"
             part = read_raw_part(raw, path, reply_error, place, self._count, {})
             return self._whole(part)
 
