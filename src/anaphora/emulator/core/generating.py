@@ -10,7 +10,7 @@ from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import Sent
 from anaphora.canonical import dumps
 from anaphora.values import Message, Reply, Text, Thinking, ToolCall, Usage
-from anaphora.wire.ollama.stream_writer import moment_of
+from anaphora.wire.ollama.stream import timestamp
 
 from . import diagnosis, echo, further
 from .asked import Answer, Asked
@@ -137,7 +137,7 @@ class Generator:
             if cache.compare_with is not None:
                 said["prompt_cache_diagnostics"] = diagnosis.openai(earlier, sent)
         elif route.wire == "ollama":
-            said["created_at"] = moment_of(asked.at)
+            said["created_at"] = timestamp(asked.at)
         if more:
             said[further.LISTS[route.wire]] = further.written(route.wire, more)
         return {route.wire: msgspec.json.encode(said).decode()} if said else None
@@ -194,7 +194,7 @@ def _length(part: Any) -> int:
 
 def loaded(route: Route, model: str, at: float) -> bytes:
     """Ollama's answer to a request without messages: the model is loaded."""
-    extras = {"created_at": moment_of(at)}
+    extras = {"created_at": timestamp(at)}
     reply = Reply(
         id="",
         model=model,
