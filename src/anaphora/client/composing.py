@@ -116,7 +116,7 @@ class Composing:
         if form is None:
             return None
         named = any(call.name == form.output.name for call in reply.tool_calls)
-        return None if reply.tool_calls and not named else form.of(reply)
+        return None if reply.tool_calls and not named else form.parse_reply(reply)
 
     def form(self, output: Any) -> Structured[Any] | None:
         """The form that an answer must have. A type's is made once; whoever asks for a schema again

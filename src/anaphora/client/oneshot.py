@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from anaphora.cache.plan import SingleCallPlanner
-from anaphora.cache.verdict.money import saved_usd
+from anaphora.cache.verdict import saved_usd
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
 from anaphora.tokens import Counts
@@ -99,5 +99,5 @@ class OneShot(Calling):
             notices=(*written.rendered.notices, *written.plan.notices, *notices, *reply.notices),
             watched=bool(self._watchers),
         )
-        parsed = None if self._output is None else self._output.of(reply)
+        parsed = None if self._output is None else self._output.parse_reply(reply)
         return Response(reply=reply, record=record, raw_hash=delivered.raw_hash, parsed=parsed)
