@@ -89,17 +89,17 @@ def get(name: str) -> Wire:
     """
     if name in WIRES:
         return cast(Wire, import_module(f"anaphora.wire.{name}"))
-    return speak(dialect_of(name))
+    return codec_for(dialect_of(name))
 
 
-def speak(dialect: Dialect) -> Wire:
-    """A wire as one provider speaks it."""
-    from .dialect import Spoken
+def codec_for(dialect: Dialect) -> Wire:
+    """The variant of a wire that one provider implements."""
+    from .dialect import DialectCodec
 
     if dialect.wire not in WIRES:
         known = ", ".join(WIRES)
         raise InvalidRequest(f"no wire {dialect.wire!r}; there are {known}", path="dialect.wire")
-    return Spoken(import_module(f"anaphora.wire.{dialect.wire}"), dialect)
+    return DialectCodec(import_module(f"anaphora.wire.{dialect.wire}"), dialect)
 
 
 def dialect_of(name: str) -> Dialect:

@@ -85,7 +85,7 @@ def _codec(exchange: Exchange) -> tuple[wire.Wire, str]:
     row = catalog.dialects().at_host(exchange.host, exchange.wire, exchange.path)
     if row is None:
         return wire.get(exchange.wire), wire.PROVIDERS[exchange.wire]
-    return wire.speak(row), row.provider
+    return wire.codec_for(row), row.provider
 
 
 def _request(exchange: Exchange) -> tuple[str, dict[str, int], tuple[Notice, ...]]:

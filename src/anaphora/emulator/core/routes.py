@@ -75,7 +75,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 def codec_of(row: Dialect) -> Wire:
     if row.provider == wire.PROVIDERS[row.wire] and not row.surface:
         return wire.get(row.wire)
-    return wire.speak(row)
+    return wire.codec_for(row)
 
 
 def find(method: str, path: str, headers: Mapping[str, str]) -> Route | None:

@@ -13,6 +13,8 @@ from anaphora.errors import Upstream
 from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
 from anaphora.wire.reading import DECODE_ERRORS
 
+from .types import ErrorBody, ErrorReply
+
 #: By the error's type, and by the finer code in its details.
 _BY_CODE: dict[str, type[Upstream]] = {
     "invalid_request_error": errors.RequestRejected,
@@ -29,7 +31,7 @@ _BY_CODE: dict[str, type[Upstream]] = {
     "enforced_spend_limit_reached": errors.QuotaExhausted,
     "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
 }
-_SAID: dict[type[Upstream], tuple[int, str]] = {
+_STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
     errors.RequestRejected: (400, "invalid_request_error"),
     errors.ContentRefused: (400, "invalid_request_error"),
     errors.ContextOverflow: (400, "invalid_request_error"),
@@ -43,56 +45,39 @@ _SAID: dict[type[Upstream], tuple[int, str]] = {
 }
 
 
-class _Details(msgspec.Struct, frozen=True):
-    error_code: str | None = None
-
-
-class ErrorObject(msgspec.Struct, frozen=True):
-    type: str
-    message: str = ""
-    details: _Details | None = None
-
-
-class _Body(msgspec.Struct, frozen=True):
-    error: ErrorObject
-    request_id: str | None = None
-
-
 def read_error(
     status: int,
     headers: Mapping[str, str],
     body: bytes,
     now: datetime.datetime | None = None,
 ) -> Upstream:
-    """The error an answer is. Header names are lowercase; `now` is for dates in them."""
-    request_id = headers.get("request-id")
+    """The error of a reply. Header names are lowercase; `now` is for dates in them."""
+    request_id, wait = headers.get("request-id"), retry_after(headers, now)
     try:
-        told = msgspec.json.decode(body, type=_Body)
+        reply = msgspec.json.decode(body, type=ErrorReply)
     except DECODE_ERRORS:
-        # A proxy's page, or nothing at all: the status is all there is.
-        kind = error_class(status, None, _BY_CODE)
-        error = kind(
+        # A proxy's page, or no body: only the status is known.
+        error = error_class(status, None, _BY_CODE)(
             f"HTTP {status} without an error object",
             status=status,
             request_id=request_id,
-            retry_after=retry_after(headers, now),
+            retry_after=wait,
         )
-        return with_retry_hints(error, headers, now)
-    wait = retry_after(headers, now)
-    error = from_object(told.error, status, request_id or told.request_id, wait)
+    else:
+        error = error_of(reply.error, status, request_id or reply.request_id, wait)
     return with_retry_hints(error, headers, now)
 
 
-def from_object(
-    told: ErrorObject, status: int, request_id: str | None = None, wait: float | None = None
+def error_of(
+    body: ErrorBody, status: int, request_id: str | None = None, wait: float | None = None
 ) -> Upstream:
-    """The error an error object is; streams carry the same object."""
-    code = told.details.error_code if told.details is not None else None
-    kind = error_class(status, code if code in _BY_CODE else told.type, _BY_CODE)
-    return overflow_class(kind, told.message)(
-        told.message or told.type,
+    """The error of an error object; streams carry the same object."""
+    code = body.details.error_code if body.details is not None else None
+    kind = error_class(status, code if code in _BY_CODE else body.type, _BY_CODE)
+    return overflow_class(kind, body.message)(
+        body.message or body.type,
         status=status,
-        code=code or told.type,
+        code=code or body.type,
         request_id=request_id,
         retry_after=wait,
     )
@@ -100,14 +85,14 @@ def from_object(
 
 def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body as Anthropic would send them."""
-    status, kind = _SAID.get(type(error), (500, "api_error"))
-    said: dict[str, object] = {"type": kind, "message": str(error)}
+    status, kind = _STATUS_AND_TYPE.get(type(error), (500, "api_error"))
+    content: dict[str, object] = {"type": kind, "message": str(error)}
     if error.code is not None and error.code != kind:
-        said["details"] = {"error_code": error.code}
+        content["details"] = {"error_code": error.code}
     headers = {"content-type": "application/json"}
     if error.retry_after is not None:
         headers["retry-after"] = f"{error.retry_after:g}"
     if error.request_id is not None:
         headers["request-id"] = error.request_id
-    body = {"type": "error", "error": said, "request_id": error.request_id}
+    body = {"type": "error", "error": content, "request_id": error.request_id}
     return error.status or status, headers, dumps(body)
