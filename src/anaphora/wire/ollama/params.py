@@ -29,6 +29,7 @@ from anaphora.wire.params import (
 from anaphora.wire.reading import (
     LenientDecoder,
     Unknown,
+    encode_members,
     extras_of,
     request_error,
 )
@@ -226,10 +227,12 @@ def read_params(request: ChatRequest, unknown: Unknown | None) -> tuple[Params, 
     """The parameters, and everything that has none as extras. A stream is the default."""
     rest = unknown.remaining() if unknown is not None else {}
     options = None
-    if request.options is not NULL and bytes(request.options) != b"null":
+    if bytes(request.options)[:1] == b"{":
         options, others = _OPTIONS.decode(request.options, "$.options", request_error)
         if others is not None and (left := others.remaining()):
-            rest["options"] = msgspec.Raw(msgspec.json.encode(left))
+            rest["options"] = msgspec.Raw(encode_members(left))
+    elif bytes(request.options) != b"null":
+        rest["options"] = request.options
     if request.keep_alive is not NULL and bytes(request.keep_alive) != b"null":
         rest["keep_alive"] = request.keep_alive
     if bytes(request.format)[:1] not in (b"{", b"n"):

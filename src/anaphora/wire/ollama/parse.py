@@ -53,9 +53,10 @@ from anaphora.values import (
 )
 from anaphora.wire.memo import TOOL_LISTS
 from anaphora.wire.reading import (
-    ErrorFactory,
+    DECODE_ERRORS,
     LenientDecoder,
     Members,
+    OtherBlock,
     Unknown,
     converts_errors,
     decode_value,
@@ -77,19 +78,28 @@ from .types import (
     NULL,
     OTHER_IMAGE,
     WIRE,
+    AssistantMessage,
     ChatMessage,
     ChatRequest,
     MessageCall,
     PartForm,
+    ToolMessage,
     ToolObject,
+    UserMessage,
     form_extras,
     image_media_type,
 )
 
 _REQUEST: LenientDecoder[ChatRequest] = LenientDecoder(ChatRequest, whole=("think",))
 _MESSAGE: LenientDecoder[ChatMessage] = LenientDecoder(ChatMessage)
+_ANSWER: LenientDecoder[AssistantMessage] = LenientDecoder(
+    AssistantMessage, default_tag="assistant"
+)
 _TOOL: LenientDecoder[ToolObject] = LenientDecoder(ToolObject)
 
+#: The calls of the last assistant message that have no result yet: their ids, and their tools.
+_Pending = dict[str, str]
+_ByTool = dict[str, deque[str]]
 #: The system prompt, and the messages after it.
 _Prompt = tuple[tuple[PromptBlock, ...], list[Message]]
 
@@ -97,13 +107,21 @@ _Prompt = tuple[tuple[PromptBlock, ...], list[Message]]
 @converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call of a request; `InvalidRequest` names the field that is invalid."""
-    request, unknown = _REQUEST.decode(body, "$", request_error)
-    inner = unknown.take_elements("messages") if unknown is not None else {}
-    blocks, messages = _read_messages(request.messages or [], inner)
+    unknown: Unknown | None = None
+    inner: dict[int, Unknown] = {}
+    try:
+        request = _REQUEST.strict(body)
+        messages = request.messages or []
+    except DECODE_ERRORS:
+        request, unknown = _REQUEST.separate(body, "$", request_error)
+        if unknown is not None:
+            inner = unknown.take_elements("messages")
+        messages = _with_known_roles(request.messages or [], inner)
+    blocks, conversation = _read_messages(messages, inner)
     params, extras = read_params(request, unknown)
-    conversation = Segment(SegmentRole.CONVERSATION, Conversation(messages))
+    segment = Segment(SegmentRole.CONVERSATION, Conversation(conversation))
     return Call(
-        ir=PromptIR(system_blocks=blocks, segments=(conversation,)),
+        ir=PromptIR(system_blocks=blocks, segments=(segment,)),
         model=request.model,
         tools=() if request.tools is NULL else _read_tools(bytes(request.tools)),
         params=params,
@@ -113,54 +131,49 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
 
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
-#: The fields that each role reads; others are kept as unknown ones.
-_FIELDS = {
-    "system": ("content", "images"),
-    "user": ("content", "images"),
-    "assistant": ("content", "images", "thinking", "tool_calls"),
-    "tool": ("content", "images", "tool_name", "tool_call_id"),
-}
-_OTHER_FIELDS = {
-    role: [name for name in ChatMessage.__struct_fields__ if name not in ("role", *fields)]
-    for role, fields in _FIELDS.items()
-}
-
 
 def _read_messages(messages: list[ChatMessage], unknown: dict[int, Unknown]) -> _Prompt:
     blocks: tuple[PromptBlock, ...] = ()
     read: list[Message] = []
-    pending = _PendingCalls()
+    pending: _Pending = {}
+    by_tool: _ByTool = {}
     names = message_ids(len(messages))
+    others: Unknown | None = None
+    role: Role
     parts: tuple[Part, ...]
     for index, message in enumerate(messages):
-        role = _ROLES.get(message.role) or _read_role(message.role, f"$.messages[{index}].role")
-        others = unknown.get(index) if unknown else None
-        if role == "assistant":
-            parts = _read_assistant(message, others, index)
-            pending = _PendingCalls(parts)
-        elif role == "tool":
-            parts = (_read_result(message, others, pending),)
+        if unknown:
+            others = unknown.get(index)
+        if type(message) is ToolMessage:
+            role, parts = "tool", (_read_result(message, others, pending, by_tool),)
+        elif type(message) is AssistantMessage:
+            pending, by_tool = {}, {}
+            role, parts = "assistant", _read_assistant(message, others, index, pending)
         else:
-            parts = _read_text(message, others, role)
-            if role == "system" and index == 0:
-                blocks = _system_blocks(parts)
-                if blocks:
-                    continue
+            role = "user" if type(message) is UserMessage else "system"
+            parts = _read_content(message, others)
+            if role == "system" and index == 0 and (blocks := _system_blocks(parts)):
+                continue
         read.append(Message(id=names[len(read)], role=role, parts=parts))
     return blocks, read
 
 
-def _read_role(role: str, path: str) -> Role:
-    """The server reads roles in any case."""
-    if role.lower() not in _ROLES:
-        raise request_error(f"{role.lower()!r} is not a role here", path)
-    return _ROLES[role.lower()]
+def _with_known_roles(
+    messages: list[ChatMessage], unknown: dict[int, Unknown]
+) -> list[ChatMessage]:
+    """The messages with their roles in small letters: the server reads them in any case."""
+    known: list[ChatMessage] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, OtherBlock):
+            role, path = message.tag.lower(), f"$.messages[{index}]"
+            if role not in ("system", "user", "assistant", "tool") or role == message.tag:
+                raise request_error(f"{role!r} is not a role here", f"{path}.role")
+            members = encode_members({**message.members, "role": Raw(string(role))})
+            message, others = _MESSAGE.decode(members, path, request_error)
+            if others is not None:
+                unknown[index] = others
+        known.append(message)
+    return known
 
 
 def _system_blocks(parts: tuple[Part, ...]) -> tuple[PromptBlock, ...]:
@@ -171,52 +184,60 @@ def _system_blocks(parts: tuple[Part, ...]) -> tuple[PromptBlock, ...]:
     return (PromptBlock("system0", parts[0].text),)
 
 
-def _read_text(message: ChatMessage, unknown: Unknown | None, role: Role) -> tuple[Part, ...]:
-    """The message of a user or a system."""
-    rest = unknown_fields(message, unknown, role)
-    if rest is None and message.images is None:
-        return (Text(message.content or ""),)
+def _read_content(message: ChatMessage, unknown: Unknown | None) -> tuple[Part, ...]:
+    """Images and the text, which may be empty only when it is alone."""
+    text = Text(message.content or "")
+    if message.images is None and unknown is None:
+        return (text,)
     parts: list[Part] = [read_image(image) for image in message.images or ()]
-    if message.content or not parts:
-        parts.append(Text(message.content or ""))
-    return (*parts, *fields_part(rest))
+    if text.text or not parts:
+        parts.append(text)
+    if unknown is not None:
+        parts += fields_part(unknown)
+    return tuple(parts)
 
 
-def _read_assistant(message: ChatMessage, unknown: Unknown | None, index: int) -> tuple[Part, ...]:
+def _read_assistant(
+    message: AssistantMessage, unknown: Unknown | None, index: int, pending: _Pending
+) -> tuple[Part, ...]:
+    """The parts of the message at `index`; its calls are added to `pending`."""
     parts: list[Part] = []
-    inner = unknown.take_elements("tool_calls") if unknown is not None else {}
+    calls = message.tool_calls
     if message.thinking:
         parts.append(Thinking(message.thinking, provider=WIRE))
     if message.images:
         parts += [read_image(image) for image in message.images]
-    if message.content or not (parts or message.tool_calls):
+    if message.content or not (parts or calls):
         parts.append(Text(message.content or ""))
-    if message.tool_calls:
-        path = f"$.messages[{index}].tool_calls"
-        for at, call in enumerate(message.tool_calls):
-            others = inner.get(at) if inner else None
-            parts.append(read_call(call, others, f"call_{index}_{at}", path, at, request_error))
-    rest = unknown_fields(message, unknown, "assistant")
-    return (*parts, *fields_part(rest)) if rest is not None else tuple(parts)
+    if calls:
+        inner = unknown.take_elements("tool_calls") if unknown is not None else None
+        others: Unknown | None = None
+        for at, call in enumerate(calls):
+            if inner:
+                others = inner.get(at)
+            part = read_call(call, others, index, at)
+            pending[part.id] = part.name
+            parts.append(part)
+    if unknown is not None:
+        parts += fields_part(unknown)
+    return tuple(parts)
 
 
 def _read_result(
-    message: ChatMessage, unknown: Unknown | None, pending: _PendingCalls
+    message: ToolMessage, unknown: Unknown | None, pending: _Pending, by_tool: _ByTool
 ) -> ToolResult:
     """A tool's answer: to the call it names, or else to the first one that it may answer."""
     name, call_id, text = message.tool_name or None, message.tool_call_id, message.content or ""
-    form = None
+    extras = None
     if not call_id:
-        call_id = pending.take_first(name)
-        form = _NO_CALL_ID if name else _NO_CALL_ID_OR_NAME
+        call_id = _take_call(pending, by_tool, name)
+        extras = _NO_CALL_ID.copy() if name else _NO_CALL_ID_OR_NAME.copy()
     else:
-        pending.take(call_id)
+        pending.pop(call_id, None)
         if not name:
-            form = _NO_NAME
-    rest = unknown_fields(message, unknown, "tool")
-    extras = None if form is None else form.copy()
-    if rest is not None:
-        extras = {WIRE: encode_members(rest).decode(), **(form or {})}
+            extras = _NO_NAME.copy()
+    if unknown is not None:
+        extras = {**(unknown.extras(WIRE) or {}), **(extras or {})} or None
     content: str | tuple[ResultPart, ...] = text
     if message.images:
         images = tuple(map(read_image, message.images))
@@ -224,18 +245,9 @@ def _read_result(
     return ToolResult(call_id, content, False, name, extras)
 
 
-def unknown_fields(message: ChatMessage, unknown: Unknown | None, role: str) -> Members | None:
-    """The members of a message that its role does not read; None where there are none."""
-    rest = unknown.remaining() if unknown is not None else {}
-    for name in _OTHER_FIELDS[role]:
-        value = getattr(message, name)
-        if value is not None:
-            rest[name] = Raw(msgspec.json.encode(value))
-    return rest or None
-
-
-def fields_part(rest: Members | None) -> list[Part]:
+def fields_part(unknown: Unknown | Members) -> list[Part]:
     """Unknown fields of a message, as a part that other wires leave out."""
+    rest = unknown.remaining() if isinstance(unknown, Unknown) else unknown
     return [Opaque(WIRE, MESSAGE_FIELDS, encode_members(rest).decode())] if rest else []
 
 
@@ -255,81 +267,71 @@ _NO_CALL_ID_OR_NAME = _form("tool_call_id", "tool_name")
 def read_call(
     call: MessageCall,
     unknown: Unknown | None,
-    made_id: str,
-    path: str,
+    place: int | str,
     index: int,
-    fail: ErrorFactory,
+    answer: str | None = None,
     created_at: str | None = None,
 ) -> ToolCall:
-    """The call at `index` with its arguments as they were written. One without an id gets
-    `made_id`, which is not sent."""
+    """A call with its arguments as they were written. One without an id gets one made of `place`
+    and `index`, which is not sent. `answer` is the path of the message in an answer."""
     function, call_id, extras = call.function, call.id, None
-    arguments = str(function.arguments, "utf-8")
+    number, arguments = function.index, str(function.arguments, "utf-8")
     if arguments[0] != "{":
-        arguments = _other_arguments(arguments, f"{path}[{index}].function.arguments", fail)
-    number = function.index
-    if not call_id:
-        call_id = made_id
+        arguments = _other_arguments(arguments, place, index, answer)
+    if call_id:
+        if number is not None:
+            extras = {FORM: f'{{"index":{number}}}'}
+    else:
+        call_id = f"call_{place}_{index}" if place != "" else f"call_{index}"
         if number is None and created_at is None:
             extras = _NO_ID.copy()
         else:
             extras = form_extras(PartForm(("id",), number, created_at))
-    elif number is not None:
-        extras = {FORM: f'{{"index":{number}}}'}
     if unknown is not None:
         extras = {**(unknown.extras(WIRE) or {}), **(extras or {})} or None
     return ToolCall(call_id, function.name, arguments, extras)
 
 
-def _other_arguments(arguments: str, path: str, fail: ErrorFactory) -> str:
+def _other_arguments(arguments: str, place: int | str, index: int, answer: str | None) -> str:
     if arguments == "null":
         return "{}"
-    if arguments[0] == '"' and fail is reply_error:
+    path = f"tool_calls[{index}].function.arguments"
+    if answer is None:
+        raise request_error("expected an object", f"$.messages[{place}].{path}")
+    if arguments[0] == '"':
         # Some hosts with Ollama's API send the text instead of the object.
         return msgspec.json.decode(arguments, type=str)
-    raise fail("expected an object", path)
+    raise reply_error("expected an object", f"{answer}.{path}")
 
 
-class _PendingCalls:
-    """The calls of the last assistant message without a result: their ids, and their tools."""
-
-    __slots__ = ("_by_tool", "_tools")
-
-    def __init__(self, parts: tuple[Part, ...] = ()) -> None:
-        self._tools = {part.id: part.name for part in parts if type(part) is ToolCall}
-        self._by_tool: dict[str, deque[str]] | None = None
-
-    def take(self, call_id: str) -> None:
-        self._tools.pop(call_id, None)
-
-    def take_first(self, tool: str | None) -> str:
-        """The first call of that tool, or of any; empty when there is none."""
-        call_id = next(iter(self._tools), "")
-        if tool is not None and self._tools.get(call_id) != tool:
-            call_id = self._first_of(tool)
-        self._tools.pop(call_id, None)
-        return call_id
-
-    def _first_of(self, tool: str) -> str:
-        """Out of order: the calls are sorted by tool once, so that each result costs the same."""
-        if self._by_tool is None:
-            self._by_tool = {}
-            for call_id, name in self._tools.items():
-                self._by_tool.setdefault(name, deque()).append(call_id)
-        waiting = self._by_tool.get(tool, deque())
-        while waiting and waiting[0] not in self._tools:
+def _take_call(pending: _Pending, by_tool: _ByTool, tool: str | None) -> str:
+    """The id of the first pending call of that tool, or of any; empty when there is none."""
+    call_id = next(iter(pending), "")
+    if tool is not None and pending.get(call_id) != tool:
+        # Out of order: the calls are sorted by tool once, so that each result costs the same.
+        if not by_tool:
+            for pending_id, name in pending.items():
+                by_tool.setdefault(name, deque()).append(pending_id)
+        waiting = by_tool.get(tool, deque())
+        while waiting and waiting[0] not in pending:
             waiting.popleft()
-        return waiting[0] if waiting else ""
+        call_id = waiting[0] if waiting else ""
+    pending.pop(call_id, None)
+    return call_id
 
 
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def decode_message(raw: Raw, path: str) -> tuple[ChatMessage, Unknown | None]:
+def decode_message(raw: Raw, path: str) -> tuple[AssistantMessage, Unknown | None]:
     """The message of an answer, which is the assistant's."""
-    message, unknown = _MESSAGE.decode(raw, path, reply_error)
-    if message.role.lower() not in ("", "assistant"):
-        raise reply_error(f"expected the assistant's message, not {message.role!r}", f"{path}.role")
+    message, unknown = _ANSWER.decode(raw, path, reply_error)
+    if isinstance(message, OtherBlock):
+        if message.tag.lower() not in ("", "assistant"):
+            reason = f"expected the assistant's message, not {message.tag!r}"
+            raise reply_error(reason, f"{path}.role")
+        members = {name: raw for name, raw in message.members.items() if name != "role"}
+        return _ANSWER.decode(encode_members(members), path, reply_error)
     return message, unknown
 
 
@@ -343,17 +345,17 @@ def read_answer(raw: Raw, created_at: str | None) -> tuple[Part, ...]:
     parts += map(read_image, message.images or ())
     if message.content:
         parts.append(Text(message.content))
-    path, prefix = "$.message.tool_calls", call_id_prefix(created_at)
+    date = compact_date(created_at)
     for at, call in enumerate(message.tool_calls or ()):
-        made_id = f"{prefix}_{at}"
-        parts.append(read_call(call, inner.get(at), made_id, path, at, reply_error, created_at))
-    return (*parts, *fields_part(unknown_fields(message, unknown, "assistant")))
+        parts.append(read_call(call, inner.get(at), date, at, "$.message", created_at))
+    if unknown is not None:
+        parts += fields_part(unknown)
+    return tuple(parts)
 
 
-def call_id_prefix(created_at: str | None) -> str:
-    """Begins the ids of calls that came without one. Answers have no ids; their dates differ."""
-    date = re.sub("[^0-9A-Za-z]", "", created_at or "")
-    return f"call_{date}" if date else "call"
+def compact_date(created_at: str | None) -> str:
+    """The date in the ids of calls that came without one: answers have no ids, but differ in it."""
+    return re.sub("[^0-9A-Za-z]", "", created_at or "")
 
 
 def read_image(encoded: str) -> Image | Opaque:

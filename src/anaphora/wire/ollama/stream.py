@@ -49,12 +49,11 @@ from anaphora.wire.sse import BODY_LIMIT
 from .errors import from_success, write_failure
 from .messages import sort_parts
 from .parse import (
-    call_id_prefix,
+    compact_date,
     decode_message,
     fields_part,
     read_call,
     read_image,
-    unknown_fields,
 )
 from .reply import EPOCH, RESPONSE, read_end, read_reply, write_end
 from .types import NULL, WIRE, ChatResponse, is_message_fields, message_fields, read_form
@@ -182,14 +181,14 @@ class StreamReader:
             events += self._build.add_whole(self._next(), type(part).__name__.lower(), part)
         if message.content:
             events += self._text("text", message.content)
-        path, prefix = "stream.message.tool_calls", call_id_prefix(created)
+        date = compact_date(created)
         for at, call in enumerate(message.tool_calls or ()):
-            made_id = f"{prefix}_{self._calls}"
             others = inner.get(at)
-            read = read_call(call, others, made_id, path, self._calls, reply_error, created)
+            read = read_call(call, others, date, self._calls, "stream.message", created)
             events += self._call(read)
             self._calls += 1
-        self._keep(self._message_fields, unknown_fields(message, unknown, "assistant") or {})
+        if unknown is not None:
+            self._keep(self._message_fields, unknown.remaining())
         return events
 
     def _text(self, kind: str, text: str) -> list[Event]:

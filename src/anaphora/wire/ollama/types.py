@@ -6,7 +6,7 @@ The structs reject unknown fields, so that none is lost: the reader collects tho
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -32,9 +32,7 @@ NULL = Raw(b"null")
 MEMO = Memo()
 
 
-class _Object(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, omit_defaults=True
-):
+class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     pass
 
 
@@ -50,16 +48,30 @@ class MessageCall(_Object, frozen=True, gc=False):
     type: Literal["function"] | None = None
 
 
-class ChatMessage(_Object, frozen=True, gc=False):
-    """A message of any role, in a request or an answer. Roles may be written in capitals."""
-
-    role: str = ""
+class _Message(msgspec.Struct, tag_field="role", frozen=True, forbid_unknown_fields=True, gc=False):
     content: str | None = None
-    thinking: str | None = None
     images: list[str] | None = None
+
+
+class SystemMessage(_Message, tag="system", frozen=True, gc=False):
+    pass
+
+
+class UserMessage(_Message, tag="user", frozen=True, gc=False):
+    pass
+
+
+class AssistantMessage(_Message, tag="assistant", frozen=True, gc=False):
+    thinking: str | None = None
     tool_calls: list[MessageCall] | None = None
+
+
+class ToolMessage(_Message, tag="tool", frozen=True, gc=False):
     tool_name: str | None = None
     tool_call_id: str | None = None
+
+
+ChatMessage: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
 class ModelOptions(_Object, frozen=True):
