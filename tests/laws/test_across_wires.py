@@ -42,7 +42,6 @@ from anaphora.values import (
     ToolCall,
     Url,
 )
-from anaphora.wire.enveloping import Envelopes
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",

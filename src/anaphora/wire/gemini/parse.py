@@ -155,7 +155,7 @@ def _read_contents(contents: list[Content]) -> list[Message]:
     for index, content in enumerate(contents):
         parts: list[Part] = []
         for part in content.parts:
-            parts.append(read_part(part, None, index, len(parts), waiting))  # noqa: PERF401
+            parts.append(read_part(part, None, index, len(parts), waiting))
         messages.append(Message(id=names[index], role=_ROLES[content.role], parts=tuple(parts)))
     return messages
 
