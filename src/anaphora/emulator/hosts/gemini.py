@@ -133,7 +133,7 @@ class GeminiHost(Host):
         return usage if usage.read else msgspec.structs.replace(usage, read=None)
 
     def write_choice(self, reply: Reply, index: int) -> bytes:
-        return write_candidate(reply, b"", write_content(reply.message), index)
+        return write_candidate(reply, {}, write_content(reply.message), index)
 
     def frame_stream(
         self, request: EmulatorRequest, response: EmulatorResponse

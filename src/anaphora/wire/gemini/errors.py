@@ -1,4 +1,4 @@
-"""Gemini's errors, both ways: Google's error object, by its status and its details."""
+"""Gemini's errors in both directions: Google's error object, by its status and details."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _BY_CODE: dict[str, type[Upstream]] = {
     "UNAVAILABLE": errors.Overloaded,
     "UNKNOWN": errors.Overloaded,
 }
-#: HTTP status and canonical status that each class is told with.
-_SAID: dict[type[Upstream], tuple[int, str]] = {
+#: The HTTP status and canonical status that each class is written with.
+_STATUS_OF: dict[type[Upstream], tuple[int, str]] = {
     errors.RequestRejected: (400, "INVALID_ARGUMENT"),
     errors.ContentRefused: (400, "INVALID_ARGUMENT"),
     errors.ContextOverflow: (400, "INVALID_ARGUMENT"),
@@ -55,13 +55,19 @@ _SAID: dict[type[Upstream], tuple[int, str]] = {
     errors.QuotaExhausted: (429, "RESOURCE_EXHAUSTED"),
     errors.Overloaded: (503, "UNAVAILABLE"),
 }
+#: Canonical statuses that a code may be written as.
+_CANONICAL = frozenset(canonical for _, canonical in _STATUS_OF.values()) | {
+    "FAILED_PRECONDITION",
+    "DEADLINE_EXCEEDED",
+    "INTERNAL",
+}
 _TYPE = "type.googleapis.com/google.rpc."
-#: Part of the id of every quota that is given once a day.
+#: Part of the id of every daily quota.
 _DAILY = "PerDay"
 
 
 class ErrorObject(msgspec.Struct, frozen=True):
-    """Proxies put all sorts of things into these fields; only what is expected is believed."""
+    """Google's error object. Proxies write other types into these fields, so any is accepted."""
 
     message: Any = None
     status: Any = None
@@ -74,6 +80,7 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(_Body | list[_Body]).decode
+_object = msgspec.json.Decoder(ErrorObject).decode
 
 
 def read_error(
@@ -82,13 +89,13 @@ def read_error(
     body: bytes,
     now: datetime.datetime | None = None,
 ) -> Upstream:
-    """The error an answer is. Header names are lowercase; `now` is for dates in them."""
+    """The error of a response. Header names are lowercase; `now` is for dates in them."""
     request_id, wait = headers.get("x-request-id"), retry_after(headers, now)
     try:
-        told = _decode(body)
-        error = told[0].error if isinstance(told, list) else told.error
+        decoded = _decode(body)
+        error = decoded[0].error if isinstance(decoded, list) else decoded.error
     except (*DECODE_ERRORS, IndexError):
-        # A proxy's page, or nothing at all: the status is all there is.
+        # A proxy's page or an empty body: only the status is known.
         kind = error_class(status, None, _BY_CODE)
         message = f"HTTP {status} without an error object"
         failed = kind(message, status=status, request_id=request_id, retry_after=wait)
@@ -97,22 +104,22 @@ def read_error(
 
 
 def from_object(
-    told: ErrorObject, status: int, request_id: str | None = None, wait: float | None = None
+    error: ErrorObject, status: int, request_id: str | None = None, wait: float | None = None
 ) -> Upstream:
-    """The error an error object is; streams carry the same object."""
+    """The error that an error object describes; streams carry the same object."""
     if status < 400:
-        number = told.code
+        number = error.code
         is_status = isinstance(number, int) and 400 <= number < 600
         status = number if is_status else 500
-    details = _details(told.details)
-    canonical, reason = _text(told.status), _text(details.get("ErrorInfo", {}).get("reason"))
-    known = next((word for word in (reason, canonical) if word in _BY_CODE), None)
+    details = _details(error.details)
+    canonical, reason = _text(error.status), _text(details.get("ErrorInfo", {}).get("reason"))
+    known = next((code for code in (reason, canonical) if code in _BY_CODE), None)
     kind = error_class(status, known, _BY_CODE)
     if kind is errors.RateLimited and _is_daily(details.get("QuotaFailure", {})):
         kind = errors.QuotaExhausted
     if status == 413 and kind is errors.RequestRejected:
         kind = errors.TooLarge
-    message = _text(told.message)
+    message = _text(error.message)
     return overflow_class(kind, message)(
         message or canonical or "an error without a message",
         status=status,
@@ -123,18 +130,22 @@ def from_object(
     )
 
 
+def error_of(raw: bytes | msgspec.Raw) -> Upstream:
+    """The error of an error object in a body that came with status 200."""
+    try:
+        return from_object(_object(raw), 200)
+    except DECODE_ERRORS:
+        return from_object(ErrorObject(), 200)
+
+
 def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body as Google would send them."""
-    status, canonical = _SAID.get(type(error), (500, "INTERNAL"))
+    status, canonical = _STATUS_OF.get(type(error), (500, "INTERNAL"))
     if error.status is not None and error.status >= 400:
         status = error.status
-    if error.code and _BY_CODE.get(error.code) is type(error) and error.code.isupper():
-        canonical = error.code if error.code in _STATUSES else canonical
-    details: list[dict[str, Any]] = []
-    if error.code and error.code != canonical:
-        details.append({"@type": f"{_TYPE}ErrorInfo", "reason": error.code})
-    if isinstance(error, errors.QuotaExhausted):
-        details.append({"@type": f"{_TYPE}QuotaFailure", "violations": [{"quotaId": _DAILY}]})
+    if error.code in _CANONICAL and _BY_CODE.get(error.code) is type(error):
+        canonical = error.code
+    details = _written_details(error.code, canonical, isinstance(error, errors.QuotaExhausted))
     if error.param is not None:
         violations = [{"field": error.param, "description": str(error)}]
         details.append({"@type": f"{_TYPE}BadRequest", "fieldViolations": violations})
@@ -144,40 +155,38 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     if error.request_id is not None:
         details.append({"@type": f"{_TYPE}RequestInfo", "requestId": error.request_id})
     headers = {"content-type": "application/json; charset=UTF-8"}
-    return status, headers, dumps({"error": _object(status, str(error), canonical, details)})
+    return status, headers, _body(status, str(error), canonical, details)
 
 
 def write_failure(event: ReplyFail) -> bytes:
-    """The error that a stream ends with."""
-    said = {kind.__name__: told for kind, told in _SAID.items()}
-    status, canonical = said.get(event.error, (500, "INTERNAL"))
+    """The error object that ends a stream."""
+    by_name = {kind.__name__: written for kind, written in _STATUS_OF.items()}
+    status, canonical = by_name.get(event.error, (500, "INTERNAL"))
+    daily = event.error == errors.QuotaExhausted.__name__
+    return _body(status, event.message, canonical, _written_details(event.code, canonical, daily))
+
+
+def _written_details(code: str | None, canonical: str, daily: bool) -> list[dict[str, Any]]:
     details: list[dict[str, Any]] = []
-    if event.code and event.code != canonical:
-        details.append({"@type": f"{_TYPE}ErrorInfo", "reason": event.code})
-    if event.error == errors.QuotaExhausted.__name__:
+    if code and code != canonical:
+        details.append({"@type": f"{_TYPE}ErrorInfo", "reason": code})
+    if daily:
         details.append({"@type": f"{_TYPE}QuotaFailure", "violations": [{"quotaId": _DAILY}]})
-    return dumps({"error": _object(status, event.message, canonical, details)})
+    return details
 
 
-_STATUSES = frozenset(canonical for _, canonical in _SAID.values()) | {
-    "FAILED_PRECONDITION",
-    "DEADLINE_EXCEEDED",
-    "INTERNAL",
-}
+def _body(status: int, message: str, canonical: str, details: list[Any]) -> bytes:
+    error: dict[str, Any] = {"code": status, "message": message, "status": canonical}
+    return dumps({"error": {**error, "details": details} if details else error})
 
 
-def _object(status: int, message: str, canonical: str, details: list[Any]) -> dict[str, Any]:
-    said: dict[str, Any] = {"code": status, "message": message, "status": canonical}
-    return {**said, "details": details} if details else said
-
-
-def _details(told: Any) -> dict[str, dict[str, Any]]:
-    """The details by what they are; the first of each kind."""
-    found: dict[str, dict[str, Any]] = {}
-    for detail in told if isinstance(told, list) else ():
-        if isinstance(detail, dict) and isinstance(kind := detail.get("@type"), str):
-            found.setdefault(kind.removeprefix(_TYPE), detail)
-    return found
+def _details(details: Any) -> dict[str, dict[str, Any]]:
+    """The details by type; the first of each type."""
+    by_type: dict[str, dict[str, Any]] = {}
+    for detail in _objects(details):
+        if isinstance(kind := detail.get("@type"), str):
+            by_type.setdefault(kind.removeprefix(_TYPE), detail)
+    return by_type
 
 
 def _is_daily(quota: dict[str, Any]) -> bool:
@@ -192,11 +201,11 @@ def _field(rejected: dict[str, Any]) -> str | None:
 
 def _delay(info: dict[str, Any]) -> float | None:
     """Seconds with an `s` behind, whole or not."""
-    told = info.get("retryDelay")
-    if not isinstance(told, str) or not told.endswith("s"):
+    delay = info.get("retryDelay")
+    if not isinstance(delay, str) or not delay.endswith("s"):
         return None
     try:
-        seconds = float(told[:-1])
+        seconds = float(delay[:-1])
     except ValueError:
         return None
     return seconds if 0 <= seconds < float("inf") else None

@@ -1,4 +1,4 @@
-"""Ollama's errors, both ways: a status and a text. Of the text only an overflow is read."""
+"""Ollama's errors in both directions: a status and a text."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from anaphora.errors import Upstream
 from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
 from anaphora.wire.reading import DECODE_ERRORS
 
-#: The status each class is told with: there is nothing else to tell it by.
-_SAID: dict[type[Upstream], int] = {
+#: The status that each class is written with; an error body has no code.
+_STATUS_OF: dict[type[Upstream], int] = {
     errors.RequestRejected: 400,
     errors.ContentRefused: 400,
     errors.ContextOverflow: 400,
@@ -42,11 +42,11 @@ def read_error(
     body: bytes,
     now: datetime.datetime | None = None,
 ) -> Upstream:
-    """The error an answer is. Header names are lowercase; `now` is for dates in them."""
+    """The error of a response. Header names are lowercase; `now` is for dates in them."""
     try:
-        message = told(_decode(body).error)
+        message = _message(_decode(body).error)
     except DECODE_ERRORS:
-        # A proxy's page, or nothing at all: the status is all there is.
+        # A proxy's page or an empty body: only the status is known.
         message = f"HTTP {status} without an error object"
     error = overflow_class(error_class(status, None, {}), message)(
         message,
@@ -57,13 +57,13 @@ def read_error(
     return with_retry_hints(error, headers, now)
 
 
-def failure(error: Any) -> Upstream:
-    """The error that came with a good status: the request was taken, and then it went wrong."""
-    message = told(error)
+def from_success(error: Any) -> Upstream:
+    """The error in a body that came with status 200: generation failed after it had begun."""
+    message = _message(error)
     return overflow_class(errors.Overloaded, message)(message, status=200)
 
 
-def told(error: Any) -> str:
+def _message(error: Any) -> str:
     """The text of an error; hosts in front of Ollama may put it in an object."""
     if isinstance(error, dict):
         error = error.get("message")
@@ -72,11 +72,11 @@ def told(error: Any) -> str:
 
 def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body as Ollama would send them."""
-    status = _SAID.get(type(error), 500)
-    # Another provider's status stands only where it means the same class here.
-    given = error.status
-    if given is not None and given >= 400 and error_class(given, None, {}) is type(error):
-        status = given
+    status = _STATUS_OF.get(type(error), 500)
+    # Another provider's status is kept only where it means the same class here.
+    original = error.status
+    if original is not None and original >= 400 and error_class(original, None, {}) is type(error):
+        status = original
     headers = {"content-type": "application/json"}
     if error.retry_after is not None:
         headers["retry-after"] = f"{error.retry_after:g}"
@@ -86,5 +86,5 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
 
 
 def write_failure(message: str) -> bytes:
-    """The object itself; a stream ends with it, too."""
+    """The error object; a stream ends with it, too."""
     return dumps({"error": message})

@@ -1,4 +1,4 @@
-"""Usual requests are read in one go. That gives what reading them field by field gives."""
+"""Requests decode strictly. One with unknown fields is read the same, and keeps them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from support import strategies as some
 
 from anaphora.prompt import Call
-from anaphora.values import ToolCall, ToolResult
+from anaphora.values import Opaque, ToolCall, ToolResult
 from anaphora.wire import gemini
-from anaphora.wire.gemini import plain, usual
-from anaphora.wire.gemini import results as results_of
+from anaphora.wire.gemini.parse import read_response
+from anaphora.wire.gemini.types import GenerateContentRequest
 
 Json = dict[str, Any]
 
-#: Says nothing, and makes unusual what it stands in.
-UNHEARD_OF = {"unheard_of": None}
+#: A null means a missing field, but the strict decoder rejects its name.
+UNKNOWN = {"unknown_field": None}
 PATH = "/v1beta/models/m:generateContent"
 
 texts = some.texts | st.sampled_from(["", "{", "{}", '{"a":1}', "null", 'Zürich\n\\ "x"'])
@@ -43,7 +43,7 @@ parts = st.one_of(
     st.fixed_dictionaries({"text": texts}, optional={"thought": st.booleans(), **signatures}),
     st.fixed_dictionaries({"functionCall": calls}, optional=signatures),
     st.fixed_dictionaries({"functionResponse": results}),
-    # And what is no usual part, though each of its fields is usual.
+    # Any combination of known fields.
     st.fixed_dictionaries(
         {},
         optional={
@@ -95,7 +95,7 @@ requests: st.SearchStrategy[Json] = st.fixed_dictionaries(
         "cachedContent": st.sampled_from([None, "cachedContents/x"]),
     },
 ).flatmap(lambda request: st.permutations(list(request.items())).map(dict))
-#: How JSON may be written.
+#: Ways to write JSON.
 writings = st.fixed_dictionaries(
     {"ensure_ascii": st.booleans(), "indent": st.sampled_from([None, 1])},
     optional={"separators": st.just((",", ":"))},
@@ -110,41 +110,46 @@ def read(request: Json, how: Json, path: str = "") -> Call:
     return gemini.parse(written(request, how), path)
 
 
-def unusual(request: Json) -> Json:
-    """The same, so that nothing of it can be read in one go."""
+def is_strict(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body, type=GenerateContentRequest)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def with_unknown(request: Json) -> Json:
+    """The same request with unknown fields everywhere."""
     config = request.get("generationConfig")
-    said = {**request, **UNHEARD_OF}
-    said["contents"] = [content | UNHEARD_OF for content in request["contents"]]
+    changed = {**request, **UNKNOWN}
+    changed["contents"] = [content | UNKNOWN for content in request["contents"]]
     if config is not None:
-        said["generationConfig"] = config | UNHEARD_OF
-    return said
+        changed["generationConfig"] = config | UNKNOWN
+    return changed
 
 
 @given(requests, writings, st.sampled_from(["", PATH]))
-def test_the_quick_way_gives_what_the_long_way_gives(request: Json, how: Json, path: str) -> None:
-    long = unusual(request)
-    assert plain.read_plain(written(long, how)) is None
-    assert read(request, how, path) == read(long, how, path)
+def test_unknown_fields_change_nothing_else(request: Json, how: Json, path: str) -> None:
+    other = with_unknown(request)
+    assert not is_strict(written(other, how))
+    assert read(request, how, path) == read(other, how, path)
 
 
 @given(contents, writings)
-def test_a_content_by_itself_is_read_as_among_others(said: list[Json], how: Json) -> None:
-    """One unusual content, and the others are read one by one: the same messages."""
-    image = {"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": "QUJD"}}]}
-    alone = read({"contents": said}, how).ir.body_chat()
-    assert read({"contents": [*said, image]}, how).ir.body_chat()[:-1] == alone
+def test_one_unknown_field_changes_no_other_content(contents: list[Json], how: Json) -> None:
+    unknown = {"role": "user", "parts": [{"text": "x", "unknown_field": 1}]}
+    alone = read({"contents": contents}, how).ir.body_chat()
+    assert read({"contents": [*contents, unknown]}, how).ir.body_chat()[:-1] == alone
 
 
 @given(parts)
-def test_what_is_tried_is_read_or_left(part: Json) -> None:
-    """A part that is not understood whole is left to the long way, never read by half."""
-    tried = usual.try_content(msgspec.Raw(written({"role": "user", "parts": [part]}, {})))
+def test_a_part_of_several_kinds_is_kept_whole(part: Json) -> None:
+    (message,) = read({"contents": [{"role": "user", "parts": [part]}]}, {}).ir.body_chat()
     kinds = [k for k in ("text", "functionCall", "functionResponse") if part.get(k) is not None]
-    if len(kinds) != 1:
-        assert tried is None
+    assert isinstance(message.parts[0], Opaque) == (len(kinds) != 1)
 
 
-USUAL: list[Json] = [
+STRICT: list[Json] = [
     {"text": "x"},
     {"text": "x", "thoughtSignature": "c2ln"},
     {"text": "x", "thought": True},
@@ -155,13 +160,12 @@ USUAL: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("part", USUAL, ids=json.dumps)
-def test_these_are_usual(part: Json) -> None:
-    """Else the laws above would compare the long way with itself."""
-    assert plain.read_plain(written({"contents": [{"role": "user", "parts": [part]}]}, {}))
+@pytest.mark.parametrize("part", STRICT, ids=json.dumps)
+def test_documented_parts_decode_strictly(part: Json) -> None:
+    assert is_strict(written({"contents": [{"role": "user", "parts": [part]}]}, {}))
 
 
-ALMOST: list[Json] = [
+OTHERS: list[Json] = [
     {"functionCall": {"name": "f"}, "thought": False},
     {"functionCall": {"name": "f"}, "thoughtSignature": None},
     {"functionCall": {"name": "f", "args": None, "id": ""}, "thoughtSignature": "é="},
@@ -176,15 +180,17 @@ ALMOST: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("part", [*USUAL, *ALMOST], ids=json.dumps)
-def test_what_is_nearly_usual_is_read_the_same(part: Json) -> None:
+@pytest.mark.parametrize("part", [*STRICT, *OTHERS], ids=json.dumps)
+def test_rare_forms_are_read_the_same(part: Json) -> None:
     request = {"contents": [{"role": "model", "parts": [part, part]}]}
     for ensure_ascii in (True, False):
         how = {"ensure_ascii": ensure_ascii}
-        assert read(request, how) == read(unusual(request), how)
+        assert read(request, how) == read(with_unknown(request), how)
     # A name may be written in escapes.
     body = written(request, {}).replace(b'"output"', b'"\\u006futput"')
-    assert gemini.parse(body) == gemini.parse(body.replace(b'"role"', b'"unheard_of":null,"role"'))
+    assert gemini.parse(body) == gemini.parse(
+        body.replace(b'"role"', b'"unknown_field":null,"role"')
+    )
 
 
 def test_results_answer_calls_in_the_order_of_the_calls() -> None:
@@ -195,8 +201,8 @@ def test_results_answer_calls_in_the_order_of_the_calls() -> None:
         for name in ("read", "read", "write", "read")
     ]
     request = {"contents": [{"role": "model", "parts": asked}, {"role": "user", "parts": told}]}
-    for said in (request, unusual(request)):
-        calls, results = read(said, {}).ir.body_chat()
+    for body in (request, with_unknown(request)):
+        calls, results = read(body, {}).ir.body_chat()
         assert [part.id for part in calls.parts if isinstance(part, ToolCall)] == [
             "call_0_0",
             "call_0_1",
@@ -210,7 +216,7 @@ def test_results_answer_calls_in_the_order_of_the_calls() -> None:
         ]
 
 
-#: What came, and what is read: the text, whether it is an error, and the form kept beside it.
+#: A response, and what is read: the text, whether it is an error, and whether its form is kept.
 ANSWERS: list[tuple[str, tuple[str, bool, bool]]] = [
     ('{"output": "x"}', ("x", False, False)),
     ('{ "output":"x\\n" }', ("x\n", False, False)),
@@ -230,9 +236,9 @@ ANSWERS: list[tuple[str, tuple[str, bool, bool]]] = [
 ]
 
 
-@pytest.mark.parametrize("came, expected", ANSWERS, ids=str)
-def test_what_a_tool_answered(came: str, expected: tuple[str, bool, bool]) -> None:
-    text, error, form = results_of.read_response(came)
+@pytest.mark.parametrize("response, expected", ANSWERS, ids=str)
+def test_response_objects(response: str, expected: tuple[str, bool, bool]) -> None:
+    text, error, form = read_response(response)
     assert (text, error, form is not None) == expected
     if form is not None:
-        assert form == {"gemini.form": '{"response":' + came + "}"}
+        assert form == {"gemini.form": '{"response":' + response + "}"}

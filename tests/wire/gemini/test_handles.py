@@ -20,7 +20,7 @@ from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHan
 from anaphora.rendered.holding import held_digest, misfit
 from anaphora.values import Conversation, Message, ProviderTool, Tool, ToolCall
 from anaphora.wire import gemini
-from anaphora.wire.gemini import request
+from anaphora.wire.gemini.render import render as render_unguarded
 
 MODEL = "gemini-2.5-flash"
 HANDLE = "cachedContents/abc-123"
@@ -215,7 +215,7 @@ def test_a_handle_that_does_not_fit_is_told_and_refused(name: str) -> None:
     plan = behind(first, chunks)
     assert plan.held is not None
     # The beginning changes on purpose, so this goes past the guard of prefixes.
-    rendered = request.render(call, catalog.profile("google", call.model))
+    rendered = render_unguarded(call, catalog.profile("google", call.model))
     notice = misfit(rendered, plan.held)
     assert notice is not None
     assert notice.code == code

@@ -1,10 +1,11 @@
-"""Usual requests are read in one go. That gives what reading them field by field gives."""
+"""Requests decode strictly. One with unknown fields is read the same, and keeps them."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +15,12 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.values import Message, ToolCall, ToolResult
 from anaphora.wire import ollama
-from anaphora.wire.ollama import plain
+from anaphora.wire.ollama.types import ChatRequest
 
 Json = dict[str, Any]
 
-#: Says nothing, and makes unusual what it stands in.
-UNHEARD_OF = {"unheard_of": None}
+#: A null means a missing field, but the strict decoder rejects its name.
+UNKNOWN = {"unknown_field": None}
 
 texts = st.none() | some.texts | st.sampled_from(["", " ", 'Zürich\n\\ "x"'])
 ids = st.none() | st.sampled_from(["", "c1", "c2"])
@@ -76,7 +77,7 @@ requests = st.fixed_dictionaries(
         "keep_alive": st.sampled_from([None, "5m", 0]),
     },
 ).flatmap(lambda request: st.permutations(list(request.items())).map(dict))
-#: How JSON may be written.
+#: Ways to write JSON.
 writings = st.fixed_dictionaries(
     {"ensure_ascii": st.booleans(), "indent": st.sampled_from([None, 1])},
     optional={"separators": st.just((",", ":"))},
@@ -87,30 +88,37 @@ def read(request: Json, how: Json) -> Call:
     return ollama.parse(json.dumps(request, **how).encode())
 
 
-def unusual(request: Json) -> Json:
-    """The same, so that nothing of it can be read in one go."""
-    messages = [message | UNHEARD_OF for message in request["messages"]]
-    return {**request, "messages": messages, **UNHEARD_OF}
+def is_strict(request: Json) -> bool:
+    try:
+        msgspec.json.decode(json.dumps(request).encode(), type=ChatRequest)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def with_unknown(request: Json) -> Json:
+    """The same request with unknown fields everywhere."""
+    messages = [message | UNKNOWN for message in request["messages"]]
+    return {**request, "messages": messages, **UNKNOWN}
 
 
 @given(requests, writings)
-def test_the_quick_way_gives_what_the_long_way_gives(request: Json, how: Json) -> None:
-    long = unusual(request)
-    assert plain.read_plain(json.dumps(long).encode()) is None
-    assert read(request, how) == read(long, how)
+def test_unknown_fields_change_nothing_else(request: Json, how: Json) -> None:
+    other = with_unknown(request)
+    assert not is_strict(other)
+    assert read(request, how) == read(other, how)
 
 
 @given(messages, writings)
-def test_a_message_by_itself_is_read_as_among_others(said: list[Json], how: Json) -> None:
-    """One unusual message, and the others are read one by one: the same."""
-    picture = {"role": "user", "content": "x", "images": ["QUJD"]}
-    alone = read({"model": "m", "messages": said}, how).ir
-    among = read({"model": "m", "messages": [*said, picture]}, how).ir
+def test_one_unknown_field_changes_no_other_message(messages: list[Json], how: Json) -> None:
+    unknown = {"role": "user", "content": "x", "unknown_field": 1}
+    alone = read({"model": "m", "messages": messages}, how).ir
+    among = read({"model": "m", "messages": [*messages, unknown]}, how).ir
     assert among.body_chat()[:-1] == alone.body_chat()
     assert among.system_blocks == alone.system_blocks
 
 
-USUAL: list[Json] = [
+STRICT: list[Json] = [
     {"role": "user", "content": "x"},
     {"role": "system", "content": "x"},
     {"role": "assistant", "content": "x", "thinking": "y"},
@@ -125,12 +133,11 @@ USUAL: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("message", USUAL, ids=json.dumps)
-def test_these_are_usual(message: Json) -> None:
-    """Else the laws above would compare the long way with itself."""
+@pytest.mark.parametrize("message", STRICT, ids=json.dumps)
+def test_documented_messages_decode_strictly(message: Json) -> None:
     request = {"model": "m", "messages": [message, message]}
-    assert plain.read_plain(json.dumps(request).encode()) is not None
-    assert read(request, {}) == read(unusual(request), {})
+    assert is_strict(request)
+    assert read(request, {}) == read(with_unknown(request), {})
 
 
 #: Calls, results by tool and id, and the calls that these are read to answer.
@@ -153,8 +160,8 @@ def test_which_call_a_result_answers(
     asked = {"role": "assistant", "tool_calls": [{"function": {"name": name}} for name in called]}
     results = [{"role": "tool", "tool_name": name, "tool_call_id": id_} for name, id_ in told]
     request = {"model": "m", "messages": [{"role": "user", "content": "x"}, asked, *results]}
-    for said in (request, unusual(request)):
-        parts = [part for message in messages_of(read(said, {})) for part in message.parts]
+    for body in (request, with_unknown(request)):
+        parts = [part for message in messages_of(read(body, {})) for part in message.parts]
         assert [part.name for part in parts if isinstance(part, ToolCall)] == called
         assert [part.call_id for part in parts if isinstance(part, ToolResult)] == expected
 

@@ -1,7 +1,8 @@
 """Explicit caching: the beginning of a prompt as a `cachedContents` resource.
 
-A handle freezes the model, the system instruction, the tools and the tool config with the contents
-it holds. A request that uses it may send none of these again, only the contents that follow.
+Gemini takes no markers. A handle freezes the model, the system instruction, the tools and the tool
+config with the contents it holds. A request that uses it may send none of these again, only the
+contents that follow.
 """
 
 from __future__ import annotations
@@ -25,30 +26,42 @@ from anaphora.rendered import (
 from anaphora.rendered.holding import misfit, unholdable
 from anaphora.rendered.request import Piece
 from anaphora.wire import rendering
-from anaphora.wire.fields import Fields
-from anaphora.wire.reading import converts_errors, reply_error
+from anaphora.wire.reading import (
+    converts_errors,
+    decode_members,
+    decode_value,
+    reply_error,
+)
 
-from .address import VERSION
-from .messages import CLOSE, GLUE
-from .params import tool_config
-from .request import CONTENTS
+from .params import VERSION, tool_config
+from .render import CLOSE, CONTENTS, GLUE
 
 _HANDLE = re.compile(r"(?:projects/[\w.-]+/locations/[\w.-]+/)?cachedContents/[\w-]+\Z", re.ASCII)
 _JSON = (("content-type", "application/json"),)
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What the provider says of a handle it gave."""
+class CachedContent(msgspec.Struct, frozen=True, kw_only=True):
+    """A handle as the provider describes it."""
 
     handle: str
     expires: str | None = None
-    """When it is gone, in RFC 3339."""
+    """When it expires, in RFC 3339."""
     tokens: int | None = None
-    """How many it holds: what is billed by the hour."""
+    """The tokens it holds, which are billed by the hour."""
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    totalTokenCount: int | None = None
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    name: str
+    expireTime: str | None = None
+    usageMetadata: _Usage | None = None
 
 
 def assemble(rendered: Rendered, plan: Plan) -> Request:
-    """The request; with a handle, only what comes behind the chunks that it holds."""
+    """The request; with a handle, only the chunks after those that it holds."""
     if plan.held is None:
         return rendering.assemble(rendered, plan)
     wrong = misfit(rendered, plan.held)
@@ -59,15 +72,15 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
     envelope = rendered.envelope
     frozen = dict(envelope.cache_params).get("tool_choice")
     tail = envelope.tail if frozen is None else envelope.tail.removeprefix(tool_config(frozen))
-    if "cachedContent" in Fields(b"{" + tail.removeprefix(b","), "$"):
+    if "cachedContent" in decode_members(b"{" + tail.removeprefix(b",")):
         raise InvalidRequest("the call names a handle of its own already", path="plan.held")
     head = b'{"cachedContent":' + string(_handle(plan.held.handle)) + b"," + CONTENTS
-    pieces: list[Piece] = [head, *_from(rendered, plan.held.chunks), tail]
+    pieces: list[Piece] = [head, *_chunks_from(rendered, plan.held.chunks), tail]
     return Request(envelope.method, envelope.path, envelope.headers, Body(pieces))
 
 
 def prelude(rendered: Rendered, wanted: Prelude) -> Request:
-    """What the client sends before the request itself."""
+    """The request that creates, extends or deletes a handle."""
     if isinstance(wanted, DeleteHandle):
         return Request("DELETE", VERSION + _handle(wanted.handle), (), Body([]))
     lifetime = b'"ttl":"%ds"}' % _seconds(wanted.seconds)
@@ -79,23 +92,24 @@ def prelude(rendered: Rendered, wanted: Prelude) -> Request:
     if wrong is not None:
         raise InvalidRequest(wrong.reason, path="plan.preludes")
     assert rendered.frozen_with is not None
-    pieces = [b"{" + rendered.frozen_with + b",", *_up_to(rendered, wanted.chunks), lifetime]
+    head = b"{" + rendered.frozen_with + b","
+    pieces = [head, *_chunks_up_to(rendered, wanted.chunks), lifetime]
     return Request("POST", f"{VERSION}cachedContents", _JSON, Body(pieces))
 
 
 @converts_errors(reply_error)
-def read_held(body: bytes) -> Kept:
-    """The handle that creating one gave, or what became of it when it was extended."""
-    fields = Fields(body, "$")
-    usage = fields.nested("usageMetadata")
-    return Kept(
-        handle=fields.take("name", str),
-        expires=fields.maybe("expireTime", str),
-        tokens=usage.maybe("totalTokenCount", int) if usage is not None else None,
+def read_held(body: bytes) -> CachedContent:
+    """The handle in the response to a create or extend request."""
+    resource: _Resource = decode_value(body, _Resource, "$", reply_error)
+    usage = resource.usageMetadata
+    return CachedContent(
+        handle=resource.name,
+        expires=resource.expireTime,
+        tokens=None if usage is None else usage.totalTokenCount,
     )
 
 
-def _up_to(rendered: Rendered, chunks: int) -> list[Piece]:
+def _chunks_up_to(rendered: Rendered, chunks: int) -> list[Piece]:
     """The first chunks as members of a body, each with its comma."""
     pieces: list[Piece] = []
     for run in rendered.runs:
@@ -111,7 +125,7 @@ def _up_to(rendered: Rendered, chunks: int) -> list[Piece]:
     return pieces
 
 
-def _from(rendered: Rendered, chunk: int) -> list[Piece]:
+def _chunks_from(rendered: Rendered, chunk: int) -> list[Piece]:
     """The chunks from this one on. It begins a content, and goes without the glue before it."""
     pieces: list[Piece] = []
     for run in rendered.runs:
