@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from anaphora.cache.verdict import Cause, Change, Verdict
 from anaphora.client.html import answered_html
-from anaphora.client.record import Attempt, Record
-from anaphora.client.response import Response
+from anaphora.client.response import Attempt, Record, Response
 from anaphora.values import (
     Audio,
     Bytes,

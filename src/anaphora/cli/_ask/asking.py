@@ -14,7 +14,7 @@ import msgspec
 
 from anaphora import canonical
 from anaphora.catalog import Effort
-from anaphora.client.session.running import unanswered
+from anaphora.client.session.run import unanswered
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidJson, InvalidRequest
 from anaphora.prompt import Params

@@ -13,7 +13,7 @@ from anaphora.client.client import AsyncClient
 from anaphora.client.response import Response
 from anaphora.client.session import Session
 from anaphora.client.session.preview import Preview
-from anaphora.client.session.running import Run
+from anaphora.client.session.run import Run
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
 from anaphora.errors import Io
@@ -111,9 +111,10 @@ class Talk:
         else:
             run = self._chat.run(content, output=wish.output, max_turns=wish.max_turns)
             await self._ran(run)
-            assert run.ran is not None
-            outcome = self._outcome(run.ran.answers, run.ran.stop_reason, run.ran.cost_usd)
-            outcome = msgspec.structs.replace(outcome, failures=run.ran.failures)
+            result = run.result
+            assert result is not None
+            outcome = self._outcome(result.responses, result.stop_reason, result.cost_usd)
+            outcome = msgspec.structs.replace(outcome, failures=result.failures)
         self._voice.end_line()
         return outcome
 
@@ -136,8 +137,8 @@ class Talk:
             hear = _Hearing(self._voice)
             async for event in events:
                 hear(event)
-        assert turn.answered is not None
-        return turn.answered
+        assert turn.response is not None
+        return turn.response
 
     async def _ran(self, run: Run) -> None:
         if not self._wish.stream:

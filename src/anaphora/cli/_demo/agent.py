@@ -48,7 +48,7 @@ class Anaphoric:
     async def take(self, turn: int, step: Step) -> Response:
         self._turn = turn
         ran = await self.chat.run(step.user or None, max_turns=1)
-        return ran.answers[0]
+        return ran.responses[0]
 
     def _state(self) -> str:
         return story.state(self._turn, self.workspace.failing(), self.workspace.edited)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from anaphora.client.failing import raised
+from anaphora.client.failures import event_error
 from anaphora.client.structured import Structured
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.values import (
@@ -85,7 +85,7 @@ class ClientAdapter(LlmAdapter):
                 if delta := heard.more(event):
                     yield StreamChunk(delta)
                 if isinstance(event, ReplyFail):
-                    raise raised(event)
+                    raise event_error(event)
                 if isinstance(event, ReplyEnd):
                     if form is not None:
                         _parsed(form, event.reply)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from anaphora.cache.verdict import Verdict
-from anaphora.client.record import Attempt, Record
+from anaphora.client.response import Attempt, Record
 from anaphora.values import StopReason, Usage
 
 from .exported import OTHER, address, block_label, error_type, label, queued, shares, word

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from anaphora import errors
-from anaphora.client.record import BlockShare, Record
+from anaphora.client.response import BlockShare, Record
 from anaphora.values import Section, SegmentRole
 
 #: Stands for a word that is none, or for one too many.

@@ -7,7 +7,7 @@ that is current where the watcher is called, which is where the call was awaited
 from __future__ import annotations
 
 from anaphora import __version__
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 from .attributes import ending, failing, starting
 from .extras import explained

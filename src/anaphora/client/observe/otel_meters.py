@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anaphora import __version__
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 from .attributes import starting
 from .exported import Bounded, error_type, word

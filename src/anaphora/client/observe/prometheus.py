@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 from .exported import Bounded, label, outcome, queued, shares, word
 from .extras import explained

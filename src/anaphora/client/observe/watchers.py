@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from anaphora.client.after import failure_notice, line_of, log
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 from anaphora.values import Notice
 
 Watcher: TypeAlias = Callable[[Record], None]

@@ -25,7 +25,10 @@ class Patience:
 
     def begin(self, waiting: Waiting, seconds: float) -> None:
         """Starts the wait; for one that is begun already, starts it anew."""
-        due = self.loop.time() + seconds
+        self.begin_at(waiting, self.loop.time() + seconds)
+
+    def begin_at(self, waiting: Waiting, due: float) -> None:
+        """The same with a time of the loop's clock."""
         self._due[waiting] = due
         if due < self._wake:
             self._sleep(due)
