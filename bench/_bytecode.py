@@ -1,6 +1,6 @@
 """Bytecode for this package, as an installed one has it.
 
-Whoever is measured beside it was installed, and pip compiles what it installs. A working tree is
+The libraries measured beside it are installed, and pip compiles what it installs. A working tree is
 not, and some machines keep Python from writing bytecode: code that is compiled anew at every start
 lies scattered in memory, and runs some 5 % slower.
 """

@@ -3,7 +3,7 @@
     python bench/_client_answers.py fixed PORT
 
 Each wire has one fixed answer of about 1 KB, with usage and cache counts: all but the newest tokens
-were read. GET /seen tells how many requests came since it was last asked, and how long they were.
+were read. GET /seen returns how many requests came since the last GET, and how long they were.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from _client_talk import MODELS, PATHS, Json, prose
 from _served import serve
 
 TEXT = prose(760, 7)
-READ, NEW, SAID = 9_000, 180, 170
+READ, NEW, OUTPUT = 9_000, 180, 170
 
 
 def _anthropic() -> Json:
@@ -25,7 +25,7 @@ def _anthropic() -> Json:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": READ,
         "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
-        "output_tokens": SAID,
+        "output_tokens": OUTPUT,
         "service_tier": "standard",
     }
     return {
@@ -50,8 +50,8 @@ def _chat() -> Json:
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
         "usage": {
             "prompt_tokens": READ + NEW,
-            "completion_tokens": SAID,
-            "total_tokens": READ + NEW + SAID,
+            "completion_tokens": OUTPUT,
+            "total_tokens": READ + NEW + OUTPUT,
             "prompt_tokens_details": {"cached_tokens": READ, "audio_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
         },
@@ -78,9 +78,9 @@ def _responses() -> Json:
         "usage": {
             "input_tokens": READ + NEW,
             "input_tokens_details": {"cached_tokens": READ},
-            "output_tokens": SAID,
+            "output_tokens": OUTPUT,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": READ + NEW + SAID,
+            "total_tokens": READ + NEW + OUTPUT,
         },
     }
 

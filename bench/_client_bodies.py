@@ -3,7 +3,7 @@ clients live in several environments.
 
 `body` is the document that ours sends: contents are lists of parts wherever ours are, neighbours of
 one role are one message where ours merges them, and breakpoints stand where ours puts them.
-`plain` is the least that says the same, with contents as strings: what one often writes.
+`plain` is the shortest equivalent, with contents as strings: what one often writes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from _client_talk import (
     TOOLS,
     Json,
     arguments,
-    messages,
+    script,
     tool_of,
 )
 
@@ -47,12 +47,12 @@ def _text(text: str, kind: str = "text") -> Json:
 
 
 def _anthropic(parts: bool) -> Json:
-    said: list[Json] = [
+    messages: list[Json] = [
         {"role": "user" if role == "tool" else role, "content": _blocks(role, text, call, parts)}
-        for role, text, call in messages()
+        for role, text, call in script()
     ]
     if parts:
-        said = _merged(said)
+        messages = _merged(messages)
     body: Json = {
         "model": MODELS["anthropic"],
         "max_tokens": MAX_TOKENS,
@@ -60,11 +60,11 @@ def _anthropic(parts: bool) -> Json:
             {"name": name, "description": about, "input_schema": SCHEMA} for name, about in TOOLS
         ],
         "system": [_text(SYSTEM)] if parts else SYSTEM,
-        "messages": said,
+        "messages": messages,
     }
     if parts:
         # Where ours puts them: tools, system prompt, and the last two user turns.
-        turns = said[-3]["content"][-1], said[-1]["content"][-1]
+        turns = messages[-3]["content"][-1], messages[-1]["content"][-1]
         mark(body["tools"][-1], body["system"][-1], *turns)
     return body
 
@@ -79,10 +79,10 @@ def _blocks(role: str, text: str, call: str, parts: bool) -> list[Json] | str:
     return [_text(text)] if parts else text
 
 
-def _merged(said: list[Json]) -> list[Json]:
+def _merged(messages: list[Json]) -> list[Json]:
     """Neighbours of one role as one message."""
     merged: list[Json] = []
-    for message in said:
+    for message in messages:
         if merged and merged[-1]["role"] == message["role"]:
             merged[-1]["content"] += message["content"]
         else:
@@ -98,45 +98,45 @@ def _chat(parts: bool) -> Json:
         return [_text(text)] if parts else text
 
     system = "developer" if parts else "system"
-    said: list[Json] = [{"role": system, "content": content(SYSTEM)}]
-    for role, text, call in messages():
+    messages: list[Json] = [{"role": system, "content": content(SYSTEM)}]
+    for role, text, call in script():
         if role == "tool":
-            said.append({"role": "tool", "tool_call_id": call, "content": content(text)})
+            messages.append({"role": "tool", "tool_call_id": call, "content": content(text)})
         elif call:
             function = {"name": tool_of(call), "arguments": json.dumps(arguments(call))}
             calls = [{"id": call, "type": "function", "function": function}]
-            said.append({"role": "assistant", "content": content(text), "tool_calls": calls})
+            messages.append({"role": "assistant", "content": content(text), "tool_calls": calls})
         else:
-            said.append({"role": role, "content": content(text)})
+            messages.append({"role": role, "content": content(text)})
     functions = [
         {"name": name, "description": about, "parameters": SCHEMA} for name, about in TOOLS
     ]
     return {
         "model": MODELS["openai_chat"],
         "tools": [{"type": "function", "function": function} for function in functions],
-        "messages": said,
+        "messages": messages,
         "max_completion_tokens": MAX_TOKENS,
     }
 
 
 def _responses(parts: bool) -> Json:
-    """What the assistant said is a string in both: with parts it would need an id."""
+    """An assistant message is a string in both: with parts it would need an id."""
 
     def content(text: str) -> list[Json] | str:
         return [_text(text, "input_text")] if parts else text
 
-    said: list[Json] = []
-    for role, text, call in messages():
+    messages: list[Json] = []
+    for role, text, call in script():
         if role == "tool":
             output = {"call_id": call, "output": content(text)}
-            said.append({"type": "function_call_output", **output})
+            messages.append({"type": "function_call_output", **output})
             continue
-        spoken = text if role == "assistant" else content(text)
+        text_content = text if role == "assistant" else content(text)
         kind = {"type": "message"} if parts else {}
-        said.append({**kind, "role": role, "content": spoken})
+        messages.append({**kind, "role": role, "content": text_content})
         if call:
-            asked = {"name": tool_of(call), "arguments": json.dumps(arguments(call))}
-            said.append({"type": "function_call", "call_id": call, **asked})
+            function = {"name": tool_of(call), "arguments": json.dumps(arguments(call))}
+            messages.append({"type": "function_call", "call_id": call, **function})
     strict = {"strict": None} if parts else {}
     functions = [
         {"name": name, "description": about, "parameters": SCHEMA, **strict}
@@ -146,7 +146,7 @@ def _responses(parts: bool) -> Json:
         "model": MODELS["openai_responses"],
         "instructions": SYSTEM,
         "tools": [{"type": "function", **function} for function in functions],
-        "input": said,
+        "input": messages,
         "max_output_tokens": MAX_TOKENS,
     }
 

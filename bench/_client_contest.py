@@ -20,7 +20,7 @@ Key: TypeAlias = tuple[str, str]
 #: Those that live in an environment of their own.
 STRANGERS = ("LiteLLM", "pydantic-ai")
 
-#: Calls that nobody counts: imports that wait for them, connections, caches.
+#: Uncounted warm-up calls: imports that wait for them, connections, caches.
 _WARM = 20
 
 
@@ -29,7 +29,7 @@ class Contestant:
         self.who, self.wire = who, wire
         self._share = share
         self._url = url
-        # Nobody's price list from the network, nothing of ours for others.
+        # No price list from the network, nothing of ours for others.
         env = {**os.environ, "PYTHONPATH": "", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         self._process = subprocess.Popen(
             [python, str(HERE / "_client_worker.py"), who, wire, url],
@@ -54,10 +54,10 @@ class Contestant:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{max(1, calls // self._share)}\n")
-        told = self._process.stdout.readline()
-        if not told:
+        line = self._process.stdout.readline()
+        if not line:
             raise SystemExit(f"{self.who} on {self.wire} gave up")
-        return float(told)
+        return float(line)
 
     def end(self) -> None:
         self._process.communicate()

@@ -19,7 +19,7 @@ from typing import Any
 
 from _client_answers import ANSWERS
 from _client_ours import client, message, session
-from _client_talk import PATHS, messages, prose
+from _client_talk import PATHS, prose, script
 
 #: Turns before and after one that are looked at with it.
 REACH = 5
@@ -53,7 +53,7 @@ async def conversation(wire: str, turns: int) -> tuple[list[float], list[int]]:
     """CPU of every turn, and the bytes it would have sent."""
     memory = Memory(ANSWERS[PATHS[wire]])
     chat = session(client(wire, "http://127.0.0.1:1", transport=memory), wire, 2)
-    await chat.send(message(messages()[2]))
+    await chat.send(message(script()[2]))
     spent, sizes = [], []
     for at in range(turns):
         text = prose(760, at)
@@ -84,13 +84,13 @@ def main(wire: str, turns: int, sessions: int) -> None:
         spent, sizes = asyncio.run(conversation(wire, turns + REACH + 1))
         early.append(around(spent, EARLY) - copying(sizes[EARLY]))
         late.append(around(spent, turns) - copying(sizes[turns]))
-    told = {
+    result = {
         "early": statistics.median(early) * 1e6,
         "late": statistics.median(late) * 1e6,
         "growth": statistics.median(b / a for a, b in zip(early, late, strict=True)),
         "bytes": sizes[turns],
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -15,16 +15,16 @@ _PREFIX = {"anthropic": "anthropic", "openai_chat": "openai"}
 
 class LiteLlm:
     def __init__(self, who: str, wire: str, url: str) -> None:  # noqa: ARG002
-        said = body("openai_chat")
+        request = body("openai_chat")
         if wire == "anthropic":
-            said["messages"][0]["role"] = "system"  # `developer` is OpenAI's word
-            talk = said["messages"]
-            blocks = (talk[at]["content"][-1] for at in (0, -3, -1))
-            mark(said["tools"][-1], *blocks)
+            request["messages"][0]["role"] = "system"  # `developer` is OpenAI's word
+            messages = request["messages"]
+            blocks = (messages[at]["content"][-1] for at in (0, -3, -1))
+            mark(request["tools"][-1], *blocks)
         self._options: dict[str, Any] = {
             "model": f"{_PREFIX[wire]}/{MODELS[wire]}",
-            "messages": said["messages"],
-            "tools": said["tools"],
+            "messages": request["messages"],
+            "tools": request["tools"],
             "max_tokens": MAX_TOKENS,
             "api_key": "k",
             "api_base": url if wire == "anthropic" else f"{url}/v1",

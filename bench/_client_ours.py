@@ -22,10 +22,10 @@ from _client_talk import (
     SCHEMA,
     SYSTEM,
     TOOLS,
-    Said,
+    Line,
     arguments,
-    messages,
     prose,
+    script,
     tool_of,
 )
 
@@ -44,8 +44,8 @@ def client(wire: str, url: str, **options: Any) -> Any:
     return anaphora.AsyncClient.from_config(settings, environ={"KEY": "k"}, **options)
 
 
-def message(said: Said) -> Message:
-    role, text, call = said
+def message(line: Line) -> Message:
+    role, text, call = line
     if role == "user":
         return Message.user(text)
     if role == "tool":
@@ -57,7 +57,7 @@ def message(said: Said) -> Message:
 
 def session(client: Any, wire: str, count: int = BEGIN) -> Any:
     """A conversation that goes on with saved messages."""
-    history = [message(said) for said in messages(count)]
+    history = [message(line) for line in script(count)]
     return client.session(
         "local",
         model=MODELS[wire],
@@ -74,10 +74,10 @@ class OneShot:
         self._client, self._wire = client(wire, url, **options), wire
 
     async def ready(self) -> Callable[[], Awaitable[object]]:
-        said = [message(each) for each in messages()]
+        line = [message(each) for each in script()]
 
         async def call() -> Any:
-            ir = PromptIR.chat(Conversation(said), system=SYSTEM)
+            ir = PromptIR.chat(Conversation(line), system=SYSTEM)
             params = Params(max_tokens=MAX_TOKENS)
             whole = Call(ir=ir, model=MODELS[self._wire], tools=_TOOLS, params=params)
             return await self._client.complete(whole, "local")
@@ -99,7 +99,7 @@ class Session:
         if not self._left:
             self._check()
             self._chat = session(self._client, self._wire)
-            await self._chat.send(message(messages()[BEGIN]))
+            await self._chat.send(message(script()[BEGIN]))
             self._left = TURNS
         self._left -= 1
         text, chat = prose(760, next(self._numbers)), self._chat

@@ -13,9 +13,9 @@ from _client_talk import (
     SCHEMA,
     SYSTEM,
     TOOLS,
-    Said,
+    Line,
     arguments,
-    messages,
+    script,
     tool_of,
 )
 from pydantic_ai import Agent  # type: ignore[import-not-found]
@@ -44,9 +44,9 @@ class PydanticAi:
             toolsets=[ExternalToolset(tools)],
             model_settings={"max_tokens": MAX_TOKENS},
         )
-        # Ours has breakpoints at what the customer said last, and before; OpenAI's has none.
+        # Ours has breakpoints at what the customer line last, and before; OpenAI's has none.
         point = [CachePoint()] if wire == "anthropic" else []
-        *history, before, between, (_, last, _) = messages()
+        *history, before, between, (_, last, _) = script()
         marked = ModelRequest(parts=[UserPromptPart([before[1], *point])])
         self._history = [*map(_message, history), marked, _message(between)]
         self._last = [last, *point]
@@ -61,8 +61,8 @@ class PydanticAi:
         return await self._agent.run(self._last, message_history=self._history)
 
 
-def _message(said: Said) -> Any:
-    role, text, call = said
+def _message(line: Line) -> Any:
+    role, text, call = line
     if role == "user":
         return ModelRequest(parts=[UserPromptPart([text])])
     if role == "tool":

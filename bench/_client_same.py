@@ -39,4 +39,4 @@ def same_documents(wires: Iterable[str]) -> None:
     for wire in wires:
         ours, theirs = asyncio.run(_sent(wire)), body(wire)
         if json.dumps(ours) != json.dumps(theirs):
-            raise SystemExit(f"{wire}: _client_bodies.py does not say what ours sends")
+            raise SystemExit(f"{wire}: _client_bodies.py differs from what ours sends")

@@ -11,7 +11,7 @@ import random
 from typing import Any, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
-Said: TypeAlias = tuple[str, str, str]
+Line: TypeAlias = tuple[str, str, str]
 
 MODELS = {
     "anthropic": "claude-sonnet-4-6",
@@ -61,16 +61,16 @@ def tool_of(call: str) -> str:
     return f"look_up_{int(call[5:]) % len(TOOLS)}"
 
 
-def messages(count: int = 42) -> list[Said]:
+def script(count: int = 42) -> list[Line]:
     """A shop's assistant at work: what a customer asks, a tool call, its result; and at the end six
     messages of text alone, the last one the customer's."""
-    said: list[Said] = []
+    lines: list[Line] = []
     for at in range(12):
         call = f"call_{at:03}"
-        said += [
+        lines += [
             ("user", prose(800, 1000 + at), ""),
             ("assistant", prose(700, 2000 + at), call),
             ("tool", prose(750, 3000 + at), call),
         ]
-    said += [("user" if at % 2 else "assistant", prose(760, 4000 + at), "") for at in range(6)]
-    return said[:count]
+    lines += [("user" if at % 2 else "assistant", prose(760, 4000 + at), "") for at in range(6)]
+    return lines[:count]

@@ -52,11 +52,11 @@ async def microseconds(asker: Asker, calls: int) -> float:
 
 async def main(who: str, wire: str, url: str) -> None:
     asker: Asker = import_module(WHERE[who]).asker(who, wire, url)
-    told = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # some print what they have to say
+    results = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # some libraries print to stdout
     # Reading stdin blocks the loop, on purpose: between two rounds nothing is to happen here.
     for line in sys.stdin:
-        print(await microseconds(asker, int(line)), file=told)
+        print(await microseconds(asker, int(line)), file=results)
     await asker.close()
 
 

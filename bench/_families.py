@@ -42,7 +42,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """One call of a family: when, by which conversation, and what it says."""
+    """One call of a family: when, by which conversation, and its content."""
 
     at: float
     conversation: int
@@ -51,12 +51,12 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 def families() -> tuple[list[int], dict[str, Shape]]:
-    told = tomllib.loads((Path(__file__).parent / "families.toml").read_text())
+    data = tomllib.loads((Path(__file__).parent / "families.toml").read_text())
     shapes = {
-        name: msgspec.convert({**told["defaults"], **row}, Shape)
-        for name, row in told["family"].items()
+        name: msgspec.convert({**data["defaults"], **row}, Shape)
+        for name, row in data["family"].items()
     }
-    return told["seeds"], shapes
+    return data["seeds"], shapes
 
 
 def calls(shape: Shape, seed: int, model: str) -> list[Sent]:
@@ -96,13 +96,13 @@ def _conversation(
         yield Sent(at, conversation, call, shape.single)
         left -= 1
         if left > 0:
-            asked = [
+            calls = [
                 ToolCall(f"c{turn}_{n}", tools[n % shape.tools].name, f'{{"a":{n}}}')
                 for n in range(chance.randint(*shape.results))
             ]
-            talk = talk.append(Message.assistant(*asked))
+            talk = talk.append(Message.assistant(*calls))
             results = [
-                ToolResult(c.id, _words(chance, chance.randint(*shape.result_words))) for c in asked
+                ToolResult(c.id, _words(chance, chance.randint(*shape.result_words))) for c in calls
             ]
             talk = talk.append(Message(role="tool", parts=tuple(results)))
             at += chance.uniform(*shape.pause)

@@ -57,9 +57,9 @@ def _calls(trace: Trace, number: int, model: str) -> Iterator[Sent]:
 
 
 def _tool(tool: dict[str, Any]) -> Tool:
-    said = tool.get("function", tool)
-    schema = said.get("parameters") or {"type": "object", "properties": {}}
-    return Tool(said["name"], said.get("description") or "", json.dumps(schema))
+    function = tool.get("function", tool)
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    return Tool(function["name"], function.get("description") or "", json.dumps(schema))
 
 
 def _message(message: TraceMessage, at: int) -> Message:
@@ -72,6 +72,6 @@ def _message(message: TraceMessage, at: int) -> Message:
         return Message(id=name, role="user", parts=(Text(text or "-"),))
     parts: list[Part] = [Text(text)] if message.content else []
     for call in message.tool_calls or ():
-        said = call.get("function", call)
-        parts.append(ToolCall(call["id"], said["name"], said.get("arguments") or "{}"))
+        function = call.get("function", call)
+        parts.append(ToolCall(call["id"], function["name"], function.get("arguments") or "{}"))
     return Message(id=name, role="assistant", parts=tuple(parts) or (Text("-"),))

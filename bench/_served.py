@@ -85,8 +85,8 @@ class Child:
             run = subprocess.run(
                 [sys.executable, str(HERE / "_load.py"), *words], capture_output=True, check=True
             )
-        told: dict[str, Any] = json.loads(run.stdout)
-        return {**told, "server_cpu": self.cpu - before}
+        result: dict[str, Any] = json.loads(run.stdout)
+        return {**result, "server_cpu": self.cpu - before}
 
 
 @contextlib.contextmanager

@@ -7,13 +7,13 @@ in another process. All send the same document as far as they let one choose: co
 parts, as ours are on the wire, and the breakpoints are there (see _client_bodies.py; that it is the
 one ours sends is checked before anything is measured). Raw and the SDKs send just that; LiteLLM and
 pydantic-ai rewrite a few fields, and pydantic-ai has strings where only the user's content may be a
-list. How the JSON is spaced is up to each. What the SDKs take when they get the least that says the
-same, with contents as strings, is told as "str", and is no headline.
+list. How the JSON is spaced is up to each. The SDKs are also measured with the shortest
+equivalent body, with contents as strings; that is shown as "str" and is no headline figure.
 
 Every client is a process of its own, and warm, its bytecode compiled before; they take turns, so
 that whatever else the machine does falls on all of them. A figure is the CPU of the client's
 process, user and system; ratios are medians of the rounds' ratios, on the same wire, and of several
-wires the worst one counts. What ours does in a call is told in _client_ours.py.
+wires the worst one counts. _client_ours.py lists what ours does in a call.
 """
 
 from __future__ import annotations
@@ -88,18 +88,18 @@ class Figures:
         return [self.ratio(who, other, wire) for wire in wires]
 
     def least(self, who: str) -> float | None:
-        """How many times a session's CPU somebody takes at least; None: they are not here."""
+        """CPU ratio to a session, at least; None when not installed."""
         return round(min(self.ratios(who, "session")), 2) if self.ratios(who, "session") else None
 
 
 def table(figures: Figures, contestants: list[Contestant]) -> None:
     for one in contestants:
-        said = f"{figures.ratio(one.who, 'raw', one.wire):6.2f} of raw"
+        ratios = f"{figures.ratio(one.who, 'raw', one.wire):6.2f} of raw"
         if one.who not in ("raw", "bytes", "one-shot", "session"):
-            said += f"   {figures.ratio(one.who, 'session', one.wire):6.1f} times a session's"
+            ratios += f"   {figures.ratio(one.who, 'session', one.wire):6.1f} times a session's"
         print(
             f"{one.wire:17} {one.who:18} {figures.cpu(one.who, one.wire):8.0f} µs"
-            f"   {one.bytes / 1e3:5.1f} KB {said}"
+            f"   {one.bytes / 1e3:5.1f} KB {ratios}"
         )
 
 
@@ -109,11 +109,12 @@ def growth() -> float:
     for wire in WIRES:
         words = [str(HERE / "_client_growth.py"), wire, str(GROWTH_TURNS), str(GROWTH_SESSIONS)]
         run = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, check=True)
-        told = json.loads(run.stdout)
-        worst = max(worst, told["growth"])
+        result = json.loads(run.stdout)
+        worst = max(worst, result["growth"])
         print(
-            f"{wire:17} turn 10 {told['early']:6.0f} µs   turn {GROWTH_TURNS:,}"
-            f" {told['late']:6.0f} µs, {told['bytes'] / 1e6:.1f} MB   growth {told['growth']:.2f}"
+            f"{wire:17} turn 10 {result['early']:6.0f} µs   turn {GROWTH_TURNS:,}"
+            f" {result['late']:6.0f} µs, {result['bytes'] / 1e6:.1f} MB"
+            f"   growth {result['growth']:.2f}"
         )
     return worst
 
@@ -136,7 +137,7 @@ def main() -> None:
     grown = growth()
     ours, msgspec, import_ratio = importing("anaphora", "msgspec", IMPORTS)
     print(f"import anaphora {ours * 1e3:.1f} ms   import msgspec {msgspec * 1e3:.1f} ms")
-    told = {
+    summary = {
         "session_vs_raw": round(max(figures.ratios("session", "raw")), 3),
         "oneshot_vs_raw": round(max(figures.ratios("one-shot", "raw")), 3),
         "openai_sdk_vs_ours": figures.least("openai SDK"),
@@ -146,7 +147,7 @@ def main() -> None:
         "growth_10_to_1000": round(grown, 3),
         "import_vs_msgspec": round(import_ratio, 3),
     }
-    print(json.dumps(told))
+    print(json.dumps(summary))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ import json
 import statistics
 from typing import Any
 
-from _asked import WIRES, mixed
 from _bytecode import compiled
+from _requests import WIRES, mixed
 from _served import Child, child
 
 CONNECTIONS = 64
@@ -30,18 +30,18 @@ _MORE = 8
 
 
 def loaded(server: Child, requests: list[bytes], total: int) -> dict[str, Any]:
-    told = server.load(requests, CONNECTIONS, total)
-    if told["statuses"] != {"200": total}:
-        raise SystemExit(f"not everything was answered: {told['statuses']}")
-    return told
+    result = server.load(requests, CONNECTIONS, total)
+    if result["statuses"] != {"200": total}:
+        raise SystemExit(f"not everything was answered: {result['statuses']}")
+    return result
 
 
-def line(name: str, told: dict[str, Any]) -> None:
-    count = told["requests"]
+def line(name: str, result: dict[str, Any]) -> None:
+    count = result["requests"]
     print(
-        f"{name:12} {count:6} requests {count / told['seconds']:8.0f} a second"
-        f"   server CPU {told['server_cpu'] / count * 1e3:6.3f} ms each"
-        f"   client CPU {told['client_cpu'] / count * 1e3:6.3f} ms"
+        f"{name:12} {count:6} requests {count / result['seconds']:8.0f} a second"
+        f"   server CPU {result['server_cpu'] / count * 1e3:6.3f} ms each"
+        f"   client CPU {result['client_cpu'] / count * 1e3:6.3f} ms"
     )
 
 
@@ -76,12 +76,12 @@ def main() -> None:
         growth = emulator.rss_mb - before
     slower = statistics.median(ratios)
     print(f"the bare handler is {slower:.1f} times as fast, {statistics.median(by_cpu):.1f} by CPU")
-    told = {
+    result = {
         "vs_bare": round(1 / slower, 4),
         "vs_bare_new": round(1 / statistics.median(ratios_new), 4),
         "rss_growth_mb": round(growth, 1),
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

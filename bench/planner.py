@@ -24,8 +24,8 @@ import msgspec
 from _recorded import recordings
 
 from anaphora import catalog, wire
-from anaphora.cache.plan import AppMemory, Planner
-from anaphora.cache.plan.prices import by_itself
+from anaphora.cache.plan import AppMemory, Planner, SingleCallPlanner
+from anaphora.cache.plan.memory import unmarked_caching
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Mark, Plan, Rendered
@@ -99,7 +99,9 @@ def foresight(rules: CacheRules, requests: list[Request]) -> float:
     """What nobody can beat who marks: each block by itself, at its best. Where a provider caches
     by itself what nobody marks, the better of the two ways: each gives up what the other keeps."""
     marked = _marked_bound(rules, requests)
-    return marked if by_itself(rules) is None else min(marked, bill(rules, requests, nothing))
+    return (
+        marked if unmarked_caching(rules) is None else min(marked, bill(rules, requests, nothing))
+    )
 
 
 def _marked_bound(rules: CacheRules, requests: list[Request]) -> float:
@@ -112,7 +114,7 @@ def _marked_bound(rules: CacheRules, requests: list[Request]) -> float:
         found: Hashable = None
         for position in range(len(prompt) - 1, -1, -1):
             key = prompt.key(position)
-            found = key if prompt.may_mark(position) else found
+            found = key if prompt.can_mark(position) else found
             uses[key, found].append(request.at)
             sizes[key, found] = prompt.tokens(position) - prompt.tokens(position - 1)
     read = rules.read_price.value
@@ -182,9 +184,9 @@ def ours(rules: CacheRules) -> Strategy:
     def plan(request: Request) -> Plan:
         rendered, at = request.rendered, request.at
         if request.single:
-            planner, reuse = Planner.for_single_call(memory, rendered)
-            chosen = planner.plan(rendered, at=at, reuse_expected=reuse)
-            planner.sent_single(rendered, chosen, at=at)
+            single = SingleCallPlanner(memory, rendered)
+            chosen = single.plan(rendered, at=at, reuse_expected=single.reuse_expected)
+            single.sent_single(rendered, chosen, at=at)
         else:
             planner = planners[request.conversation]
             chosen = planner.plan(rendered, at=at)

@@ -4,7 +4,7 @@
 
 Each prediction uses only the calls before it. Beside ours stands the baseline: a call reads what
 the call before it read and wrote. A pair is a billed call with such a call before it; hit, partial
-and miss say how much of that was read. `--calls 0` leaves the cost out.
+and miss show how much of that was read. `--calls 0` leaves the cost out.
 """
 
 from __future__ import annotations
@@ -149,11 +149,11 @@ def accuracy(files: list[Played]) -> dict[str, float | None]:
 
 
 def causes(calls: list[Predicted]) -> None:
-    """Why Anthropic's bills were not what we said; what nothing explains, one by one."""
+    """Why Anthropic's bills were not as predicted; the unexplained ones, one by one."""
     wrong = [call for call in calls if call.is_pair and call.cause is not None]
     found = Counter(call.cause for call in wrong if call.cause is not None)
     rows = [[MEANING[cause], f"{count:,}"] for cause, count in found.most_common()]
-    table(["Anthropic: what was read otherwise than we said", "pairs"], rows)
+    table(["Anthropic: reads that differ from the prediction", "pairs"], rows)
     print()
     misses = [call for call in wrong if call.cause == "unexplained"]
     if misses:

@@ -1,7 +1,7 @@
 """What apps do with a client, over and over: conversations that come and go, with tools, as streams
-and in one piece; branches; calls on their own; calls that fail, and such that nobody waits for.
+and in one piece; branches; calls on their own; calls that fail, and calls that are abandoned.
 
-Every conversation says something that was never said before, so that what is kept of each would
+Every conversation differs from all before it, so that anything kept per conversation would
 show.
 """
 
@@ -85,7 +85,7 @@ class App:
         self._client = client
         self._chance = random.Random(number)
         self._number = number
-        self._said = 0
+        self._sent = 0
         self.failed = 0
         self.cancelled = 0
 
@@ -99,7 +99,7 @@ class App:
         else:
             await self._on_its_own(self._chance.choice(CALLS))
 
-    # ── What is done ─────────────────────────────────────────────────────────────────────────────
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────
 
     async def _conversation(self, place: str) -> None:
         chat = self._session(place, tools=None)
@@ -172,7 +172,7 @@ class App:
         with contextlib.suppress(asyncio.CancelledError, AnaphoraError):
             await task
 
-    # ── What is said ─────────────────────────────────────────────────────────────────────────────
+    # ── Content ─────────────────────────────────────────────────────────────────────────────
 
     def _session(self, place: str, **options: Any) -> Any:
         """One that goes on with saved messages. Some have a system prompt of their own, or a
@@ -197,15 +197,15 @@ class App:
         )
 
     def _saved(self, pairs: int) -> list[Message]:
-        said: list[Message] = []
+        messages: list[Message] = []
         for _ in range(pairs):
-            said += [Message.user(self._words(8)), Message.assistant(self._words(8))]
-        return said
+            messages += [Message.user(self._words(8)), Message.assistant(self._words(8))]
+        return messages
 
     def _words(self, most: int = 100) -> str:
-        self._said += 1
-        said = self._chance.choices(_WORDS, k=self._chance.randint(2, most))
-        return f"{self._number}.{self._said}: {' '.join(said)}"
+        self._sent += 1
+        words = self._chance.choices(_WORDS, k=self._chance.randint(2, most))
+        return f"{self._number}.{self._sent}: {' '.join(words)}"
 
 
 async def _whole(turn: Any) -> None:

@@ -2,7 +2,7 @@
 
     python soak/_unlimited.py emulator PORT
 
-An account's limits are not told: the client would keep to them, and wait for most of the time. Now
+An account's limits are not headers: the client would keep to them, and wait for most of the time. Now
 and then something goes wrong, in every way that does not take long.
 """
 
@@ -49,14 +49,14 @@ class Unlimited:
         self._app = App(Engine(options()))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def say(message: Any) -> None:
+        async def send_unlimited(message: Any) -> None:
             if message["type"] == "http.response.start":
-                told = [pair for pair in message["headers"] if not pair[0].startswith(_LIMITS)]
-                message = {**message, "headers": told}
+                headers = [pair for pair in message["headers"] if not pair[0].startswith(_LIMITS)]
+                message = {**message, "headers": headers}
             await send(message)
 
         try:
-            await self._app(scope, receive, say)
+            await self._app(scope, receive, send_unlimited)
         except Cut:
             raise ConnectionError("cut on purpose") from None
 

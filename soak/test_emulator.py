@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 
-from _asked import mixed
+from _requests import mixed
 from _served import child
 
 REQUESTS = int(os.environ.get("SOAK_REQUESTS", "200000"))
@@ -31,12 +31,12 @@ def test_memory_is_flat_over_many_requests() -> None:
     each = REQUESTS // STRETCHES
     with child("emulator") as emulator:
         for stretch in range(STRETCHES):
-            told = emulator.load(mixed(DIFFERENT, first=stretch * DIFFERENT), 64, each)
-            assert told["statuses"] == {"200": each}
+            result = emulator.load(mixed(DIFFERENT, first=stretch * DIFFERENT), 64, each)
+            assert result["statuses"] == {"200": each}
             curve.append(emulator.rss_mb)
             print(
                 f"after {each * (stretch + 1):7} requests: {curve[-1]:7.1f} MB"
-                f"   {each / told['seconds']:6.0f} a second",
+                f"   {each / result['seconds']:6.0f} a second",
                 flush=True,
             )
     growth = curve[-1] - curve[len(curve) // 2 - 1]

@@ -35,7 +35,7 @@ def calls(python: str, *words: str) -> list[dict[str, Any]]:
     """What the journal tells of the calls that a program makes, the first one first."""
     with emulator.running() as emu:
         program, *more = words
-        # Nothing of ours, and nobody's price list from the network.
+        # Nothing of ours, and no price list from the network.
         env = {**os.environ, "PYTHONPATH": "", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         run = subprocess.run(
             [python, str(HERE / program), emu.url, *more],
@@ -45,9 +45,9 @@ def calls(python: str, *words: str) -> list[dict[str, Any]]:
             env=env,
         )
         assert run.returncode == 0, run.stderr[-3000:]
-        told = emu.requests()[::-1]
-    assert [one["status"] for one in told] == [200, 200], [one["error"] for one in told]
-    return told
+        requests = emu.requests()[::-1]
+    assert [one["status"] for one in requests] == [200, 200], [one["error"] for one in requests]
+    return requests
 
 
 def test_litellm_reads_what_it_wrote(python: str) -> None:

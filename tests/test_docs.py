@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from anaphora import catalog, errors, wire
-from anaphora.client.config.reading import read_text
-from anaphora.client.config.resolving import check
+from anaphora.client.config.resolve import check
+from anaphora.client.config.values import ClientConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -111,7 +111,7 @@ def test_every_fence_says_what_it_is(page: Path) -> None:
 @pytest.mark.parametrize("page", [p for p in PAGES if fenced(p, "yaml")], ids=name)
 def test_every_yaml_is_an_llm_yaml_that_is_right(page: Path) -> None:
     for text in fenced(page, "yaml"):
-        assert check(read_text(text, name(page)))
+        assert check(ClientConfig.from_text(text, name(page)))
 
 
 @pytest.mark.parametrize(

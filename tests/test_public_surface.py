@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import anaphora
+from anaphora.values import Reply
 
 MODULES = [
     "anaphora",
@@ -33,8 +34,17 @@ def test_all_is_complete_and_real(name: str) -> None:
         assert getattr(module, public) is not None
 
 
+def test_the_root_holds_the_names_used_most() -> None:
+    expected = """
+        AsyncClient CachePolicy Call Client Conversation Document Image Message Params PromptBlock
+        PromptIR RenderedContext Response RunResult Session Text Tool ToolCall ToolRegistry
+        ToolResult Usage errors
+    """
+    assert anaphora.__all__ == expected.split()
+
+
 def test_late_names_are_listed_and_unknown_ones_refused() -> None:
-    assert {"ToolRegistry", "dispatch", "dispatch_all"} <= set(dir(anaphora))
+    assert {"AsyncClient", "Client", "ToolRegistry"} <= set(dir(anaphora))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         anaphora.nonsense  # noqa: B018
 
@@ -70,7 +80,7 @@ def test_the_pure_layers_load_no_event_loop_and_no_socket() -> None:
         anaphora.PromptIR,
         anaphora.Call,
         anaphora.RenderedContext,
-        anaphora.Reply,
+        Reply,
         anaphora.Usage,
     ],
 )

@@ -9,7 +9,7 @@ import litellm  # type: ignore[import-not-found]
 LONG = "A beginning that stays the same. " * 400
 MARKED = {"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}
 
-for said in ("One?", "Two?"):
+for question in ("One?", "Two?"):
     litellm.completion(
         model="anthropic/claude-sonnet-4-5",
         api_base=sys.argv[1],
@@ -17,6 +17,6 @@ for said in ("One?", "Two?"):
         max_tokens=64,
         messages=[
             {"role": "system", "content": [MARKED]},
-            {"role": "user", "content": said},
+            {"role": "user", "content": question},
         ],
     )

@@ -1,72 +1,46 @@
-"""Anaphora: say a prompt once, keep its beginning byte-stable, and know what it costs.
+"""Anaphora: define a prompt once, keep its beginning byte-stable, and know what it costs.
 
-    Call ──render──▶ Rendered ──plan──▶ Plan ──assemble──▶ Request
+    Call ──render──▶ Rendered ──plan──▶ Plan ──assemble──▶ Request ──send──▶ Reply
 
-The nouns (messages, prompts, calls) are here, and the client that sends them; the other verbs live
-where they belong:
+The names used most are here; everything else is imported from its package:
 
-    anaphora.wire.anthropic   render, assemble, read_reply
-    anaphora.cache            plan, fingerprint
-    anaphora.catalog          what models are and how their caches behave
-    anaphora.errors           everything that can be raised, in one tree
+    anaphora.client     sessions, retries, limits, routing, structured output, observers
+    anaphora.values     messages and their parts, usage, replies, stream events
+    anaphora.prompt     blocks, the prompt IR, parameters, compaction
+    anaphora.tools      tool registry, JSON Schema from functions, MCP listings
+    anaphora.wire       render, parse, assemble and read for each provider protocol
+    anaphora.cache      fingerprint, planner, simulator, verdict
+    anaphora.catalog    model profiles, cache rules, prices
+    anaphora.emulator   a local server that behaves like the providers
+    anaphora.errors     every exception, in one tree
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .prompt import (
-    BlockMark,
-    Call,
-    Compaction,
-    ContextFingerprint,
-    Continuation,
-    OutputSchema,
-    Params,
-    PartMark,
-    PrefixFingerprint,
-    PromptBlock,
-    PromptCachePlan,
-    PromptIR,
-    Reasoning,
-    RenderedContext,
-    ResponsesRequestOptions,
-    Segment,
-    ToolChoice,
-    ToolMark,
-    compact,
-    flatten_blocks,
-)
+from . import errors
+from .prompt import Call, Params, PromptBlock, PromptIR, RenderedContext
 from .values import (
-    Audio,
-    Bytes,
     CachePolicy,
     Conversation,
     Document,
-    FileId,
     Image,
     Message,
-    Notice,
-    Opaque,
-    Refusal,
-    Reply,
-    SegmentRole,
     Text,
-    Thinking,
     Tool,
     ToolCall,
     ToolResult,
-    Url,
     Usage,
-    from_json,
-    to_json,
 )
+from .values import display as _display
 
 if TYPE_CHECKING:
     from .client.client import AsyncClient
-    from .client.dispatch import dispatch, dispatch_all
     from .client.response import Response
-    from .client.session import PrefixWarning, Preview, Session
+    from .client.session import Session
+    from .client.session.running import RunResult
     from .client.sync import Client
     from .tools import ToolRegistry
 
@@ -74,80 +48,55 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncClient",
-    "Audio",
-    "BlockMark",
-    "Bytes",
     "CachePolicy",
     "Call",
     "Client",
-    "Compaction",
-    "ContextFingerprint",
-    "Continuation",
     "Conversation",
     "Document",
-    "FileId",
     "Image",
     "Message",
-    "Notice",
-    "Opaque",
-    "OutputSchema",
     "Params",
-    "PartMark",
-    "PrefixFingerprint",
-    "PrefixWarning",
-    "Preview",
     "PromptBlock",
-    "PromptCachePlan",
     "PromptIR",
-    "Reasoning",
-    "Refusal",
     "RenderedContext",
-    "Reply",
     "Response",
-    "ResponsesRequestOptions",
-    "Segment",
-    "SegmentRole",
+    "RunResult",
     "Session",
     "Text",
-    "Thinking",
     "Tool",
     "ToolCall",
-    "ToolChoice",
-    "ToolMark",
     "ToolRegistry",
     "ToolResult",
-    "Url",
     "Usage",
-    "compact",
-    "dispatch",
-    "dispatch_all",
-    "flatten_blocks",
-    "from_json",
-    "to_json",
+    "errors",
 ]
 
-#: What is loaded only when it is asked for, to keep `import anaphora` light.
-_LATE = {
-    "Response": "anaphora.client.response",
+#: Loaded on first access, to keep `import anaphora` light.
+_LAZY = {
     "AsyncClient": "anaphora.client.client",
-    "PrefixWarning": "anaphora.client.session",
-    "Preview": "anaphora.client.session",
-    "Session": "anaphora.client.session",
     "Client": "anaphora.client.sync",
+    "Response": "anaphora.client.response",
+    "RunResult": "anaphora.client.session.running",
+    "Session": "anaphora.client.session",
     "ToolRegistry": "anaphora.tools",
-    "dispatch": "anaphora.client.dispatch",
-    "dispatch_all": "anaphora.client.dispatch",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+    if name not in _LAZY:
         raise AttributeError(f"module 'anaphora' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATE})
+    return sorted({*globals(), *_LAZY})
+
+
+def _html(value: object) -> str:
+    """Load the HTML renderer when a notebook asks for it."""
+    html: str = import_module("anaphora.notebook").html_of(value)
+    return html
+
+
+_display.renderer = _html

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anaphora import cache, catalog
 from anaphora.cache import WireFingerprint
-from anaphora.cache.fingerprint import _common_bytes
+from anaphora.cache.prefix import common_bytes
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
 from anaphora.rendered import Rendered
 from anaphora.values import Conversation, Message, SegmentRole, Tool
@@ -144,7 +144,7 @@ def test_a_dropped_turn_is_a_difference_at_the_end_of_what_is_left() -> None:
 @given(st.binary(max_size=40), st.binary(max_size=40), st.binary(max_size=40))
 def test_the_common_beginning_is_found_to_the_byte(shared: bytes, a: bytes, b: bytes) -> None:
     mine, theirs = shared + a, shared + b
-    found = _common_bytes(mine, theirs)
+    found = common_bytes(mine, theirs)
     assert mine[:found] == theirs[:found]
     assert found == min(len(mine), len(theirs)) or mine[found] != theirs[found]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anaphora import cache, catalog
-from anaphora.cache import Difference
+from anaphora.cache import PrefixDifference
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
@@ -36,7 +36,7 @@ def render(
     )
 
 
-def broken(earlier: Rendered, later: Rendered) -> Difference:
+def broken(earlier: Rendered, later: Rendered) -> PrefixDifference:
     found = cache.fingerprint(later).first_difference(cache.fingerprint(earlier))
     assert found is not None
     return found

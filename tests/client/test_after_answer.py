@@ -67,7 +67,8 @@ class Played(NamedTuple):
 
 def config(emu: Emulator, model: str, **provider: Any) -> dict[str, Any]:
     main = {"wire": "anthropic", "base_url": emu.url, "key": {"env": "KEY"}, "model": model}
-    return {"providers": {"main": main | provider}}
+    providers = {"main": main | provider, "spare": main | provider}
+    return {"providers": providers, "routes": {"both": [{"provider": each} for each in providers]}}
 
 
 def play(
@@ -79,6 +80,7 @@ def play(
     watchers: Iterable[Callable[[Record], None]] = (),
     save: Callable[[Message], None] | None = None,
     provider: dict[str, Any] | None = None,
+    to: str = "main",
     **options: Any,
 ) -> Played:
     """Calls, and the last watcher's records of them."""
@@ -90,11 +92,11 @@ def play(
     def turn_of(client: Any, chat: Any, text: Any) -> Any:
         if chat is not None:
             return chat.send(text, **options)
-        return client.send(text, "main", **options)
+        return client.send(text, to, **options)
 
     if way.sync:
         with Client.from_config(settings, **both) as client:
-            chat = client.session("main", save=save) if way.through == "session" else None
+            chat = client.session(to, save=save) if way.through == "session" else None
             for text in says:
                 turn = turn_of(client, chat, text)
                 if way.stream:
@@ -106,7 +108,7 @@ def play(
 
     async def main() -> Session | None:
         async with AsyncClient.from_config(settings, **both) as client:
-            chat = client.session("main", save=save) if way.through == "session" else None
+            chat = client.session(to, save=save) if way.through == "session" else None
             for text in says:
                 turn = turn_of(client, chat, text)
                 if way.stream:
@@ -444,13 +446,13 @@ STEPS = {
     "anaphora.client.oneshot.saved_usd": "price_failed",
     "anaphora.client.response.block_shares": "record_failed",
     "anaphora.client.response.full_record": "record_failed",
-    "anaphora.client.limits.gate.Passing.heard": "limits_failed",
-    "anaphora.client.limits.gate.Passing.settle": "limits_failed",
+    "anaphora.client.limits.gate.Admission.update": "limits_failed",
+    "anaphora.client.limits.gate.Admission.settle": "limits_failed",
     "anaphora.client.breaker.CircuitBreaker.succeeded": "limits_failed",
     "anaphora.client.session.provider_state.judge": "verdict_failed",
     "anaphora.client.session.provider_state.ProviderState.account": "verdict_failed",
     "anaphora.client.routing.SessionRoute.settle": "routing_failed",
-    "anaphora.client.transport.over_aiohttp.answer.AiohttpAnswer.close": "connection_failed",
+    "anaphora.client.transport.over_aiohttp.AiohttpResponse.close": "connection_failed",
 }
 #: Steps that only one kind of call has.
 _ELSEWHERE = {"oneshot": "client", "session.": "session", "routing": "session"}
@@ -477,7 +479,7 @@ def test_a_step_that_fails(
 
     monkeypatch.setattr(step, fails)
     with clean_log(caplog):
-        played = play(way, emu, says=("One", "Two"))
+        played = play(way, emu, says=("One", "Two"), to="both" if "routing" in step else "main")
     check_kept(played, 2)
     for answered in played.answers:
         assert set(codes(answered)) == {STEPS[step]}, answered.notices

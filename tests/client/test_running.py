@@ -314,7 +314,7 @@ def test_nothing_new_is_said_before_calls_are_answered(emu: Emulator) -> None:
         async with talking(emu, [HOME]) as talk:
             chat = talk.client.session(HOME, tools=steps([]))
             await chat.send("begin")
-            with pytest.raises(errors.InvalidRequest, match="not answered"):
+            with pytest.raises(errors.InvalidRequest, match="has no result yet"):
                 await chat.run("Something else")
             assert (await chat.run()).text == "All done."
 

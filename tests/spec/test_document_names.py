@@ -11,16 +11,16 @@ import importlib
 import msgspec
 import pytest
 
-from anaphora import ContextFingerprint, PrefixFingerprint, RenderedContext, errors
+from anaphora import RenderedContext, errors
 from anaphora.client import adapter
 from anaphora.daemon import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
+from anaphora.prompt import ContextFingerprint, PrefixFingerprint
 
 NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     # 000: prompt blocks
     "anaphora": {
         "CachePolicy": ("NONE", "EPHEMERAL_5M", "EPHEMERAL_1H", "is_cached"),
         "PromptBlock": ("label", "text", "cache", "plain", "cached_long", "cached_short"),
-        "flatten_blocks": (),
         # 001: rendered context
         "RenderedContext": (
             "system_text",
@@ -31,7 +31,6 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "frozen_prefix_len",
             "prefix_fingerprint",
         ),
-        "PrefixFingerprint": ("extends", "common_turn_prefix"),
         # 002: canonical request
         "PromptIR": (
             "system_text",
@@ -47,14 +46,12 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "continuation_delta",
             "responses_request_options",
         ),
+        "Message": ("role", "id", "system", "user", "assistant"),
+    },
+    "anaphora.prompt": {
+        "flatten_blocks": (),
+        "PrefixFingerprint": ("extends", "common_turn_prefix"),
         "Segment": ("role", "messages"),
-        "SegmentRole": (
-            "STABLE_PREFIX",
-            "DYNAMIC_CONTEXT",
-            "SYSTEM_REMAINDER",
-            "CONVERSATION",
-            "VOLATILE_TAIL",
-        ),
         "Continuation": ("previous_response_id", "last_committed_assistant_id"),
         "PromptCachePlan": (),
         "ResponsesRequestOptions": (
@@ -64,9 +61,17 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "instructions",
             "previous_response_id",
         ),
-        "Message": ("role", "id", "system", "user", "assistant"),
     },
-    "anaphora.values": {"Role": ()},
+    "anaphora.values": {
+        "Role": (),
+        "SegmentRole": (
+            "STABLE_PREFIX",
+            "DYNAMIC_CONTEXT",
+            "SYSTEM_REMAINDER",
+            "CONVERSATION",
+            "VOLATILE_TAIL",
+        ),
+    },
     # 003: delegated completion
     "anaphora.daemon": {
         "LLM_COMPLETE_METHOD": (),

@@ -20,6 +20,6 @@ def chat(blocks: Blocks, marks: Sequence[int] = ()) -> TokenRuns:
     return TokenRuns(blocks, markers=tuple(Mark(at, "5m") for at in marks))
 
 
-def said(blocks: Blocks, spoken: Sequence[int] = ()) -> TokenRuns:
-    """Blocks without markers, some of which the model said."""
-    return TokenRuns(blocks, spoken=[at in spoken for at in range(len(blocks))])
+def said(blocks: Blocks, from_model: Sequence[int] = ()) -> TokenRuns:
+    """Blocks without markers, some of which the model wrote."""
+    return TokenRuns(blocks, from_model=[at in from_model for at in range(len(blocks))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anaphora.client.config.values import Timeouts
-from anaphora.client.transport import Outgoing
+from anaphora.client.transport import HttpRequest
 
 CANARY = "canary"
 """In the path, the query, a header and the body of every request."""
@@ -17,14 +17,14 @@ def outgoing(
     headers: dict[str, str] | None = None,
     largest: int = 1_000_000,
     **seconds: float,
-) -> Outgoing:
+) -> HttpRequest:
     """Patient, but for what `seconds` says."""
     limits = {"connect": 30.0, "first_byte": 30.0, "idle": 8.0, **seconds}
-    return Outgoing(
+    return HttpRequest(
         method=method,
         url=f"{url}/canary/v1?key=canary",
         headers={"x-api-key": "canary", **(headers or {})},
         body=body,
         timeouts=Timeouts(**limits),
-        largest=largest,
+        max_response_bytes=largest,
     )

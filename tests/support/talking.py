@@ -20,7 +20,7 @@ import msgspec
 
 from anaphora import AsyncClient
 from anaphora.client.response import Record
-from anaphora.client.transport import Answer, Outgoing
+from anaphora.client.transport import HttpRequest, HttpResponse
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
 from anaphora.emulator.core.faults import HEADER
 
@@ -54,7 +54,7 @@ class Heard:
     """An answer whose bytes are kept besides."""
 
     def __init__(
-        self, answer: Answer, received: bytearray, closed: Callable[[Heard], None]
+        self, answer: HttpResponse, received: bytearray, closed: Callable[[Heard], None]
     ) -> None:
         self._answer = answer
         self._pieces = answer.__aiter__()
@@ -93,13 +93,13 @@ class Line:
     def __init__(self) -> None:
         self.transport = AiohttpTransport()
         self._open: set[Heard] = set()
-        self.sent: list[Outgoing] = []
+        self.sent: list[HttpRequest] = []
         self.received: list[bytearray] = []
         """What has come of each answer, as it came."""
         self.faults: list[str | None] = []
         """Of the next requests, in order; the last one stays."""
 
-    async def send(self, outgoing: Outgoing) -> Heard:
+    async def send(self, outgoing: HttpRequest) -> Heard:
         self.sent.append(outgoing)
         fault = None
         if self.faults:

@@ -30,7 +30,7 @@ from anaphora.values import (
     Url,
     Usage,
 )
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 sdk = pytest.importorskip("mistralai.client")
 
@@ -213,7 +213,7 @@ ASK: dict[str, Any] = {
 
 def streamed(reply: Reply) -> bytes:
     writer = MISTRAL.writer()
-    return b"".join(writer.write(event) for event in replay(reply))
+    return b"".join(writer.write(event) for event in reply_events(reply))
 
 
 def text_of(content: Any) -> str:

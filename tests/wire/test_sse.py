@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora.errors import Parse
-from anaphora.wire.sse import EventDecoder, encode
+from anaphora.wire.sse import EventDecoder, encode_event
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_an_event_without_end_is_refused_before_it_fills_the_memory(feed: str) -
 
 def test_line_breaks_between_values_are_lines_of_data() -> None:
     """Arguments and blocks are the text that somebody else wrote, line breaks and all."""
-    event = encode("", b'{"a":\n1,\r\n"b":"\\n"}')
+    event = encode_event("", b'{"a":\n1,\r\n"b":"\\n"}')
     assert event.count(b"\n\n") == 1
     assert EventDecoder().feed(event) == [("", b'{"a":\n1, \n"b":"\\n"}')]
 
 
 def test_what_is_encoded_is_decoded() -> None:
-    assert EventDecoder().feed(encode("ping", b"{}") + encode("", b"[DONE]")) == [
+    assert EventDecoder().feed(encode_event("ping", b"{}") + encode_event("", b"[DONE]")) == [
         ("ping", b"{}"),
         ("", b"[DONE]"),
     ]

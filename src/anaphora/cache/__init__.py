@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .fingerprint import Difference, WireFingerprint, fingerprint
+from .fingerprint import PrefixDifference, WireFingerprint, fingerprint
 
-__all__ = ["Difference", "WireFingerprint", "fingerprint"]
+__all__ = ["PrefixDifference", "WireFingerprint", "fingerprint"]

@@ -6,20 +6,22 @@ import msgspec
 
 from anaphora.rendered import Rendered
 
+from .prefix import common_bytes, shared_chunks
+
 _EXCERPT = 32
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """Where two prompts part ways, and what each says there."""
+class PrefixDifference(msgspec.Struct, frozen=True):
+    """The first byte in which two prompts differ, with the text around it."""
 
     offset: int
-    """The first byte that differs, counted in the prompt's bytes."""
+    """The byte, counted from the start of the prompt."""
     label: str
     """The block it is in: a tool, a system block's label, a message of a segment."""
     path: str
-    """Its JSON path in the request body."""
+    """The block's JSON path in the request body."""
     before: str
-    """What the earlier prompt says around there; ends early where that prompt ends."""
+    """The earlier prompt's text from there on; shorter where that prompt ends."""
     after: str
 
     def __str__(self) -> str:
@@ -30,18 +32,17 @@ class Difference(msgspec.Struct, frozen=True):
 class WireFingerprint:
     """BLAKE3 over the cacheable bytes of one rendered call.
 
-    Taking one hashes what was added since the last; comparing two of one conversation compares
-    nothing. `restore` rebuilds one from an audit row: it can be extended, not explained.
+    Taking one hashes only what was added since the last. Comparing two of one conversation reads no
+    bytes. `restore` rebuilds one from an audit row: it can be compared, but not explained.
     """
 
     __slots__ = ("_rendered", "chunks", "digest", "size")
 
     def __init__(self, digest: bytes, size: int, chunks: int, rendered: Rendered | None) -> None:
+        """`size` and `chunks` are how many bytes and chunks it certifies."""
         self.digest = digest
         self.size = size
-        """How many bytes it certifies,"""
         self.chunks = chunks
-        """and in how many chunks."""
         self._rendered = rendered
 
     @classmethod
@@ -56,10 +57,10 @@ class WireFingerprint:
         """Whether this prompt begins with everything the earlier one certified."""
         if self.size < earlier.size or self.chunks < earlier.chunks:
             return False
-        mine, theirs = self._rendered, earlier._rendered
+        mine, other = self._rendered, earlier._rendered
         if mine is None:
             return self.digest == earlier.digest
-        if theirs is not None and _shared_chunks(mine, theirs) >= earlier.chunks:
+        if other is not None and shared_chunks(mine, other) >= earlier.chunks:
             return True
         if mine.offset(earlier.chunks) != earlier.size:
             return False
@@ -67,26 +68,25 @@ class WireFingerprint:
 
     def common_prefix(self, earlier: WireFingerprint) -> int:
         """How many leading bytes the two prompts share."""
-        mine, theirs = self._both(earlier)
-        shared = min(_shared_chunks(mine, theirs), self.chunks, earlier.chunks)
+        mine, other = self._both(earlier)
+        shared = min(shared_chunks(mine, other), self.chunks, earlier.chunks)
         if shared in (self.chunks, earlier.chunks):
             return mine.offset(shared)
-        return _common_bytes(mine.data(self.chunks), theirs.data(earlier.chunks))
+        return common_bytes(mine.data(self.chunks), other.data(earlier.chunks))
 
-    def first_difference(self, earlier: WireFingerprint) -> Difference | None:
+    def first_difference(self, earlier: WireFingerprint) -> PrefixDifference | None:
         """What broke the prefix; None when this prompt extends the earlier one."""
-        mine, theirs = self._both(earlier)
+        mine, other = self._both(earlier)
         offset = self.common_prefix(earlier)
         if offset == earlier.size:
             return None
-        changed, at = (mine, offset) if offset < self.size else (theirs, offset)
-        chunk = changed.at_offset(at)
-        run, position = changed.locate(chunk)
-        return Difference(
+        changed = mine if offset < self.size else other
+        run, position = changed.locate(changed.at_offset(offset))
+        return PrefixDifference(
             offset=offset,
             label=run.label(position),
             path=run.path(position),
-            before=_excerpt(theirs, offset, earlier.size),
+            before=_excerpt(other, offset, earlier.size),
             after=_excerpt(mine, offset, self.size),
         )
 
@@ -113,34 +113,8 @@ def fingerprint(rendered: Rendered) -> WireFingerprint:
     return WireFingerprint(rendered.digest(chunks), rendered.offset(chunks), chunks, rendered)
 
 
-def _shared_chunks(mine: Rendered, theirs: Rendered) -> int:
-    """How many leading chunks are the same because they are the same bytes in memory."""
-    chunks = 0
-    for my_run, their_run in zip(mine.runs, theirs.runs, strict=False):
-        if my_run.log is not their_run.log or my_run.lead != their_run.lead:
-            break
-        chunks += min(my_run.count, their_run.count)
-        if my_run.count != their_run.count:
-            break
-    return chunks
-
-
-def _common_bytes(mine: bytes, theirs: bytes) -> int:
-    """The length of the common beginning, by halving: `==` compares at memory speed."""
-    low, high = 0, min(len(mine), len(theirs))
-    if mine[:high] == theirs[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if mine[low:middle] == theirs[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 def _excerpt(rendered: Rendered, offset: int, size: int) -> str:
-    """A few bytes from the difference on, in the block that holds it."""
+    """A few bytes around the difference, in the block that holds it."""
     if offset >= size:
         return ""
     chunk = rendered.at_offset(offset)

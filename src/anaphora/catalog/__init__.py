@@ -22,7 +22,7 @@ from .cache_rules import (
     Mechanism,
     Moment,
 )
-from .dialects import Dialect, Dialects, Place, decode_dialects, dialects
+from .dialects import Dialect, Dialects, Place, decode_dialects, dialects, otel_provider
 from .figure import Disputed, Figure
 from .load import Catalog, decode, shipped
 from .price_rows import PriceRows, decode_prices
@@ -88,6 +88,7 @@ __all__ = [
     "decode_prices",
     "dialects",
     "models",
+    "otel_provider",
     "price",
     "price_table_date",
     "profile",

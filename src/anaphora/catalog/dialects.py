@@ -71,6 +71,33 @@ ErrorKind: TypeAlias = Literal[
 ]
 
 
+#: Where each wire's requests go unless a row has its own `path`.
+_PATHS = {
+    "anthropic": "/v1/messages",
+    "openai_chat": "/v1/chat/completions",
+    "openai_responses": "/v1/responses",
+    "gemini": "/v1beta/models",
+    "ollama": "/api/chat",
+}
+
+#: Providers that OpenTelemetry's conventions name differently.
+_OTEL_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
+    "xai": "x_ai",
+}
+
+
+def otel_provider(provider: str, host: str) -> str:
+    """The provider's name in OpenTelemetry's conventions for generative AI."""
+    if provider == "google" and host.endswith("aiplatform.googleapis.com"):
+        return "gcp.vertex_ai"
+    return _OTEL_PROVIDERS.get(provider, provider)
+
+
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Common ground of all tables of a row."""
 
@@ -149,6 +176,11 @@ class Dialect(_Row, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return _name(self.provider, self.wire, self.surface)
+
+    @property
+    def request_path(self) -> str:
+        """The path that requests begin with, as far as it is the same for all of them."""
+        return self.path or _PATHS[self.wire]
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -19,7 +19,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from blake3 import blake3
@@ -30,11 +30,11 @@ from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, Usage
 from .endpoint import Target
 from .failures import body_error, event_error, partial_of, reply_from_stream, status_error
 from .in_flight import InFlight, PreparedRequest
-from .limits.gate import Passing
+from .limits.gate import Admission
 from .response import Attempt
 from .retry import Failed, Try, Wait, retry_policy
-from .transport import Answer
-from .transport.patience import Patience
+from .transport import HttpResponse
+from .transport.timer import Deadline, DeadlinePassed
 
 if TYPE_CHECKING:
     from .turn import Caller
@@ -53,45 +53,6 @@ _FIRST = Try(0)
 
 #: Headers in which providers name a request.
 _REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
-
-
-class DeadlinePassed(Exception):
-    """A wait was cancelled by its deadline."""
-
-
-class Deadline:
-    """The end of a call's time: `asyncio.timeout` for many waits and calls, with one timer."""
-
-    __slots__ = ("_due", "_expired", "_task", "_timer")
-
-    def __init__(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = _timer(loop)
-        self._due = loop.time() + seconds
-        self._expired = False
-        self._task: asyncio.Task[Any] | None = None
-
-    async def wait(self, awaitable: Awaitable[T]) -> T:
-        """The result; raises `DeadlinePassed` at the deadline."""
-        task = self._task = asyncio.current_task()
-        assert task is not None, "calls are made in a task"
-        before, cancelled = task.cancelling(), False
-        self._expired = False
-        self._timer.begin_at(self, self._due)
-        try:
-            return await awaitable
-        except asyncio.CancelledError:
-            cancelled = True
-            raise
-        finally:
-            self._timer.end(self)
-            if self._expired and task.uncancel() <= before and cancelled:
-                raise DeadlinePassed from None
-
-    def expire(self) -> None:
-        assert self._task is not None
-        self._expired = True
-        self._task.cancel()
 
 
 class Attempts:
@@ -126,7 +87,7 @@ class Attempts:
         self._attempting = self._queueing = False
         """An attempt has begun; it waits for rate limits."""
         self._queued = self._sent = 0.0
-        self._answer: Answer | None = None
+        self._answer: HttpResponse | None = None
 
     async def complete(self) -> None:
         """The whole reply at once."""
@@ -177,10 +138,10 @@ class Attempts:
     async def _complete_once(self, index: int) -> None:
         target = self._flight.targets[index]
         endpoint, prepared = target.endpoint, await self._prepare(index)
-        async with self._gate(target, prepared) as passing:
-            answer = await self._send(target, prepared, passing)
+        async with self._admission(target, prepared) as admission:
+            answer = await self._send(target, prepared, admission)
             try:
-                self._response_began(answer, passing)
+                self._response_began(answer, admission)
                 data = await answer.read()
                 if answer.status >= 300:
                     raise status_error(endpoint, answer, data)
@@ -190,17 +151,17 @@ class Attempts:
                     if (error := body_error(endpoint, answer, data)) is not None:
                         raise error from None
                     reply = reply_from_stream(endpoint, data, problem)
-                self._answered(reply, blake3(data).hexdigest(), answer, passing)
+                self._answered(reply, blake3(data).hexdigest(), answer, admission)
             finally:
                 await answer.close()
 
     async def _stream_once(self, index: int) -> AsyncGenerator[Event, None]:
         target = self._flight.targets[index]
         endpoint, prepared = target.endpoint, await self._in_time(self._prepare(index))
-        async with self._gate(target, prepared) as passing:
-            answer = await self._in_time(self._send(target, prepared, passing))
+        async with self._admission(target, prepared) as admission:
+            answer = await self._in_time(self._send(target, prepared, admission))
             try:
-                self._response_began(answer, passing)
+                self._response_began(answer, admission)
                 if answer.status >= 300:
                     data = await self._in_time(answer.read())
                     raise status_error(endpoint, answer, data)
@@ -226,7 +187,7 @@ class Attempts:
                             error.partial = event.partial
                             raise error
                         if isinstance(event, ReplyEnd):
-                            self._answered(event.reply, digest.hexdigest(), answer, passing)
+                            self._answered(event.reply, digest.hexdigest(), answer, admission)
                         if not self._heard:
                             if isinstance(event, _SILENT):
                                 held.append(event)
@@ -262,32 +223,36 @@ class Attempts:
             flight.prepared[index] = prepared
         return prepared
 
-    def _gate(self, target: Target, prepared: PreparedRequest) -> Passing:
+    def _admission(self, target: Target, prepared: PreparedRequest) -> Admission:
         gate = target.gate
         # An earlier attempt may have learned of a limit.
         tokens = self._caller.count_tokens(target, prepared) if gate.counts_tokens else 0
         self._queueing = True
-        return gate.passing(tokens, self._until, self._on_wait)
+        return gate.admit(tokens, self._until, self._on_wait)
 
-    async def _send(self, target: Target, prepared: PreparedRequest, passing: Passing) -> Answer:
-        self._queueing, self._queued = False, passing.queued
+    async def _send(
+        self, target: Target, prepared: PreparedRequest, admission: Admission
+    ) -> HttpResponse:
+        self._queueing, self._queued = False, admission.queued
         self._sent, self._flight.sent_at = monotonic(), time.time()
         assert prepared.outgoing is not None
         answer = self._answer = await target.endpoint.transport.send(prepared.outgoing)
         return answer
 
-    def _response_began(self, answer: Answer, passing: Passing) -> None:
+    def _response_began(self, answer: HttpResponse, admission: Admission) -> None:
         now = self._flight.first_at = time.time()
-        self._flight.guarded("limits_failed", None, passing.heard, answer.headers, now)
+        self._flight.guarded("limits_failed", None, admission.update, answer.headers, now)
 
-    def _answered(self, reply: Reply, raw_hash: str, answer: Answer, passing: Passing) -> None:
+    def _answered(
+        self, reply: Reply, raw_hash: str, answer: HttpResponse, admission: Admission
+    ) -> None:
         flight = self._flight
         flight.reply, flight.raw_hash = reply, raw_hash
         flight.request_id = _request_id(answer.headers)
         now = monotonic()
         self._over(None, now, flight.request_id)
         flight.guarded("limits_failed", None, flight.target.endpoint.breaker.succeeded, now)
-        flight.guarded("limits_failed", None, passing.settle, reply.usage)
+        flight.guarded("limits_failed", None, admission.settle, reply.usage)
 
     async def _drain(self, pieces: AsyncIterator[bytes]) -> None:
         """Reads the end of the body. The reply is complete, whatever happens here."""
@@ -390,15 +355,3 @@ def _request_id(headers: Mapping[str, str]) -> str | None:
         if name in headers:
             return headers[name]
     return None
-
-
-#: The timer of the last event loop: nearly every program has one.
-_last_timer: Patience | None = None
-
-
-def _timer(loop: asyncio.AbstractEventLoop) -> Patience:
-    global _last_timer  # noqa: PLW0603
-    timer = _last_timer
-    if timer is None or timer.loop is not loop:
-        timer = _last_timer = Patience(loop)
-    return timer

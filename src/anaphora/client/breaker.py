@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from anaphora.client.config.values import Breaker as Settings
+from anaphora.client.config.values import BreakerConfig
 from anaphora.errors import AnaphoraError, Overloaded, RateLimited, Transport, Upstream
 
 
@@ -23,7 +23,7 @@ class CircuitBreaker:
 
     __slots__ = ("_settings", "_failures", "_open_until", "_probes")
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BreakerConfig) -> None:
         self._settings = settings
         self._failures: deque[float] = deque()
         """Times of the failures within the window."""

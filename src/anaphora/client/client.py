@@ -29,11 +29,10 @@ from .arguments import (
     seconds_of,
     with_params,
 )
-from .config.reading import from_data, read
-from .config.resolving import Resolved, resolve
-from .config.values import Config, Hop
+from .config.resolve import ResolvedProvider, resolve
+from .config.values import ClientConfig, Hop
 from .endpoint import Endpoint, LoopAffinity, Target
-from .observe.watchers import Watcher, Watchers
+from .observe import Watcher, Watchers
 from .oneshot import OneShot
 from .response import Response
 from .routing import SessionRoute, conversation_key, models_requested
@@ -44,7 +43,7 @@ from .session.handles import Handles
 from .session.history import PromptSource
 from .session.turn_prompt import Prompt, StateText, prompt_of
 from .structured import output_of
-from .transport import Transport
+from .transport import HttpTransport
 from .turn import Content, Turn, TurnRequest, messages_of
 
 #: Seconds that closing waits for providers to delete handles.
@@ -64,12 +63,12 @@ class AsyncClient:
 
     def __init__(
         self,
-        providers: Mapping[str, Resolved],
+        providers: Mapping[str, ResolvedProvider],
         routes: Mapping[str, Sequence[Hop]] | None = None,
         *,
         watchers: Iterable[Watcher] = (),
         on_wait: Callable[[float], None] | None = None,
-        transport: Transport | None = None,
+        transport: HttpTransport | None = None,
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
         limits delay one; `transport` replaces the default one."""
@@ -80,7 +79,7 @@ class AsyncClient:
         )
         self._on_wait = callback_of(on_wait, "on_wait")
         self._transport = transport
-        self._transports: dict[tuple[str | None, str | None], Transport] = {}
+        self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._affinity = LoopAffinity()
         self._closed = False
@@ -90,19 +89,19 @@ class AsyncClient:
     @classmethod
     def from_config(
         cls,
-        source: str | Path | Config | Mapping[str, Any],
+        source: str | Path | ClientConfig | Mapping[str, Any],
         *,
         environ: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Self:
         """From the path of `llm.yaml`, or its content. Raises for everything that is wrong with it,
         missing secrets included."""
-        if isinstance(source, Config):
+        if isinstance(source, ClientConfig):
             config = source
         elif isinstance(source, Mapping):
-            config = from_data(source)
+            config = ClientConfig.from_mapping(source)
         elif isinstance(source, str | Path):
-            config = read(source)
+            config = ClientConfig.read(source)
         else:
             raise InvalidConfig(
                 f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
@@ -294,7 +293,7 @@ class AsyncClient:
             endpoint = self._endpoints[name] = Endpoint(resolved, transport, self._affinity)
         return endpoint
 
-    def _transport_for(self, resolved: Resolved) -> Transport:
+    def _transport_for(self, resolved: ResolvedProvider) -> HttpTransport:
         """One transport for all providers with the same proxy and CA."""
         way = resolved.provider.proxy, resolved.provider.ca
         transport = self._transports.get(way)

@@ -20,9 +20,9 @@ from anaphora.prompt import Call
 from anaphora.rendered import Request
 
 from .breaker import CircuitBreaker
-from .config.resolving import Resolved
+from .config.resolve import ResolvedProvider
 from .limits import Gate
-from .transport import Outgoing, Transport
+from .transport import HttpRequest, HttpTransport
 
 #: Headers that hold a list: values of the configuration and of a call are joined.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
@@ -98,7 +98,10 @@ class Endpoint:
     """One provider of the configuration. Shared by all calls of a client."""
 
     def __init__(
-        self, resolved: Resolved, transport: Transport, affinity: LoopAffinity | None = None
+        self,
+        resolved: ResolvedProvider,
+        transport: HttpTransport,
+        affinity: LoopAffinity | None = None,
     ) -> None:
         self._affinity = affinity or LoopAffinity()
         self.id = resolved.id
@@ -142,16 +145,16 @@ class Endpoint:
             return model in known
         return catalog.profile(self.system, model).known
 
-    def outgoing(self, request: Request) -> Outgoing:
+    def outgoing(self, request: Request) -> HttpRequest:
         """The request with address, key and all headers."""
         self._affinity.enter()
-        return Outgoing(
+        return HttpRequest(
             method=request.method,
             url=self.base_url + request.path,
             headers=self._with_headers(request.headers),
             body=request.body.join(),
             timeouts=self.config.timeouts,
-            largest=self.config.largest_answer,
+            max_response_bytes=self.config.max_response_bytes,
         )
 
     def _check_model(self, model: str | None) -> str:

@@ -14,7 +14,7 @@ from anaphora.values import Event, Reply, ReplyEnd, ReplyFail
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint
-    from .transport import Answer
+    from .transport import HttpResponse
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
@@ -24,13 +24,13 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
-def status_error(endpoint: Endpoint, answer: Answer, data: bytes) -> Upstream:
+def status_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream:
     """The error of a failed status and its body."""
     now = datetime.datetime.now(datetime.UTC)
     return endpoint.wire.read_error(answer.status, answer.headers, data, now)
 
 
-def body_error(endpoint: Endpoint, answer: Answer, data: bytes) -> Upstream | None:
+def body_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream | None:
     """The error in a body that is no reply: some providers fail with a good status."""
     try:
         error = bytes(_decode_error(data).error)

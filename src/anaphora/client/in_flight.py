@@ -20,7 +20,7 @@ from anaphora.values import Notice, Reply, Usage
 from .after import reported
 from .endpoint import Target
 from .response import Attempt, Record
-from .transport import Outgoing
+from .transport import HttpRequest
 
 if TYPE_CHECKING:
     from .session.turn_prompt import TurnPrompt
@@ -38,7 +38,7 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     rendered: Rendered
     plan: Plan
     at: float
-    outgoing: Outgoing | None = None
+    outgoing: HttpRequest | None = None
     notices: tuple[Notice, ...] = ()
     """What was noticed while it was prepared."""
     turn: TurnPrompt | None = None

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache.plan import Planner
+from anaphora.cache.plan import SingleCallPlanner
 from anaphora.cache.verdict.money import saved_usd
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
 
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
-from .observe.watchers import Watchers
+from .observe import Watchers
 from .response import Response, record_of
 from .turn import Caller, TurnRequest
 
@@ -35,7 +35,7 @@ class OneShot(Caller):
         super().__init__(timeout=None, on_wait=on_wait, watchers=watchers)
         self._call = call
         self._targets = targets
-        self._planners: dict[int, Planner] = {}
+        self._planners: dict[int, SingleCallPlanner] = {}
 
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:  # noqa: ARG002
         return self._targets
@@ -54,9 +54,8 @@ class OneShot(Caller):
             call = msgspec.structs.replace(call, ir=ir)
         rendered = wire.render(call, target.profile)
         now = time.time()
-        planner, reuse = Planner.for_single_call(target.memory, rendered)
-        self._planners[index] = planner
-        plan = planner.plan(rendered, at=now, reuse_expected=reuse)
+        planner = self._planners[index] = SingleCallPlanner(target.memory, rendered)
+        plan = planner.plan(rendered, at=now, reuse_expected=planner.reuse_expected)
         return PreparedRequest(
             call=call,
             rendered=rendered,

@@ -2,7 +2,7 @@
 
 A record holds no prompt and no reply of its own, but other parties' texts may quote them: a
 provider's error message (`Attempt.reason`), the bytes around a change in a verdict. It stays in
-this process; `observe.exported` decides which fields may leave it.
+this process; `observe.export` decides which fields may leave it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from anaphora.cache.verdict import Verdict
 from anaphora.tokens import Counts
 from anaphora.values import Notice, Reply, StopReason, ToolCall, Usage
+from anaphora.values.display import html_of
 
 if TYPE_CHECKING:
     from anaphora.rendered import Rendered
@@ -147,9 +148,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        from .html import answered_html
-
-        return answered_html(self)
+        return html_of(self)
 
 
 # ── Building a record ────────────────────────────────────────────────────────────────────────────

@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator, Sequence
 
 import msgspec
 
-from anaphora.client.config.values import Retry
+from anaphora.client.config.values import RetryConfig
 from anaphora.errors import (
     AnaphoraError,
     Forbidden,
@@ -80,9 +80,10 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 def retry_policy(
-    retries: Sequence[Retry], *, deadline: float | None, draw: Callable[[], float]
+    retries: Sequence[RetryConfig], *, deadline: float | None, draw: Callable[[], float]
 ) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
-    """The steps of one call over its hops, one `Retry` for each; `draw` gives numbers in [0, 1)."""
+    """The steps of one call over its hops, with one `RetryConfig` each; `draw` returns numbers in
+    [0, 1)."""
     end = float("inf") if deadline is None else deadline
     first: AnaphoraError | None = None
     for hop, retry in enumerate(retries):

@@ -28,7 +28,7 @@ from anaphora.prompt import Call, Compaction
 from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
 from .client import AsyncClient
-from .config.values import Config
+from .config.values import ClientConfig
 from .response import Response
 from .session import Preview, Run, RunResult, Session
 from .session.turn_prompt import Prompt, StateText
@@ -47,7 +47,9 @@ class Client:
         self._close = weakref.finalize(self, self._background.close, client.close)
 
     @classmethod
-    def from_config(cls, source: str | Path | Config | dict[str, Any], **options: Any) -> Self:
+    def from_config(
+        cls, source: str | Path | ClientConfig | dict[str, Any], **options: Any
+    ) -> Self:
         """As `AsyncClient.from_config`."""
         return cls(AsyncClient.from_config(source, **options))
 

@@ -38,7 +38,7 @@ from anaphora.values import (
 from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
-from .observe.watchers import Watchers
+from .observe import Watchers
 from .response import Record, Response, failed_record
 from .structured import Structured
 

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from .display import html_of
 from .message import Message
 from .notice import Notice
 from .parts import Extras, ToolCall
@@ -44,6 +45,4 @@ class Reply(
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        from .html import reply_html  # only where somebody looks
-
-        return reply_html(self)
+        return html_of(self)

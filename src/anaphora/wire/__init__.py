@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anaphora.rendered import Plan, Rendered, Request
     from anaphora.values import Event, Reply
 
-    from .fields import Found
+    from .reading import Members
 
 #: The wires there are, by name; the value is what their providers call them.
 WIRES: dict[str, str] = {
@@ -89,7 +89,7 @@ class Wire(Protocol):
     def assemble(self, rendered: Rendered, plan: Plan) -> Request: ...
     def parse(self, body: bytes, path: str = "") -> Call: ...
     def split(
-        self, body: bytes | Found, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+        self, body: bytes | Members, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered: ...
     def read_reply(self, body: bytes) -> Reply: ...
     def write_reply(self, reply: Reply) -> bytes: ...

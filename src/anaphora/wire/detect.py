@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
 
 _CHAT_FIELDS = {
     "frequency_penalty",
@@ -35,7 +35,7 @@ def detect(body: bytes) -> str:
     """The name of the wire; `InvalidRequest` when the request could be of more than one."""
     try:
         request = msgspec.json.decode(body)
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise InvalidRequest(f"not JSON: {problem}") from None
     if not isinstance(request, dict):
         raise InvalidRequest("a request is a JSON object")

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.errors import AnaphoraError, InvalidRequest, Parse
+from anaphora.errors import AnaphoraError
 from anaphora.values import Extras
 
+from .reading import DECODE_ERRORS, ErrorFactory, Members, reply_error
+
 T = TypeVar("T")
-P = ParamSpec("P")
-
-#: The fields of an object that somebody has found already, each as it came.
-Found: TypeAlias = dict[str, msgspec.Raw]
-
-#: What decoding bytes that somebody else wrote may raise: no JSON, no UTF-8, nested too deep.
-UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -51,62 +46,19 @@ def _or_none(kind: Any) -> Callable[[msgspec.Raw], Any]:
     return msgspec.json.Decoder(kind | None).decode
 
 
-#: Makes the error for a reason and a path: `Parse` for answers, `InvalidRequest` for requests.
-Failure = Callable[[str, str], AnaphoraError]
-
-
-def bad_answer(reason: str, path: str) -> Parse:
-    return Parse(reason, path=path)
-
-
-def bad_request(reason: str, path: str) -> InvalidRequest:
-    return InvalidRequest(reason, path=path)
-
-
-def reads(fail: Failure) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For readers of whole bodies: they raise nothing but our errors. What is carried along without
-    being read may hold anything."""
-
-    def guard(read: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(read)
-        def reading(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return read(*args, **kwargs)
-            except UNREADABLE as problem:
-                raise fail(unreadable(problem), "$") from None
-
-        return reading
-
-    return guard
-
-
-def unreadable(problem: Exception) -> str:
-    """Why bytes cannot be read, without a word of what is in them."""
-    if isinstance(problem, UnicodeDecodeError):
-        return f"a value is not UTF-8 at its byte {problem.start}"
-    return "nested too deep" if isinstance(problem, RecursionError) else str(problem)
-
-
-def our_error(problem: Exception) -> AnaphoraError:
-    """The error itself when it is one of ours, and a `Parse` for bytes that cannot be read."""
-    return (
-        problem if isinstance(problem, AnaphoraError) else bad_answer(unreadable(problem), "stream")
-    )
-
-
 class Fields:
     """One JSON object. `take` gives a field and crosses it off; `rest` is what nobody took."""
 
     __slots__ = ("_fields", "failure", "path")
 
     def __init__(
-        self, data: bytes | str | msgspec.Raw | Found, path: str, fail: Failure = bad_answer
+        self, data: bytes | str | msgspec.Raw | Members, path: str, fail: ErrorFactory = reply_error
     ) -> None:
         self.path = path
         self.failure = fail
         try:
             self._fields = data.copy() if isinstance(data, dict) else _decode(data)
-        except UNREADABLE as problem:
+        except DECODE_ERRORS as problem:
             raise fail(f"not a JSON object: {problem}", path) from None
 
     def __contains__(self, name: str) -> bool:
@@ -133,7 +85,7 @@ class Fields:
     def _decoded(self, name: str, decode: Callable[[msgspec.Raw], Any]) -> Any:
         try:
             return decode(self._fields.pop(name))
-        except UNREADABLE as problem:
+        except DECODE_ERRORS as problem:
             reason, _, inner = str(problem).partition(" - at `$")
             raise self.failure(reason, f"{self.path}.{name}{inner.rstrip('`')}") from None
 
@@ -144,7 +96,7 @@ class Fields:
             return None
         try:
             value: T = _decoder(cast(Any, kind))(raw)
-        except UNREADABLE:
+        except DECODE_ERRORS:
             return None
         del self._fields[name]
         return value

@@ -13,7 +13,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import LogAppend
 from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, Tool, ToolResult
 
-from .fields import UNREADABLE
+from .reading import DECODE_ERRORS
 
 #: Ids, states and positions that providers give to what they have said.
 _BOOKKEEPING: dict[str, frozenset[str]] = {
@@ -54,17 +54,17 @@ def foreign_sections(call: Call, wire: str) -> list[Notice]:
     return told
 
 
-def brings(part: Part) -> bool:
+def has_extras(part: Part) -> bool:
     """Whether anything has come along with a part; with nearly every one nothing has."""
     if isinstance(part, ToolResult):
         return part.extras is not None or not isinstance(part.content, str)
     return not isinstance(part, Opaque) and part.extras is not None
 
 
-def tell_foreign(to: LogAppend, message: Message, wire: str, place: str) -> None:
+def note_foreign_fields(to: LogAppend, message: Message, wire: str, place: str) -> None:
     """Notices for the parts of the message that is being added."""
     for at, part in enumerate(message.parts):
-        if brings(part):
+        if has_extras(part):
             for notice in _part(part, wire, f"{place}.parts[{at}]"):
                 to.notice(notice)
 
@@ -83,7 +83,7 @@ def _said(name: str, text: str) -> str:
     """The names of the fields that say something, those inside an object with its name before."""
     try:
         members = _members(text)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return "fields"
     known = _BOOKKEEPING.get(name, frozenset())
     return ", ".join(

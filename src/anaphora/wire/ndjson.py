@@ -59,7 +59,7 @@ class LineDecoder:
         return line
 
 
-def encode(data: bytes) -> bytes:
+def encode_line(data: bytes) -> bytes:
     """One line of JSON. A line break in it stands between two tokens, in what somebody else wrote:
     strings hold none. It becomes a space."""
     return data.replace(b"\n", b" ") + b"\n"

@@ -6,7 +6,8 @@ import msgspec
 
 from anaphora.prompt import Call
 from anaphora.values import Extras, Ttl
-from anaphora.wire.fields import Failure, Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import ErrorFactory, request_error
 
 #: Says that nothing is written but what is marked.
 ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
@@ -32,7 +33,7 @@ def take_breakpoint(fields: Fields, wire: str) -> tuple[Ttl | None, Extras | Non
     return breakpoint_ttl(marker, inner.path, fields.failure), inner.rest_for(wire)
 
 
-def breakpoint_ttl(marker: Breakpoint, path: str, fail: Failure) -> Ttl | None:
+def breakpoint_ttl(marker: Breakpoint, path: str, fail: ErrorFactory) -> Ttl | None:
     if marker.mode != "explicit":
         raise fail(f"{marker.mode!r} is not a mode; use explicit", f"{path}.mode")
     if marker.ttl is None:
@@ -61,7 +62,7 @@ def options_free(call: Call) -> bool:
 def _unsaid(call: Call, field: str) -> bool:
     """Whether no extras of the caller's say that field."""
     return call.extras is None or not any(
-        field in Fields(text, "extras", bad_request)
+        field in Fields(text, "extras", request_error)
         for wire, text in call.extras.items()
         if wire in ("openai_chat", "openai_responses")
     )

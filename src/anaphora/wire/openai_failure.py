@@ -13,8 +13,8 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.failures import heeding, kind_of, overflow_or, retry_after
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.reading import DECODE_ERRORS
 
 #: By the error's code, then by its type. `invalid_request_error` is not here: the status is finer.
 _BY_CODE: dict[str, type[Upstream]] = {
@@ -119,11 +119,11 @@ def read_error(
     wait = retry_after(headers, now)
     if told is None:
         # A proxy's page, or nothing at all: the status is all there is.
-        kind = kind_of(status, None, _BY_CODE)
+        kind = error_class(status, None, _BY_CODE)
         message = f"HTTP {status} without an error object"
         error = kind(message, status=status, request_id=request_id, retry_after=wait)
-        return heeding(error, headers, now)
-    return heeding(from_object(told, status, request_id, wait), headers, now)
+        return with_retry_hints(error, headers, now)
+    return with_retry_hints(from_object(told, status, request_id, wait), headers, now)
 
 
 def from_object(
@@ -138,7 +138,7 @@ def from_object(
     if known is None and status < 400 and kind_of_error != "invalid_request_error":
         known = "server_error"  # the request was taken, and then it went wrong
     message = _text(told.message)
-    return overflow_or(kind_of(status, known, _BY_CODE), message)(
+    return overflow_class(error_class(status, known, _BY_CODE), message)(
         message or kind_of_error or code or "an error without a message",
         status=status,
         code=code or kind_of_error,
@@ -154,8 +154,8 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     if error.status is not None and error.status >= 400:
         status = error.status
     # A code stands only where it does not contradict the class, by itself or with the message.
-    told = kind_of(status, _known(error.code, kind), _BY_CODE)
-    if error.code and overflow_or(told, str(error)) is type(error):
+    told = error_class(status, _known(error.code, kind), _BY_CODE)
+    if error.code and overflow_class(told, str(error)) is type(error):
         code = None if error.code == kind else error.code
     headers = {"content-type": "application/json"}
     if error.retry_after is not None:
@@ -195,20 +195,20 @@ def _error_object(body: bytes) -> ErrorObject | None:
         # Google's compatible surface puts it into a list of one.
         try:
             (body,) = map(bytes, msgspec.json.decode(body, type=list[msgspec.Raw])[:1])
-        except (*UNREADABLE, ValueError):
+        except (*DECODE_ERRORS, ValueError):
             return None
     try:
         error = _decode_body(body).error
         return ErrorObject(message=error) if isinstance(error, str) else error
-    except UNREADABLE:
+    except DECODE_ERRORS:
         pass
     try:
         return _detailed(_decode_detail(body).detail)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         pass
     try:
         bare = _decode_bare(body)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     return bare if bare.message or bare.type else None
 

@@ -15,7 +15,7 @@ import msgspec
 
 from anaphora.prompt import PromptBlock
 from anaphora.values import Extras, Notice, Opaque, Part, Text
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
 
 Slot: TypeAlias = Literal["message", "instructions"]
 
@@ -56,7 +56,7 @@ def place_of(held: Iterable[PromptBlock | Part]) -> Place:
         if not isinstance(one, Opaque) and one.extras is not None and KEY in one.extras:
             try:
                 return _decode(one.extras[KEY])
-            except UNREADABLE:
+            except DECODE_ERRORS:
                 return _NOWHERE
     return _NOWHERE
 

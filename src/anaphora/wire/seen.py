@@ -18,7 +18,8 @@ from anaphora.prompt import PromptBlock
 from anaphora.rendered import ChunkLog, ChunkRun, Mark
 from anaphora.values import Tool
 
-from .fields import UNREADABLE, Fields, bad_request
+from .fields import Fields
+from .reading import DECODE_ERRORS, request_error
 
 #: How many lists of tools each wire remembers as it read them.
 TOOLS = 64
@@ -81,9 +82,9 @@ def elements_of(name: str, raw: bytes) -> list[msgspec.Raw]:
     """The elements of a list that stood under this name in a request; none where it was null."""
     try:
         return _elements(raw) or []
-    except UNREADABLE:
+    except DECODE_ERRORS:
         pass  # so that the error names the place
-    fields = Fields(b'{"%b":%b}' % (name.encode(), raw), "$", bad_request)
+    fields = Fields(b'{"%b":%b}' % (name.encode(), raw), "$", request_error)
     found: list[msgspec.Raw] | None = fields.maybe(name, list[msgspec.Raw])
     return found or []
 

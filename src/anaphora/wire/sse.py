@@ -152,7 +152,7 @@ class EventDecoder:
         # Comments begin with a colon; `id` and `retry` are for reconnecting, which nobody does.
 
 
-def encode(event: str, data: bytes) -> bytes:
+def encode_event(event: str, data: bytes) -> bytes:
     """One event. `data` is JSON: a line break in it stands between values, and what others wrote
     may have some. Each begins a line of data."""
     if b"\n" in data or b"\r" in data:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from .fields import UNREADABLE
+from .reading import DECODE_ERRORS
 
 Members = dict[str, msgspec.Raw]
 
@@ -23,7 +23,7 @@ def members_of(raw: bytes | msgspec.Raw) -> Members | None:
     """The fields of an object; None when it is none."""
     try:
         return _members(raw)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
 
 
@@ -31,7 +31,7 @@ def tag_of(members: Members) -> str:
     """An object's type; empty when it has none."""
     try:
         return msgspec.json.decode(members["type"], type=str)
-    except (KeyError, *UNREADABLE):
+    except (KeyError, *DECODE_ERRORS):
         return ""
 
 

@@ -498,7 +498,7 @@ def played(where: tuple[str, str], sizes: list[int], gaps: list[float]) -> Trace
             list(blocks),
             markers=(Mark(last, "5m"),) if marks else (),
             kinds=list(kinds),
-            spoken=[name.startswith("answer") for name, _ in blocks],
+            from_model=[name.startswith("answer") for name, _ in blocks],
         )
         outcome = simulator.call(prompt, at=at, ended=at + 1)
         usage = TraceUsage(

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.cache.plan.choose import Chance, best_marks, saving
+from anaphora.cache.plan.selection import Chance, best_marks
 
 sizes = st.lists(st.integers(1, 500), min_size=1, max_size=9)
+
+
+def saving(marks: Iterable[int], chances: Iterable[Chance], tokens: list[int]) -> float:
+    """The expected number of tokens read: a prompt reads up to the deepest marker it agrees with."""
+    total = 0.0
+    for chance in chances:
+        deepest = max((mark for mark in marks if mark <= chance.limit), default=None)
+        if deepest is not None:
+            total += chance.weight * tokens[deepest]
+    return total
 
 
 @given(sizes, st.data(), st.integers(1, 4))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from decimal import Decimal
 
 from anaphora import catalog, wire
-from anaphora.cache import held as handles
 from anaphora.cache.plan import AppMemory, Planner
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
+from anaphora.rendered.holding import held_digest
 from anaphora.values import Conversation, Message, Tool
 from anaphora.wire import gemini
 
@@ -68,9 +68,9 @@ def test_a_handle_is_used_extended_and_given_up() -> None:
     planner, plan, last = played(pause=20.0, calls=6)
     (create,) = plan.preludes
     assert isinstance(create, CreateHandle)
-    handle = CacheHandle("cachedContents/a", create.chunks, handles.digest(last, create.chunks))
+    handle = CacheHandle("cachedContents/a", create.chunks, held_digest(last, create.chunks))
     at = 6 * 20.0
-    planner.hold(handle, at + 400)
+    planner.handles.hold(handle, at + 400)
     assert planner.plan(last, at=at).held == handle
     late = planner.plan(last, at=at + 390)
     assert late.held == handle
@@ -84,5 +84,5 @@ def test_a_handle_is_used_extended_and_given_up() -> None:
 
 def test_a_handle_that_has_ended_is_forgotten() -> None:
     planner, _, last = played(pause=20.0, calls=3)
-    planner.hold(CacheHandle("cachedContents/a", 1, "x-y"), 100.0)
+    planner.handles.hold(CacheHandle("cachedContents/a", 1, "x-y"), 100.0)
     assert planner.plan(last, at=5000.0).held is None

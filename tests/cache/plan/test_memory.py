@@ -6,7 +6,13 @@ import pytest
 
 from anaphora import catalog
 from anaphora.cache.plan import AppMemory
-from anaphora.cache.plan.memory import _BLOCKS, _MARKERS, _MOST, _OPEN, ConversationState
+from anaphora.cache.plan.memory import (
+    _MOST_BEGINNINGS,
+    _MOST_BLOCKS,
+    _MOST_MARKERS,
+    _MOST_OPEN,
+    ConversationState,
+)
 from anaphora.cache.simulator import Mark, TokenRuns
 
 #: The parameters of so many beginnings are remembered besides.
@@ -29,9 +35,9 @@ def call(
 @pytest.mark.parametrize(
     "provider, model, most",
     [
-        ("anthropic", "claude-sonnet-4-6", _MARKERS),
-        ("openai", "gpt-5.1", _BLOCKS),
-        ("google", "gemini-2.5-flash", _BLOCKS),
+        ("anthropic", "claude-sonnet-4-6", _MOST_MARKERS),
+        ("openai", "gpt-5.1", _MOST_BLOCKS),
+        ("google", "gemini-2.5-flash", _MOST_BLOCKS),
     ],
 )
 def test_prefixes_beginnings_and_conversations(provider: str, model: str, most: int) -> None:
@@ -39,13 +45,13 @@ def test_prefixes_beginnings_and_conversations(provider: str, model: str, most: 
     for conversation in range(12_000):
         call(memory, conversation)
     assert most <= len(memory.simulator) <= most + _BEGINNINGS
-    assert (len(memory._beginnings), len(memory._open)) == (_MOST, _OPEN)
+    assert (len(memory._beginnings), len(memory._open)) == (_MOST_BEGINNINGS, _MOST_OPEN)
 
 
 def test_how_long_conversations_go_on_is_known_from_some_of_them_where_there_are_many() -> None:
     """Three calls each, of more conversations at once than are remembered."""
     memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
-    states = [memory.start() for _ in range(2 * _OPEN)]
+    states = [memory.start() for _ in range(2 * _MOST_OPEN)]
     for turn in range(3):
         for number, state in enumerate(states):
             call(memory, number, at=turn * 100.0, state=state)

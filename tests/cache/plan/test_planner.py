@@ -18,7 +18,7 @@ from anaphora.cache.plan import (
     before_fan_out,
     until_next,
 )
-from anaphora.cache.plan.prices import Lifetimes, expected_cost
+from anaphora.cache.plan.memory import TtlCosts
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.prompt import Call, Params, PartMark, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.rendered import Plan, Rendered
@@ -116,13 +116,13 @@ def test_the_lifetime_that_pays_for_the_pauses_seen(
     pauses: tuple[float, ...], ttl: str | None
 ) -> None:
     seen, at = gaps(*pauses)
-    assert Lifetimes(RULES).best(seen, at + (pauses[-1] if pauses else 0)) == ttl
+    assert TtlCosts(RULES).best_ttl(seen, at + (pauses[-1] if pauses else 0)) == ttl
 
 
 def test_the_pause_before_this_very_call_counts() -> None:
     seen, _ = gaps(10.0)
-    assert Lifetimes(RULES).best(seen, 30.0) == "5m"
-    assert Lifetimes(RULES).best(seen, 2000.0) == "1h"
+    assert TtlCosts(RULES).best_ttl(seen, 30.0) == "5m"
+    assert TtlCosts(RULES).best_ttl(seen, 2000.0) == "1h"
 
 
 @given(st.lists(st.floats(0, 10_000), max_size=200), st.floats(0, 10_000))
@@ -148,8 +148,8 @@ def test_counting_as_it_goes_equals_counting_anew(pauses: list[float]) -> None:
 
 def test_writing_twice_as_dear_is_weighed_against_what_it_saves() -> None:
     seen, at = gaps(*[400.0] * 5)
-    assert expected_cost(RULES, seen, "1h", at) < expected_cost(RULES, seen, None, at)
-    assert expected_cost(RULES, seen, None, at) < expected_cost(RULES, seen, "5m", at)
+    assert TtlCosts(RULES).of(seen, "1h", at) < TtlCosts(RULES).of(seen, None, at)
+    assert TtlCosts(RULES).of(seen, None, at) < TtlCosts(RULES).of(seen, "5m", at)
 
 
 # ── Places ───────────────────────────────────────────────────────────────────────────────────────
@@ -346,7 +346,7 @@ def test_law_10_a_new_date_in_the_tail_touches_only_the_tail() -> None:
 
 
 def test_planning_looks_at_nothing_but_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys are made once for each block, however many turns there are."""
+    """One key for each block and one salt for each section, however many turns there are."""
     from anaphora.cache.simulator import prompt as module
 
     made = 0
@@ -363,7 +363,7 @@ def test_planning_looks_at_nothing_but_what_is_new(monkeypatch: pytest.MonkeyPat
         talk.say(asked(number), Message.assistant("ok"))
         talk.turn(number * 10.0)
     assert talk.last is not None
-    assert made == len(talk.last)
+    assert made == len(talk.last) + 3
 
 
 # ── Advice ───────────────────────────────────────────────────────────────────────────────────────

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.cache.simulator import Following, Outcome, RenderedPrompt, Simulator
-from anaphora.cache.simulator.following import Habits
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
+from anaphora.cache.simulator.slot_predictor import TemplateStats
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, Counts
@@ -40,7 +40,7 @@ class Server:
 
     def __init__(self) -> None:
         self.simulator = Simulator(RULES)
-        self.following = Following(Habits())
+        self.following = SlotPredictor(TemplateStats())
         self.talk = Conversation([])
         self.rendered: Rendered | None = None
         self.usage = Usage()
@@ -255,16 +255,16 @@ def test_prompts_part_in_the_middle_of_a_block() -> None:
 
 def test_other_providers_follow_their_rules_alone() -> None:
     simulator = Simulator(catalog.rules("openai", "gpt-4o"))
-    assert simulator.following() is None
+    assert simulator.slot_predictor() is None
     simulator.billed(0.5)
     assert simulator.predict(TOKENS["a", 1], at=0.0).read == 0
 
 
 def test_a_new_conversation_goes_by_the_servers_last_bill() -> None:
     """In the server's tokens, though the prompts of the other conversation carried their bills."""
-    habits = Habits()
+    habits = TemplateStats()
     bills: Bills = ()
-    following, simulator = Following(habits), Simulator(RULES)
+    following, simulator = SlotPredictor(habits), Simulator(RULES)
     profile = catalog.profile("llamacpp", "any")
     talk = Conversation([])
     rendered: Rendered | None = None
@@ -281,4 +281,4 @@ def test_a_new_conversation_goes_by_the_servers_last_bill() -> None:
     fresh = WIRE.render(call, profile)
     outcome = simulator.predict(RenderedPrompt(fresh, Plan()), at=9.0)
     assert outcome.read
-    assert Following(habits).read(fresh, outcome) == 2 * outcome.read
+    assert SlotPredictor(habits).read(fresh, outcome) == 2 * outcome.read

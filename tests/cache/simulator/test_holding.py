@@ -9,11 +9,11 @@ import pytest
 from support.prompts import chat
 
 from anaphora import catalog
-from anaphora.cache.held import digest
 from anaphora.cache.simulator import RenderedPrompt, Simulator, TokenRuns
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptIR
 from anaphora.rendered import CacheHandle, Plan
+from anaphora.rendered.holding import held_digest
 from anaphora.values import Conversation, Message
 from anaphora.wire import gemini
 
@@ -39,7 +39,7 @@ def test_reading_does_not_prolong_it_and_a_dead_handle_is_refused() -> None:
     simulator = Simulator(RULES)
     simulator.hold(HANDLE, 50_000, at=0, seconds=3600)
     simulator.call(held(("q", 30)), at=3599)
-    with pytest.raises(InvalidRequest, match="is gone since 10 s"):
+    with pytest.raises(InvalidRequest, match="ended 10 s ago"):
         simulator.call(held(("q", 30)), at=3610)
 
 
@@ -48,7 +48,7 @@ def test_extending_counts_from_now() -> None:
     simulator.hold(HANDLE, 50_000, at=0, seconds=300)
     simulator.extend(HANDLE, at=200, seconds=300)
     assert simulator.call(held(), at=499).read == 50_000
-    with pytest.raises(InvalidRequest, match="gone"):
+    with pytest.raises(InvalidRequest, match="ended"):
         simulator.extend(HANDLE, at=501, seconds=300)
 
 
@@ -79,13 +79,13 @@ def test_storage_is_paid_for_the_time_it_is_held(
 def test_too_little_is_not_held_and_no_name_twice() -> None:
     simulator = Simulator(RULES)
     with pytest.raises(
-        InvalidRequest, match="100 tokens are too few to be held; the least is 4096"
+        InvalidRequest, match="100 tokens are too few for a handle; the minimum is 4096"
     ):
         simulator.hold(HANDLE, 100, at=0, seconds=60)
     simulator.hold(HANDLE, 5000, at=0, seconds=60)
     with pytest.raises(InvalidRequest, match="already"):
         simulator.hold(HANDLE, 5000, at=1, seconds=60)
-    with pytest.raises(InvalidRequest, match="unknown"):
+    with pytest.raises(InvalidRequest, match="does not exist"):
         simulator.release("cachedContents/other", at=2)
 
 
@@ -102,7 +102,7 @@ def test_a_plan_with_a_handle_is_such_a_call() -> None:
         Call(ir=ir, model="gemini-3.1-pro-preview"),
         catalog.profile("google", "gemini-3.1-pro-preview"),
     )
-    handle = CacheHandle(HANDLE, 1, digest(rendered, 1))
+    handle = CacheHandle(HANDLE, 1, held_digest(rendered, 1))
     prompt = RenderedPrompt(rendered, Plan(held=handle))
     outcome = Simulator(RULES).call(prompt, at=0)
     assert (outcome.read, outcome.spans[0].reason) == (prompt.tokens(0), "held")

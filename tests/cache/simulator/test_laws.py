@@ -53,7 +53,7 @@ def prompts(draw: st.DrawFn) -> TokenRuns:
         automatic=draw(st.sampled_from((None, "5m"))),
         kinds=[draw(st.sampled_from(KINDS)) for _ in blocks],
         sections=sections,
-        spoken=[draw(st.booleans()) for _ in blocks],
+        from_model=[draw(st.booleans()) for _ in blocks],
         cache_params={"tool_choice": draw(st.sampled_from((b"auto", b"any")))},
     )
 

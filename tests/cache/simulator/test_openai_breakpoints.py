@@ -30,7 +30,7 @@ def talk(turns: int, *, marks: Sequence[int] = (), implicit: bool = True) -> Tok
     return TokenRuns(
         blocks,
         sections=sections,
-        spoken=[at > 0 and at % 2 == 0 for at in range(len(blocks))],
+        from_model=[at > 0 and at % 2 == 0 for at in range(len(blocks))],
         markers=tuple(Mark(at, "30m") for at in marks),
         automatic="30m" if implicit else None,
     )
@@ -74,7 +74,7 @@ def test_a_run_of_tool_results_ends_once() -> None:
     kinds = [Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT, Kind.TOOL_RESULT]
     spoken = (False, True, False, False)
     blocks = [("q", 2000), ("calls", 20), ("one", 300), ("two", 40)]
-    prompt = TokenRuns(blocks, kinds=kinds, spoken=spoken, automatic="30m")
+    prompt = TokenRuns(blocks, kinds=kinds, from_model=spoken, automatic="30m")
     assert list(prompt.turn_ends()) == [3, 0]
     assert simulator().call(prompt, at=0).written == {"30m": 2360}
 

@@ -9,8 +9,8 @@ from support.prompts import marked, said
 
 from anaphora import catalog
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
-from anaphora.cache.simulator.entries import Entries
-from anaphora.cache.simulator.prefixes import Prefixes
+from anaphora.cache.simulator.markers import EntryTable
+from anaphora.cache.simulator.prefixes import PrefixTree
 
 ANTHROPIC = catalog.rules("anthropic", "claude-sonnet-4-5")
 OPENAI = catalog.rules("openai", "gpt-4.1")
@@ -69,7 +69,7 @@ def test_an_unmarked_cache_forgets_what_nobody_used_for_two_lifetimes() -> None:
 
 
 def test_entries_are_bounded_even_when_time_stands_still() -> None:
-    entries = Entries(most=100)
+    entries = EntryTable(most=100)
     for at in range(1000):
         entries.write(at, "1h", 0.0, 0.0)
         entries.purge(0.0)
@@ -78,7 +78,7 @@ def test_entries_are_bounded_even_when_time_stands_still() -> None:
 
 def test_where_entries_are_too_many_those_in_use_stay() -> None:
     """A system prompt that everybody reads was written before all others."""
-    entries = Entries(most=100)
+    entries = EntryTable(most=100)
     entries.write("shared", "5m", 0.0, 0.0)
     for at in range(1, 250):
         entries.refresh(entries.get("shared"), float(at))
@@ -90,7 +90,7 @@ def test_where_entries_are_too_many_those_in_use_stay() -> None:
 
 
 def test_prefixes_are_bounded_and_the_longest_unused_go_first() -> None:
-    prefixes = Prefixes(most=100)
+    prefixes = PrefixTree(most=100)
 
     def add(name: int, at: float) -> None:
         prompt = TokenRuns([((name, block), 1) for block in range(10)])

@@ -99,7 +99,7 @@ def test_the_answer_is_a_unit_inside_a_tool_loop_and_not_after_a_users_turn() ->
         cache.call(said([("q", 1280)]), at=0)
         prompt = TokenRuns(
             [("q", 1280), ("answer", 256), ("next", 10)],
-            spoken=(False, True, False),
+            from_model=(False, True, False),
             kinds=(Kind.TEXT, Kind.TOOL_CALL, kind),
         )
         assert cache.call(prompt, at=1).read == read
@@ -109,7 +109,7 @@ def test_openai_caches_an_answer_along_where_no_reasoning_is_hidden_before_it() 
     for model, read in [("gpt-4.1", 1280 + 256), ("gpt-5.4", 1280)]:
         cache = simulator("openai", model)
         cache.call(said([("q", 1280)]), at=0)
-        prompt = said([("q", 1280), ("answer", 256), ("next", 10)], spoken=(1,))
+        prompt = said([("q", 1280), ("answer", 256), ("next", 10)], from_model=(1,))
         assert cache.call(prompt, at=1).read == read, model
 
 

@@ -11,32 +11,31 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from anaphora.client.config.reading import read, read_text
-from anaphora.client.config.resolving import check, resolve
-from anaphora.client.config.schema import schema
+from anaphora.client.config.resolve import check, resolve
 from anaphora.client.config.values import (
-    Breaker,
-    Config,
+    BreakerConfig,
+    ClientConfig,
     Hop,
     Key,
-    Limits,
+    LimitsConfig,
     ModelPrice,
     PriceTier,
-    Provider,
+    ProviderConfig,
     Rate,
-    Retry,
+    RetryConfig,
     Timeouts,
+    schema,
 )
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "config.md").read_text()
 SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "providers.<id>": Provider,
+    "providers.<id>": ProviderConfig,
     "key": Key,
     "timeouts": Timeouts,
-    "retry": Retry,
-    "breaker": Breaker,
-    "limits": Limits,
+    "retry": RetryConfig,
+    "breaker": BreakerConfig,
+    "limits": LimitsConfig,
     "prices.<model>": ModelPrice,
     "prices.<model>.tiers[]": PriceTier,
     "routes.<name>": Hop,
@@ -69,7 +68,7 @@ def test_the_defaults_are_the_defaults(section: str, kind: type[msgspec.Struct])
 
 def test_no_table_is_left_out() -> None:
     """A struct that comes to be a field gets a section, too."""
-    kinds: list[type] = [*SECTIONS.values(), Config, Rate]
+    kinds: list[type] = [*SECTIONS.values(), ClientConfig, Rate]
     assert set(schema()["$defs"]) == {kind.__name__ for kind in kinds}
 
 
@@ -77,7 +76,7 @@ def test_the_example_is_right(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "AZURE_EU.txt").write_text("sk-3\n")
     environ = {"ANTHROPIC_API_KEY": "sk-1", "DEEPSEEK_API_KEY": "sk-2"}
-    config = read_text(EXAMPLE, str(tmp_path / "llm.yaml"))
+    config = ClientConfig.from_text(EXAMPLE, str(tmp_path / "llm.yaml"))
     found = resolve(config, environ=environ)
     assert {one.id: (one.wire, one.base_url) for one in found.values()} == {
         "anthropic-default": ("anthropic", "https://api.anthropic.com"),
@@ -92,7 +91,7 @@ def test_the_example_is_right(tmp_path: Path) -> None:
 
 
 def test_the_local_example_needs_nothing() -> None:
-    found = check(read(DOCS / "examples" / "local.yaml"))
+    found = check(ClientConfig.read(DOCS / "examples" / "local.yaml"))
     assert all(one.provider.key is None and one.notices == () for one in found.values())
 
 
@@ -121,7 +120,7 @@ def test_the_schema_takes_what_is_right_and_nothing_else() -> None:
     validator = jsonschema_rs.validator_for(schema())
     for data in VALID:
         assert validator.is_valid(data), data
-        Config.from_mapping(data)
+        ClientConfig.from_mapping(data)
     for data in INVALID:
         assert not validator.is_valid(data), data
 

@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.client.config.reading import read, read_text
 from anaphora.client.config.values import (
-    Breaker,
-    Config,
+    BreakerConfig,
+    ClientConfig,
     Hop,
     Key,
-    Limits,
+    LimitsConfig,
     ModelPrice,
     PriceTier,
-    Provider,
+    ProviderConfig,
     Rate,
-    Retry,
+    RetryConfig,
     Timeouts,
 )
 from anaphora.errors import InvalidConfig, Io
@@ -48,7 +47,7 @@ providers:
       claude-opus-4-8: {input: 4.5, output: 20, tiers: [{above: 200_000, input: 9, output: 40}]}
     proxy: http://proxy:3128
     ca: certificates.pem
-    largest_answer: 1000
+    max_response_bytes: 1000
   google:
     dialect: google/gemini/vertex
     region: europe-west1
@@ -62,9 +61,9 @@ routes:
 
 
 def test_every_field_is_read() -> None:
-    assert read_text(WHOLE) == Config(
+    assert ClientConfig.from_text(WHOLE) == ClientConfig(
         providers={
-            "claude": Provider(
+            "claude": ProviderConfig(
                 wire="anthropic",
                 base_url="https://example.com",
                 key=Key(env="CLAUDE_KEY"),
@@ -74,9 +73,9 @@ def test_every_field_is_read() -> None:
                 max_tokens=4096,
                 temperature=0.0,
                 timeouts=Timeouts(connect=1, first_byte=2, idle=3, total=4.5),
-                retry=Retry(max_attempts=1, first_wait=0.1, longest_wait=2),
-                breaker=Breaker(failures=2, within=10, open_for=5, probes=3),
-                limits=Limits(
+                retry=RetryConfig(max_attempts=1, first_wait=0.1, longest_wait=2),
+                breaker=BreakerConfig(failures=2, within=10, open_for=5, probes=3),
+                limits=LimitsConfig(
                     requests_per_minute=50,
                     models={"claude-opus-4-8": Rate(tokens_per_minute=10_000, concurrency=2)},
                 ),
@@ -89,9 +88,9 @@ def test_every_field_is_read() -> None:
                 },
                 proxy="http://proxy:3128",
                 ca="certificates.pem",
-                largest_answer=1000,
+                max_response_bytes=1000,
             ),
-            "google": Provider(
+            "google": ProviderConfig(
                 dialect="google/gemini/vertex",
                 region="europe-west1",
                 account={"project": "mine"},
@@ -108,18 +107,18 @@ def test_every_field_is_read() -> None:
 
 
 def test_numbers_become_what_their_field_is() -> None:
-    config = read_text("providers: {a: {max_tokens: 64.0, timeouts: {total: 5}}}")
+    config = ClientConfig.from_text("providers: {a: {max_tokens: 64.0, timeouts: {total: 5}}}")
     assert type(config.providers["a"].max_tokens) is int
     assert type(config.providers["a"].timeouts.total) is float
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "providers: {}\n"])
 def test_an_empty_file_is_an_empty_configuration(text: str) -> None:
-    assert read_text(text) == Config()
+    assert ClientConfig.from_text(text) == ClientConfig()
 
 
 def test_anchors_and_merges() -> None:
-    config = read_text(
+    config = ClientConfig.from_text(
         """
         providers:
           a: &base
@@ -129,8 +128,8 @@ def test_anchors_and_merges() -> None:
           c: {wire: gemini, retry: {<<: [*often, {max_attempts: 9, first_wait: 2}]}}
         """
     )
-    assert config.providers["b"] == Provider(wire="ollama", retry=Retry(max_attempts=7))
-    assert config.providers["c"].retry == Retry(max_attempts=7, first_wait=2)
+    assert config.providers["b"] == ProviderConfig(wire="ollama", retry=RetryConfig(max_attempts=7))
+    assert config.providers["c"].retry == RetryConfig(max_attempts=7, first_wait=2)
 
 
 WRONG = [
@@ -179,7 +178,7 @@ WRONG = [
     ("providers:\n  a:\n    key: {secret: ../A}\n", 3, "providers.a.key: secret is the plain name"),
     ("providers:\n  a:\n    key: {secret: .A}\n", 3, "providers.a.key: secret is the plain name"),
     ("providers:\n  a:\n    key: {secret: 'a\\b'}\n", 3, "providers.a.key: secret is the plain name"),
-    ("providers:\n  a:\n    key: {env: 'A B'}\n", 3, "providers.a.key: env names an environment variable"),
+    ("providers:\n  a:\n    key: {env: 'A B'}\n", 3, "providers.a.key: env is the name of an environment variable"),
     # no YAML
     ("providers: {a\n", 2, "not YAML: expected ',' or '}'"),
     ("providers: *nobody\n", 1, "not YAML: found undefined alias"),
@@ -192,14 +191,14 @@ WRONG = [
 @pytest.mark.parametrize("text, line, reason", WRONG)
 def test_what_is_wrong_is_said_with_its_line(text: str, line: int, reason: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
-        read_text(text, "llm.yaml")
+        ClientConfig.from_text(text, "llm.yaml")
     assert (raised.value.file, raised.value.line) == ("llm.yaml", line)
     assert str(raised.value).startswith(f"llm.yaml:{line}: {reason}")
 
 
 def test_too_deep_is_no_crash() -> None:
     with pytest.raises(InvalidConfig, match="nested too deeply"):
-        read_text("[" * 1_000)
+        ClientConfig.from_text("[" * 1_000)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,7 @@ def test_too_deep_is_no_crash() -> None:
 )
 def test_what_was_put_into_the_wrong_place_is_not_shown(text: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
-        read_text(text)
+        ClientConfig.from_text(text)
     assert "canary" not in str(raised.value)
 
 
@@ -227,11 +226,11 @@ def test_what_was_put_into_the_wrong_place_is_not_shown(text: str) -> None:
 def test_a_file_is_read_and_remembered(tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_text("providers:\n  a:\n    wire: anthropic\n    key: {env: A}\n")
-    config = read(file)
+    config = ClientConfig.read(file)
     assert config.origin.file == str(file)
     assert config.origin.line("providers", "a", "key") == 4
     assert config.origin.line("providers", "a", "model") == 2, "what is not there: its table"
-    assert config == Config.from_mapping(
+    assert config == ClientConfig.from_mapping(
         {"providers": {"a": {"wire": "anthropic", "key": {"env": "A"}}}}
     )
 
@@ -239,28 +238,28 @@ def test_a_file_is_read_and_remembered(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_part_of_it(tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_bytes(b"\xef\xbb\xbfproviders: {a: {wire: ollama}}")
-    assert read(file).providers == {"a": Provider(wire="ollama")}
+    assert ClientConfig.read(file).providers == {"a": ProviderConfig(wire="ollama")}
 
 
 def test_what_is_not_utf8_has_a_line(tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_bytes(b"providers:\n  a: {model: \xe9}\n")
     with pytest.raises(InvalidConfig, match="not UTF-8") as raised:
-        read(file)
+        ClientConfig.read(file)
     assert (raised.value.file, raised.value.line) == (str(file), 2)
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     for missing in (tmp_path / "llm.yaml", tmp_path):
         with pytest.raises(Io, match=r"cannot be read: (No such file|Is a directory)"):
-            read(missing)
+            ClientConfig.read(missing)
 
 
 def test_a_file_without_an_end(tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_bytes(b"#" * (5 * 1024 * 1024))
     with pytest.raises(InvalidConfig, match="longer than"):
-        read(file)
+        ClientConfig.read(file)
 
 
 # ── Without a file ───────────────────────────────────────────────────────────────────────────────
@@ -268,33 +267,33 @@ def test_a_file_without_an_end(tmp_path: Path) -> None:
 
 def test_a_mapping_is_checked_like_a_file() -> None:
     with pytest.raises(InvalidConfig) as raised:
-        Config.from_mapping({"providers": {"a": {"retry": {"max_attempts": "3"}}}})
+        ClientConfig.from_mapping({"providers": {"a": {"retry": {"max_attempts": "3"}}}})
     assert str(raised.value) == (
         "providers.a.retry.max_attempts: expected a whole number from 1, found a text;"
         " write it in digits, without quotes"
     )
     assert (raised.value.file, raised.value.line) == ("", None)
     with pytest.raises(InvalidConfig, match="something that YAML has not"):
-        Config.from_mapping({"providers": {"a": {"wire": object()}}})
+        ClientConfig.from_mapping({"providers": {"a": {"wire": object()}}})
 
 
 def test_a_mapping_that_holds_itself() -> None:
     endless: dict[str, Any] = {}
     endless["providers"] = {"a": {"account": endless}}
     with pytest.raises(InvalidConfig, match=r"account\.providers: expected a text"):
-        Config.from_mapping(endless)
+        ClientConfig.from_mapping(endless)
 
 
 # ── Laws ─────────────────────────────────────────────────────────────────────────────────────────
 
 FIELDS = sorted(
     {
-        *Config.__struct_fields__,
-        *Provider.__struct_fields__,
+        *ClientConfig.__struct_fields__,
+        *ProviderConfig.__struct_fields__,
         *Key.__struct_fields__,
         *Timeouts.__struct_fields__,
-        *Retry.__struct_fields__,
-        *Limits.__struct_fields__,
+        *RetryConfig.__struct_fields__,
+        *LimitsConfig.__struct_fields__,
         *Hop.__struct_fields__,
         "x",
     }
@@ -324,11 +323,11 @@ def table(kind: type[msgspec.Struct], **tables: st.SearchStrategy[Any]) -> st.Se
 
 
 providers = table(
-    Provider,
+    ProviderConfig,
     key=table(Key),
     timeouts=table(Timeouts),
-    retry=table(Retry),
-    limits=table(Limits, models=st.dictionaries(st.just("m"), table(Rate))),
+    retry=table(RetryConfig),
+    limits=table(LimitsConfig, models=st.dictionaries(st.just("m"), table(Rate))),
     headers=st.dictionaries(st.just("h"), leaves),
     known_models=st.lists(leaves, max_size=2),
 )
@@ -345,14 +344,14 @@ configs = st.fixed_dictionaries(
 def test_the_same_is_right_as_for_msgspec(data: dict[str, Any]) -> None:
     """The errors are better; which values are right is what the types say."""
     try:
-        expected = msgspec.convert(data, Config)
+        expected = msgspec.convert(data, ClientConfig)
     except msgspec.ValidationError:
         with pytest.raises(InvalidConfig):
-            Config.from_mapping(data)
+            ClientConfig.from_mapping(data)
     else:
-        assert Config.from_mapping(data) == expected
+        assert ClientConfig.from_mapping(data) == expected
         again = msgspec.to_builtins(expected)
-        assert Config.from_mapping(again) == expected
+        assert ClientConfig.from_mapping(again) == expected
 
 
 @given(st.text(st.sampled_from("ab:{}[]-&*<> \n\"'!|>#%@`?,0.1\t\0\ud800é"), max_size=40))
@@ -365,7 +364,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 def refused(text: str) -> InvalidConfig | None:
     try:
-        read_text(text, "llm.yaml")
+        ClientConfig.from_text(text, "llm.yaml")
     except InvalidConfig as problem:
         return problem
     return None

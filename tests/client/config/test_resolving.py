@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,8 @@ import pytest
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
 from anaphora.catalog import Dialect
-from anaphora.client.config import resolving
-from anaphora.client.config.addressing import PATHS
-from anaphora.client.config.reading import read, read_text
-from anaphora.client.config.resolving import Resolved, check, look, resolve
-from anaphora.client.config.values import Config
+from anaphora.client.config.resolve import ResolvedProvider, check, resolve, resolve_each
+from anaphora.client.config.values import ClientConfig
 from anaphora.errors import InvalidConfig, MissingSecret
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.values import Message
@@ -23,8 +21,8 @@ from anaphora.values import Message
 ENVIRON = {"KEY": "sk-1"}
 
 
-def resolved(environ: dict[str, str] = ENVIRON, **fields: Any) -> Resolved:
-    return resolve(Config.from_mapping({"providers": {"it": fields}}), environ=environ)["it"]
+def resolved(environ: dict[str, str] = ENVIRON, **fields: Any) -> ResolvedProvider:
+    return resolve(ClientConfig.from_mapping({"providers": {"it": fields}}), environ=environ)["it"]
 
 
 SPOKEN = [
@@ -85,7 +83,7 @@ def test_requests_go_where_the_wire_says(name: str) -> None:
     request = wire.get(name).assemble(
         rendered, plan_once(rendered, catalog.rules(provider, "m-1"), reuse_expected=True)
     )
-    assert request.path.startswith(PATHS[name])
+    assert request.path.startswith(catalog.dialects().find(provider, name).request_path)
 
 
 def test_without_a_key_there_is_no_header_for_one() -> None:
@@ -111,41 +109,41 @@ UNFIT = [
     ("dialect: google/gemini/moon", 4, "dialect: google has no surface 'moon'"),
     ("dialect: deepseek\n    wire: gemini", 5, "wire: deepseek does not speak 'gemini', only"),
     ("dialect: minimax/anthropic\n    wire: openai_chat", 5, "wire: minimax/anthropic is a dialect of anthropic, not"),
-    ("dialect: minimax\n    wire: deepseek", 5, "wire: deepseek is a dialect already"),
+    ("dialect: minimax\n    wire: deepseek", 5, "wire: deepseek is a dialect; leave"),
     ("dialect: minimax\n    wire: antropic", 5, "wire: no wire 'antropic'; did you mean anthropic?"),
     # addresses
     ("wire: ollama\n    base_url: localhost:11434", 5, "base_url: does not begin with"),
     ("wire: ollama\n    base_url: ftp://host", 5, "base_url: does not begin with"),
-    ("wire: ollama\n    base_url: 'https://'", 5, "base_url: names no host"),
-    ("wire: ollama\n    base_url: https://host:99999", 5, "base_url: is no address"),
-    ("wire: ollama\n    base_url: https://host:0", 5, "base_url: names no host, or no port"),
-    ("wire: ollama\n    base_url: 'https://[::1'", 5, "base_url: is no address"),
-    ("wire: ollama\n    base_url: 'https://a\\b.example'", 5, "base_url: names no host"),
-    ("wire: ollama\n    base_url: https://me:canary@host", 5, "base_url: holds a user"),
+    ("wire: ollama\n    base_url: 'https://'", 5, "base_url: has no valid host"),
+    ("wire: ollama\n    base_url: https://host:99999", 5, "base_url: is not a URL"),
+    ("wire: ollama\n    base_url: https://host:0", 5, "base_url: has no valid host"),
+    ("wire: ollama\n    base_url: 'https://[::1'", 5, "base_url: is not a URL"),
+    ("wire: ollama\n    base_url: 'https://a\\b.example'", 5, "base_url: has no valid host"),
+    ("wire: ollama\n    base_url: https://me:canary@host", 5, "base_url: contains a user"),
     ("wire: ollama\n    base_url: https://host/?key=canary", 5, "base_url: ends with a query"),
     ("wire: ollama\n    base_url: 'https://host/#x'", 5, "base_url: ends with a query"),
-    ("wire: ollama\n    base_url: 'https://ho st'", 5, "base_url: is no address"),
-    ("wire: ollama\n    base_url: 'https://hö.example'", 5, "base_url: is no address"),
+    ("wire: ollama\n    base_url: 'https://ho st'", 5, "base_url: is not a URL"),
+    ("wire: ollama\n    base_url: 'https://hö.example'", 5, "base_url: is not a URL"),
     ("wire: ollama\n    base_url: 'https://host/{a-b}'", 5, "base_url: has braces"),
-    ("wire: openai_chat\n    base_url: https://host/v1/", 5, "base_url: ends with /v1, which requests begin with"),
+    ("wire: openai_chat\n    base_url: https://host/v1/", 5, "base_url: ends with /v1, which request paths begin with"),
     ("wire: openai_chat\n    base_url: https://host/x/v1/chat/completions", 5, "base_url: ends with /v1/chat/completions"),
     ("dialect: groq\n    base_url: https://host/openai/v1", 5, "base_url: ends with /openai/v1"),
-    ("dialect: azure", 3, "the address has {resource} in it; fill it with `account: {resource: …}`"),
-    ("dialect: azure\n    account: {resorce: a}", 3, "the address has {resource} in it; fill it with `account: {resource: …}` (did you mean that by resorce?)"),
-    ("dialect: bedrock", 3, "the address has {region} in it; fill it with `region`"),
-    ("dialect: azure\n    account:\n      resource: evil.example/#", 6, "account.resource: goes into the address"),
-    ("dialect: bedrock\n    region: ''", 5, "region: goes into the address"),
+    ("dialect: azure", 3, "the URL contains {resource}; set it with `account: {resource: …}`"),
+    ("dialect: azure\n    account: {resorce: a}", 3, "the URL contains {resource}; set it with `account: {resource: …}` (is resorce a misspelling?)"),
+    ("dialect: bedrock", 3, "the URL contains {region}; set it with `region`"),
+    ("dialect: azure\n    account:\n      resource: evil.example/#", 6, "account.resource: is part of the URL"),
+    ("dialect: bedrock\n    region: ''", 5, "region: is part of the URL"),
     ("wire: ollama\n    proxy: proxy:3128", 5, "proxy: does not begin with"),
-    ("wire: ollama\n    proxy: http://me:canary@proxy/path", 5, "proxy: is more than the address"),
+    ("wire: ollama\n    proxy: http://me:canary@proxy/path", 5, "proxy: is more than a proxy's address"),
     ("wire: ollama\n    ca: nowhere.pem", 5, "ca: there is no file"),
     # headers
-    ("wire: ollama\n    headers:\n      'X Y': z", 6, "headers.X Y: is no name of a header"),
-    ("wire: ollama\n    headers:\n      X: \"canary\\nY: z\"", 6, "headers.X: holds what no header may"),
-    ("wire: ollama\n    headers:\n      X: ' canary'", 6, "headers.X: holds what no header may"),
-    ("wire: ollama\n    headers:\n      X: canary→", 6, "headers.X: holds what no header may"),
-    ("wire: ollama\n    headers:\n      Authorization: Bearer canary", 6, "headers.Authorization: is where the key goes"),
-    ("wire: anthropic\n    headers:\n      X-API-Key: canary", 6, "headers.X-API-Key: is where the key goes"),
-    ("wire: ollama\n    headers:\n      Content-Length: '3'", 6, "headers.Content-Length: is set when the request is sent"),
+    ("wire: ollama\n    headers:\n      'X Y': z", 6, "headers.X Y: is not a valid header name"),
+    ("wire: ollama\n    headers:\n      X: \"canary\\nY: z\"", 6, "headers.X: has an invalid character"),
+    ("wire: ollama\n    headers:\n      X: ' canary'", 6, "headers.X: has an invalid character"),
+    ("wire: ollama\n    headers:\n      X: canary→", 6, "headers.X: has an invalid character"),
+    ("wire: ollama\n    headers:\n      Authorization: Bearer canary", 6, "headers.Authorization: is the header of the key"),
+    ("wire: anthropic\n    headers:\n      X-API-Key: canary", 6, "headers.X-API-Key: is the header of the key"),
+    ("wire: ollama\n    headers:\n      Content-Length: '3'", 6, "headers.Content-Length: is set by the transport"),
     ("wire: ollama\n    headers:\n      X: a\n      x: b", 7, "headers.x: is given twice"),
     # models
     ("wire: ollama\n    model: llama3\n    known_models: [llama3.2]", 5, "model: 'llama3' is not among the known_models of it; did you mean llama3.2?"),
@@ -155,7 +153,7 @@ UNFIT = [
 
 @pytest.mark.parametrize("fields, line, reason", UNFIT)
 def test_what_does_not_fit_is_said_with_its_line(fields: str, line: int, reason: str) -> None:
-    config = read_text(f"# ours\nproviders:\n  it:\n    {fields}\n", "llm.yaml")
+    config = ClientConfig.from_text(f"# ours\nproviders:\n  it:\n    {fields}\n", "llm.yaml")
     with pytest.raises(InvalidConfig) as raised:
         resolve(config, environ={})
     place = f"llm.yaml:{line}: providers.it"
@@ -166,11 +164,11 @@ def test_what_does_not_fit_is_said_with_its_line(fields: str, line: int, reason:
 
 
 ROUTES = [
-    ("[]", 5, "routes.r: leads nowhere"),
+    ("[]", 5, "routes.r: is empty"),
     ("\n  - {provider: A}", 6, "routes.r[0].provider: no provider 'A'"),
     ("\n  - {provider: alpha}\n  - {provider: alpa}", 7, "routes.r[1].provider: no provider 'alpa'; did you mean alpha?"),
     ("\n  - {provider: beta, model: m1}\n  - {provider: beta, model: m3}", 7, "routes.r[1].model: 'm3' is not among the known_models of beta"),
-    ("[{provider: alpha}]\n  beta: [{provider: alpha}]", 6, "routes.beta: is a provider's name, too"),
+    ("[{provider: alpha}]\n  beta: [{provider: alpha}]", 6, "routes.beta: is also the id of a provider"),
 ]  # fmt: skip
 
 
@@ -181,17 +179,17 @@ def test_routes_lead_somewhere(hops: str, line: int, reason: str) -> None:
         f"routes:\n  r: {hops}\n"
     )
     with pytest.raises(InvalidConfig) as raised:
-        resolve(read_text(text, "llm.yaml"), environ={})
+        resolve(ClientConfig.from_text(text, "llm.yaml"), environ={})
     assert str(raised.value).startswith(f"llm.yaml:{line}: {reason}")
 
 
 def test_a_configuration_without_providers_is_of_no_use() -> None:
     with pytest.raises(InvalidConfig, match=r"^llm\.yaml: there are no providers$"):
-        resolve(read_text("", "llm.yaml"), "llm.yaml")
+        resolve(ClientConfig.from_text("", "llm.yaml"), "llm.yaml")
     with pytest.raises(InvalidConfig, match=r"^empty\.yaml: there are no providers$"):
-        resolve(read_text("# nothing yet", "empty.yaml"))
+        resolve(ClientConfig.from_text("# nothing yet", "empty.yaml"))
     with pytest.raises(InvalidConfig, match=r"^there are no providers$"):
-        resolve(Config())
+        resolve(ClientConfig())
 
 
 # ── Notices ──────────────────────────────────────────────────────────────────────────────────────
@@ -239,7 +237,10 @@ def test_secrets_and_certificates_are_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "ours.pem").write_text("")
     file = tmp_path / "llm.yaml"
     file.write_text("providers: {a: {wire: anthropic, key: {secret: MINE}, ca: ours.pem}}")
-    for one in (resolve(read(file))["a"], resolve(read_text(file.read_text()), file)["a"]):
+    for one in (
+        resolve(ClientConfig.read(file))["a"],
+        resolve(ClientConfig.from_text(file.read_text()), file)["a"],
+    ):
         assert one.secret is not None
         assert one.secret.reveal() == "sk-2"
         assert one.provider.ca == str(tmp_path / "ours.pem")
@@ -249,7 +250,7 @@ def test_the_environment_is_the_processes_unless_it_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OURS_AND_NOBODYS", "sk-3")
-    config = Config.from_mapping(
+    config = ClientConfig.from_mapping(
         {"providers": {"a": {"wire": "gemini", "key": {"env": "OURS_AND_NOBODYS"}}}}
     )
     assert resolve(config)["a"].headers() == {"x-goog-api-key": "sk-3"}
@@ -259,13 +260,13 @@ def test_the_environment_is_the_processes_unless_it_is_given(
 
 def test_a_missing_key_is_named_with_the_line_of_its_key() -> None:
     text = "providers:\n  a: {wire: ollama}\n  b:\n    wire: anthropic\n    key:\n      env: MINE\n"
-    config = read_text(text, "conf/llm.yaml")
+    config = ClientConfig.from_text(text, "conf/llm.yaml")
     with pytest.raises(MissingSecret) as raised:
         resolve(config, environ={})
     assert str(raised.value) == (
         "conf/llm.yaml:5: providers.b.key: the environment variable $MINE is not set"
     )
-    found = [(one.id, missing is None) for one, missing in look(config, environ={})]
+    found = [(one.id, missing is None) for one, missing in resolve_each(config, environ={})]
     assert found == [("a", True), ("b", False)]
     assert set(check(config)) == {"a", "b"}, "that needs no keys"
 
@@ -273,14 +274,14 @@ def test_a_missing_key_is_named_with_the_line_of_its_key() -> None:
 def test_what_is_wrong_with_the_file_comes_before_what_is_missing() -> None:
     text = "providers:\n  a: {wire: anthropic, key: {env: MINE}}\n  b: {wire: nobodys}\n"
     with pytest.raises(InvalidConfig, match="no wire 'nobodys'"):
-        resolve(read_text(text), environ={})
+        resolve(ClientConfig.from_text(text), environ={})
 
 
 def test_nothing_else_of_the_client_reads_the_environment() -> None:
-    client = Path(resolving.__file__).parents[1]
+    client = Path(inspect.getfile(ResolvedProvider)).parents[1]
     readers = {
         str(file.relative_to(client))
         for file in client.rglob("*.py")
         if re.search(r"os\.(environ|getenv)", file.read_text())
     }
-    assert readers == {"config/resolving.py"}
+    assert readers == {"config/resolve.py"}

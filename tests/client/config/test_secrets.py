@@ -11,11 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anaphora.client.config.origin import Origin
-from anaphora.client.config.reading import read_text
-from anaphora.client.config.resolving import resolve
-from anaphora.client.config.secrets import Secret, exposed, find_key
-from anaphora.client.config.values import Config, Key, Provider
+from anaphora.client.config.resolve import resolve
+from anaphora.client.config.secrets import Secret, find_key, permission_warning
+from anaphora.client.config.values import ClientConfig, Key, Origin, ProviderConfig
 from anaphora.errors import MissingSecret
 
 CANARY = "sk-canary-4f1d"
@@ -73,10 +71,10 @@ def test_from_a_file(folder: Path, start: bytes, end: bytes) -> None:
 ODD = [
     (b"", "is empty"),
     (b" \n\n", "is empty"),
-    (b"sk-canary\nsk-other\n", "holds more than a key"),
-    (b"key = sk-canary\n", "holds more than a key"),
-    ("sk-canary-é".encode(), "holds more than a key"),
-    (b"sk-canary\x00", "holds more than a key"),
+    (b"sk-canary\nsk-other\n", "is not a key"),
+    (b"key = sk-canary\n", "is not a key"),
+    ("sk-canary-é".encode(), "is not a key"),
+    (b"sk-canary\x00", "is not a key"),
 ]
 
 
@@ -123,12 +121,12 @@ def test_a_file_that_others_may_read_is_told(folder: Path, mode: int, told: bool
     put(folder, CANARY.encode())
     file = folder / "secrets" / "MINE.txt"
     file.chmod(mode)
-    said = exposed(Key(secret="MINE"), folder)
+    said = permission_warning(Key(secret="MINE"), folder)
     assert (said is not None) == told
     if said is not None:
         assert str(file) in said
         assert CANARY not in said
-    assert exposed(Key(env="MINE"), folder) is None
+    assert permission_warning(Key(env="MINE"), folder) is None
 
 
 # ── Nowhere ──────────────────────────────────────────────────────────────────────────────────────
@@ -151,14 +149,14 @@ def test_where_a_key_is(key: Key, said: str) -> None:
 
 
 def test_a_configuration_shows_neither_headers_nor_users() -> None:
-    provider = Provider(
+    provider = ProviderConfig(
         wire="anthropic",
         base_url="https://me:canary@example.com/x",
         headers={"X-Token": "canary"},
         proxy="http://me:canary@proxy:3128",
         temperature=0.0,
     )
-    shown = repr(Config(providers={"a": provider}))
+    shown = repr(ClientConfig(providers={"a": provider}))
     assert "canary" not in shown
     for kept in ("example.com/x", "X-Token", "proxy:3128", "temperature=0.0"):
         assert kept in shown
@@ -166,7 +164,7 @@ def test_a_configuration_shows_neither_headers_nor_users() -> None:
 
 def test_no_key_in_anything_that_is_resolved(folder: Path) -> None:
     put(folder, CANARY.encode())
-    config = read_text(
+    config = ClientConfig.from_text(
         "providers:\n"
         "  a: {wire: anthropic, key: {env: MINE}}\n"
         "  b: {dialect: deepseek, key: {secret: MINE}}\n",

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import errors
-from anaphora.client.observe.exported import (
-    Bounded,
+from anaphora.client.observe.export import (
+    BoundedNames,
     address,
     block_label,
     error_type,
@@ -120,7 +120,7 @@ def test_shares_lose_names_but_no_tokens(given: list[BlockShare], most: int) -> 
 
 @given(st.lists(st.sampled_from("abcdefgh")), st.integers(0, 5))
 def test_what_was_let_through_once_always_is(given: list[str], most: int) -> None:
-    bounded = Bounded(most)
+    bounded = BoundedNames(most)
     said = [bounded(text) for text in given]
     through = set(said) - {"other"}
     assert len(through) <= most

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from anaphora.client import observe
-from anaphora.client.observe.extras import explained
+from anaphora.client.observe import missing_extra
 
 
 def run(program: str) -> str:
@@ -19,15 +19,15 @@ def run(program: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name, module, package",
+    "name, feature, module, package",
     [
-        ("Traces", "opentelemetry", "opentelemetry-api"),
-        ("Meters", "opentelemetry", "opentelemetry-api"),
-        ("Metrics", "prometheus_client", "prometheus-client"),
+        ("Traces", "traces and meters", "opentelemetry", "opentelemetry-api"),
+        ("Meters", "traces and meters", "opentelemetry", "opentelemetry-api"),
+        ("Metrics", "metrics", "prometheus_client", "prometheus-client"),
     ],
 )
 def test_a_missing_package_is_named_with_the_way_to_get_it(
-    name: str, module: str, package: str
+    name: str, feature: str, module: str, package: str
 ) -> None:
     # None in sys.modules: Python says of it that it is not there.
     said = run(
@@ -37,13 +37,13 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
         "except ModuleNotFoundError as problem: print(problem.name, problem)"
     )
     assert said.splitlines() == [
-        f"{module} {name.lower()} need {package}; install it with: pip install 'anaphora[observe]'"
+        f"{module} {feature} need {package}; install it with: pip install 'anaphora[observe]'"
     ]
 
 
 def test_something_else_that_is_missing_is_not_called_our_extra() -> None:
     problem = ModuleNotFoundError("no module", name="another")
-    assert explained(problem, "traces", module="opentelemetry", package="any") is problem
+    assert missing_extra(problem, "traces", module="opentelemetry", package="any") is problem
 
 
 def test_watching_needs_neither_package() -> None:

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from support.records import FULL, LOST
 
 from anaphora.client.observe import Meters, Metrics
-from anaphora.client.observe.attributes import ending, failing, starting
 from anaphora.client.observe.logs import fields
+from anaphora.client.observe.otel import end_attributes, failure_attributes, start_attributes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "observability.md").read_text()
 
@@ -35,11 +35,11 @@ def names(head: str) -> list[str]:
 
 def test_every_attribute_of_a_span_is_in_the_table() -> None:
     listed = names("attribute")
-    assert sorted(listed) == sorted({**starting(WHOLE), **ending(WHOLE)})
+    assert sorted(listed) == sorted({**start_attributes(WHOLE), **end_attributes(WHOLE)})
 
 
 def test_every_attribute_of_an_event_is_in_the_table() -> None:
-    assert sorted(names("event attribute")) == sorted(failing(WHOLE.attempts[0], 1))
+    assert sorted(names("event attribute")) == sorted(failure_attributes(WHOLE.attempts[0], 1))
 
 
 def test_every_histogram_is_in_the_table() -> None:

@@ -9,11 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from anaphora import errors
 from anaphora.client.breaker import CircuitBreaker
-from anaphora.client.config.values import Breaker as Settings
+from anaphora.client.config.values import BreakerConfig
 from anaphora.errors import AnaphoraError
 
 BUSY = errors.Overloaded("busy")
-SETTINGS = Settings(failures=3, within=60.0, open_for=30.0, probes=1)
+SETTINGS = BreakerConfig(failures=3, within=60.0, open_for=30.0, probes=1)
 
 THEIRS: list[AnaphoraError] = [BUSY, errors.Transport("reset", phase="body")]
 #: The provider answered, and it was not its fault.
@@ -152,7 +152,9 @@ class Model(RuleBasedStateMachine):
         probes=st.integers(1, 3),
     )
     def begin(self, failures: int, within: float, open_for: float, probes: int) -> None:
-        self.settings = Settings(failures=failures, within=within, open_for=open_for, probes=probes)
+        self.settings = BreakerConfig(
+            failures=failures, within=within, open_for=open_for, probes=probes
+        )
         self.breaker = CircuitBreaker(self.settings)
         self.at = 0.0
         self.opened: float | None = None

@@ -14,7 +14,7 @@ from support import virtual_time
 from support.virtual_time import clock
 
 from anaphora import catalog, errors
-from anaphora.client.config.values import Limits, Rate
+from anaphora.client.config.values import LimitsConfig, Rate
 from anaphora.client.limits import Gate
 from anaphora.values import Usage
 
@@ -22,7 +22,7 @@ from anaphora.values import Usage
 class Calls:
     """Calls through gates of one provider, and what became of them."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: LimitsConfig) -> None:
         self.gate = Gate.of(limits, clock)
         self.started: list[tuple[str, float, int]] = []
         self.running = self.most = 0
@@ -39,7 +39,7 @@ class Calls:
         ends: BaseException | None = None,
     ) -> float:
         gate = self.gate.of_model(model)
-        async with gate.passing(tokens, deadline, on_wait) as passing:
+        async with gate.admit(tokens, deadline, on_wait) as admission:
             self.started.append((name, clock(), tokens))
             self.running += 1
             self.most = max(self.most, self.running)
@@ -49,21 +49,21 @@ class Calls:
                 self.running -= 1
             if ends is not None:
                 raise ends
-        return passing.queued
+        return admission.queued
 
     @property
     def names(self) -> str:
         return "".join(name for name, _, _ in self.started)
 
     def is_clean(self) -> bool:
-        door = self.gate._door
-        scopes = [door.limiter._shared, *(lane.own for lane in door.limiter._lanes.values())]
+        limiter, waiting = self.gate.limiter, self.gate.waiting
+        windows = [limiter._shared, *(lane.own for lane in limiter._lanes.values())]
         return (
-            not door.limiter.waiting
-            and not door._turns
-            and not door._deadlines
-            and door._timer is None
-            and all(scope is None or scope.running == 0 for scope in scopes)
+            not limiter.queue.waiting
+            and not waiting._futures
+            and not waiting._deadlines
+            and waiting._timer is None
+            and all(window is None or window.running == 0 for window in windows)
         )
 
 
@@ -73,7 +73,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def test_calls_start_in_their_order_when_their_minute_allows() -> None:
     async def main() -> None:
-        calls, begun = Calls(Limits(requests_per_minute=2)), clock()
+        calls, begun = Calls(LimitsConfig(requests_per_minute=2)), clock()
         waits: list[float] = []
         queued = await asyncio.gather(*(calls.call(name, on_wait=waits.append) for name in "abcde"))
         assert calls.names == "abcde"
@@ -88,7 +88,7 @@ def test_calls_start_in_their_order_when_their_minute_allows() -> None:
 
 def test_only_so_many_run_at_once() -> None:
     async def main() -> None:
-        calls = Calls(Limits(concurrency=3, models={"m": Rate(concurrency=2)}))
+        calls = Calls(LimitsConfig(concurrency=3, models={"m": Rate(concurrency=2)}))
         await asyncio.gather(*(calls.call(name, takes=5.0) for name in "abcde"))
         assert (calls.names, calls.most) == ("abcde", 2)
         both = [calls.call(name, takes=5.0, model=name) for name in "mnopq"]
@@ -102,11 +102,11 @@ def test_only_so_many_run_at_once() -> None:
 
 def test_a_wait_that_would_be_too_long_is_refused_at_once() -> None:
     async def main() -> None:
-        calls = Calls(Limits(requests_per_minute=1))
+        calls = Calls(LimitsConfig(requests_per_minute=1))
         waits: list[float] = []
         await calls.call("a")
         begun = clock()
-        with pytest.raises(errors.Throttled, match=r"wait 60\.0 s, longer than it may") as told:
+        with pytest.raises(errors.Throttled, match=r"delay the call by 60\.0 s") as told:
             await calls.call("b", deadline=begun + 59, on_wait=waits.append)
         assert (told.value.wait, clock(), waits) == (60.0, begun, [])
         await calls.call("c", deadline=begun + 61)
@@ -118,11 +118,11 @@ def test_a_wait_that_would_be_too_long_is_refused_at_once() -> None:
 
 def test_waiting_for_a_place_ends_at_the_deadline() -> None:
     async def main() -> None:
-        calls, begun = Calls(Limits(concurrency=1)), clock()
+        calls, begun = Calls(LimitsConfig(concurrency=1)), clock()
         long = asyncio.create_task(calls.call("a", takes=100.0))
         await asyncio.sleep(0)
         waits: list[float] = []
-        with pytest.raises(errors.Throttled, match="no place became free"):
+        with pytest.raises(errors.Throttled, match="no call start before the deadline"):
             await calls.call("b", deadline=begun + 10, on_wait=waits.append)
         assert (clock() - begun, waits) == (10.0, [0.0])
         await calls.call("c", deadline=begun + 101)
@@ -135,7 +135,7 @@ def test_waiting_for_a_place_ends_at_the_deadline() -> None:
 
 def test_a_rate_limit_stops_everybody_and_who_cannot_make_it_learns_at_once() -> None:
     async def main() -> None:
-        calls, begun = Calls(Limits(concurrency=1)), clock()
+        calls, begun = Calls(LimitsConfig(concurrency=1)), clock()
         refused = errors.RateLimited("slow", retry_after=20.0)
         first = asyncio.create_task(calls.call("a", takes=1.0, ends=refused))
         await asyncio.sleep(0)
@@ -154,7 +154,7 @@ def test_a_rate_limit_stops_everybody_and_who_cannot_make_it_learns_at_once() ->
 
 def test_what_could_not_be_sent_does_not_count() -> None:
     async def main() -> None:
-        calls = Calls(Limits(requests_per_minute=1))
+        calls = Calls(LimitsConfig(requests_per_minute=1))
         for phase, wait in (("connect", 0.0), ("body", 0.0), ("connect", 60.0)):
             broken = errors.Transport("no", phase=phase)  # type: ignore[arg-type]
             begun = clock()
@@ -167,14 +167,14 @@ def test_what_could_not_be_sent_does_not_count() -> None:
 
 def test_headers_and_bills_let_others_go_earlier_or_later() -> None:
     async def main() -> None:
-        gate = Gate.of(Limits(tokens_per_minute=100), clock).of_model("m")
+        gate = Gate.of(LimitsConfig(tokens_per_minute=100), clock).of_model("m")
         begun = clock()
 
         async def other() -> float:
-            async with gate.passing(80):
+            async with gate.admit(80):
                 return clock() - begun
 
-        async with gate.passing(80) as passing:
+        async with gate.admit(80) as admission:
             task = asyncio.create_task(other())
             await asyncio.sleep(3.0)
             used_up = {
@@ -182,8 +182,8 @@ def test_headers_and_bills_let_others_go_earlier_or_later() -> None:
                 "x-ratelimit-limit-requests": "60",
                 "x-ratelimit-reset-requests": "10m0s",
             }
-            passing.heard(used_up, 0.0)
-            passing.settle(Usage(uncached=10))
+            admission.update(used_up, 0.0)
+            admission.settle(Usage(uncached=10))
         # The tokens are there at once, a request comes back after 10 s.
         assert await task == pytest.approx(13.0, abs=1e-3)
 
@@ -192,7 +192,7 @@ def test_headers_and_bills_let_others_go_earlier_or_later() -> None:
 
 def test_what_on_wait_raises_gives_the_place_back() -> None:
     async def main() -> None:
-        calls = Calls(Limits(requests_per_minute=1))
+        calls = Calls(LimitsConfig(requests_per_minute=1))
         await calls.call("a")
 
         def refuse(_: float) -> None:
@@ -208,8 +208,8 @@ def test_what_on_wait_raises_gives_the_place_back() -> None:
 @pytest.mark.parametrize("before", [True, False])
 def test_a_turn_that_was_given_to_a_cancelled_call_goes_to_the_next(before: bool) -> None:
     async def main() -> None:
-        calls = Calls(Limits(concurrency=1))
-        async with calls.gate.of_model("m").passing(1):
+        calls = Calls(LimitsConfig(concurrency=1))
+        async with calls.gate.of_model("m").admit(1):
             second, third = (asyncio.create_task(calls.call(name)) for name in "bc")
             await asyncio.sleep(1.0)
             if before:
@@ -227,12 +227,12 @@ def test_a_turn_that_was_given_to_a_cancelled_call_goes_to_the_next(before: bool
 
 
 def test_one_gate_for_each_model_and_reads_count_as_the_rules_say() -> None:
-    gate = Gate.of(Limits())
+    gate = Gate.of(LimitsConfig())
     anthropic = gate.of_model("a", catalog.rules("anthropic", "claude-sonnet-4-5"))
     openai = gate.of_model("o", catalog.rules("openai", "gpt-5.6"))
     unknown = gate.of_model("u", catalog.rules("ollama", "something"))
     assert [each.counts_reads for each in (anthropic, openai, unknown)] == [False, True, True]
-    assert gate.of_model("a")._lane is anthropic._lane
+    assert gate.of_model("a").lane is anthropic.lane
 
 
 plans = st.lists(
@@ -263,7 +263,7 @@ def test_whoever_is_cancelled_nobody_is_forgotten(
 ) -> None:
     async def main() -> None:
         calls = Calls(
-            Limits(
+            LimitsConfig(
                 requests_per_minute=requests,
                 tokens_per_minute=tokens,
                 concurrency=places,
@@ -319,15 +319,15 @@ def test_who_need_not_wait_needs_no_task_no_future_and_no_timer() -> None:
                 made.append(frame.f_code.co_name)
 
         full = Rate(requests_per_minute=9, tokens_per_minute=99, concurrency=2)
-        limits = Limits(
+        limits = LimitsConfig(
             requests_per_minute=9, tokens_per_minute=99, concurrency=2, models={"m": full}
         )
         gate = Gate.of(limits, clock).of_model("m")
         sys.setprofile(watch)
         try:
-            async with gate.passing(5, clock() + 9, made.append) as passing:  # type: ignore[arg-type]
-                passing.heard({"x-ratelimit-remaining-requests": "5"}, 0.0)
-                passing.settle(Usage(uncached=7))
+            async with gate.admit(5, clock() + 9, made.append) as admission:  # type: ignore[arg-type]
+                admission.update({"x-ratelimit-remaining-requests": "5"}, 0.0)
+                admission.settle(Usage(uncached=7))
         finally:
             sys.setprofile(None)
         assert made == []
@@ -343,9 +343,9 @@ def test_who_need_not_wait_needs_no_task_no_future_and_no_timer() -> None:
 
 def test_an_exit_without_an_entry_is_harmless() -> None:
     async def main() -> None:
-        gate = Gate.of(Limits(tokens_per_minute=5), clock)
+        gate = Gate.of(LimitsConfig(tokens_per_minute=5), clock)
         with pytest.raises(errors.Throttled):
-            async with gate.passing(6):
+            async with gate.admit(6):
                 pass
         assert gate.wait(5) == 0.0
 
@@ -354,8 +354,8 @@ def test_an_exit_without_an_entry_is_harmless() -> None:
 
 def test_tokens_matter_where_a_limit_counts_them_or_may_before_a_call_starts() -> None:
     async def main() -> None:
-        assert Gate.of(Limits(tokens_per_minute=100), clock).of_model("m").counts_tokens
-        calls = Calls(Limits())
+        assert Gate.of(LimitsConfig(tokens_per_minute=100), clock).of_model("m").counts_tokens
+        calls = Calls(LimitsConfig())
         gate = calls.gate.of_model("m")
         told = [gate.counts_tokens]
         with pytest.raises(errors.RateLimited):
@@ -363,13 +363,13 @@ def test_tokens_matter_where_a_limit_counts_them_or_may_before_a_call_starts() -
         told.append(gate.counts_tokens)  # whoever comes now waits, and may hear of limits meanwhile
         await asyncio.sleep(6.0)
         told.append(gate.counts_tokens)
-        async with gate.passing(1) as passing:
+        async with gate.admit(1) as admission:
             scarce = {
                 "x-ratelimit-remaining-tokens": "10",
                 "x-ratelimit-limit-tokens": "100",
                 "x-ratelimit-reset-tokens": "60s",
             }
-            passing.heard(scarce, 0.0)
+            admission.update(scarce, 0.0)
         told.append(gate.counts_tokens)
         assert told == [False, True, False, True]
 

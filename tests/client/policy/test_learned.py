@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import errors
-from anaphora.client.config.values import Limits
-from anaphora.client.limits import Lane, Limiter
-from anaphora.client.limits.stated import Stated
+from anaphora.client.config.values import LimitsConfig
+from anaphora.client.limits import Limiter, ModelLane
+from anaphora.client.limits.windows import StatedLimit
 from anaphora.wire.ratelimits import Left
 
 NOW = 1_794_744_000.0  # 2026-11-15T12:00:00Z
 
 
-def heard(**headers: str) -> tuple[Limiter, Lane]:
+def heard(**headers: str) -> tuple[Limiter, ModelLane]:
     """At time 100, with the headers' underscores as hyphens."""
-    limiter = Limiter(Limits())
+    limiter = Limiter(LimitsConfig())
     lane = limiter.lane("m")
-    lane.heard({name.replace("_", "-"): value for name, value in headers.items()}, 100.0, NOW)
+    lane.update({name.replace("_", "-"): value for name, value in headers.items()}, 100.0, NOW)
     return limiter, lane
 
 
@@ -70,9 +70,9 @@ def test_how_long_a_call_waits(headers: dict[str, str], tokens: int, wait: float
     held = limiter.reserve(lane, tokens, 100.0)
     assert held.at == pytest.approx(100.0 + wait, abs=1e-4)
     if wait:
-        assert limiter.next_at(100.0) == pytest.approx(held.at)
-        assert limiter.advance(100.0 + wait / 2) == []
-        assert limiter.advance(held.at + 1e-6) == [held]
+        assert limiter.queue.next_at(100.0) == pytest.approx(held.at)
+        assert limiter.queue.advance(100.0 + wait / 2) == []
+        assert limiter.queue.advance(held.at + 1e-6) == [held]
 
 
 def test_what_started_since_is_taken_off() -> None:
@@ -104,26 +104,26 @@ def test_a_slow_return_is_believed_until_the_reset_only() -> None:
 def test_the_latest_answer_counts() -> None:
     limiter, lane = heard(**openai("requests", "0", "5", "1m0s"))
     plenty = {"x-ratelimit-remaining-requests": "4", "x-ratelimit-limit-requests": "5"}
-    assert lane.heard(plenty, 101.0, NOW)
+    assert lane.update(plenty, 101.0, NOW)
     assert limiter.wait(lane, 1, 101.0) == 0.0
 
 
 def test_an_answer_that_says_nothing_changes_nothing() -> None:
     limiter, lane = heard(**openai("requests", "0", "5", "1m0s"))
-    assert not lane.heard({"content-type": "text/html"}, 101.0, NOW)
+    assert not lane.update({"content-type": "text/html"}, 101.0, NOW)
     assert limiter.wait(lane, 1, 101.0) == pytest.approx(11.0, abs=1e-4)
 
 
 def test_a_rate_limit_stops_the_model_until_it_is_over() -> None:
-    limiter = Limiter(Limits())
+    limiter = Limiter(LimitsConfig())
     lane, other = limiter.lane("m"), limiter.lane("other")
-    assert lane.refused(errors.RateLimited("slow", retry_after=20.0), 100.0)
-    assert lane.refused(errors.RateLimited("slow", retry_after=5.0), 101.0)
+    assert lane.block(errors.RateLimited("slow", retry_after=20.0), 100.0)
+    assert lane.block(errors.RateLimited("slow", retry_after=5.0), 101.0)
     held = limiter.reserve(lane, 1, 102.0)
-    assert (held.at, limiter.next_at(102.0)) == (120.0, 120.0)
+    assert (held.at, limiter.queue.next_at(102.0)) == (120.0, 120.0)
     # Providers count each model for itself.
     assert limiter.reserve(other, 1, 102.0).state == "started"
-    assert limiter.advance(120.0) == [held]
+    assert limiter.queue.advance(120.0) == [held]
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_a_rate_limit_stops_the_model_until_it_is_over() -> None:
     ],
 )
 def test_other_errors_stop_nothing(error: errors.AnaphoraError) -> None:
-    limiter = Limiter(Limits())
-    assert not limiter.lane("m").refused(error, 100.0)
+    limiter = Limiter(LimitsConfig())
+    assert not limiter.lane("m").block(error, 100.0)
     assert limiter.wait(limiter.lane("m"), 1, 100.0) == 0.0
 
 
@@ -159,7 +159,7 @@ def test_it_opens_when_it_says_and_waits_are_bounded(
     left: Left, steps: list[tuple[float, int]]
 ) -> None:
     assert left.reset is not None
-    stated, at = Stated(left, left.reset, 0.0), 0.0
+    stated, at = StatedLimit(left, left.reset, 0.0), 0.0
     for later, amount in steps:
         at += later
         opens = stated.opens(amount, at)

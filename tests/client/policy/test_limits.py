@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import errors
-from anaphora.client.config.values import Limits, Rate
+from anaphora.client.config.values import LimitsConfig, Rate
 from anaphora.client.limits import Limiter, Reservation
 from anaphora.errors import RateLimited
 from anaphora.values import Usage
@@ -28,7 +28,7 @@ def most_in_a_minute(starts: Iterable[tuple[float, int]]) -> int:
 class Drive:
     """Moves the clock to where something happens, and starts whoever may."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: LimitsConfig) -> None:
         self.limiter = Limiter(limits)
         self.at = 0.0
         self.started: list[Reservation] = []
@@ -42,17 +42,17 @@ class Drive:
         return held
 
     def until(self, then: float) -> None:
-        while (soon := self.limiter.next_at(self.at)) <= then and soon < INF:
+        while (soon := self.limiter.queue.next_at(self.at)) <= then and soon < INF:
             assert soon >= self.at
             self.at = soon
             before = len(self.started)
             self.look()
             # Every stop is worth it, or there is another one later: never the same one again.
-            assert len(self.started) > before or self.limiter.next_at(self.at) > self.at
+            assert len(self.started) > before or self.limiter.queue.next_at(self.at) > self.at
         self.at = max(self.at, then) if then < INF else self.at
 
     def look(self) -> None:
-        self.started += self.limiter.advance(self.at)
+        self.started += self.limiter.queue.advance(self.at)
 
 
 def naive(arrivals: list[tuple[float, int]], requests: float, tokens: float) -> list[float]:
@@ -79,7 +79,7 @@ def test_everybody_starts_at_the_first_moment_allowed_as_was_told(
     arrivals: list[tuple[float, int]], rate: tuple[int | None, int | None]
 ) -> None:
     requests, tokens = rate
-    drive = Drive(Limits(requests_per_minute=requests, tokens_per_minute=tokens))
+    drive = Drive(LimitsConfig(requests_per_minute=requests, tokens_per_minute=tokens))
     came: list[tuple[float, int]] = []
     order: list[Reservation] = []
     for gap, amount in arrivals:
@@ -101,7 +101,7 @@ def test_everybody_starts_at_the_first_moment_allowed_as_was_told(
 def test_whatever_way_the_provider_counts_it_does_not_refuse(
     arrivals: list[tuple[float, int]], requests: int
 ) -> None:
-    drive = Drive(Limits(requests_per_minute=requests))
+    drive = Drive(LimitsConfig(requests_per_minute=requests))
     for gap, amount in arrivals:
         drive.until(drive.at + gap)
         drive.come(amount)
@@ -130,7 +130,7 @@ def test_provider_and_model_must_both_allow_it(
     shared: tuple[int | None, int | None],
     own: tuple[int | None, int | None],
 ) -> None:
-    limits = Limits(
+    limits = LimitsConfig(
         requests_per_minute=shared[0],
         tokens_per_minute=shared[1],
         models={"a": Rate(requests_per_minute=own[0], tokens_per_minute=own[1])},
@@ -155,14 +155,14 @@ def test_provider_and_model_must_both_allow_it(
 
 
 def test_a_model_that_waits_for_itself_is_overtaken() -> None:
-    drive = Drive(Limits(requests_per_minute=10, models={"a": Rate(requests_per_minute=1)}))
+    drive = Drive(LimitsConfig(requests_per_minute=10, models={"a": Rate(requests_per_minute=1)}))
     first, second, other = drive.come(1, "a"), drive.come(1, "a"), drive.come(1, "b")
     assert (first.state, second.state, other.state) == ("started", "waiting", "started")
     assert second.at == 60.0
 
 
 def test_but_who_waits_for_what_is_shared_is_not() -> None:
-    drive = Drive(Limits(tokens_per_minute=100))
+    drive = Drive(LimitsConfig(tokens_per_minute=100))
     drive.come(80, "a")
     big, small = drive.come(50, "a"), drive.come(10, "b")
     assert (big.state, small.state) == ("waiting", "waiting")
@@ -173,7 +173,7 @@ def test_but_who_waits_for_what_is_shared_is_not() -> None:
 
 
 def test_who_is_overtaken_goes_first_when_its_turn_has_come() -> None:
-    drive = Drive(Limits(tokens_per_minute=100, models={"a": Rate(requests_per_minute=1)}))
+    drive = Drive(LimitsConfig(tokens_per_minute=100, models={"a": Rate(requests_per_minute=1)}))
     for at, tokens, model in ((0.0, 60, "b"), (10.0, 10, "a"), (20.0, 30, "b"), (30.0, 0, "c")):
         drive.until(at)
         drive.come(tokens, model)
@@ -202,7 +202,7 @@ def test_whatever_changes_the_limits_hold_and_everybody_gets_a_turn(
     places: int | None,
 ) -> None:
     drive = Drive(
-        Limits(
+        LimitsConfig(
             requests_per_minute=shared[0],
             tokens_per_minute=shared[1],
             concurrency=places,
@@ -223,8 +223,8 @@ def test_whatever_changes_the_limits_hold_and_everybody_gets_a_turn(
             limiter.cancel(held, drive.at)
             limiter.cancel(held, drive.at)
         elif what == "stop":
-            limiter.lane(model).refused(RateLimited("slow", retry_after=seconds), drive.at)
-            limiter.changed()
+            limiter.lane(model).block(RateLimited("slow", retry_after=seconds), drive.at)
+            limiter.queue.changed()
             stopped[model] = max(stopped[model], drive.at + seconds)
         else:
             drive.until(drive.at + seconds)
@@ -233,7 +233,7 @@ def test_whatever_changes_the_limits_hold_and_everybody_gets_a_turn(
         for started in drive.started[before:]:
             assert drive.at >= stopped[started.lane.model]
         assert sum(held.state == "started" for held in every) <= (places or INF)
-    while limiter.waiting:
+    while limiter.queue.waiting:
         drive.until(INF)
         for held in every:
             limiter.settle(held, None, drive.at)
@@ -253,32 +253,34 @@ def test_whatever_changes_the_limits_hold_and_everybody_gets_a_turn(
 
 
 def test_without_limits_nobody_is_held_back() -> None:
-    drive = Drive(Limits())
+    drive = Drive(LimitsConfig())
     assert all(drive.come(10**9).state == "started" for _ in range(1000))
 
 
 def test_a_call_larger_than_a_whole_minute_is_refused_at_once() -> None:
-    drive = Drive(Limits(tokens_per_minute=100, models={"a": Rate(tokens_per_minute=50)}))
+    drive = Drive(LimitsConfig(tokens_per_minute=100, models={"a": Rate(tokens_per_minute=50)}))
     assert drive.limiter.wait(drive.limiter.lane("a"), 51, 0.0) == INF
-    with pytest.raises(errors.Throttled, match="about 51 tokens, and a minute may have 50") as told:
+    with pytest.raises(
+        errors.Throttled, match="about 51 tokens; the limit per minute is 50"
+    ) as told:
         drive.come(51, "a")
     assert told.value.wait == INF
     assert drive.come(51, "b").state == "started"
 
 
 def test_what_was_billed_is_what_counts() -> None:
-    drive = Drive(Limits(tokens_per_minute=100))
+    drive = Drive(LimitsConfig(tokens_per_minute=100))
     held = drive.come(80)
     later = drive.come(50)
     assert later.at == 60.0
     drive.limiter.settle(held, Usage(uncached=30, read=10, written={"5m": 10}), 5.0)
-    assert drive.limiter.advance(5.0) == [later]
+    assert drive.limiter.queue.advance(5.0) == [later]
     more = drive.come(1)
     assert more.state == "waiting"
 
 
 def test_more_than_was_expected_counts_too() -> None:
-    drive = Drive(Limits(tokens_per_minute=100))
+    drive = Drive(LimitsConfig(tokens_per_minute=100))
     drive.limiter.settle(drive.come(10), Usage(uncached=95), 1.0)
     drive.at = 1.0
     assert drive.come(6).at == 60.0
@@ -297,20 +299,20 @@ def test_more_than_was_expected_counts_too() -> None:
 def test_tokens_are_counted_as_the_provider_does(
     usage: Usage, all_count: int | None, reads_do_not: int | None
 ) -> None:
-    limiter = Limiter(Limits())
+    limiter = Limiter(LimitsConfig())
     assert limiter.lane("a", counts_reads=True).counted(usage) == all_count
     assert limiter.lane("b", counts_reads=False).counted(usage) == reads_do_not
 
 
 def test_a_bill_without_counts_leaves_what_was_expected() -> None:
-    drive = Drive(Limits(tokens_per_minute=100))
+    drive = Drive(LimitsConfig(tokens_per_minute=100))
     drive.limiter.settle(drive.come(80), Usage(output=5), 1.0)
     assert drive.limiter.wait(drive.limiter.lane("m"), 30, 1.0) == 59.0
 
 
 @pytest.mark.parametrize("others", [True, False])
 def test_a_bill_that_comes_after_more_than_a_minute_changes_nothing(others: bool) -> None:
-    drive = Drive(Limits(tokens_per_minute=100))
+    drive = Drive(LimitsConfig(tokens_per_minute=100))
     held = drive.come(80)
     drive.at = 70.0
     if others:
@@ -322,7 +324,7 @@ def test_a_bill_that_comes_after_more_than_a_minute_changes_nothing(others: bool
 
 
 def test_what_others_will_have_started_by_then_is_in_what_is_told() -> None:
-    drive = Drive(Limits(requests_per_minute=2, models={"a": Rate(requests_per_minute=1)}))
+    drive = Drive(LimitsConfig(requests_per_minute=2, models={"a": Rate(requests_per_minute=1)}))
     drive.come(1, "a")
     assert drive.come(1, "a").at == 60.0
     drive.until(30.0)
@@ -334,7 +336,7 @@ def test_what_others_will_have_started_by_then_is_in_what_is_told() -> None:
 
 
 def test_who_waits_for_its_own_model_longer_than_for_the_provider_delays_nobody() -> None:
-    drive = Drive(Limits(tokens_per_minute=100, models={"a": Rate(requests_per_minute=1)}))
+    drive = Drive(LimitsConfig(tokens_per_minute=100, models={"a": Rate(requests_per_minute=1)}))
     drive.come(40, "b")
     drive.until(10.0)
     drive.come(40, "b")
@@ -347,7 +349,7 @@ def test_who_waits_for_its_own_model_longer_than_for_the_provider_delays_nobody(
 
 
 def test_a_call_that_never_happened_gives_everything_back() -> None:
-    drive = Drive(Limits(requests_per_minute=1, tokens_per_minute=10, concurrency=1))
+    drive = Drive(LimitsConfig(requests_per_minute=1, tokens_per_minute=10, concurrency=1))
     held = drive.come(10)
     assert drive.limiter.wait(drive.limiter.lane("m"), 10, 0.0) == 60.0
     drive.limiter.cancel(held, 0.0)
@@ -355,17 +357,17 @@ def test_a_call_that_never_happened_gives_everything_back() -> None:
 
 
 def test_waiting_for_a_place_has_no_time() -> None:
-    drive = Drive(Limits(concurrency=1))
+    drive = Drive(LimitsConfig(concurrency=1))
     held = drive.come(1)
     assert drive.limiter.wait(drive.limiter.lane("m"), 1, 0.0) == 0.0
     waiting = drive.come(1)
-    assert (waiting.state, drive.limiter.next_at(0.0)) == ("waiting", INF)
+    assert (waiting.state, drive.limiter.queue.next_at(0.0)) == ("waiting", INF)
     drive.limiter.settle(held, None, 9.0)
-    assert drive.limiter.advance(9.0) == [waiting]
+    assert drive.limiter.queue.advance(9.0) == [waiting]
 
 
 def test_many_who_wait_are_told_about_right_even_when_much_changes() -> None:
-    drive = Drive(Limits(requests_per_minute=10))
+    drive = Drive(LimitsConfig(requests_per_minute=10))
     every = [drive.come(1) for _ in range(200)]
     for held in every[100:]:
         drive.limiter.cancel(held, drive.at)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import errors
-from anaphora.client.config.values import Retry
+from anaphora.client.config.values import RetryConfig
 from anaphora.client.retry import Failed, Try, Wait, retry_policy
 from anaphora.errors import AnaphoraError
 
 BUSY = errors.Overloaded("busy", status=503)
 CAPPED = errors.QuotaExhausted("cap", status=429, retry_after=1.0)
-PLAIN = Retry(max_attempts=3, first_wait=1.0, longest_wait=10.0)
+PLAIN = RetryConfig(max_attempts=3, first_wait=1.0, longest_wait=10.0)
 
 #: Every error that a hop may end with: whether the same hop is tried again, and the next one.
 KINDS: list[tuple[AnaphoraError, bool, bool]] = [
@@ -44,7 +44,7 @@ class Run:
 
     def __init__(
         self,
-        retries: Sequence[Retry],
+        retries: Sequence[RetryConfig],
         outcome: Callable[[int], AnaphoraError],
         *,
         deadline: float | None = None,
@@ -99,18 +99,18 @@ def test_every_kind_of_upstream_error_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_max_attempts_is_meant_literally_for_each_hop(most: int) -> None:
-    run = Run([Retry(max_attempts=most), Retry(max_attempts=most + 1)], lambda _: BUSY)
+    run = Run([RetryConfig(max_attempts=most), RetryConfig(max_attempts=most + 1)], lambda _: BUSY)
     assert run.hops == [0] * most + [1] * (most + 1)
 
 
 def test_ceilings_double_up_to_the_longest_wait_and_begin_anew_at_the_next_hop() -> None:
-    retry = Retry(max_attempts=6, first_wait=1.0, longest_wait=5.0)
+    retry = RetryConfig(max_attempts=6, first_wait=1.0, longest_wait=5.0)
     run = Run([retry, retry], lambda _: BUSY, draw=lambda: 0.5)
     assert run.waits == [0.5, 1.0, 2.0, 2.5, 2.5] * 2
 
 
 def test_many_attempts_do_not_overflow() -> None:
-    run = Run([Retry(max_attempts=3000, first_wait=1.0, longest_wait=5.0)], lambda _: BUSY)
+    run = Run([RetryConfig(max_attempts=3000, first_wait=1.0, longest_wait=5.0)], lambda _: BUSY)
     assert len(run.hops) == 3000
     assert max(run.waits) == 2.5
 
@@ -118,7 +118,7 @@ def test_many_attempts_do_not_overflow() -> None:
 @given(draws=st.lists(st.floats(0, 1, exclude_max=True), min_size=9, max_size=9))
 def test_jitter_is_full(draws: list[float]) -> None:
     numbers = iter(draws)
-    retry = Retry(max_attempts=10, first_wait=0.5, longest_wait=30.0)
+    retry = RetryConfig(max_attempts=10, first_wait=0.5, longest_wait=30.0)
     run = Run([retry], lambda _: BUSY, draw=lambda: next(numbers))
     expected = [draw * min(30.0, 0.5 * 2**n) for n, draw in enumerate(draws)]
     assert run.waits == [wait for wait in expected if wait]
@@ -227,7 +227,7 @@ def test_misuse_is_told() -> None:
 
 hops = st.lists(
     st.builds(
-        Retry,
+        RetryConfig,
         max_attempts=st.integers(1, 4),
         first_wait=st.floats(0.1, 5),
         longest_wait=st.floats(0.1, 20),
@@ -253,7 +253,7 @@ outcomes = st.lists(
     draw=st.floats(0, 1, exclude_max=True),
 )
 def test_laws(
-    retries: list[Retry],
+    retries: list[RetryConfig],
     outcomes: list[AnaphoraError],
     deadline: float | None,
     took: float,

@@ -14,8 +14,7 @@ import trustme
 from support.raw_server import Handler, RawServer, answering, raw_server, reply
 from support.sending import outgoing
 
-from anaphora.client.transport.over_aiohttp import AiohttpTransport
-from anaphora.client.transport.over_aiohttp.exchange import PIECE
+from anaphora.client.transport.over_aiohttp import PIECE, AiohttpTransport
 
 
 async def ask(transport: AiohttpTransport, request: object) -> bytes:

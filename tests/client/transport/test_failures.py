@@ -94,41 +94,41 @@ FAILURES: dict[str, tuple[Step, dict[str, Any], errors.Phase, str]] = {
         stops_reading,
         {"body": b"canary" * 3_000_000, "idle": 0.05},
         "send",
-        "nothing more of the request was taken for 0.05 s",
+        "the server read nothing more of the request for 0.05 s",
     ),
-    "resets before the head": (says(then=reset), {}, "first_byte", "no answer came"),
-    "hangs up before the head": (says(then=hang_up), {}, "first_byte", "the server hung up"),
-    "hangs up within the head": (says(HEAD, then=hang_up), {}, "first_byte", "no answer came"),
-    "never answers": (says(), {"first_byte": 0.05}, "first_byte", "no answer came for 0.05 s"),
+    "resets before the head": (says(then=reset), {}, "first_byte", "no response"),
+    "hangs up before the head": (says(then=hang_up), {}, "first_byte", "the server disconnected"),
+    "hangs up within the head": (says(HEAD, then=hang_up), {}, "first_byte", "no response"),
+    "never answers": (says(), {"first_byte": 0.05}, "first_byte", "no response within 0.05 s"),
     "never answers a GET": (
         says(),
         {"method": "GET", "body": b"", "first_byte": 0.05},
         "first_byte",
-        "no answer came for 0.05 s",
+        "no response within 0.05 s",
     ),
     "is silent within the head": (
         says(HEAD),
         {"first_byte": 0.05},
         "first_byte",
-        "no answer came for 0.05 s",
+        "no response within 0.05 s",
     ),
     "sends headers that are too large": (
         says(FAR_TOO_LONG),
         {},
         "first_byte",
-        "the answer's headers are too large",
+        "the response headers are too large",
     ),
     "does not speak HTTP": (
         says(b"220 canary ESMTP\r\n"),
         {},
         "first_byte",
-        "the answer is not HTTP",
+        "the response is not HTTP",
     ),
     "sends a header that is none": (
         says(b"HTTP/1.1 200 OK\r\ncanary canary\r\n\r\n"),
         {},
         "first_byte",
-        "the answer is not HTTP",
+        "the response is not HTTP",
     ),
     "resets after the head": (
         says(HEAD + b"Content-Length: 9\r\n\r\n", then=reset),
@@ -158,7 +158,7 @@ FAILURES: dict[str, tuple[Step, dict[str, Any], errors.Phase, str]] = {
         says(HEAD + b"Transfer-Encoding: chunked\r\n\r\ncanary\r\n"),
         {},
         "first_byte",  # the parser gives head and body up together
-        "the answer is not HTTP",
+        "the response is not HTTP",
     ),
     "breaks the coding of chunks later": (
         says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"", b"canary\r\n"),
@@ -176,19 +176,19 @@ FAILURES: dict[str, tuple[Step, dict[str, Any], errors.Phase, str]] = {
         says(HEAD + b"Content-Length: 9\r\n\r\ncanary"),
         {"idle": 0.05},
         "idle",
-        "nothing more of the answer came for 0.05 s",
+        "no data of the response for 0.05 s",
     ),
     "is silent after the head": (
         says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n"),
         {"idle": 0.05},
         "idle",
-        "nothing more of the answer came for 0.05 s",
+        "no data of the response for 0.05 s",
     ),
     "is silent in an answer without length": (
         says(HEAD + b"\r\ncanary"),
         {"idle": 0.05},
         "idle",
-        "nothing more of the answer came for 0.05 s",
+        "no data of the response for 0.05 s",
     ),
     "drips without end": (drips, {"largest": 600}, "body", "longer than 600 bytes"),
     "sends more than is taken": (
@@ -395,9 +395,7 @@ def test_a_file_without_certificates(text: str, tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     if text:
         file.write_text(text)
-    with pytest.raises(
-        errors.InvalidConfig, match=r"ca: no certificates can be read from .*ca\.pem"
-    ):
+    with pytest.raises(errors.InvalidConfig, match=r"ca: cannot read certificates from .*ca\.pem"):
         AiohttpTransport(ca=str(file))
 
 
@@ -447,6 +445,6 @@ def test_a_proxy_that_never_answers() -> None:
     "address", ["localhost:3128", "socks5://canary:canary@h", "http://", "//h"]
 )
 def test_an_address_that_is_no_proxy(address: str) -> None:
-    with pytest.raises(errors.InvalidConfig, match="proxy: not an address") as caught:
+    with pytest.raises(errors.InvalidConfig, match="proxy: not a URL") as caught:
         AiohttpTransport(proxy=address)
     assert CANARY not in str(caught.value)

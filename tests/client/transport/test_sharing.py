@@ -97,7 +97,7 @@ def test_an_answer_with_nonsense_behind_it_is_none() -> None:
     async def main() -> None:
         transport = AiohttpTransport(connections=1)
         async with raw_server(first_then(saying_more(STRAYS["no HTTP"], None))) as server:
-            with pytest.raises(errors.Transport, match="the answer is not HTTP"):
+            with pytest.raises(errors.Transport, match="the response is not HTTP"):
                 await ask(transport, outgoing(server.url))
             assert await ask(transport, outgoing(server.url)) == b"well"
             await transport.close()

@@ -31,7 +31,7 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import anthropic
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 
 def render(call: Call) -> Rendered:
@@ -212,7 +212,7 @@ def counted(usage: Usage) -> tuple[Any, ...]:
 def test_law_7_stream_and_single_answer_agree_and_add_up(reply: Reply) -> None:
     single = anthropic.read_reply(anthropic.write_reply(reply))
     writer, reader = anthropic.writer(), anthropic.reader()
-    events = reader.feed(b"".join(writer.write(event) for event in replay(reply)))
+    events = reader.feed(b"".join(writer.write(event) for event in reply_events(reply)))
     assert reader.close() == []
     (end,) = events[-1:]
     assert isinstance(end, ReplyEnd)
@@ -230,7 +230,7 @@ def test_law_12_a_stream_gives_the_same_events_however_it_is_cut(
     reply: Reply, data: st.DataObject
 ) -> None:
     writer = anthropic.writer()
-    stream = b"".join(writer.write(event) for event in replay(reply))
+    stream = b"".join(writer.write(event) for event in reply_events(reply))
     ending = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
     stream = data.draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + stream.replace(b"\n", ending)
     whole = anthropic.reader()

@@ -9,7 +9,7 @@ import pytest
 
 from anaphora import errors
 from anaphora.wire import anthropic
-from anaphora.wire.failures import retry_after
+from anaphora.wire.errors import retry_after
 
 NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
 

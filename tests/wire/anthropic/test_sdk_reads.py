@@ -20,7 +20,7 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import anthropic
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 CITED = '{"citations":[{"type":"char_location","cited_text":"x","document_index":0,' + (
     '"document_title":null,"file_id":null,"start_char_index":0,"end_char_index":1}]}'
@@ -95,7 +95,7 @@ def test_the_sdk_reads_a_written_reply() -> None:
 
 def test_the_sdk_accumulates_a_written_stream() -> None:
     writer = anthropic.writer()
-    body = b"".join(writer.write(event) for event in replay(REPLY))
+    body = b"".join(writer.write(event) for event in reply_events(REPLY))
     with (
         served(body, "text/event-stream") as address,
         client(address) as official,
@@ -106,7 +106,7 @@ def test_the_sdk_accumulates_a_written_stream() -> None:
 
 def test_the_sdk_raises_what_a_written_stream_error_says() -> None:
     writer = anthropic.writer()
-    events = [*replay(REPLY)[:4], ReplyFail("Overloaded", "busy", code="overloaded_error")]
+    events = [*reply_events(REPLY)[:4], ReplyFail("Overloaded", "busy", code="overloaded_error")]
     body = b"".join(writer.write(event) for event in events)
     with (
         served(body, "text/event-stream") as address,

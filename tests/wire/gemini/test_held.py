@@ -13,11 +13,11 @@ from support import strategies as some
 from support.served import served
 
 from anaphora import catalog, wire
-from anaphora.cache import held as holding
 from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
+from anaphora.rendered.holding import held_digest, misfit
 from anaphora.values import Conversation, Message, ProviderTool, Tool, ToolCall
 from anaphora.wire import gemini
 from anaphora.wire.gemini import request
@@ -50,7 +50,7 @@ def said(sent: Any) -> Any:
 
 
 def behind(rendered: Rendered, chunks: int) -> Plan:
-    return Plan(held=CacheHandle(HANDLE, chunks, holding.digest(rendered, chunks)))
+    return Plan(held=CacheHandle(HANDLE, chunks, held_digest(rendered, chunks)))
 
 
 def boundaries(rendered: Rendered) -> list[int]:
@@ -143,7 +143,7 @@ def test_the_next_turns_begin_with_the_same_handle() -> None:
     sent = said(gemini.assemble(later, plan))
     assert sent["contents"][-1] == {"role": "model", "parts": [{"text": "now"}]}
     assert plan.held is not None
-    assert holding.check(later, plan.held) is None
+    assert misfit(later, plan.held) is None
 
 
 @given(some.frames(), st.lists(some.messages, max_size=6), st.data())
@@ -216,9 +216,9 @@ def test_a_handle_that_does_not_fit_is_told_and_refused(name: str) -> None:
     assert plan.held is not None
     # The beginning changes on purpose, so this goes past the guard of prefixes.
     rendered = request.render(call, catalog.profile("google", call.model))
-    notice = holding.check(rendered, plan.held)
+    notice = misfit(rendered, plan.held)
     assert notice is not None
-    assert (notice.code, notice.path) == (code, "plan.held")
+    assert notice.code == code
     with pytest.raises(InvalidRequest) as caught:
         gemini.assemble(rendered, plan)
     assert caught.value.path == "plan.held"
@@ -227,14 +227,14 @@ def test_a_handle_that_does_not_fit_is_told_and_refused(name: str) -> None:
 def test_what_a_handle_does_not_freeze_may_change() -> None:
     first = render()
     later = render(with_params(max_tokens=77, temperature=0.5, stream=False))
-    assert holding.check(later, CacheHandle(HANDLE, 6, holding.digest(first, 6))) is None
+    assert misfit(later, CacheHandle(HANDLE, 6, held_digest(first, 6))) is None
 
 
 def test_a_cut_request_fits_the_handle_of_its_rendering() -> None:
     rendered = render()
     body = gemini.assemble(rendered, Plan()).body.join()
     cut = gemini.split(body, path=rendered.envelope.path)
-    assert holding.digest(cut, 6) == holding.digest(rendered, 6)
+    assert held_digest(cut, 6) == held_digest(rendered, 6)
     sent = gemini.assemble(cut, behind(rendered, 6)).body.join()
     assert json.loads(sent) == said(gemini.assemble(rendered, behind(rendered, 6)))
 
@@ -248,10 +248,10 @@ def test_other_wires_hold_nothing() -> None:
         )
         assert rendered.frozen_with is None
         held = CacheHandle(HANDLE, 1, "x")
-        notice = holding.check(rendered, held)
+        notice = misfit(rendered, held)
         assert notice is not None
         assert notice.code == "held_unsupported"
-        with pytest.raises(InvalidRequest, match="holds nothing"):
+        with pytest.raises(InvalidRequest, match="has no cache handles"):
             wire.get(name).assemble(rendered, Plan(held=held))
 
 

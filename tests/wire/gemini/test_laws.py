@@ -41,8 +41,8 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import gemini
-from anaphora.wire.building import replay
 from anaphora.wire.gemini.usage import read_usage, write_usage
+from anaphora.wire.replies import reply_events
 
 MODEL = "gemini-2.5-flash"
 PATH = f"/v1beta/models/{MODEL}:generateContent"
@@ -348,7 +348,7 @@ def test_law_12_a_stream_is_the_same_however_it_is_cut(
     reply: Reply, sizes: list[int], as_list: bool
 ) -> None:
     writer = gemini.writer()
-    body = b"".join(writer.write(event) for event in replay(reply))
+    body = b"".join(writer.write(event) for event in reply_events(reply))
     if as_list:
         chunks = [event.replace(b"data: ", b"") for event in body.split(b"\n\n") if event]
         body = b"[" + b",\r\n".join(chunks) + b"]"

@@ -29,8 +29,8 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import gemini
-from anaphora.wire.building import ARGUMENTS_LIMIT, TEXT_LIMIT, replay
 from anaphora.wire.gemini.reply import unsayable
+from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
 
 MADE = {"gemini.form": '{"id":null}'}
 
@@ -279,7 +279,7 @@ def test_a_stream_written_again_says_the_same() -> None:
         extras={"gemini": '{"createTime":"t","candidate":{"avgLogprobs":-0.5}}'},
     )
     writer = gemini.writer()
-    again = heard(b"".join(writer.write(event) for event in replay(reply)))
+    again = heard(b"".join(writer.write(event) for event in reply_events(reply)))
     assert again.message == reply.message
     assert (again.stop, again.stop_raw) == (reply.stop, reply.stop_raw)
     assert (again.usage.uncached, again.usage.read, again.usage.output) == (3, 4, 9)
@@ -345,7 +345,7 @@ def test_a_blocked_prompt_in_a_stream() -> None:
     reply = heard(sse({"promptFeedback": {"blockReason": "SAFETY"}, "responseId": "r"}))
     assert (reply.id, reply.stop, reply.stop_raw) == ("r", "refusal", "SAFETY")
     writer = gemini.writer()
-    again = heard(b"".join(writer.write(event) for event in replay(reply)))
+    again = heard(b"".join(writer.write(event) for event in reply_events(reply)))
     assert (again.stop, again.stop_raw, again.message) == (reply.stop, "SAFETY", reply.message)
 
 

@@ -48,7 +48,7 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import gemini
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 genai = pytest.importorskip("google.genai")
 
@@ -364,14 +364,14 @@ def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
 @pytest.mark.parametrize("reply", [REPLY, REFUSED, BLOCKED])
 def test_the_sdk_reads_a_stream(reply: Reply) -> None:
     writer = gemini.writer()
-    body = b"".join(writer.write(event) for event in replay(reply))
+    body = b"".join(writer.write(event) for event in reply_events(reply))
     with served(body, "text/event-stream") as address:
         check_reading(list(streamed(address)), reply)
 
 
 def test_the_sdk_sees_a_stream_fail() -> None:
     writer = gemini.writer()
-    body = b"".join(writer.write(event) for event in replay(REPLY)[:4])
+    body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later", code="UNAVAILABLE"))
     with served(body, "text/event-stream") as address:
         chunks = []

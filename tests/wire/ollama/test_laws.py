@@ -36,7 +36,7 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import ollama
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 MODEL = "qwen3"
 PNG = Bytes(b"\x89PNG\r\n\x1a\n..", "image/png")
@@ -368,7 +368,7 @@ def pieces(body: bytes, sizes: list[int]) -> list[bytes]:
 @given(replies, st.lists(st.integers(1, 60), min_size=1, max_size=30))
 def test_law_12_a_stream_is_the_same_however_it_is_cut(reply: Reply, sizes: list[int]) -> None:
     writer = ollama.writer()
-    body = b"".join(writer.write(event) for event in replay(reply))
+    body = b"".join(writer.write(event) for event in reply_events(reply))
     whole = ollama.reader()
     expected = whole.feed(body) + whole.close()
     reader = ollama.reader()

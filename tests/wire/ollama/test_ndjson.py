@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora.errors import Parse
-from anaphora.wire.ndjson import LineDecoder, encode
+from anaphora.wire.ndjson import LineDecoder, encode_line
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,7 @@ def test_a_line_of_just_that_length_is_none_too_many() -> None:
 
 
 def test_what_is_encoded_is_decoded() -> None:
-    assert LineDecoder().feed(encode(b"{}") + encode(b'{"a":\n1}')) == [b"{}", b'{"a": 1}']
+    assert LineDecoder().feed(encode_line(b"{}") + encode_line(b'{"a":\n1}')) == [
+        b"{}",
+        b'{"a": 1}',
+    ]

@@ -32,8 +32,8 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire import ollama
-from anaphora.wire.building import ARGUMENTS_LIMIT, TEXT_LIMIT, replay
 from anaphora.wire.ollama.reply import unsayable
+from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
 
 CLOSE_TICKS = "2026-01-02T03:04:05.678Z"
 PNG = Bytes(b"\x89PNG\r\n\x1a\n", "image/png")
@@ -445,7 +445,7 @@ def test_a_reply_with_parts_that_came_whole_is_streamed() -> None:
         stop="tool_calls",
         usage=Usage(uncached=1, output=2),
     )
-    events = [event for event in replay(reply) if not isinstance(event, PartDelta)]
+    events = [event for event in reply_events(reply) if not isinstance(event, PartDelta)]
     told = stream_again(events)[-1]
     assert isinstance(told, ReplyEnd)
     assert told.reply.message.parts == reply.message.parts

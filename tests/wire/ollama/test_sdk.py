@@ -52,7 +52,7 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import ollama
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 sdk = pytest.importorskip("ollama")
 
@@ -336,7 +336,7 @@ def check_content(content: str, thinking: str, calls: list[Any], reply: Reply) -
 
 def written(reply: Reply) -> bytes:
     writer = ollama.writer()
-    return b"".join(writer.write(event) for event in replay(reply))
+    return b"".join(writer.write(event) for event in reply_events(reply))
 
 
 @pytest.mark.parametrize("reply", [REPLY, CUT])
@@ -378,7 +378,7 @@ def check_stream(told: list[Any], reply: Reply) -> None:
 
 def test_the_sdk_sees_a_stream_fail() -> None:
     writer = ollama.writer()
-    body = b"".join(writer.write(event) for event in replay(REPLY)[:4])
+    body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later"))
     with (
         served(body, "application/x-ndjson") as address,

@@ -35,9 +35,9 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import openai_chat
-from anaphora.wire.building import replay
 from anaphora.wire.openai_chat.facts import MARKERS
 from anaphora.wire.openai_chat.usage import read_usage, write_usage
+from anaphora.wire.replies import reply_events
 
 models = st.sampled_from(["gpt-5.6", "gpt-5", "gpt-4o"])
 
@@ -371,7 +371,7 @@ replies = st.builds(
 @given(replies, st.lists(st.integers(1, 60), min_size=1, max_size=30))
 def test_law_12_a_stream_is_the_same_however_it_is_cut(reply: Reply, sizes: list[int]) -> None:
     writer = openai_chat.writer()
-    body = b"".join(writer.write(event) for event in replay(reply))
+    body = b"".join(writer.write(event) for event in reply_events(reply))
     whole = openai_chat.reader()
     expected = whole.feed(body) + whole.close()
     reader = openai_chat.reader()

@@ -30,8 +30,9 @@ from anaphora.values import (
     from_json,
     to_json,
 )
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import Fields
 from anaphora.wire.openai_chat import assistant, incoming, parts
+from anaphora.wire.reading import request_error
 
 PNG = Bytes(b"\x89PNG", "image/png")
 PDF = Bytes(b"%PDF", "application/pdf")
@@ -44,7 +45,7 @@ def say(part: Part, role: str = "user") -> tuple[bytes | None, list[Notice]]:
 
 
 def read(data: bytes) -> Part:
-    return incoming.read_part(msgspec.Raw(data), "$", bad_request, (0,), [])
+    return incoming.read_part(msgspec.Raw(data), "$", request_error, (0,), [])
 
 
 SAID: list[tuple[Part, bytes]] = [
@@ -132,7 +133,7 @@ def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> 
     marker = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
     marked = data[:-1] + marker + data[-1:]
     marks: incoming.Marks = []
-    again = incoming.read_part(msgspec.Raw(marked), "$", bad_request, (3,), marks)
+    again = incoming.read_part(msgspec.Raw(marked), "$", request_error, (3,), marks)
     assert (again, marks) == (part, [((3,), "30m", None)])
 
 
@@ -258,7 +259,7 @@ def test_an_assistants_message_becomes_these_bytes(said: tuple[Part, ...], data:
 
 @pytest.mark.parametrize("said, data", ASSISTANT)
 def test_these_bytes_become_the_assistants_parts(said: tuple[Part, ...], data: bytes) -> None:
-    fields = Fields(data, "$", bad_request)
+    fields = Fields(data, "$", request_error)
     fields.raw("role")
     found = incoming.read_assistant(fields, [], answer=False)
     calls = {part.id: part for part in found if isinstance(part, ToolCall)}

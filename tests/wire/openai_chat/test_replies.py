@@ -31,9 +31,9 @@ from anaphora.values import (
     from_json,
     to_json,
 )
-from anaphora.wire import building, openai_chat
-from anaphora.wire.building import replay
+from anaphora.wire import openai_chat, replies
 from anaphora.wire.openai_chat.reply import unsayable
+from anaphora.wire.replies import reply_events
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ANSWERS = sorted(FIXTURES.glob("*.json"))
@@ -396,8 +396,8 @@ def test_unknown_events_and_late_ones_are_passed_over() -> None:
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "TEXT_LIMIT", 10)
-    monkeypatch.setattr(building, "ARGUMENTS_LIMIT", 10)
+    monkeypatch.setattr(replies, "TEXT_LIMIT", 10)
+    monkeypatch.setattr(replies, "ARGUMENTS_LIMIT", 10)
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "x" * 11}}
     for delta in ({"content": "x" * 11}, {"tool_calls": [call]}):
         last = events(chunk(delta), chunk({}, "stop"), DONE)[-1]
@@ -437,7 +437,7 @@ def test_a_stream_and_a_single_answer_agree(
 ) -> None:
     reply = openai_chat.read_reply(minimal(message))
     writer = openai_chat.writer()
-    again = final(*(writer.write(event) for event in replay(reply)))
+    again = final(*(writer.write(event) for event in reply_events(reply)))
     assert again.message.parts == reply.message.parts or any(isinstance(p, Opaque) for p in parts)
     assert (again.stop, again.usage) == (reply.stop, reply.usage)
 

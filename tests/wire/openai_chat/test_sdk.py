@@ -50,7 +50,7 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import openai_chat
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 sdk = pytest.importorskip("openai")
 
@@ -266,7 +266,7 @@ def test_the_sdk_reads_a_stream(reply: Reply) -> None:
     from openai.lib.streaming.chat import ChatCompletionStreamState
 
     writer = openai_chat.writer()
-    body = b"".join(writer.write(event) for event in replay(reply))
+    body = b"".join(writer.write(event) for event in reply_events(reply))
     state = ChatCompletionStreamState()
     with served(body, "text/event-stream") as address:
         for chunk in client(address).chat.completions.create(**ask(stream=True)):
@@ -276,7 +276,7 @@ def test_the_sdk_reads_a_stream(reply: Reply) -> None:
 
 def test_the_sdk_sees_a_stream_fail() -> None:
     writer = openai_chat.writer()
-    body = b"".join(writer.write(event) for event in replay(REPLY)[:4])
+    body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later", code="server_error"))
     with (
         served(body, "text/event-stream") as address,

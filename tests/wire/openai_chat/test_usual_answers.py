@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from anaphora.errors import AnaphoraError
 from anaphora.values import Reply, to_json
-from anaphora.wire.fields import bad_answer, reads
 from anaphora.wire.openai_chat import read_reply
 from anaphora.wire.openai_chat.reply import _read_any, _read_usual
+from anaphora.wire.reading import converts_errors, reply_error
 
 Json = dict[str, Any]
 
@@ -92,7 +92,7 @@ WRITINGS = st.fixed_dictionaries(
 )
 
 
-thorough = reads(bad_answer)(_read_any)
+thorough = converts_errors(reply_error)(_read_any)
 
 
 def heard(read: Any, body: bytes) -> bytes | tuple[type, str]:

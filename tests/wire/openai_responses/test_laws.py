@@ -39,7 +39,7 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import openai_responses as wire
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 #: A model with breakpoints and a system message, and two without.
 MODELS = ("gpt-5.6", "gpt-5", "gpt-4o")
@@ -459,7 +459,7 @@ def plain(parts: tuple[Part, ...]) -> list[Part]:
 def test_law_7_stream_and_single_answer_agree_and_add_up(reply: Reply) -> None:
     single = wire.read_reply(wire.write_reply(reply))
     writer, reader = wire.writer(), wire.reader()
-    events = reader.feed(b"".join(writer.write(event) for event in replay(reply)))
+    events = reader.feed(b"".join(writer.write(event) for event in reply_events(reply)))
     assert reader.close() == []
     (end,) = events[-1:]
     assert isinstance(end, ReplyEnd)
@@ -490,7 +490,7 @@ def test_law_12_a_stream_gives_the_same_events_however_it_is_cut(
     reply: Reply, data: st.DataObject
 ) -> None:
     writer = wire.writer()
-    stream = b"".join(writer.write(event) for event in replay(reply))
+    stream = b"".join(writer.write(event) for event in reply_events(reply))
     ending = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
     stream = data.draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + stream.replace(b"\n", ending)
     whole = wire.reader()

@@ -30,8 +30,8 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire import openai_responses as wire
-from anaphora.wire.building import replay
 from anaphora.wire.openai_responses.reply import unsayable
+from anaphora.wire.replies import reply_events
 
 FIXTURES = Path(__file__).parent / "fixtures"
 #: An answer that failed is no answer: it is read as its error.
@@ -442,7 +442,7 @@ def test_an_endless_answer_is_cut_off_with_a_clear_error(item: dict[str, Any], d
 
 def test_a_failure_is_written_as_an_error() -> None:
     writer = wire.writer()
-    first, *_ = replay(wire.read_reply(body("incomplete")))
+    first, *_ = reply_events(wire.read_reply(body("incomplete")))
     data = writer.write(first) + writer.write(ReplyFail("Overloaded", "busy", "server_error"))
     last = events_of(data)[-1]
     assert (last.error, last.message, last.code) == ("Overloaded", "busy", "server_error")

@@ -56,7 +56,7 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import openai_responses as wire
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 openai = pytest.importorskip("openai", reason="the official SDK is not installed")
 pydantic = pytest.importorskip("pydantic")
@@ -317,7 +317,7 @@ def test_the_sdk_reads_an_answer(name: str) -> None:
 @pytest.mark.parametrize("name", REPLIES)
 def test_the_sdk_reads_a_stream(name: str) -> None:
     writer, written = wire.writer(), REPLIES[name]
-    stream = b"".join(writer.write(event) for event in replay(written))
+    stream = b"".join(writer.write(event) for event in reply_events(written))
     with served(stream, "text/event-stream") as address, client(address) as api:
         events = list(api.responses.create(model="gpt-5.6", input="hi", stream=True))
     for number, event in enumerate(events):
@@ -350,7 +350,7 @@ def test_the_sdk_puts_a_stream_together(name: str) -> None:
     """Its own accumulator comes to the same content, from the pieces. (It knows no other end than
     `response.completed`.)"""
     writer, written = wire.writer(), REPLIES[name]
-    stream = b"".join(writer.write(event) for event in replay(written))
+    stream = b"".join(writer.write(event) for event in reply_events(written))
     check_read(put_together(stream), written)
 
 
@@ -370,14 +370,14 @@ def slowly(events: list[Event]) -> list[Event]:
 @pytest.mark.parametrize("name", ["ours", "another provider's", "nothing"])
 def test_the_sdk_puts_a_slow_stream_together(name: str) -> None:
     writer, written = wire.writer(), REPLIES[name]
-    pieces = [writer.write(event) for event in slowly(replay(written))]
+    pieces = [writer.write(event) for event in slowly(reply_events(written))]
     assert sum(bool(piece) for piece in pieces) >= (10 if name != "nothing" else 2)
     check_read(put_together(b"".join(pieces)), written)
 
 
 def test_the_sdk_reads_an_error_in_a_stream() -> None:
     writer = wire.writer()
-    first, *_ = replay(REPLIES["cut off"])
+    first, *_ = reply_events(REPLIES["cut off"])
     stream = writer.write(first) + writer.write(ReplyFail("Overloaded", "busy", "server_error"))
     with served(stream, "text/event-stream") as address, client(address) as api:
         *_, last = api.responses.create(model="gpt-5.6", input="hi", stream=True)

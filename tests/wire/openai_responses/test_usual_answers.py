@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from anaphora.errors import AnaphoraError, Parse
 from anaphora.values import Message, Part, Reply, to_json
-from anaphora.wire.fields import UNREADABLE, bad_answer, reads
 from anaphora.wire.openai_responses import read_reply
 from anaphora.wire.openai_responses.incoming import read_item
 from anaphora.wire.openai_responses.reply import _read_any, _usual, read_output
 from anaphora.wire.openai_responses.usual_output import read_texts
+from anaphora.wire.reading import DECODE_ERRORS, converts_errors, reply_error
 
 Json = dict[str, Any]
 
@@ -110,13 +110,13 @@ WRITINGS = st.fixed_dictionaries(
 )
 
 
-thorough = reads(bad_answer)(_read_any)
+thorough = converts_errors(reply_error)(_read_any)
 
 
 def heard(read: Callable[[], Reply | Message]) -> bytes | tuple[type, str]:
     try:
         return to_json(read())
-    except (AnaphoraError, *UNREADABLE) as problem:
+    except (AnaphoraError, *DECODE_ERRORS) as problem:
         return type(problem), str(problem)
 
 
@@ -137,7 +137,7 @@ def test_both_ways_say_the_same_of_an_item(item: Any, how: Json) -> None:
         return message(tuple(read_output(raw, "$")))
 
     def thoroughly() -> Message:
-        return message(read_item(raw, "$", bad_answer, [])[1])
+        return message(read_item(raw, "$", reply_error, [])[1])
 
     assert heard(quickly) == heard(thoroughly)
 

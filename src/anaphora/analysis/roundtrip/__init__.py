@@ -12,7 +12,7 @@ from anaphora import catalog, errors, wire
 from anaphora.errors import AnaphoraError, InvalidRequest, Parse, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Notice, ReplyEnd, ReplyFail
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
 
 from .meaning import Body, Normalisation, difference, normalise
 
@@ -61,12 +61,12 @@ def check(exchange: Exchange) -> Outcome:
     notices: tuple[Notice, ...] = ()
     try:
         changed, overlooked, notices = _request(exchange)
-    except (AnaphoraError, *UNREADABLE) as problem:
+    except (AnaphoraError, *DECODE_ERRORS) as problem:
         unparsed = str(problem)
     unreadable = lost = ""
     try:
         lost = _answer(exchange)
-    except (AnaphoraError, *UNREADABLE) as problem:
+    except (AnaphoraError, *DECODE_ERRORS) as problem:
         unreadable = str(problem)
     return Outcome(
         id=exchange.id,

@@ -169,7 +169,7 @@ def prompt_of(
         automatic=_automatic(rules),
         kinds=[block.kind for block in blocks],
         sections=[block.section for block in blocks],
-        spoken=[block.spoken for block in blocks],
+        from_model=[block.spoken for block in blocks],
         cache_params=cache_params,
     )
 

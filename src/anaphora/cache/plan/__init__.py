@@ -12,15 +12,16 @@ how long, and that the next call finds it: within the look-back, and before it e
 from __future__ import annotations
 
 from .advice import Advice, at_compaction, before_fan_out, until_next
-from .gaps import Gaps
-from .memory import AppMemory
-from .planner import Planner, plan_once, reuse_requested
+from .memory import AppMemory, Gaps
+from .planner import Planner, reuse_requested
+from .single_calls import SingleCallPlanner, plan_once
 
 __all__ = [
     "Advice",
     "AppMemory",
     "Gaps",
     "Planner",
+    "SingleCallPlanner",
     "at_compaction",
     "before_fan_out",
     "plan_once",

@@ -1,8 +1,4 @@
-"""What else would save money, as data: in tokens at the input price, in dollars where one knows.
-
-It is about what the planner cannot do by marking: send a call ahead, keep a prefix alive or let it
-go, cut the history.
-"""
+"""Advice on what markers cannot do: send a call ahead, keep a prefix alive, compact the history."""
 
 from __future__ import annotations
 
@@ -14,34 +10,33 @@ import msgspec
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
 
-from .gaps import Gaps
-from .prices import write_price
+from .memory import Gaps, write_price
 
-Kind: TypeAlias = Literal["prewarm", "keep_alive", "let_go", "compact", "keep_history"]
+AdviceKind: TypeAlias = Literal["prewarm", "keep_alive", "let_go", "compact", "keep_history"]
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to do, and what it saves against not doing it."""
+    """One thing to do, and what it saves."""
 
-    kind: Kind
+    kind: AdviceKind
     saves: float
-    """In input tokens that need not be paid."""
+    """Input tokens that need not be paid."""
     cost_usd: Decimal | None
-    """None: nobody knows the price."""
+    """The same in dollars; None where the price is unknown."""
     why: str
 
     def __str__(self) -> str:
-        worth = (
-            f"{self.saves:,.0f} input tokens" if self.cost_usd is None else f"${self.cost_usd:.4f}"
-        )
+        worth = f"{self.saves:,.0f} input tokens"
+        if self.cost_usd is not None:
+            worth = f"${self.cost_usd:.4f}"
         return f"{self.kind.replace('_', ' ')}: {self.why} (saves {worth})"
 
 
 def before_fan_out(
     rules: CacheRules, tokens: int, calls: int, ttl: Ttl, price: Decimal | None = None
 ) -> Advice | None:
-    """Whether to write a prefix with one call ahead of several that start together: none of them
-    can read what another is still writing."""
+    """Whether to write a prefix with one call before several that start together: none of them can
+    read what another is still writing."""
     if tokens < rules.minimum_tokens.value or calls < 2:
         return None
     write, read = write_price(rules, ttl), rules.read_price.value
@@ -63,12 +58,11 @@ def until_next(
 ) -> Advice:
     """Whether to keep a prefix alive by reading it once before it expires, or to let it go."""
     write, read = write_price(rules, ttl), rules.read_price.value
-    life = TTL_SECONDS[ttl]
+    first, second = gaps.within(TTL_SECONDS[ttl], at), gaps.within(2 * TTL_SECONDS[ttl], at)
     # The refresh pays where the next call comes in the second lifetime, not in the first.
-    second = gaps.within(2 * life, at) - gaps.within(life, at)
-    late = 1 - gaps.within(life, at)
-    gain = second * (write - read) * tokens - late * read * tokens
-    share = f"{second:.0%} of the pauses end in the {ttl} after this {ttl}"
+    late = second - first
+    gain = late * (write - read) * tokens - (1 - first) * read * tokens
+    share = f"{late:.0%} of the pauses end in the {ttl} after this {ttl}"
     if gain > 0:
         why = f"{share}; a refresh costs {read:g} of the input price"
         return _advice("keep_alive", gain, price, why)
@@ -85,18 +79,17 @@ def at_compaction(
     ttl: Ttl,
     price: Decimal | None = None,
 ) -> Advice:
-    """Whether to cut a cached history of `before` tokens down to `after`, of which the first `kept`
-    stay as they are, with so many calls to come. What comes behind the cut is written anew."""
+    """Whether to cut a cached history from `before` tokens to `after`, of which the first `kept`
+    stay unchanged, with `calls` calls to come. Everything behind the cut is written again."""
     write, read = write_price(rules, ttl), rules.read_price.value
-    cost = (after - kept) * (write - read)
-    saves = calls * (before - after) * read - cost
+    saves = calls * (before - after) * read - (after - kept) * (write - read)
     if saves > 0:
         why = f"{before - after:,} tokens fewer to read, {calls:.0f} times"
         return _advice("compact", saves, price, why)
-    why = f"writing {after - kept:,} tokens anew costs more than {calls:.0f} shorter reads save"
+    why = f"writing {after - kept:,} tokens again costs more than {calls:.0f} shorter reads save"
     return _advice("keep_history", -saves, price, why)
 
 
-def _advice(kind: Kind, saves: float, price: Decimal | None, why: str) -> Advice:
+def _advice(kind: AdviceKind, saves: float, price: Decimal | None, why: str) -> Advice:
     cost_usd = None if price is None else price * Decimal(str(saves)) / 1_000_000
     return Advice(kind=kind, saves=saves, cost_usd=cost_usd, why=why)

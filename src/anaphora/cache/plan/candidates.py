@@ -1,4 +1,4 @@
-"""The chunks of a prompt that may be worth a marker, and why each one is."""
+"""The chunks of a prompt that may be worth a marker."""
 
 from __future__ import annotations
 
@@ -28,60 +28,20 @@ class Candidates(msgspec.Struct, frozen=True):
     """The end of the history that the next turn reuses."""
 
 
-_NONE = Candidates()
-
-
-def find_candidates(rendered: Rendered) -> Candidates:
-    """Costs the number of runs, and a few steps back from each position."""
-    if not rendered.markers:
-        return _NONE
-    tail = section = prefix = first = None
-    policies: tuple[tuple[int, Ttl], ...] = ()
-    start, cacheable, all_sent = 0, rendered.cacheable, rendered.body_order is None
-    for run in rendered.runs:
-        count = run.count
-        last = min(count, cacheable - start) - 1
-        position = None
-        if last >= 0 and (all_sent or _in_body(rendered, run)):
-            position = last if run.log.splices[last] >= 0 else _markable(run, last)
-        if position is not None:
-            if run.section != "messages":
-                section = start + position
-                first = section if first is None else first
-                if run.log.policies and not policies:
-                    policies = _policy_runs(rendered)
-            elif run.role is SegmentRole.STABLE_PREFIX:
-                prefix = start + position
-                first = prefix if first is None else first
-            elif rendered.messages_cacheable:
-                tail = start + position
-        start += count
-    shared = prefix
-    if shared is None:
-        shared = policies[-1][0] if policies else section
-    frozen = None if rendered.frozen is None else _frozen(rendered, rendered.frozen)
-    return Candidates(policies, prefix, first, shared, frozen, tail)
-
-
-def _frozen(rendered: Rendered, chunk: int) -> int | None:
+def frozen_end(rendered: Rendered, chunk: int) -> int | None:
+    """The last chunk of the frozen region that can carry a marker."""
     if chunk >= rendered.cacheable or not rendered.messages_cacheable:
         return None
-    run, at = rendered.locate(chunk)
-    position = _markable(run, at) if _in_body(rendered, run) else None
-    return None if position is None else chunk - at + position
+    return _markable_chunk(rendered, chunk)
 
 
 def previous_turn(rendered: Rendered, prompt: RenderedPrompt, tail: int) -> int | None:
     """The end of the last user turn before the message that holds the tail: with the tail it forms
     the rolling pair. The call before had its own tail there."""
-    run, at = rendered.locate(tail)
-    opening = tail - at + run.log.opens[run.log.wire_message_of(at)]
-    for end in prompt.turn_ends():
-        if end < opening:
-            run, at = rendered.locate(end)
-            position = _markable(run, at) if _in_body(rendered, run) else None
-            return None if position is None else end - at + position
-    return None
+    run, index = rendered.locate(tail)
+    opening = tail - index + run.log.opens[run.log.wire_message_of(index)]
+    end = next((end for end in prompt.turn_ends() if end < opening), None)
+    return None if end is None else _markable_chunk(rendered, end)
 
 
 def stable_end(rendered: Rendered) -> int | None:
@@ -94,7 +54,7 @@ def stable_end(rendered: Rendered) -> int | None:
     return min(count, rendered.cacheable) - 1 if count else None
 
 
-def _policy_runs(rendered: Rendered) -> tuple[tuple[int, Ttl], ...]:
+def policy_runs(rendered: Rendered) -> tuple[tuple[int, Ttl], ...]:
     """The last chunk of each contiguous run of one policy. A run continues from tools into system
     blocks where the policies agree."""
     ends: list[tuple[int, Ttl | None]] = []
@@ -102,27 +62,31 @@ def _policy_runs(rendered: Rendered) -> tuple[tuple[int, Ttl], ...]:
     for run in rendered.runs:
         if run.section == "messages":
             break
-        if _in_body(rendered, run):
-            for at, ttl in run.log.policies:
-                if run.log.splices[at] >= 0 and start + at < rendered.cacheable:
+        if in_body(rendered, run):
+            for index, ttl in run.log.policies:
+                if run.log.splices[index] >= 0 and start + index < rendered.cacheable:
                     if ends and ends[-1][1] == ttl:
                         ends.pop()
-                    ends.append((start + at, ttl))
+                    ends.append((start + index, ttl))
         start += run.count
-    return tuple((at, ttl) for at, ttl in ends if ttl is not None)
+    return tuple((chunk, ttl) for chunk, ttl in ends if ttl is not None)
 
 
-def _in_body(rendered: Rendered, run: ChunkRun) -> bool:
+def in_body(rendered: Rendered, run: ChunkRun) -> bool:
     """False for a run that a stored response holds: hashed, but not sent."""
     order = rendered.body_order
     return order is None or any(rendered.runs[index] is run for index in order)
 
 
-def _markable(run: ChunkRun, position: int) -> int | None:
-    """The chunk at a position of the run, or the nearest before it that can carry a marker."""
+def markable(run: ChunkRun, position: int) -> int | None:
+    """The position, or the nearest before it in the run that can carry a marker."""
     splices = run.log.splices
-    while position >= 0:
-        if splices[position] >= 0:
-            return position
+    while position >= 0 and splices[position] < 0:
         position -= 1
-    return None
+    return position if position >= 0 else None
+
+
+def _markable_chunk(rendered: Rendered, chunk: int) -> int | None:
+    run, index = rendered.locate(chunk)
+    position = markable(run, index) if in_body(rendered, run) else None
+    return None if position is None else chunk - index + position

@@ -1,7 +1,7 @@
-"""Handles: whether it pays to let the provider hold a beginning, and until when.
+"""Handles: whether it pays to store the beginning of a prompt at the provider, and until when.
 
-Creating one costs the input price, every use the read price, and holding it is billed by the hour.
-Against that stands what the provider finds by itself, for nothing, most of the time.
+Creating a handle costs the input price, every use the read price, and storage is billed by the
+hour. The alternative is what the provider caches by itself, for nothing, most of the time.
 """
 
 from __future__ import annotations
@@ -9,93 +9,100 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 
-import msgspec
-
 from anaphora.catalog import CacheRules
-from anaphora.rendered import (
-    CacheHandle,
-    CreateHandle,
-    DeleteHandle,
-    ExtendHandle,
-    Prelude,
-    Rendered,
-)
+from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
 from anaphora.rendered.holding import misfit, unholdable
 from anaphora.values import TTL_SECONDS, Notice
 
-from .gaps import Gaps
+from .memory import Gaps
 
-#: A handle lives at least that long, and is extended by as much.
+#: The shortest life of a handle in seconds, and of an extension.
 _SHORTEST = 300
 
 
-class Holding(msgspec.Struct, frozen=True):
-    """What to do about handles before a call, and which one to use in it."""
+class HandlePlanner:
+    """The handle of one conversation. At most one is in use."""
 
-    held: CacheHandle | None = None
-    preludes: tuple[Prelude, ...] = ()
-    notices: tuple[Notice, ...] = ()
+    def __init__(self, rules: CacheRules, price: Decimal | None) -> None:
+        """`price` is dollars for a million input tokens; without one no handle is created."""
+        self._rules = rules
+        self.price = price
+        self._handle: CacheHandle | None = None
+        self._expires = 0.0
+
+    def hold(self, handle: CacheHandle, expires: float) -> None:
+        """Records that a handle was created or extended."""
+        self._handle, self._expires = handle, expires
+
+    def let_go(self, handle: str) -> None:
+        """Records that a handle is gone."""
+        if self._handle is not None and self._handle.handle == handle:
+            self._handle = None
+
+    def plan(
+        self,
+        rendered: Rendered,
+        gaps: Gaps,
+        end: int | None,
+        tokens: int,
+        at: float,
+        usual: float | None,
+    ) -> Plan:
+        """`end` is the last chunk that a handle could hold, `tokens` the length up to there,
+        `usual` how many calls such a conversation has."""
+        if self._expires <= at:
+            self._handle = None
+        handle = self._handle
+        if handle is None:
+            return self._create(rendered, gaps, end, tokens, at, usual)
+        mismatch = misfit(rendered, handle)
+        pays = mismatch is None and self._pays(gaps, tokens, at, usual, creating=False)
+        if not pays:
+            self._handle = None
+            notices: tuple[Notice, ...] = ()
+            if mismatch is not None:
+                reason = f"{mismatch.reason}; the handle is deleted"
+                notices = (Notice(mismatch.code, reason, "plan.held"),)
+            return Plan(preludes=(DeleteHandle(handle.handle),), notices=notices)
+        seconds = _lifetime(gaps, at)
+        if self._expires - at < seconds / 2:
+            return Plan(held=handle, preludes=(ExtendHandle(handle.handle, seconds),))
+        return Plan(held=handle)
+
+    def _create(
+        self,
+        rendered: Rendered,
+        gaps: Gaps,
+        end: int | None,
+        tokens: int,
+        at: float,
+        usual: float | None,
+    ) -> Plan:
+        if end is None or unholdable(rendered, end + 1) is not None:
+            return Plan()
+        if tokens < self._rules.minimum_tokens.value:
+            return Plan()
+        if not self._pays(gaps, tokens, at, usual, creating=True):
+            return Plan()
+        return Plan(preludes=(CreateHandle(end + 1, _lifetime(gaps, at)),))
+
+    def _pays(
+        self, gaps: Gaps, tokens: int, at: float, usual: float | None, *, creating: bool
+    ) -> bool:
+        """Whether a handle is cheaper over the expected uses. False where the price is unknown."""
+        rules = self._rules
+        if rules.storage_price is None or not self.price or not tokens:
+            return False
+        uses, read = gaps.horizon(usual), rules.read_price.value
+        hours = uses * gaps.typical(at) / 3600
+        storage = hours * float(rules.storage_price.value) / float(self.price)
+        with_handle = (1.0 if creating else 0.0) + uses * read + storage
+        missed = rules.missed.value if rules.missed is not None else 0.0
+        life = TTL_SECONDS[rules.default_ttl.value] if rules.default_ttl is not None else 0
+        found = gaps.within(life, at) * (1 - missed) if rules.mechanism.value == "both" else 0.0
+        return with_handle < uses * (found * read + (1 - found))
 
 
-def plan_holding(
-    rendered: Rendered,
-    rules: CacheRules,
-    gaps: Gaps,
-    *,
-    shared: int | None,
-    tokens: int,
-    held: CacheHandle | None,
-    expires: float,
-    price: Decimal | None,
-    at: float,
-    usual: float | None = None,
-) -> Holding:
-    """`shared` is the last block that could be held, `tokens` how long that is; `held` a handle
-    there is, `expires` when it ends; `price` the dollars for a million input tokens."""
-    if held is not None:
-        found = misfit(rendered, held)
-        if found is not None:
-            why = Notice(found.code, f"{found.reason}; the handle is given up", "plan.held")
-            return Holding(preludes=(DeleteHandle(held.handle),), notices=(why,))
-        if not _pays(rules, gaps, tokens, price, at, usual, creating=False):
-            return Holding(preludes=(DeleteHandle(held.handle),))
-        seconds = _seconds(gaps, at)
-        if expires - at < seconds / 2:
-            return Holding(held, (ExtendHandle(held.handle, seconds),))
-        return Holding(held)
-    if shared is None or unholdable(rendered, shared + 1) is not None:
-        return Holding()
-    if tokens < rules.minimum_tokens.value:
-        return Holding()
-    if not _pays(rules, gaps, tokens, price, at, usual, creating=True):
-        return Holding()
-    return Holding(preludes=(CreateHandle(shared + 1, _seconds(gaps, at)),))
-
-
-def _pays(
-    rules: CacheRules,
-    gaps: Gaps,
-    tokens: int,
-    price: Decimal | None,
-    at: float,
-    usual: float | None,
-    *,
-    creating: bool,
-) -> bool:
-    """Whether a handle is cheaper over the uses to come. What nobody can price is not done."""
-    if rules.storage_price is None or price is None or not price or not tokens:
-        return False
-    uses, read = gaps.horizon(usual), rules.read_price.value
-    hours = uses * gaps.typical(at) / 3600
-    storage = hours * float(rules.storage_price.value) / float(price)
-    explicit = (1.0 if creating else 0.0) + uses * read + storage
-    missed = rules.missed.value if rules.missed is not None else 0.0
-    life = TTL_SECONDS[rules.default_ttl.value] if rules.default_ttl is not None else 0
-    found = gaps.within(life, at) * (1 - missed) if rules.mechanism.value == "both" else 0.0
-    by_itself = uses * (found * read + (1 - found))
-    return explicit < by_itself
-
-
-def _seconds(gaps: Gaps, at: float) -> int:
-    """How long a handle should live: a few pauses, in whole minutes."""
+def _lifetime(gaps: Gaps, at: float) -> int:
+    """How many seconds a handle should live: a few pauses, in whole minutes."""
     return max(_SHORTEST, math.ceil(3 * gaps.typical(at) / 60) * 60)

@@ -1,40 +1,162 @@
-"""What an app's earlier calls left at the provider, and how often each beginning comes back."""
+"""What an app's earlier calls wrote at the provider, and how often each beginning comes back."""
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
-from typing import TypeAlias
 
 import msgspec
 
-from anaphora.cache.simulator import Outcome, Prompt, Simulator
+from anaphora.cache.simulator import Outcome, PromptView, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Rendered
+from anaphora.values import TTL_SECONDS, Ttl
 
-from .gaps import SOME, Gaps
-from .prices import Lifetimes
-
+#: Prior P(next call within t): most calls follow within minutes.
+_PRIOR = ((300.0, 0.9), (3600.0, 0.98))
+#: How many observed pauses the prior is worth.
+_PRIOR_WEIGHT = 0.5
+#: Expected number of further uses without any history.
+_EXPECTED_USES = 8
+#: Pauses that are remembered; old ones say little about the next.
+_MOST_GAPS = 64
 #: Beginnings whose use is remembered.
-_MOST = 4096
+_MOST_BEGINNINGS = 4096
 #: Prefixes that may be read again. Where every block is one, they are 60 conversations of 300
 #: blocks; where only markers are, one or two come with each call, and mostly the last one is read.
-_BLOCKS, _MARKERS = 20_000, 10_000
+_MOST_BLOCKS, _MOST_MARKERS = 20_000, 10_000
 #: Open conversations from which the usual length is learned.
-_OPEN = 1024
+_MOST_OPEN = 1024
 #: Single calls whose continuation is recognised: how many, and how many bytes of prompts.
-_SINGLE, _SINGLE_BYTES = 256, 4_000_000
-#: Single calls that wait to be simulated: only sessions ask for predictions.
-_UNSIMULATED = 8
+_MOST_SINGLE, _MOST_SINGLE_BYTES = 256, 4_000_000
+#: Single calls that wait to be simulated.
+_MOST_PENDING = 8
 #: A conversation without a call for this many seconds counts as ended.
 _SILENCE = 600.0
 #: How many conversations with the same beginning the average of the app is worth.
-_PRIOR = 0.03
+_APP_WEIGHT = 0.03
 
 
-_Shape: TypeAlias = tuple[str, int, int]
-"""Of a prompt: its wire, its chunks and its bytes."""
+class Gaps:
+    """The pauses between uses of a prefix."""
+
+    __slots__ = ("_gaps", "_last", "_short", "count")
+
+    def __init__(self) -> None:
+        self._gaps: list[float] = []  # short, and there are many of these objects
+        self._short: dict[float, int] = {}
+        """How many pauses were no longer than a duration, for each duration that was needed."""
+        self._last: float | None = None
+        self.count = 0
+        """Uses so far."""
+
+    def use(self, at: float) -> None:
+        if self._last is not None:
+            gap = max(0.0, at - self._last)
+            oldest = self._gaps.pop(0) if len(self._gaps) == _MOST_GAPS else None
+            self._gaps.append(gap)
+            for seconds in self._short:
+                if gap <= seconds:
+                    self._short[seconds] += 1
+                if oldest is not None and oldest <= seconds:
+                    self._short[seconds] -= 1
+        self._last = at
+        self.count += 1
+
+    def within(self, seconds: float, at: float) -> float:
+        """P(the use after one at `at` comes within this many seconds)."""
+        short, count = self._short.get(seconds), len(self._gaps)
+        if short is None:
+            short = self._short[seconds] = sum(gap <= seconds for gap in self._gaps)
+        if self._last is not None:
+            count += 1
+            short += at - self._last <= seconds
+        return (_PRIOR_WEIGHT * _prior(seconds) + short) / (_PRIOR_WEIGHT + count)
+
+    def typical(self, at: float) -> float:
+        """The median pause; one minute before the first."""
+        gaps = list(self._gaps)
+        if self._last is not None and at > self._last:
+            gaps.append(at - self._last)
+        return sorted(gaps)[len(gaps) // 2] if gaps else 60.0
+
+    def horizon(self, usual: float | None = None) -> float:
+        """How many more uses to expect after the one at hand: about as many as there were, and 8 at
+        first. `usual` is how many uses there are in all, where that is known; only before the first
+        use may that mean none."""
+        left = _EXPECTED_USES if usual is None else min(_EXPECTED_USES, usual - 1 - self.count)
+        return max(left, self.count, 1 if self.count else 0)
+
+
+def _prior(seconds: float) -> float:
+    """Linear between the two points of the prior; beyond them towards 1 at 24 hours."""
+    (short, some), (long, most) = _PRIOR
+    if seconds <= short:
+        return some * seconds / short
+    if seconds <= long:
+        return some + (most - some) * (seconds - short) / (long - short)
+    return most + (1 - most) * min(1.0, (seconds - long) / (24 * 3600 - long))
+
+
+class TtlCosts:
+    """The expected cost of one token of a prefix for each TTL, in multiples of the input price.
+
+    A marked token is written once, read at every use within its lifetime, and written again after a
+    longer pause. An unmarked one is paid at every use, unless the provider caches it anyway.
+    """
+
+    def __init__(self, rules: CacheRules) -> None:
+        self._read = rules.read_price.value
+        # Shortest first: on a tie the shorter one commits to less.
+        self._marked = [
+            (ttl, TTL_SECONDS[ttl], write_price(rules, ttl)) for ttl in reversed(rules.ttls.value)
+        ]
+        self.unmarked = unmarked_caching(rules)
+
+    def best_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> Ttl | None:
+        """The TTL that pays for these pauses; None where no marker does. `usual` is how often such
+        a prefix is used in all, where that is known."""
+        uses, read = gaps.horizon(usual), self._read
+        best, least = None, self._unmarked_cost(gaps, uses, at)
+        for ttl, seconds, write in self._marked:
+            found = gaps.within(seconds, at)
+            cost = write + uses * (found * read + (1 - found) * write)
+            if cost < least:
+                best, least = ttl, cost
+        return best
+
+    def of(self, gaps: Gaps, ttl: Ttl | None, at: float, usual: float | None = None) -> float:
+        """The cost with this TTL, or without a marker."""
+        uses = gaps.horizon(usual)
+        for known, seconds, write in self._marked:
+            if known == ttl:
+                found = gaps.within(seconds, at)
+                return write + uses * (found * self._read + (1 - found) * write)
+        return self._unmarked_cost(gaps, uses, at)
+
+    def _unmarked_cost(self, gaps: Gaps, uses: float, at: float) -> float:
+        if self.unmarked is None:
+            return 1.0 + uses
+        seconds, read = self.unmarked
+        found = gaps.within(seconds, at)
+        return 1.0 + uses * (found * read + (1 - found))
+
+
+def write_price(rules: CacheRules, ttl: Ttl) -> float:
+    figure = rules.write_price.get(ttl)
+    return 1.0 if figure is None else figure.value
+
+
+def unmarked_caching(rules: CacheRules) -> tuple[float, float] | None:
+    """Lifetime in seconds and read price of unmarked requests, where a provider with markers caches
+    those too; None elsewhere."""
+    if rules.mechanism.value != "both" or rules.default_ttl is None:
+        return None
+    if rules.automatic_breakpoint.value not in ("granules", "units"):
+        return None
+    price = rules.read_price if rules.automatic_read_price is None else rules.automatic_read_price
+    return TTL_SECONDS[rules.default_ttl.value], price.value
 
 
 class ConversationState(msgspec.Struct):
@@ -44,20 +166,15 @@ class ConversationState(msgspec.Struct):
     gaps: Gaps = msgspec.field(default_factory=Gaps)
     written: tuple[int, Hashable, float] | None = None
     """The deepest chunk written so far, its key, and when that entry expires. No key: the prompt
-    is known to begin alike."""
+    is known to begin the same."""
     cache_key: str | None = None
     """The key chosen for providers that route requests by one."""
     counted: bool = False
     """Its calls count towards the usual length of a conversation."""
 
-    def fork(self, number: int) -> ConversationState:
-        return ConversationState(
-            number, copy.deepcopy(self.gaps), self.written, self.cache_key, counted=False
-        )
-
 
 class _Length:
-    """How many calls conversations have: how often one continued, for each that ended."""
+    """How often conversations continued, and how many ended."""
 
     __slots__ = ("continued", "ended")
 
@@ -67,7 +184,7 @@ class _Length:
 
 
 class _Beginning(_Length):
-    """The conversations that begin alike."""
+    """The conversations with one beginning."""
 
     __slots__ = ("gaps",)
 
@@ -81,17 +198,21 @@ class AppMemory:
 
     def __init__(self, rules: CacheRules) -> None:
         self.rules = rules
-        unmarked = rules.automatic_breakpoint.value in ("granules", "units")
-        self.lifetimes = Lifetimes(rules)
-        self.simulator = Simulator(rules, most=_BLOCKS if unmarked else _MARKERS)
+        every_block = rules.automatic_breakpoint.value in ("granules", "units")
+        self.costs = TtlCosts(rules)
+        self.simulator = Simulator(rules, most=_MOST_BLOCKS if every_block else _MOST_MARKERS)
         self._beginnings: OrderedDict[Hashable, _Beginning] = OrderedDict()
         self._open: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
         """Conversations that may continue: the time of the last call, and the beginning."""
-        self._single: OrderedDict[_Shape, tuple[bytes, ConversationState]] = OrderedDict()
-        """Single calls: the next one may continue the prompt."""
+        self._recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
+        """When the last calls were made."""
+        self._single: OrderedDict[tuple[str, int, int], tuple[bytes, ConversationState]] = (
+            OrderedDict()
+        )
+        """Prompts of single calls, by wire, chunks and bytes."""
         self._single_bytes = 0
-        self._unsimulated: deque[tuple[Prompt, float, float | None]] = deque(maxlen=_UNSIMULATED)
-        self._lately: deque[float] = deque(maxlen=_MOST)
+        self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)
+        """Single calls to be simulated when a session needs a prediction."""
         self._length = _Length()
         self._started = 0
 
@@ -101,34 +222,35 @@ class AppMemory:
         return ConversationState(self._started)
 
     def fork(self, state: ConversationState) -> ConversationState:
+        gaps = copy.deepcopy(state.gaps)
         self._started += 1
-        return state.fork(self._started)
+        return ConversationState(self._started, gaps, state.written, state.cache_key)
 
     def usual_calls(self, beginning: Hashable = None) -> float:
-        """How many calls a conversation has: those that began alike, else all of the app."""
-        app = (self._length.continued + SOME) / (self._length.ended + 1)
+        """How many calls a conversation has: those with the same beginning, else all of the app."""
+        app = (self._length.continued + _EXPECTED_USES) / (self._length.ended + 1)
         same = self._beginnings.get(beginning)
         if same is None:
             return 1 + app
-        return 1 + (same.continued + _PRIOR * app) / (same.ended + _PRIOR)
+        return 1 + (same.continued + _APP_WEIGHT * app) / (same.ended + _APP_WEIGHT)
 
     def calls_per_minute(self, at: float) -> int:
-        while self._lately and self._lately[0] < at - 60:
-            self._lately.popleft()
-        return len(self._lately)
+        while self._recent and self._recent[0] < at - 60:
+            self._recent.popleft()
+        return len(self._recent)
 
-    def seen(self, beginning: Hashable) -> bool:
-        """Whether an earlier call began like this."""
+    def is_known(self, beginning: Hashable) -> bool:
+        """Whether an earlier call began the same."""
         return beginning in self._beginnings
 
     def uses(self, beginning: Hashable) -> Gaps:
-        """When all conversations with this beginning made their calls."""
+        """The pauses between the calls of all conversations with this beginning."""
         same = self._beginnings.get(beginning)
         return Gaps() if same is None else same.gaps
 
     def call(
         self,
-        prompt: Prompt,
+        prompt: PromptView,
         shared: int | None,
         state: ConversationState,
         at: float,
@@ -140,13 +262,13 @@ class AppMemory:
         self._simulate_pending()
         return self.simulator.call(prompt, at=at, began=began)
 
-    def predict(self, prompt: Prompt, at: float) -> Outcome:
-        """What a call would read and write now; nothing is recorded."""
+    def predict(self, prompt: PromptView, at: float) -> Outcome:
+        """What a call would read and write now. Records nothing."""
         self._simulate_pending()
         return self.simulator.predict(prompt, at=at)
 
     def single_call(
-        self, prompt: Prompt, shared: int | None, state: ConversationState, at: float
+        self, prompt: PromptView, shared: int | None, state: ConversationState, at: float
     ) -> None:
         """Records a call outside any session: over, unless a later one continues its prompt."""
         beginning = self._record(prompt, shared, at)
@@ -157,10 +279,6 @@ class AppMemory:
             else:
                 same.ended += 1
 
-    def simulate_later(self, prompt: Prompt, at: float, began: float | None) -> None:
-        """A single call that wrote to the cache: simulated when a session asks for a prediction."""
-        self._unsimulated.append((prompt, at, began))
-
     def keep_single(self, rendered: Rendered, state: ConversationState) -> None:
         """Keeps the prompt of a single call, as far as a later call may continue it. Bytes are
         compared, since hashing each prompt would cost more."""
@@ -169,11 +287,11 @@ class AppMemory:
         before = self._single.pop(shape, None)
         if before is not None:
             self._single_bytes -= len(before[0])
-        if len(data) > _SINGLE_BYTES:
+        if len(data) > _MOST_SINGLE_BYTES:
             return
         self._single[shape] = data, state
         self._single_bytes += len(data)
-        while len(self._single) > _SINGLE or self._single_bytes > _SINGLE_BYTES:
+        while len(self._single) > _MOST_SINGLE or self._single_bytes > _MOST_SINGLE_BYTES:
             _, (oldest, _) = self._single.popitem(last=False)
             self._single_bytes -= len(oldest)
 
@@ -188,12 +306,12 @@ class AppMemory:
         return None
 
     def _simulate_pending(self) -> None:
-        while self._unsimulated:
-            prompt, at, began = self._unsimulated.popleft()
+        while self.pending:
+            prompt, at, began = self.pending.popleft()
             self.simulator.call(prompt, at=at, began=began)
 
-    def _record(self, prompt: Prompt, shared: int | None, at: float) -> Hashable:
-        self._lately.append(at)
+    def _record(self, prompt: PromptView, shared: int | None, at: float) -> Hashable:
+        self._recent.append(at)
         self.calls_per_minute(at)
         if shared is None:
             return None
@@ -201,7 +319,7 @@ class AppMemory:
         same = self._beginnings.get(beginning)
         if same is None:
             same = self._beginnings[beginning] = _Beginning()
-            if len(self._beginnings) > _MOST:
+            if len(self._beginnings) > _MOST_BEGINNINGS:
                 self._beginnings.popitem(last=False)
         else:
             self._beginnings.move_to_end(beginning)
@@ -222,7 +340,7 @@ class AppMemory:
             for length in self._lengths(beginning):
                 length.continued += 1
                 length.ended -= length.ended > 0
-        elif len(calls) >= _OPEN:
+        elif len(calls) >= _MOST_OPEN:
             return
         state.counted = True
         calls[state.number] = at, beginning

@@ -1,4 +1,4 @@
-"""What a call would read, write and pay for, and why."""
+"""What a call reads, writes and pays for in full, and why."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ Reason: TypeAlias = Literal[
     "not_whole_granule",
     "last_token",
 ]
-"""Why tokens are where they are. Found: an earlier call left them there. Held: they live under a
-handle. New: no call before had them. Expired, not readable yet, beyond the look-back, a changed
-parameter, pushed out, or lost at the provider: an earlier call had them, and this one cannot read
-them. Behind the last marker, no marker, below the minimum: nothing is written there. Not persisted:
-the provider keeps whole units only. Not a whole granule: what is left over. The last token is
-always computed."""
+"""Why tokens are read, written or uncached.
+
+- found, held: an earlier call cached them, or they are stored under a handle
+- new: no earlier call sent them
+- expired, not_readable_yet, beyond_lookback, param_changed, evicted, lost: cached, but not readable
+- behind_last_marker, no_marker, below_minimum: not written
+- not_persisted, not_whole_granule: the provider keeps whole units or granules only
+- last_token: the last token of a prompt is always computed
+"""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -57,20 +60,16 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def read(self) -> int:
-        tokens = 0
-        for span in self.spans:
-            if span.fate == "read":
-                tokens += span.end - span.start
-        return tokens
+        return self._total("read")
+
+    @property
+    def uncached(self) -> int:
+        return self._total("uncached")
 
     @property
     def kept(self) -> int:
-        """What can be read after it: what it read itself, and what it wrote."""
-        tokens = 0
-        for span in self.spans:
-            if span.fate != "uncached":
-                tokens += span.end - span.start
-        return tokens
+        """What the next call can read: what this one read and wrote."""
+        return self._total("read", "written")
 
     @property
     def written(self) -> dict[WriteTtl, int]:
@@ -82,16 +81,19 @@ class Outcome(msgspec.Struct, frozen=True):
         return by_ttl
 
     @property
-    def uncached(self) -> int:
-        return sum(span.tokens for span in self.spans if span.fate == "uncached")
-
-    @property
     def total(self) -> int:
         return self.spans[-1].end if self.spans else 0
 
     def usage(self, output: int | None = None) -> Usage:
-        """The same as a provider would report it."""
+        """The same as a provider reports it."""
         return Usage(uncached=self.uncached, read=self.read, written=self.written, output=output)
+
+    def _total(self, *fates: Fate) -> int:
+        tokens = 0
+        for span in self.spans:
+            if span.fate in fates:
+                tokens += span.end - span.start
+        return tokens
 
     def __str__(self) -> str:
         wrote = sum(self.written.values())
@@ -99,5 +101,5 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def spans_of(*spans: Span) -> tuple[Span, ...]:
-    """Those that hold a token."""
+    """Those that are not empty."""
     return tuple([span for span in spans if span.end > span.start])

@@ -1,150 +1,159 @@
-"""All prompts that a provider has seen, as a tree of prefixes.
+"""Caches without markers: every prompt is kept, and the next one with the same beginning reads it.
 
-A conversation is a chain of blocks; another one that begins alike branches off where it differs. So
-the deepest block that a prompt shares with any earlier one is found in a few steps, continuing a
-chain costs what is new, and using a chain is noted once for all its blocks.
+Prompts form a tree of chains. A prompt that begins like an earlier one and then differs branches
+off. The deepest block that a prompt shares with any earlier one is found by galloping back from its
+end, extending a chain costs what is new, and one use is recorded for all blocks of a chain.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
+from typing import Any
 
 import msgspec
 
-from .prompt import Prompt
+from anaphora.catalog import CacheRules
+from anaphora.rendered import Kind
+from anaphora.values import TTL_SECONDS
 
-#: Blocks that are remembered; the longest unused chains go first.
-MOST = 500_000
+from .markers import MarkerCache
+from .outcome import Outcome, Reason, Span, spans_of
+from .view import KeyOf, PromptView
+
+#: Blocks that are remembered; the least recently used chains are dropped first.
+_MOST_BLOCKS = 500_000
 
 
 class Chain:
-    """Blocks that were said one after the other, from where it left another chain."""
+    """Consecutive blocks, from where they branched off another chain."""
 
-    __slots__ = ("begin", "children", "keys", "marks", "parent", "times", "uses")
+    __slots__ = ("begin", "keys", "parent", "times", "units", "uses")
 
     def __init__(self, parent: Chain | None, begin: int) -> None:
         self.parent = parent
         self.begin = begin
-        """Position of its first block; what stands before is the parent's."""
+        """Position of the first block; earlier ones are the parent's."""
         self.keys: list[Hashable] = []
-        self.children = 0
         self.times: list[tuple[int, float]] = []
-        """The position that each call reached, and when what it left can be read."""
+        """The last position of each call, and from when it can be read."""
         self.uses: list[tuple[int, float]] = []
-        """Positions that were used and when: the later, the less deep."""
-        self.marks: list[int] = []
-        """Positions where the provider keeps a whole unit, in order."""
+        """Last positions and times of uses: the later, the less deep."""
+        self.units: list[int] = []
+        """Positions where the provider persisted a whole unit, in order."""
 
     @property
     def end(self) -> int:
         return self.begin + len(self.keys)
 
     def use(self, position: int, at: float) -> None:
-        """Everything up to a position was used."""
+        """Records a use of everything up to a position."""
         while self.uses and self.uses[-1][0] <= position:
             self.uses.pop()
         self.uses.append((position, at))
 
-    def used(self, position: int) -> float:
-        """When a block was last used, as part of whatever went through it."""
-        # Deep ones come first and are older: the last that is deep enough is the latest.
-        low, high = 0, len(self.uses)
-        while low < high:
-            middle = (low + high) // 2
-            if self.uses[middle][0] >= position:
-                low = middle + 1
-            else:
-                high = middle
-        return self.uses[low - 1][1] if low else float("-inf")
+    def last_used(self, position: int) -> float:
+        """When a block was last used. Deep uses come first and are older."""
+        index = bisect_right(self.uses, -position, key=lambda use: -use[0])
+        return self.uses[index - 1][1] if index else float("-inf")
 
     def readable(self, position: int, at: float) -> int:
-        """The deepest position up to this one that can be read by now; -1 where there is none."""
-        best = -1
+        """The deepest position up to this one that can be read by now; before the chain's begin
+        where there is none."""
         for reached, when in reversed(self.times):
             if when < at:
-                best = reached
-                break
-        if best < 0:
-            return self.begin - 1
-        return min(position, best)
+                return min(position, reached)
+        return self.begin - 1
+
+    def persist(self, position: int) -> None:
+        """Records that the provider keeps a unit that ends here."""
+        chain = self
+        while chain.parent is not None and position < chain.begin:
+            chain = chain.parent
+        index = bisect_left(chain.units, position)
+        if index == len(chain.units) or chain.units[index] != position:
+            chain.units.insert(index, position)
+
+    def unit_before(self, position: int) -> int:
+        """The deepest unit that ends at or before a position; -1 where there is none."""
+        chain: Chain | None = self
+        while chain is not None:
+            index = bisect_left(chain.units, position + 1)
+            if index:
+                return chain.units[index - 1]
+            position, chain = min(position, chain.begin - 1), chain.parent
+        return -1
 
 
-class Match(msgspec.Struct, frozen=True):
-    """How far a prompt agrees with what was seen before; position -1: not at all."""
+class PrefixMatch(msgspec.Struct, frozen=True):
+    """How far a prompt agrees with earlier ones; position -1: not at all."""
 
     position: int
     chain: Chain | None
 
 
-class Prefixes:
-    def __init__(self, most: int = MOST) -> None:
-        self._where: dict[Hashable, Chain] = {}
+class PrefixTree:
+    """The prompts of all calls."""
+
+    def __init__(self, most: int = _MOST_BLOCKS) -> None:
+        self._chains: dict[Hashable, Chain] = {}
+        """The chain of each block, by its key."""
         self._recent: OrderedDict[Chain, None] = OrderedDict()
         self._most = most
 
     def __len__(self) -> int:
-        return len(self._where)
+        return len(self._chains)
 
-    def match(self, prompt: Prompt, salted: Callable[[int], Hashable]) -> Match:
-        """The deepest block that was seen before. What is seen goes all the way to the beginning,
-        so galloping back from the end finds it."""
-        where = self._where
-        high = len(prompt)  # not seen
+    def match(self, prompt: PromptView, key_of: KeyOf) -> PrefixMatch:
+        """The deepest block that an earlier prompt had."""
+        chains = self._chains
+        high = len(prompt)  # the first block known to be new
         step = 1
         low = high - step
-        while low >= 0 and salted(low) not in where:
+        while low >= 0 and key_of(low) not in chains:
             high, step = low, step * 2
             low = high - step
         if low < 0:
-            if high == 0 or salted(0) not in where:
-                return Match(-1, None)
+            if high == 0 or key_of(0) not in chains:
+                return PrefixMatch(-1, None)
             low = 0
         while high - low > 1:
             middle = (low + high) // 2
-            if salted(middle) in where:
+            if key_of(middle) in chains:
                 low = middle
             else:
                 high = middle
-        return Match(low, where[salted(low)])
+        return PrefixMatch(low, chains[key_of(low)])
 
     def add(
-        self,
-        prompt: Prompt,
-        salted: Callable[[int], Hashable],
-        match: Match,
-        at: float,
-        readable: float,
+        self, prompt: PromptView, key_of: KeyOf, match: PrefixMatch, at: float, readable: float
     ) -> Chain | None:
-        """Remembers a prompt that agrees with what is there up to the match."""
+        """Adds a prompt that agrees with the tree up to the match."""
         if not len(prompt):
             return None
         chain, position = match.chain, match.position
         if chain is None or position + 1 < chain.end:
-            if position + 1 == len(prompt):
-                # Nothing new: a beginning of something longer.
+            if position + 1 == len(prompt):  # the beginning of a longer prompt
                 assert chain is not None
                 self._use(chain, position, at)
                 return chain
-            child = Chain(chain, position + 1)
-            if chain is not None:
-                chain.children += 1
-            chain = child
+            chain = Chain(chain, position + 1)
         for new in range(chain.end, len(prompt)):
-            key = salted(new)
+            key = key_of(new)
             chain.keys.append(key)
-            self._where[key] = chain
+            self._chains[key] = chain
         if not chain.times or chain.times[-1][0] < len(prompt) - 1:
             chain.times.append((len(prompt) - 1, readable))
             if len(chain.times) > 64:
-                chain.times[:32] = [chain.times[31]]  # what is that old can be read
+                chain.times[:32] = [chain.times[31]]  # readable for long
         self._use(chain, len(prompt) - 1, at)
-        self._bound()
+        while len(self._chains) > self._most and len(self._recent) > 1:
+            self._forget(next(iter(self._recent)))
         return chain
 
     def purge(self, at: float, lifetime: float) -> None:
-        """Forgets chains that nobody used for that long."""
+        """Forgets chains that were not used for that long."""
         while self._recent:
             oldest = next(iter(self._recent))
             if oldest.uses and oldest.uses[-1][1] + lifetime >= at:
@@ -152,41 +161,141 @@ class Prefixes:
             self._forget(oldest)
 
     def _use(self, chain: Chain | None, position: int, at: float) -> None:
-        """Notes a use on the chain and on those it came from; they come behind it in the queue, so
-        that a chain is forgotten before what it stands on."""
+        """Records a use of a chain and its parents. Parents move behind it in the queue, so that a
+        chain is forgotten before its parent."""
         while chain is not None:
             chain.use(position, at)
             self._recent[chain] = None
             self._recent.move_to_end(chain)
             position, chain = chain.begin - 1, chain.parent
 
-    def _bound(self) -> None:
-        while len(self._where) > self._most and len(self._recent) > 1:
-            self._forget(next(iter(self._recent)))
-
     def _forget(self, chain: Chain) -> None:
         del self._recent[chain]
         for key in chain.keys:
-            if self._where.get(key) is chain:
-                del self._where[key]
-        if chain.parent is not None:
-            chain.parent.children -= 1
+            if self._chains.get(key) is chain:
+                del self._chains[key]
 
 
-def mark(chain: Chain, position: int) -> None:
-    """Notes that the provider keeps a unit that ends here."""
-    while chain.parent is not None and position < chain.begin:
-        chain = chain.parent
-    at = bisect_left(chain.marks, position)
-    if at == len(chain.marks) or chain.marks[at] != position:
-        chain.marks.insert(at, position)
+class PrefixLookup(msgspec.Struct, frozen=True):
+    """How far an earlier prompt agrees, how much of that can be read, and why not more."""
+
+    match: PrefixMatch
+    position: int
+    """The deepest position that can be read; -1 where none can."""
+    reason: Reason
+    detail: str = ""
 
 
-def unit_before(chain: Chain | None, position: int) -> int:
-    """The deepest unit that ends at or before a position; -1 where there is none."""
-    while chain is not None:
-        at = bisect_left(chain.marks, position + 1)
-        if at:
-            return chain.marks[at - 1]
-        position, chain = min(position, chain.begin - 1), chain.parent
-    return -1
+class PrefixCache:
+    """Prefixes in granules (`granules`), or whole units that were persisted before (`units`)."""
+
+    def __init__(self, rules: CacheRules, most: int | None = None) -> None:
+        self._rules = rules
+        self._units = rules.automatic_breakpoint.value == "units"
+        self._output_cached = rules.output_cached is not None and rules.output_cached.value
+        # A self-hosted server always computes the last token: the output follows it.
+        self._uncached_tail = 1 if rules.isolation.value == "server" else 0
+        ttl, ttls = rules.default_ttl, rules.ttls.value
+        self._lifetime = TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0
+        self._tree = PrefixTree(_MOST_BLOCKS if most is None else most)
+
+    def __len__(self) -> int:
+        return len(self._tree)
+
+    def predict(self, prompt: PromptView, key_of: KeyOf, at: float) -> tuple[Outcome, PrefixLookup]:
+        lookup = self._look_up(prompt, key_of, at)
+        return self._outcome(prompt, lookup), lookup
+
+    def lose(self, prompt: PromptView, lookup: PrefixLookup) -> tuple[Outcome, PrefixLookup]:
+        """The same when the provider lost the prefix."""
+        lost = PrefixLookup(lookup.match, -1, "lost")
+        return self._outcome(prompt, lost), lost
+
+    def commit(
+        self, prompt: PromptView, key_of: KeyOf, lookup: PrefixLookup, at: float, readable: float
+    ) -> None:
+        match = lookup.match
+        chain = self._tree.add(prompt, key_of, match, at, readable)
+        if chain is not None and self._units:
+            chain.persist(len(prompt) - 1)
+            if 0 <= match.position < len(prompt) - 1:
+                # A beginning that two prompts share is noticed, and kept from then on.
+                chain.persist(match.position)
+        self._tree.purge(at, 2 * self._lifetime)
+
+    def _look_up(self, prompt: PromptView, key_of: KeyOf, at: float) -> PrefixLookup:
+        match = self._tree.match(prompt, key_of)
+        chain, position = match.chain, match.position
+        reason: Reason = "new"
+        detail = ""
+        while chain is not None and position >= 0:
+            age = at - chain.last_used(position)
+            if age > self._lifetime:
+                reason, detail = "expired", f"{age - self._lifetime:.0f} s ago"
+            else:
+                readable = chain.readable(position, at)
+                if readable >= chain.begin:
+                    kept = self._kept(prompt, chain, readable)
+                    return PrefixLookup(match, kept, "not_persisted" if kept < readable else "new")
+                reason = "not_readable_yet"
+            position, chain = chain.begin - 1, chain.parent
+        if reason == "expired":
+            match = PrefixMatch(-1, None)
+        return PrefixLookup(match, -1, reason, detail)
+
+    def _kept(self, prompt: PromptView, chain: Chain, position: int) -> int:
+        """What the provider kept of a readable prefix, with the reply where it is cached."""
+        if position == chain.end - 1 and self._output_cached:
+            replied = position
+            while replied + 1 < len(prompt) and prompt.from_model(replied + 1):
+                replied += 1
+            # Only inside a tool loop is a reply sent back with its reasoning, so that the next
+            # prompt continues where the reply's unit ended.
+            loop = prompt.kind(position) is Kind.TOOL_RESULT or (
+                replied + 1 < len(prompt) and prompt.kind(replied + 1) is Kind.TOOL_RESULT
+            )
+            if replied > position and (loop or not self._units):
+                return replied
+        return chain.unit_before(position) if self._units else position
+
+    def _outcome(self, prompt: PromptView, lookup: PrefixLookup) -> Outcome:
+        total = prompt.total if len(prompt) else 0
+        shared = prompt.tokens(lookup.position)
+        granule = self._rules.granule_tokens.value
+        read = min(shared, max(0, total - self._uncached_tail)) // granule * granule
+        if read < max(1, self._rules.minimum_tokens.value):
+            read = 0
+        short: Reason = "not_whole_granule" if read else "below_minimum"
+        return Outcome(
+            spans_of(
+                Span(0, read, "read", "found"),
+                Span(read, shared, "uncached", short),
+                Span(shared, total, "uncached", lookup.reason, None, lookup.detail),
+            )
+        )
+
+
+class RoutedCache:
+    """Two separate caches at one provider: one for requests with markers, one for requests without
+    (Qwen, MiniMax). Neither reads what the other wrote."""
+
+    def __init__(self, marked: MarkerCache, unmarked: PrefixCache) -> None:
+        self._marked = marked
+        self._unmarked = unmarked
+
+    def __len__(self) -> int:
+        return len(self._marked) + len(self._unmarked)
+
+    def predict(self, prompt: PromptView, key_of: KeyOf, at: float) -> tuple[Outcome, Any]:
+        return self._of(prompt).predict(prompt, key_of, at)
+
+    def lose(self, prompt: PromptView, lookup: Any) -> tuple[Outcome, Any]:
+        return self._of(prompt).lose(prompt, lookup)
+
+    def commit(
+        self, prompt: PromptView, key_of: KeyOf, lookup: Any, at: float, readable: float
+    ) -> None:
+        self._of(prompt).commit(prompt, key_of, lookup, at, readable)
+
+    def _of(self, prompt: PromptView) -> MarkerCache | PrefixCache:
+        return self._marked if prompt.markers or prompt.automatic else self._unmarked

@@ -1,122 +1,65 @@
-"""A request as a cache sees it: blocks in hash order, what stands before each, and the markers.
+"""A request as a cache sees it: blocks in hash order, the prefix each one ends, and the markers.
 
-A block's key is the identity of the whole prefix that it ends: two prompts with the same key agree
-on everything up to there. Keys and token counts are asked for one by one, so that a call costs what
-is looked at, not what was ever said.
+The key of a block identifies the whole prefix that it ends: two prompts with the same key agree on
+everything up to there. Keys and token counts are computed on demand.
 """
 
 from __future__ import annotations
 
-import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
 
 from blake3 import blake3
 
-from anaphora.rendered import ChunkRun, Kind, Mark, Plan, Rendered
+from anaphora.catalog import CacheRules
+from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import Section, Ttl
+from anaphora.values import Section
 
-Key: TypeAlias = Hashable
+from .view import KeyOf, PromptView
 
-_Placed: TypeAlias = tuple[ChunkRun, int]
-"""A run, and its first block."""
-
-_SPOKEN = (Kind.TOOL_CALL, Kind.THINKING)
-
-
-class Prompt(ABC):
-    """What a simulator asks of a request. Positions count blocks from 0."""
-
-    markers: tuple[Mark, ...] = ()
-    """In hash order."""
-    automatic: Ttl | None = None
-    """The provider places one more by itself."""
-    held: int = 0
-    """How many leading blocks live under a handle at the provider,"""
-    handle: str = ""
-    """and the handle."""
-    cache_params: Mapping[str, bytes] = {}
-    """The parameters that affect the cache, by the names of the rules."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def key(self, position: int) -> Key:
-        """The identity of the prefix that ends with this block."""
-
-    @abstractmethod
-    def tokens(self, position: int) -> int:
-        """The tokens of the prefix that ends with this block; 0 for position -1."""
-
-    @abstractmethod
-    def kind(self, position: int) -> Kind: ...
-
-    @abstractmethod
-    def section(self, position: int) -> Section: ...
-
-    @abstractmethod
-    def spoken(self, position: int) -> bool:
-        """Whether the model said it."""
-
-    @abstractmethod
-    def may_mark(self, position: int) -> bool: ...
-
-    @abstractmethod
-    def turn_ends(self) -> Iterator[int]:
-        """Where a user's message ends, or the last of a run of tool results; the latest first."""
-
-    @property
-    @abstractmethod
-    def leading(self) -> int:
-        """The last block before the messages; -1 where nothing stands there."""
-
-    @property
-    def total(self) -> int:
-        return self.tokens(len(self) - 1)
-
-    def data(self, position: int) -> bytes:  # noqa: ARG002
-        """What the block says, where that is known."""
-        return b""
+_MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
+_SECTIONS: tuple[Section, ...] = ("tools", "system", "messages")
+#: Beginnings whose parameters are remembered.
+_REMEMBERED = 10_000
+_SALT = 16
 
 
-class RenderedPrompt(Prompt):
-    """A rendered call with its plan. Keys of a growing conversation are made once."""
+class RenderedPrompt(PromptView):
+    """A rendered call with its plan. The keys of a growing conversation are computed once."""
 
     def __init__(
         self, rendered: Rendered, plan: Plan, before: RenderedPrompt | None = None
     ) -> None:
-        """`before` is the turn before: what has not changed is taken from it."""
+        """`before` is the previous turn; what has not changed is taken from it."""
         self._rendered = rendered
         self._counts: Counts | None = None
         self._tokens: dict[int, int] = {}
-        self._runs: list[_Placed] = []
+        self._runs: list[tuple[ChunkRun, int]] = []
         first, leading, same = 0, 0, 0
         known = before._runs if before is not None else []
-        for at, run in enumerate(rendered.runs):
-            if same == at < len(known) and known[at][0] is run:
+        for index, run in enumerate(rendered.runs):
+            if same == index < len(known) and known[index][0] is run:
                 same += 1  # tools and system blocks are the same objects from turn to turn
             self._runs.append((run, first))
             first += run.count
             if run.section != "messages":
                 leading = first
         self._chains: list[list[bytes]] = [] if before is None else before._chains[:same]
-        """The keys of the blocks of each run, as far as they were asked for."""
-        # Nearly everything that is asked is asked of the last run.
+        """The keys of each run's blocks, as far as they were needed."""
+        # Nearly every lookup is in the last run.
         self._last = self._runs[-1][1] if self._runs else 0
         self._last_keys: list[bytes] | None = None
-        self._count, self._leading = first, leading - 1
-        cache_params = rendered.envelope.cache_params
-        if before is not None and before._rendered.envelope.cache_params == cache_params:
+        self._count, self.leading = first, leading - 1
+        params = rendered.envelope.cache_params
+        if before is not None and before._rendered.envelope.cache_params == params:
             self.cache_params = before.cache_params
         else:
-            self.cache_params = dict(cache_params)
+            self.cache_params = dict(params)
         self.mark(plan)
 
     def mark(self, plan: Plan) -> None:
-        """Another plan for the same call."""
+        """Replaces the plan."""
         self.markers = plan.marks
         self.automatic = plan.automatic
         held = plan.held
@@ -125,33 +68,21 @@ class RenderedPrompt(Prompt):
     def __len__(self) -> int:
         return self._count
 
-    def _at(self, position: int) -> _Placed:
-        """The run that a block is in."""
-        for placed in reversed(self._runs):
-            if position >= placed[1]:
-                return placed
-        raise IndexError(position)
+    @property
+    def total(self) -> int:
+        return self.tokens(self._count - 1)
 
     def key(self, position: int) -> bytes:
         if position >= self._last:
             if self._last_keys is None:
                 self._last_keys = self._chain_of(len(self._runs) - 1)
             return self._last_keys[position - self._last]
-        runs = self._runs
-        at = len(runs) - 2
-        while position < runs[at][1]:
-            at -= 1
-        chains = self._chains
-        keys = chains[at] if at < len(chains) else self._chain_of(at)
-        return keys[position - runs[at][1]]
-
-    def _chain_of(self, at: int) -> list[bytes]:
-        """The keys of a run; hashing is put off until one is asked for."""
-        chains = self._chains
-        while len(chains) <= at:
-            last = chains[-1][self._runs[len(chains) - 1][0].count - 1] if chains else b""
-            chains.append(_chain(self._runs[len(chains)][0], last))
-        return chains[at]
+        runs, chains = self._runs, self._chains
+        index = len(runs) - 2
+        while position < runs[index][1]:
+            index -= 1
+        keys = chains[index] if index < len(chains) else self._chain_of(index)
+        return keys[position - runs[index][1]]
 
     def tokens(self, position: int) -> int:
         tokens = self._tokens.get(position)
@@ -166,56 +97,64 @@ class RenderedPrompt(Prompt):
         return self._counts
 
     def kind(self, position: int) -> Kind:
-        run, first = self._at(position)
+        run, first = self._run_of(position)
         return run.log.kinds[position - first]
 
     def data(self, position: int) -> bytes:
         return self._rendered.chunk(position).data
 
     def section(self, position: int) -> Section:
-        return self._at(position)[0].section
+        return self._run_of(position)[0].section
 
-    def spoken(self, position: int) -> bool:
-        run, first = self._at(position)
+    def from_model(self, position: int) -> bool:
+        run, first = self._run_of(position)
         if run.section != "messages":
             return False
-        at = position - first
-        # Some wires say calls and reasoning outside of any message.
-        return run.log.kinds[at] in _SPOKEN or _role(run, at) in ("assistant", "model")
+        log, index = run.log, position - first
+        # Some wires send tool calls and reasoning outside of any message.
+        if log.kinds[index] in _MODEL_KINDS:
+            return True
+        return log.roles[log.wire_message_of(index)] in ("assistant", "model")
 
-    def may_mark(self, position: int) -> bool:
-        run, first = self._at(position)
+    def can_mark(self, position: int) -> bool:
+        run, first = self._run_of(position)
         return run.log.splices[position - first] >= 0
 
     def turn_ends(self) -> Iterator[int]:
-        after: Kind | None = None
+        next_kind: Kind | None = None
         for run, first in reversed(self._runs):
             if run.section != "messages":
                 continue
-            log = run.log
-            end = run.count
+            log, end = run.log, run.count
             for message in range(log.wire_message_of(run.count - 1), -1, -1):
                 kind = log.kinds[end - 1]
                 if kind is Kind.TOOL_RESULT:
-                    ends = after is not Kind.TOOL_RESULT
+                    ends = next_kind is not Kind.TOOL_RESULT
                 else:
-                    ends = kind not in _SPOKEN and log.roles[message] == "user"
+                    ends = kind not in _MODEL_KINDS and log.roles[message] == "user"
                 if ends:
                     yield first + end - 1
                 end = log.opens[message]
-                after = log.kinds[end]
+                next_kind = log.kinds[end]
 
-    @property
-    def leading(self) -> int:
-        return self._leading
+    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
+        """The run of a block, and the run's first position."""
+        for placed in reversed(self._runs):
+            if position >= placed[1]:
+                return placed
+        raise IndexError(position)
 
-
-def _role(run: ChunkRun, at: int) -> str:
-    return run.log.roles[run.log.wire_message_of(at)]
+    def _chain_of(self, index: int) -> list[bytes]:
+        """The keys of a run; earlier runs are hashed when they are first needed."""
+        chains = self._chains
+        while len(chains) <= index:
+            last = chains[-1][self._runs[len(chains) - 1][0].count - 1] if chains else b""
+            chains.append(_chain(self._runs[len(chains)][0], last))
+        return chains[index]
 
 
 def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
-    """The keys of a run's blocks, of which only the new ones are made."""
+    """The keys of a run's blocks; only new blocks are hashed."""
     base, log = before + b"\0" + run.lead, run.log
     known = log.keys
     if known is None or known[0] != base:
@@ -232,70 +171,77 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
     return keys
 
 
-class TokenRuns(Prompt):
-    """Runs of tokens, for traces and for trying things out: each block by its identity and size."""
+class ScopedKeys:
+    """Keys of cache entries: the prefix, whose account it is, and the parameters that invalidate
+    its section. Equal prefixes under other parameters are other entries."""
 
-    def __init__(
-        self,
-        blocks: Sequence[tuple[Hashable, int]],
-        *,
-        markers: tuple[Mark, ...] = (),
-        automatic: Ttl | None = None,
-        kinds: Sequence[Kind] | None = None,
-        sections: Sequence[Section] | None = None,
-        cache_params: Mapping[str, bytes] | None = None,
-        spoken: Sequence[bool] | None = None,
-        held: int = 0,
-        handle: str = "",
-    ) -> None:
-        self._keys: list[int] = []
-        key = 0
-        for identity, _ in blocks:
-            key = hash((key, identity))
-            self._keys.append(key)
-        self._tokens = list(itertools.accumulate(tokens for _, tokens in blocks))
-        self._kinds = kinds
-        self._sections = sections
-        self._spoken = spoken
-        self.markers = markers
-        self.automatic = automatic
-        self.cache_params = cache_params or {}
-        self.held = held
-        self.handle = handle
+    def __init__(self, rules: CacheRules) -> None:
+        self._rules = rules
+        self._params: OrderedDict[Hashable, Mapping[str, bytes]] = OrderedDict()
+        self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] | None = None
+        """The last parameters and scope, and their salts: mostly the same from call to call."""
+        self._common: Mapping[str, bytes] = {}
+        """One object for all conversations with the same parameters."""
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._params)
 
-    def key(self, position: int) -> Key:
-        return self._keys[position]
+    def of(self, prompt: PromptView, scope: Hashable) -> KeyOf:
+        """The entry keys of a prompt's blocks."""
+        last, params = self._last, prompt.cache_params
+        # 1 and True are equal, but not the same scope.
+        same = last is not None and scope == last[1] and type(scope) is type(last[1])
+        if last is not None and same and (params is last[0] or params == last[0]):
+            salts = last[2]
+        else:
+            salts = {section: self._salt(params, section, scope) for section in _SECTIONS}
+            self._last = params, scope, salts
+        prefix_key, leading, messages = prompt.key, prompt.leading, salts["messages"]
 
-    def tokens(self, position: int) -> int:
-        return 0 if position < 0 else self._tokens[position]
+        def key_of(position: int) -> Hashable:
+            salt = messages if position > leading else salts[prompt.section(position)]
+            key = prefix_key(position)
+            # Smaller than a tuple, and hashed faster.
+            return salt + key if type(key) is bytes else (salt, key)
 
-    def kind(self, position: int) -> Kind:
-        return Kind.TEXT if self._kinds is None else self._kinds[position]
+        return key_of
 
-    def section(self, position: int) -> Section:
-        return "messages" if self._sections is None else self._sections[position]
+    def remember(self, prompt: PromptView, scope: Hashable) -> None:
+        """Records the parameters of a call, by how its prompt begins."""
+        if len(prompt):
+            key, params = (scope, prompt.key(0)), prompt.cache_params
+            known = self._params.get(key)
+            if known is not params and known != params:
+                if self._common != params:
+                    self._common = params
+                self._params[key] = self._common
+            self._params.move_to_end(key)
+            if len(self._params) > _REMEMBERED:
+                self._params.popitem(last=False)
 
-    def spoken(self, position: int) -> bool:
-        return self._spoken is not None and self._spoken[position]
+    def changed(self, prompt: PromptView, scope: Hashable) -> str:
+        """The invalidating parameters that differ from the last call that began like this one."""
+        last = self._params.get((scope, prompt.key(0))) if len(prompt) else None
+        if last is None:
+            return ""
+        params = prompt.cache_params
+        names = sorted(name for name in {*last, *params} if last.get(name) != params.get(name))
+        return ", ".join(name for name in names if self._invalidated(name))
 
-    def may_mark(self, position: int) -> bool:
-        return self.kind(position) is not Kind.THINKING
+    def _salt(self, params: Mapping[str, bytes], section: Section, scope: Hashable) -> bytes:
+        """Scope and the parameters that invalidate the section."""
+        hashed = blake3(repr(scope).encode(errors="replace"))
+        for name, value in sorted(params.items()):
+            if section in self._invalidated(name):
+                hashed.update(b"%s\0%d\0" % (name.encode(), len(value)) + value)
+        return hashed.digest(_SALT)
 
-    def turn_ends(self) -> Iterator[int]:
-        """A block is taken for a message here."""
-        after: Kind | None = None
-        for position in range(len(self) - 1, self.leading, -1):
-            kind = self.kind(position)
-            run_goes_on = kind is Kind.TOOL_RESULT and after is Kind.TOOL_RESULT
-            if not self.spoken(position) and not run_goes_on:
-                yield position
-            after = kind
+    def _invalidated(self, name: str) -> tuple[Section, ...]:
+        return self._rules.voided_by(name)  # type: ignore[arg-type]
 
-    @property
-    def leading(self) -> int:
-        return next(
-            (at - 1 for at in range(len(self)) if self.section(at) == "messages"), len(self) - 1
-        )
+
+def salt_of(key: Hashable) -> Hashable:
+    """The part of an entry key that is common to one account under the same parameters."""
+    if isinstance(key, bytes):
+        return key[:_SALT]
+    return key[0] if isinstance(key, tuple) else None

@@ -1,7 +1,7 @@
-"""An engine of one's own: each slot goes on from the prompt it computed last.
+"""Self-hosted servers (llama.cpp): each slot continues from the last prompt it computed.
 
-A prompt that is pushed out of its slot is lost, or waits in memory beside the slots, as the server
-was started. Nobody says how many slots it has: bills do (`SlotCache.billed`).
+A prompt that is pushed out of its slot is lost, or kept in memory beside the slots, depending on
+how the server was started. The number of slots is learned from bills (`SlotCache.billed`).
 """
 
 from __future__ import annotations
@@ -10,205 +10,211 @@ from collections.abc import Hashable
 
 import msgspec
 
-from anaphora.cache.fingerprint import _common_bytes
+from anaphora.cache.prefix import common_bytes
 
-from .account import Salted, salt_of
 from .outcome import Outcome, Span, spans_of
-from .prompt import Prompt
+from .prompt import salt_of
+from .view import KeyOf, PromptView
 
-#: A slot is taken for what it shares with a prompt when that is more than this part of the prompt;
-#: llama.cpp's --slot-prompt-similarity, unless it is told otherwise.
-_SIMILAR = 0.1
-#: A slot's prompt is put aside when the next one keeps less than this part of it.
+#: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
+#: --slot-prompt-similarity.
+_SIMILARITY = 0.1
+#: A slot's prompt is kept in memory when the next one shares less than this part of it.
 _WORTH_KEEPING = 0.5
-#: Prompts that were pushed out and are remembered.
-_PUSHED_OUT = 16
+#: Evicted prompts that are remembered.
+_EVICTED = 16
 
 
 class Slot(msgspec.Struct, eq=False):
+    """A slot, or an evicted prompt."""
+
     keys: list[Hashable] = []
-    prompt: Prompt | None = None
-    """The prompt that it computed last,"""
+    prompt: PromptView | None = None
+    """The last prompt it computed."""
     tokens: int = 0
-    """and how long that is."""
     used: int = -1
     """The number of the last call that it served."""
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class SlotChoice(msgspec.Struct, frozen=True):
+    """The slot that serves a call."""
+
     slot: int
     shared: int
-    """How many leading blocks the slot's last prompt shares,"""
+    """How many leading blocks the slot's prompt shares with the call's."""
     reused: int
-    """and how many tokens: blocks may part in their middle."""
-    aside: Slot | None = None
-    """The prompt is taken back from beside the slots."""
+    """How many tokens; prompts may differ in the middle of a block."""
+    restored: Slot | None = None
+    """The evicted prompt that is restored into the slot."""
 
 
-class Played(msgspec.Struct, frozen=True):
+class UnbilledCall(msgspec.Struct, frozen=True):
     """The last call, until its bill is known."""
 
-    prompt: Prompt
-    salted: Salted
+    prompt: PromptView
+    key_of: KeyOf
     reused: int
     others: int
-    """How many other prompts were computed since the one that it goes on from."""
-    aside: bool
-    goes_on: bool
-    """It begins with most of that one: another talk that begins alike proves nothing."""
+    """How many other prompts were computed since the one it continues."""
+    restored: bool
+    continues: bool
+    """It begins with most of an earlier prompt: a shared beginning alone proves nothing."""
 
 
 class SlotCache:
-    """llama.cpp: the slot that shares most is taken, otherwise the one unused for longest."""
+    """The slot that shares most is used, else the least recently used one."""
 
     def __init__(self, slots: int = 4) -> None:
         self._slots = [Slot() for _ in range(slots)]
-        self._out: list[Slot] = []
-        """Prompts that were pushed out, the latest last."""
-        self._aside = False
-        """Whether the server keeps those, too."""
+        self._evicted: list[Slot] = []
+        """Latest last."""
+        self._keeps_evicted = False
+        """Whether the server keeps evicted prompts in memory."""
         self._calls = 0
-        self._played: Played | None = None
+        self._unbilled: UnbilledCall | None = None
 
     def __len__(self) -> int:
-        return sum(len(slot.keys) for slot in (*self._slots, *self._out))
+        return sum(len(slot.keys) for slot in (*self._slots, *self._evicted))
 
-    def predict(self, prompt: Prompt, salted: Salted, at: float) -> tuple[Outcome, Chosen]:  # noqa: ARG002
+    def predict(self, prompt: PromptView, key_of: KeyOf, at: float) -> tuple[Outcome, SlotChoice]:  # noqa: ARG002
         total = prompt.total if len(prompt) else 0
-        chosen = self._choose(prompt, salted, total)
-        reused, was = chosen.reused, 0
-        if 2 * reused < total and self._out:
-            out, shared, was = _most(self._out, prompt, salted)
-            if self._aside and was > reused:
-                chosen, reused = Chosen(chosen.slot, shared, was, self._out[out]), was
-        # The last token is computed in any case: its output is what comes next.
+        choice = self._choose(prompt, key_of, total)
+        reused, evicted = choice.reused, 0
+        if 2 * reused < total and self._evicted:
+            index, shared, evicted = _most_shared(self._evicted, prompt, key_of)
+            if self._keeps_evicted and evicted > reused:
+                choice = SlotChoice(choice.slot, shared, evicted, self._evicted[index])
+                reused = evicted
+        # The last token is always computed: the output follows it.
         read = min(reused, max(0, total - 1))
         spans = spans_of(
             Span(0, read, "read", "found"),
             Span(read, reused, "uncached", "last_token"),
-            Span(reused, was, "uncached", "evicted"),
-            Span(max(reused, was), total, "uncached", "new"),
+            Span(reused, evicted, "uncached", "evicted"),
+            Span(max(reused, evicted), total, "uncached", "new"),
         )
-        return Outcome(spans), chosen
+        return Outcome(spans), choice
 
-    def _choose(self, prompt: Prompt, salted: Salted, total: int) -> Chosen:
-        slot, shared, reused = _most(self._slots, prompt, salted)
-        if reused <= _SIMILAR * total:
-            slot = min(range(len(self._slots)), key=lambda at: self._slots[at].used)
+    def _choose(self, prompt: PromptView, key_of: KeyOf, total: int) -> SlotChoice:
+        slot, shared, reused = _most_shared(self._slots, prompt, key_of)
+        if reused <= _SIMILARITY * total:
+            slot = min(range(len(self._slots)), key=lambda index: self._slots[index].used)
             oldest = self._slots[slot]
-            shared = _shared(oldest.keys, prompt, salted)
-            reused = _reused(oldest, prompt, salted, shared)
-        return Chosen(slot, shared, reused)
+            shared = _shared_blocks(oldest.keys, prompt, key_of)
+            reused = _shared_tokens(oldest, prompt, key_of, shared)
+        return SlotChoice(slot, shared, reused)
 
-    def lose(self, prompt: Prompt, chosen: Chosen) -> tuple[Outcome, Chosen]:
-        """The same when the slot was taken by somebody else in between."""
+    def lose(self, prompt: PromptView, choice: SlotChoice) -> tuple[Outcome, SlotChoice]:
+        """The same when another client has taken the slot since."""
         total = prompt.total if len(prompt) else 0
-        return Outcome(spans_of(Span(0, total, "uncached", "lost"))), Chosen(chosen.slot, 0, 0)
+        outcome = Outcome(spans_of(Span(0, total, "uncached", "lost")))
+        return outcome, SlotChoice(choice.slot, 0, 0)
 
     def commit(
         self,
-        prompt: Prompt,
-        salted: Salted,
-        chosen: Chosen,
+        prompt: PromptView,
+        key_of: KeyOf,
+        choice: SlotChoice,
         at: float,  # noqa: ARG002
         readable: float,  # noqa: ARG002
     ) -> None:
-        slot = self._slots[chosen.slot]
-        source = chosen.aside or slot
-        others = sum(other.used > source.used for other in (*self._slots, *self._out))
-        self._played = Played(
+        slot, restored = self._slots[choice.slot], choice.restored
+        source = restored or slot
+        others = sum(other.used > source.used for other in (*self._slots, *self._evicted))
+        self._unbilled = UnbilledCall(
             prompt,
-            salted,
-            chosen.reused,
+            key_of,
+            choice.reused,
             others,
-            aside=chosen.aside is not None,
-            goes_on=2 * chosen.reused > source.tokens,
+            restored=restored is not None,
+            continues=2 * choice.reused > source.tokens,
         )
-        if chosen.aside is not None:
-            self._out.remove(chosen.aside)
-            self._push_out(slot)
-            slot.keys = chosen.aside.keys
-        elif chosen.reused < _WORTH_KEEPING * slot.tokens:
-            self._push_out(slot)
-            slot.keys = slot.keys[: chosen.shared]
+        if restored is not None:
+            self._evicted.remove(restored)
+            self._evict(slot)
+            slot.keys = restored.keys
+        elif choice.reused < _WORTH_KEEPING * slot.tokens:
+            self._evict(slot)
+            slot.keys = slot.keys[: choice.shared]
         slot.used, slot.prompt = self._calls, prompt
         slot.tokens = prompt.total if len(prompt) else 0
         self._calls += 1
-        del slot.keys[chosen.shared :]
-        slot.keys += [salted(position) for position in range(chosen.shared, len(prompt))]
+        del slot.keys[choice.shared :]
+        slot.keys += [key_of(position) for position in range(choice.shared, len(prompt))]
 
     def billed(self, share: float) -> None:
-        """What share of the last call was really read. It shows how much the server keeps:
+        """Learns from the share of the last call that was read:
 
-        - less than was in a slot, and other prompts came between: it has no more slots than those;
-        - less than was put aside: nothing is;
-        - as much as was pushed out: that is put aside.
+        - less than was in a slot, with other prompts in between: there are no more slots than those
+        - less than was kept in memory: the server keeps no evicted prompts
+        - as much as an evicted prompt shares: it does
 
-        A prompt that is gone though nothing of ours came between was pushed out by a stranger.
+        A prompt that is gone with no call of ours in between was evicted by another client.
         """
-        played, self._played = self._played, None
-        if played is None:
+        call, self._unbilled = self._unbilled, None
+        if call is None:
             return
-        prompt, expected = played.prompt, played.reused
+        prompt, expected = call.prompt, call.reused
         tokens = share * prompt.total if len(prompt) else 0
-        if played.goes_on and 2 * tokens < expected:
-            if played.aside:
-                self._aside = False
-            elif played.others:
-                self._has(played.others)
-                self._aside = False
-        elif not self._aside and 2 * expected < prompt.total and self._out:
-            _, _, was = _most(self._out, prompt, played.salted)
-            self._aside = 2 * tokens > expected + was > 2 * expected
+        if call.continues and 2 * tokens < expected:
+            if call.restored:
+                self._keeps_evicted = False
+            elif call.others:
+                self._limit_slots(call.others)
+                self._keeps_evicted = False
+        elif not self._keeps_evicted and 2 * expected < prompt.total and self._evicted:
+            _, _, evicted = _most_shared(self._evicted, prompt, call.key_of)
+            self._keeps_evicted = 2 * tokens > expected + evicted > 2 * expected
 
-    def _has(self, slots: int) -> None:
-        """Only so many: those that were used last."""
+    def _limit_slots(self, slots: int) -> None:
+        """Keeps only the most recently used slots."""
         by_use = sorted(self._slots, key=lambda slot: slot.used)
         for slot in by_use[: max(0, len(by_use) - slots)]:
-            self._push_out(slot)
+            self._evict(slot)
             self._slots.remove(slot)
 
-    def _push_out(self, slot: Slot) -> None:
+    def _evict(self, slot: Slot) -> None:
         if slot.keys:
-            self._out.append(Slot(slot.keys, slot.prompt, slot.tokens, slot.used))
-            del self._out[:-_PUSHED_OUT]
+            self._evicted.append(Slot(slot.keys, slot.prompt, slot.tokens, slot.used))
+            del self._evicted[:-_EVICTED]
 
 
-def _most(slots: list[Slot], prompt: Prompt, salted: Salted) -> tuple[int, int, int]:
-    """The one that shares most with a prompt; how many blocks, and how many tokens."""
-    shared = [_shared(slot.keys, prompt, salted) for slot in slots]
-    most = max(range(len(slots)), key=shared.__getitem__)
-    reused = _reused(slots[most], prompt, salted, shared[most])
+def _most_shared(slots: list[Slot], prompt: PromptView, key_of: KeyOf) -> tuple[int, int, int]:
+    """The slot that shares most with a prompt; how many blocks, and how many tokens."""
+    shared = [_shared_blocks(slot.keys, prompt, key_of) for slot in slots]
+    best = max(range(len(slots)), key=shared.__getitem__)
+    reused = _shared_tokens(slots[best], prompt, key_of, shared[best])
     if len(prompt) and 2 * reused < prompt.total:
-        # No talk that goes on, and others may begin alike in the middle of a block.
-        each = [_reused(slot, prompt, salted, n) for slot, n in zip(slots, shared, strict=True)]
-        most = max(range(len(slots)), key=each.__getitem__)
-        reused = each[most]
-    return most, shared[most], reused
+        # Another conversation: the difference may be in the middle of a block.
+        pairs = zip(slots, shared, strict=True)
+        tokens = [_shared_tokens(slot, prompt, key_of, blocks) for slot, blocks in pairs]
+        best = max(range(len(slots)), key=tokens.__getitem__)
+        reused = tokens[best]
+    return best, shared[best], reused
 
 
-def _reused(slot: Slot, prompt: Prompt, salted: Salted, shared: int) -> int:
-    """The tokens of so many blocks, and what the next one has in common with the slot's."""
+def _shared_tokens(slot: Slot, prompt: PromptView, key_of: KeyOf, shared: int) -> int:
+    """The tokens of the shared blocks, and of the common beginning of the next block."""
     before = prompt.tokens(shared - 1)
     if slot.prompt is None or shared >= min(len(slot.keys), len(prompt)):
         return before
-    if salt_of(slot.keys[shared]) != salt_of(salted(shared)):
+    if salt_of(slot.keys[shared]) != salt_of(key_of(shared)):
         return before
-    mine, theirs = prompt.data(shared), slot.prompt.data(shared)
-    if not mine:
+    data = prompt.data(shared)
+    if not data:
         return before
-    part = _common_bytes(mine, theirs) / len(mine)
+    part = common_bytes(data, slot.prompt.data(shared)) / len(data)
     return before + int(part * (prompt.tokens(shared) - before))
 
 
-def _shared(keys: list[Hashable], prompt: Prompt, salted: Salted) -> int:
-    """How many leading blocks agree. A key stands for all before it, so halving finds it."""
+def _shared_blocks(keys: list[Hashable], prompt: PromptView, key_of: KeyOf) -> int:
+    """How many leading blocks agree, by bisection: a key identifies a whole prefix."""
     low, high = 0, min(len(keys), len(prompt))
-    if high and keys[high - 1] == salted(high - 1):
+    if high and keys[high - 1] == key_of(high - 1):
         return high
     while low < high:
         middle = (low + high) // 2
-        if keys[middle] == salted(middle):
+        if keys[middle] == key_of(middle):
             low = middle + 1
         else:
             high = middle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from weakref import WeakKeyDictionary
 
-from anaphora.cache.fingerprint import _common_bytes, _shared_chunks
+from anaphora.cache.prefix import common_bytes, shared_chunks
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, Rendered
 
 from .values import Sent
@@ -26,17 +26,17 @@ def extent(sent: Sent) -> int:
 def parting(earlier: Rendered, later: Rendered, chunks: int) -> int | None:
     """The first byte in which the later prompt differs from so many chunks of the earlier one; None
     when it begins with all of them."""
-    if _shared_chunks(later, earlier) >= chunks:
+    if shared_chunks(later, earlier) >= chunks:
         return None
     size = earlier.offset(chunks)
-    offset = _common_bytes(later.data(), earlier.data(chunks))
+    offset = common_bytes(later.data(), earlier.data(chunks))
     return None if offset >= size else offset
 
 
 def begins_with(later: Rendered, earlier: Rendered) -> bool:
     """Whether the later prompt shares in memory all that may be reused of the earlier one. Quick,
     and no proof of the contrary: bytes may be the same all the same."""
-    return _shared_chunks(later, earlier) >= earlier.cacheable
+    return shared_chunks(later, earlier) >= earlier.cacheable
 
 
 def excerpt(rendered: Rendered, offset: int) -> str:

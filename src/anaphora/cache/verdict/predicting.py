@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache.simulator import Following, Outcome, RenderedPrompt, Simulator
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Rendered
 from anaphora.tokens import Bills, Counts
@@ -48,7 +48,7 @@ def predict(
     if outcome is None:
         prompt = RenderedPrompt(later.rendered, later.marks)
         outcome = simulator.predict(prompt, at=max(start, then), scope=later.route)
-    following = simulator.following()
+    following = simulator.slot_predictor()
     if following is not None and earlier.usage is not None:
         following.billed(earlier.rendered, wrote, earlier.usage)
         expected = foresee_followed(following, later.rendered, outcome)
@@ -75,13 +75,13 @@ def foresee(wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheR
     return Prediction(left=left, read=outcome.read, outcome=outcome, exact=estimated > 0)
 
 
-def foresee_followed(following: Following, later: Rendered, outcome: Outcome) -> Prediction:
+def foresee_followed(following: SlotPredictor, later: Rendered, outcome: Outcome) -> Prediction:
     """The same on a server of one's own, which keeps the answers, too."""
     before, read = following.before, following.read(later, outcome)
     if before is None:
         return Prediction(left=0, read=read, outcome=outcome, exact=False)
     # What a template writes otherwise than it was said was not left to be read.
-    left = min(before.input, read) if following.goes_on(later, outcome) else before.input
+    left = min(before.input, read) if following.continues(later, outcome) else before.input
     return Prediction(left=left, read=read, outcome=outcome, exact=False)
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Section, Usage
+from anaphora.values.display import html_of
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss"]
 """Of what the call before left in the cache: all of it was read, some, or nothing. A first call has
@@ -172,6 +173,4 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        from .html import verdict_html  # only where somebody looks
-
-        return verdict_html(self)
+        return html_of(self)

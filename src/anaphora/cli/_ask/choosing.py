@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 
 from anaphora import catalog, wire
-from anaphora.client.config.reading import read
-from anaphora.client.config.resolving import Resolved, check, look
-from anaphora.client.config.values import Config, Hop
+from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
+from anaphora.client.config.values import ClientConfig, Hop
 from anaphora.errors import InvalidRequest, MissingSecret
 from anaphora.marked import nearest
 
@@ -22,7 +21,7 @@ from . import places, usual
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration, and where it is from."""
 
-    config: Config
+    config: ClientConfig
     place: str
     """A file, `environment` or `emulator`."""
     environ: Mapping[str, str]
@@ -40,7 +39,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """A provider's or a route's."""
     model: str | None
     """None: a route's hops have their own."""
-    providers: dict[str, Resolved]
+    providers: dict[str, ResolvedProvider]
     routes: dict[str, tuple[Hop, ...]]
 
     @property
@@ -53,7 +52,7 @@ def find(named: Path | None) -> Source:
     """The configuration: a file's, or what the environment has keys for."""
     file = places.config_file(named)
     if file is not None:
-        return Source(config=read(file), place=str(file), environ=os.environ)
+        return Source(config=ClientConfig.read(file), place=str(file), environ=os.environ)
     config = usual.from_environment(os.environ)
     if not config.providers:
         names = [name for names in usual.variables().values() for name in names]
@@ -126,10 +125,10 @@ def _named(source: Source, provider: str | None, model: str | None) -> tuple[str
     return source.names[0], model
 
 
-def _resolved(source: Source, needed: set[str], *, keys: bool) -> dict[str, Resolved]:
+def _resolved(source: Source, needed: set[str], *, keys: bool) -> dict[str, ResolvedProvider]:
     """The providers that may be called. A key that another one lacks is no matter."""
     found = {}
-    for one, missing in look(source.config, environ=source.environ):
+    for one, missing in resolve_each(source.config, environ=source.environ):
         if one.id in needed:
             if missing is not None and keys:
                 raise missing

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from anaphora import catalog
 from anaphora.catalog import Dialect
-from anaphora.client.config.reading import from_data
-from anaphora.client.config.values import Config
+from anaphora.client.config.values import ClientConfig
 
 #: The variables of those that do not call theirs NAME_API_KEY.
 _VARIABLES = {
@@ -35,13 +34,13 @@ def variables() -> dict[str, tuple[str, ...]]:
     }
 
 
-def from_environment(environ: Mapping[str, str]) -> Config:
+def from_environment(environ: Mapping[str, str]) -> ClientConfig:
     """Every provider whose key is set, by its name in the catalog."""
     found = {
         provider: next((name for name in names if environ.get(name)), None)
         for provider, names in variables().items()
     }
-    return from_data(
+    return ClientConfig.from_mapping(
         {
             "providers": {
                 provider: {"dialect": provider, "key": {"env": name}, "max_tokens": _ROOM}
@@ -52,12 +51,12 @@ def from_environment(environ: Mapping[str, str]) -> Config:
     )
 
 
-def for_emulator(url: str) -> Config:
+def for_emulator(url: str) -> ClientConfig:
     """Every provider of the catalog, as the emulator at that address has it. The first is the one
     whose cache shows most."""
     (key,) = EMULATED
     names = sorted((row.provider for row in _usual()), key=lambda name: name != "anthropic")
-    return from_data(
+    return ClientConfig.from_mapping(
         {
             "providers": {
                 name: {

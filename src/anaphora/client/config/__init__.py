@@ -1,1 +1,1 @@
-"""Configuration: `llm.yaml`, decoded strictly, and the secrets it names."""
+"""The configuration `llm.yaml`: its fields, resolving providers, keys."""

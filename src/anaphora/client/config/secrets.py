@@ -1,6 +1,6 @@
-"""Keys: where they are found, and a holder that does not show them.
+"""Finding API keys, and a holder that does not show them.
 
-Keys are in an environment variable or in a file `secrets/<NAME>.txt` beside the configuration, and
+Keys are in an environment variable or in a file `secrets/<NAME>.txt` next to the configuration,
 never in the configuration itself.
 """
 
@@ -15,18 +15,17 @@ from typing import Any, NoReturn
 
 from anaphora.errors import MissingSecret
 
-from .origin import Origin
-from .values import Key
+from .values import Key, Origin
 
-#: Keys are a line; a file that is longer than this is none.
-_LONGEST = 16 * 1024
+#: A longer file is not a key.
+_MAX_BYTES = 16 * 1024
 
-#: A key goes into a header: printable ASCII without blanks. All keys are like that.
+#: A key is sent in a header: printable ASCII without spaces.
 _KEY = re.compile(r"[!-~]+\Z")
 
 
 class Secret:
-    """A text that is shown to whoever asks for it with `reveal()`, and nobody else."""
+    """A text that only `reveal()` shows: no repr, format or pickle does."""
 
     __slots__ = ("_value",)
 
@@ -43,7 +42,7 @@ class Secret:
         return format(repr(self), spec)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a secret is not written down")
+        raise TypeError("a secret cannot be pickled")
 
     def __copy__(self) -> Secret:
         return self
@@ -60,31 +59,30 @@ def find_key(
     origin: Origin | None = None,
     path: tuple[str, ...] = (),
 ) -> Secret:
-    """The key; `origin` and `path` say who wants it, should it not be there."""
+    """The key; `origin` and `path` are the place in the configuration, for errors."""
 
     def missing(reason: str) -> NoReturn:
-        told = origin or Origin()
-        raise told.error(reason, *path, kind=MissingSecret) from None
+        raise (origin or Origin()).error(reason, *path, kind=MissingSecret) from None
 
-    found = environ.get(key.env) if key.env is not None else _in_file(key, folder, missing)
-    if found is None:
+    text = environ.get(key.env) if key.env is not None else _read_file(key, folder, missing)
+    if text is None:
         missing(f"the environment variable {key} is not set")
-    value = found.rstrip("\r\n")
+    value = text.rstrip("\r\n")
     if not value.strip():
         missing(f"{_where(key, folder)} is empty")
     if not _KEY.match(value):
-        missing(f"{_where(key, folder)} holds more than a key: blanks, line breaks, or no ASCII")
+        missing(f"{_where(key, folder)} is not a key: it contains spaces, line breaks or non-ASCII")
     return Secret(value)
 
 
-def exposed(key: Key, folder: Path) -> str | None:
-    """What to say of a file that other users of the machine may read."""
+def permission_warning(key: Key, folder: Path) -> str | None:
+    """A warning if other users of the machine may read the key's file."""
     if key.secret is None or os.name != "posix":
         return None
     mode = stat.S_IMODE(_file(key, folder).stat().st_mode)
     if not mode & (stat.S_IRGRP | stat.S_IROTH):
         return None
-    return f"{_where(key, folder)} may be read by others (mode {mode:03o}); chmod 600 keeps it"
+    return f"{_where(key, folder)} is readable by other users (mode {mode:03o}); run chmod 600"
 
 
 def _file(key: Key, folder: Path) -> Path:
@@ -95,17 +93,17 @@ def _where(key: Key, folder: Path) -> str:
     return f"the environment variable {key}" if key.env is not None else str(folder / str(key))
 
 
-def _in_file(key: Key, folder: Path, missing: Callable[[str], NoReturn]) -> str:
+def _read_file(key: Key, folder: Path, missing: Callable[[str], NoReturn]) -> str:
     where = _where(key, folder)
     file = _file(key, folder)
     try:
         if not file.is_file():
             missing(f"there is no file {where}")
         with file.open("rb") as opened:
-            data = opened.read(_LONGEST + 1)
-    except OSError as problem:
-        missing(f"{where} cannot be read: {problem.strerror}")
-    if len(data) > _LONGEST:
+            data = opened.read(_MAX_BYTES + 1)
+    except OSError as error:
+        missing(f"{where} cannot be read: {error.strerror}")
+    if len(data) > _MAX_BYTES:
         missing(f"{where} is too long for a key")
     try:
         return data.decode("utf-8-sig")

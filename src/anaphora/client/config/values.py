@@ -1,18 +1,20 @@
-"""What `llm.yaml` says: providers, how to reach them, how patient to be, and routes between them.
-
-Every field has its default here and nowhere else. Times are in seconds.
-"""
+"""The fields of `llm.yaml` with their defaults, and reading it. Times are in seconds."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from .origin import Origin
+from anaphora.errors import InvalidConfig, Io
+from anaphora.marked import Lines, Marked, decode, spoken
+
+E = TypeVar("E", bound=InvalidConfig)
 
 Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -24,43 +26,67 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
 _USER_INFO = re.compile(r"//[^/]*@")
 
+#: A longer file is not a configuration.
+_MAX_BYTES = 4 * 1024 * 1024
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The file and the line of each field; both empty for a configuration made by a program."""
+
+    file: str = ""
+    lines: Lines = {}
+
+    def line(self, *path: str | int) -> int | None:
+        """The line of a field, or of the table that it would be in."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return None
+
+    def error(self, reason: str, *path: str | int, kind: type[E]) -> E:
+        message = f"{spoken(path)}: {reason}" if path else reason
+        return kind(message, file=self.file, line=self.line(*path))
+
+    def invalid(self, reason: str, *path: str | int) -> InvalidConfig:
+        return self.error(reason, *path, kind=InvalidConfig)
+
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Common ground of all tables."""
+    """Base of all tables."""
 
 
 class Timeouts(_Table, frozen=True):
-    """How long to wait for what. The whole call, retries and waits included, has `total`."""
+    """Time limits; `total` is for the whole call, retries and waits included."""
 
     connect: Positive = 10.0
     first_byte: Positive = 120.0
-    """From the request's last byte to the answer's first."""
+    """From the last byte of the request to the first of the response."""
     idle: Positive = 60.0
-    """Between two pieces of an answer."""
+    """Between two pieces of a response."""
     total: Positive = 600.0
 
 
-class Retry(_Table, frozen=True):
-    """`max_attempts` is how often a request is sent at most, the first time included."""
-
+class RetryConfig(_Table, frozen=True):
     max_attempts: Count = 3
+    """How often a request is sent at most, the first time included."""
     first_wait: Positive = 0.5
     """The first wait is drawn between 0 and this; each further one from twice as much."""
     longest_wait: Positive = 30.0
 
 
-class Breaker(_Table, frozen=True):
-    """After so many failures of the provider's within a time, it is left alone for a while."""
+class BreakerConfig(_Table, frozen=True):
+    """A provider that fails `failures` times `within` so many seconds is not called `open_for` so
+    many seconds."""
 
     failures: Count = 5
     within: Positive = 60.0
     open_for: Positive = 30.0
     probes: Count = 1
-    """How many calls may try at once whether it is well again."""
+    """The number of concurrent calls that may then test whether it has recovered."""
 
 
 class Rate(_Table, frozen=True):
-    """What may be sent; None: as much as the provider's own headers allow."""
+    """Limits; None: as much as the provider's response headers allow."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
@@ -68,14 +94,14 @@ class Rate(_Table, frozen=True):
     concurrency: Count | None = None
 
 
-class Limits(Rate, frozen=True):
-    """For the provider as a whole, and for some of its models besides."""
+class LimitsConfig(Rate, frozen=True):
+    """Limits of the provider as a whole, and additional ones of single models."""
 
     models: dict[str, Rate] = {}
 
 
 class PriceTier(_Table, frozen=True):
-    """What a call costs when its prompt is longer than `above` tokens, cached ones counted."""
+    """Prices of calls whose prompt has more than `above` tokens, cached ones included."""
 
     above: Count
     input: Dollars
@@ -97,7 +123,7 @@ class ModelPrice(_Table, frozen=True):
 
 
 class Key(_Table, frozen=True):
-    """Where the key is: an environment variable, or a file `secrets/<NAME>.txt` beside the
+    """Where the key is: in an environment variable, or in a file `secrets/<NAME>.txt` next to the
     configuration. Exactly one of the two."""
 
     env: Name | None = None
@@ -107,72 +133,69 @@ class Key(_Table, frozen=True):
         if (self.env is None) == (self.secret is None):
             raise ValueError("name either `env` or `secret`")
         if self.env is not None and not _VARIABLE.match(self.env):
-            raise ValueError("env names an environment variable; the key itself has no place here")
+            raise ValueError("env is the name of an environment variable, not the key itself")
         if self.secret is not None and not _FILE.match(self.secret):
             raise ValueError("secret is the plain name NAME of a file secrets/NAME.txt")
 
     def __str__(self) -> str:
-        """Where the key is, for people."""
+        """Where the key is, for messages."""
         name = self.env or self.secret or ""
-        # Whoever writes the key itself into this place shall not find it in an error or a log.
-        shown = name if _reads_like_a_name(name) else "…"
+        # The key itself, written here by mistake, must not appear in an error or a log.
+        shown = name if _is_name_like(name) else "…"
         return f"secrets/{shown}.txt" if self.env is None else f"${shown}"
 
     def __repr__(self) -> str:
         return f"Key({self})"
 
 
-def _reads_like_a_name(text: str) -> bool:
-    """ANTHROPIC_API_KEY does, sk-proj-9aF3… does not."""
+def _is_name_like(text: str) -> bool:
+    """True for ANTHROPIC_API_KEY, false for sk-proj-9aF3…"""
     words = re.split(r"[._-]", text)
-    return max(map(len, words)) <= _LONGEST_WORD and sum(map(str.isdigit, text)) <= _MOST_DIGITS
+    return max(map(len, words)) <= 20 and sum(map(str.isdigit, text)) <= 8
 
 
-_LONGEST_WORD, _MOST_DIGITS = 20, 8
-
-
-class Provider(_Table, frozen=True):
-    """One way to a provider. `wire` is a wire's name, or a provider's dialect of one."""
+class ProviderConfig(_Table, frozen=True):
+    """How to reach a provider, and its limits."""
 
     wire: Name | None = None
-    """`anthropic`, `openai_responses`, …; left out, the dialect's own."""
+    """`anthropic`, `openai_responses`, …; by default that of the dialect."""
     dialect: Name | None = None
-    """Whose dialect: `deepseek`, `minimax/anthropic`; left out, the wire's home."""
+    """`deepseek`, `minimax/anthropic`, …; by default that of the wire's own provider."""
     base_url: Name | None = None
     key: Key | None = None
     headers: dict[str, str] = {}
     region: str | None = None
-    """Fills `{region}` and `{location}` of the address,"""
+    """Replaces `{region}` and `{location}` in the URL."""
     account: dict[str, str] = {}
-    """and these the rest."""
+    """Replaces the other placeholders of the URL, by name."""
     model: Name | None = None
     """The model of calls that name none."""
     known_models: tuple[Name, ...] = ()
-    """Where given, no other model is asked for."""
+    """If given, calls of other models are refused."""
     max_tokens: Count = 1024
-    """Of calls that name none, on wires that demand it."""
+    """For calls that set none, on wires that require it."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     timeouts: Timeouts = Timeouts()
-    retry: Retry = Retry()
-    breaker: Breaker = Breaker()
-    limits: Limits = Limits()
+    retry: RetryConfig = RetryConfig()
+    breaker: BreakerConfig = BreakerConfig()
+    limits: LimitsConfig = LimitsConfig()
     prices: dict[Name, ModelPrice] = {}
     """By model, instead of the shipped prices; `*` is every other model."""
     proxy: Name | None = None
     ca: Name | None = None
     """A file of certificates to trust instead of the system's."""
-    largest_answer: Count = 64 * 1024 * 1024
-    """Bytes; an answer that is longer is an error."""
+    max_response_bytes: Count = 64 * 1024 * 1024
+    """The most bytes of a response; a longer one is an error."""
 
     def __repr__(self) -> str:
-        """What differs from the defaults. Headers, and a user in an address, may be secrets."""
-        return f"Provider({', '.join(f'{name}={said}' for name, said in self._said())})"
+        """The fields that differ from the defaults, without header values and URL credentials."""
+        return f"ProviderConfig({', '.join(f'{name}={value}' for name, value in self._shown())})"
 
-    def _said(self) -> Iterator[tuple[str, str]]:
-        plain = Provider()
+    def _shown(self) -> Iterator[tuple[str, str]]:
+        defaults = ProviderConfig()
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value == getattr(plain, name):
+            if value == getattr(defaults, name):
                 continue
             if name == "headers":
                 yield name, f"<{', '.join(value)}>"
@@ -183,30 +206,72 @@ class Provider(_Table, frozen=True):
 
 
 class Hop(_Table, frozen=True):
-    """One place a call may go to."""
+    """One target of a route."""
 
     provider: Name
     model: Name | None = None
     weight: Annotated[float, Meta(ge=0)] = 0
-    """Hops with a weight share the calls; those without follow as fallbacks, in order."""
+    """Hops with a weight share the calls; the others are fallbacks, in order."""
 
 
-class Config(_Table, frozen=True, dict=True):
+class ClientConfig(_Table, frozen=True, dict=True):
     """All of `llm.yaml`."""
 
-    providers: dict[Name, Provider] = {}
+    providers: dict[Name, ProviderConfig] = {}
     routes: dict[Name, tuple[Hop, ...]] = {}
-    """A name that sessions use like a provider's."""
+    """By a name that sessions use like a provider's id."""
 
     @property
     def origin(self) -> Origin:
-        """File and lines, where it was read from a file; no part of the value."""
-        found: Origin = self.__dict__.get("origin", Origin())
-        return found
+        """File and lines; not part of the value, so equal configurations compare equal."""
+        origin: Origin = self.__dict__.get("origin", Origin())
+        return origin
 
     @classmethod
-    def from_mapping(cls, data: Mapping[str, Any]) -> Config:
-        """What a file would say, for programs without one."""
-        from .reading import from_data
+    def read(cls, path: str | os.PathLike[str]) -> ClientConfig:
+        """The configuration in a file."""
+        file = os.fspath(path)
+        try:
+            with Path(file).open("rb") as opened:
+                data = opened.read(_MAX_BYTES + 1)
+        except OSError as error:
+            raise Io(f"{file}: cannot be read: {error.strerror or error}") from None
+        if len(data) > _MAX_BYTES:
+            raise InvalidConfig(f"longer than {_MAX_BYTES:,} bytes", file=file)
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise InvalidConfig("not UTF-8", file=file, line=line) from None
+        return cls.from_text(text, file)
 
-        return from_data(data)
+    @classmethod
+    def from_text(cls, text: str, file: str = "<text>") -> ClientConfig:
+        """The configuration in a YAML text; `file` is the name for error messages."""
+        whole = Marked.read(text, file, _invalid)
+        return _decoded(whole or Marked.of({}, file, _invalid), file)
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any]) -> ClientConfig:
+        """The configuration as a mapping, for programs without a file."""
+        return _decoded(Marked.of(dict(data), "", _invalid), "")
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of `llm.yaml`, for editors. It checks types; names of wires and
+    routes it does not."""
+    tables = msgspec.json.schema(ClientConfig)
+    tables["$defs"]["Key"]["oneOf"] = [{"required": ["env"]}, {"required": ["secret"]}]
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": "llm.yaml", **tables}
+
+
+def _decoded(whole: Marked, file: str) -> ClientConfig:
+    lines: Lines = {}
+    config = decode(whole, ClientConfig, lines)
+    config.__dict__["origin"] = Origin(file, lines)
+    return config
+
+
+def _invalid(reason: str, file: str, line: int | None) -> InvalidConfig:
+    return InvalidConfig(reason, file=file, line=line)

@@ -1,17 +1,14 @@
-"""What may be sent when: requests and tokens a minute, and calls at once, for a provider as a whole
-and for its models besides; what the configuration says, and what the provider's headers tell.
+"""Client-side rate limits: requests and tokens per minute and concurrent calls, for a provider and
+for single models, from the configuration and from the provider's response headers.
 
-`Limiter` and `Lane` are the arithmetic, without a clock; `Gate` lets calls wait for it.
+`Limiter` is the arithmetic, without a clock; `Gate` lets calls wait for it.
 
-The configured limits hold for every window of 60 seconds, wherever it begins. All of a minute may
-be sent at once (a burst is as large as the limit), and then nothing until the first of it is a
-minute old. That is stricter than a bucket that fills up continuously, and than counting by the
-minute on the clock: whichever of them the provider has, it does not refuse.
+Configured limits hold for every window of 60 seconds, wherever it begins. A whole minute's quota
+may be sent at once, and then nothing until the first of it is a minute old. That is stricter than a
+token bucket and than counting by calendar minute, so a provider that uses either does not refuse.
 """
 
-from .gate import Gate, Passing
-from .lane import Lane
-from .limiter import Limiter
-from .reservation import Reservation
+from .gate import Admission, Gate
+from .limiter import Limiter, ModelLane, Reservation
 
-__all__ = ["Gate", "Lane", "Limiter", "Passing", "Reservation"]
+__all__ = ["Admission", "Gate", "Limiter", "ModelLane", "Reservation"]

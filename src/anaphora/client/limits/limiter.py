@@ -1,216 +1,214 @@
-"""Who may start when, at one provider. Pure: every method is told the time.
+"""Whether a call may start now, at one provider. Pure: the time is an argument.
 
-    lane = limiter.lane("claude-sonnet-5-5")
-    limiter.wait(lane, tokens, at)             how long one that came now would wait
-    held = limiter.reserve(lane, tokens, at)   its place; `held.at` is its start
-    limiter.advance(at)                        those whose turn it is now; they have started
-    limiter.settle(held, usage, at)            over; corrected by what was billed
-    limiter.cancel(held, at)                   it never happened
-
-Fair: the calls of a model start in the order in which they came, and so do those of several models
-as far as they wait for what these share. A model that waits for limits of its own is overtaken by
-the others, and goes first when its turn has come; what they took of the shared minute meanwhile may
-make it later than it was told.
+lane = limiter.lane("claude-sonnet-5-5")
+call = limiter.reserve(lane, tokens, now)     started, or queued until `call.at`
+limiter.queue.advance(now)                    start the queued calls that may start now
+limiter.settle(call, usage, now)              finished; corrected by the billed tokens
+limiter.cancel(call, now)                     nothing was sent
 """
 
 from __future__ import annotations
 
-from heapq import merge
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Literal
 
-from anaphora.client.config.values import Limits
-from anaphora.errors import Throttled
+from anaphora.client.config.values import LimitsConfig, Rate
+from anaphora.errors import AnaphoraError, RateLimited
 from anaphora.values import Usage
+from anaphora.wire.ratelimits import What, read_limits
 
-from .lane import Lane
-from .plan import Plan
-from .reservation import Reservation
-from .scope import SPAN, Scope
+from .queue import CallQueue
+from .windows import MINUTE, RateWindow, StatedLimit
 
-_INF = float("inf")
-#: So many may wait that the plan is made anew at every change; with more, once a second.
-_FEW = 64
-_PLAN_SECONDS = 1.0
-#: A start that is later than planned by more than this changes the plan.
-_LATE = 0.05
+#: A stated limit is ignored while a larger share of it remains.
+_SCARCE = 0.5
+
+
+class Reservation:
+    """One call. `at` is its start time: forecast while it waits, actual once it has started."""
+
+    __slots__ = ("at", "lane", "number", "requests", "state", "tokens")
+
+    def __init__(self, lane: ModelLane, number: int, tokens: int, now: float) -> None:
+        self.lane = lane
+        self.number = number
+        """In order of arrival."""
+        self.tokens = tokens
+        self.requests = 1
+        self.at = now
+        self.state: Literal["waiting", "started", "over"] = "waiting"
+
+    def __repr__(self) -> str:
+        return f"<Reservation {self.number}: {self.tokens} tokens, {self.state} at {self.at:g}>"
+
+
+class ModelLane:
+    """One model: its limits and its queue. Calls of a lane start in order of arrival."""
+
+    __slots__ = ("blocked_until", "counts_reads", "model", "own", "queue", "stated")
+
+    def __init__(self, model: str, rate: Rate | None, *, counts_reads: bool) -> None:
+        self.model = model
+        self.counts_reads = counts_reads
+        """Whether the provider counts tokens read from its cache."""
+        self.own = None if rate is None else RateWindow.of(rate)
+        self.stated: list[tuple[What, StatedLimit]] = []
+        """Limits from response headers. Providers count each model separately."""
+        self.blocked_until = 0.0
+        self.queue: OrderedDict[Reservation, None] = OrderedDict()
+
+    @property
+    def first(self) -> Reservation:
+        return next(iter(self.queue))
+
+    def is_open(self, tokens: int, now: float) -> bool:
+        """Whether the model's own limits let a call start now."""
+        if now < self.blocked_until:
+            return False
+        for what, stated in self.stated:
+            amount = tokens if what == "tokens" else 1
+            if stated.level < amount and stated.opens(amount, now) > now:
+                return False
+        return self.own is None or self.own.is_open(tokens, now)
+
+    def opens(self, tokens: int, now: float) -> float:
+        """When a call may start, if nothing else starts before."""
+        then = max(now, self.blocked_until)
+        for what, stated in self.stated:
+            then = max(then, stated.opens(tokens if what == "tokens" else 1, then))
+        # Stated amounts only grow until then, and so does the room in the last minute.
+        return then if self.own is None else max(then, self.own.opens(tokens, now))
+
+    def take(self, tokens: int, requests: int, now: float) -> None:
+        """Count a call against the stated limits; negative amounts give it back."""
+        for what, stated in self.stated:
+            stated.take(tokens if what == "tokens" else requests, now)
+
+    def update(self, headers: Mapping[str, str], now: float, epoch: float) -> bool:
+        """Learn from response headers; return whether they state any limit. `epoch` is the Unix
+        time, for headers with absolute reset times."""
+        scarce = read_limits(headers, epoch, at_most=_SCARCE)
+        if not scarce and not (self.stated and read_limits(headers, epoch)):
+            return False
+        self.stated = [
+            (left.what, StatedLimit(left, left.reset, now))
+            for left in scarce
+            if left.reset is not None
+        ]
+        return True
+
+    def block(self, error: AnaphoraError, now: float) -> bool:
+        """Block the lane for a rate limit error's `retry_after`; return whether it has one."""
+        if not isinstance(error, RateLimited) or error.retry_after is None:
+            return False
+        self.blocked_until = max(self.blocked_until, now + error.retry_after)
+        return True
+
+    def counted(self, usage: Usage) -> int | None:
+        """The prompt's tokens as the provider counts them; None if not reported."""
+        uncached, read, written = usage.uncached, usage.read, usage.written
+        if uncached is None and read is None and written is None:
+            return None
+        counted = (uncached or 0) + (sum(written.values()) if written else 0)
+        return counted + (read or 0) if self.counts_reads else counted
 
 
 class Limiter:
-    """One provider's; the configuration's limits and what each lane has heard."""
+    """The limits of one provider, configured and stated."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: LimitsConfig) -> None:
         self._limits = limits
-        shared = Scope(limits)
-        self._shared = shared if shared.binds else None
-        self._lanes: dict[str, Lane] = {}
+        self._shared = RateWindow.of(limits)
+        self._lanes: dict[str, ModelLane] = {}
         self._number = 0
-        self.waiting = 0
-        self._plan: Plan | None = None
-        self._planned_at = -_INF
-        self._outdated = False
+        self.queue = CallQueue(self._shared, self._lanes, self._start)
 
-    def lane(self, model: str, *, counts_reads: bool = True) -> Lane:
-        """The model's; the same one each time."""
-        found = self._lanes.get(model)
-        if found is None:
+    def lane(self, model: str, *, counts_reads: bool = True) -> ModelLane:
+        """The model's lane; the same one each time."""
+        lane = self._lanes.get(model)
+        if lane is None:
             rate = self._limits.models.get(model)
-            found = self._lanes[model] = Lane(model, rate, counts_reads=counts_reads)
-        return found
+            lane = self._lanes[model] = ModelLane(model, rate, counts_reads=counts_reads)
+        return lane
 
-    def counts_tokens(self, lane: Lane, at: float) -> bool:
-        """Whether anything that may hold the lane's calls back counts their tokens, or may by the
-        time that one starts which has to wait."""
+    def counts_tokens(self, lane: ModelLane, now: float) -> bool:
+        """Whether the size of a call that arrives now may affect when it starts."""
         if self._shared is not None or lane.own is not None or lane.stated:
             return True
-        return self.waiting > 0 or at < lane.stopped
+        return self.queue.waiting > 0 or now < lane.blocked_until
 
-    def wait(self, lane: Lane, tokens: int, at: float) -> float:
-        """Seconds until a call would start, if it came now; 0.0 too where only a place is missing.
-        Infinite for one that is larger than a whole minute may be."""
-        if tokens > self._largest(lane):
-            return _INF
-        if self._may_start(lane, tokens, at):
+    def wait(self, lane: ModelLane, tokens: int, now: float) -> float:
+        """Seconds until a call that arrives now would start, waiting for concurrent calls to end
+        not counted. Infinite for a call larger than a minute's quota."""
+        if tokens > self.queue.largest(lane):
+            return float("inf")
+        if self._may_start(lane, tokens, now):
             return 0.0
-        return max(0.0, self._future(at).ask(lane, tokens, at) - at)
+        return max(0.0, self.queue.forecast(now).start_of(lane, tokens, now) - now)
 
-    def reserve(self, lane: Lane, tokens: int, at: float) -> Reservation:
-        """A place in the queue; started already when there is nothing to wait for."""
+    def reserve(self, lane: ModelLane, tokens: int, now: float) -> Reservation:
+        """Start a call, or queue it where it has to wait."""
         self._number += 1
-        held = Reservation(lane, self._number, tokens, at)
-        if self._may_start(lane, tokens, at):
-            self._start(held, at)
-            if self._plan is not None:
-                self._outdated = True
-            return held
-        if tokens > (largest := self._largest(lane)):
-            said = f"the call has about {tokens:,} tokens, and a minute may have {largest:,.0f}"
-            raise Throttled(said, wait=_INF)
-        held.at = self._future(at).book(lane, tokens, at)
-        lane.queue[held] = None
-        self.waiting += 1
-        return held
+        call = Reservation(lane, self._number, tokens, now)
+        if self._may_start(lane, tokens, now):
+            self._start(call, now)
+            self.queue.changed()
+        else:
+            self.queue.add(call, now)
+        return call
 
-    def advance(self, at: float) -> list[Reservation]:
-        """Starts everybody whose turn it is, in order."""
-        started: list[Reservation] = []
-        lanes = [lane for lane in self._lanes.values() if lane.queue] if self.waiting else []
-        while lanes:
-            lane = min(lanes, key=_number_of_first)
-            held = lane.first
-            if not lane.open(held.tokens, at):
-                lanes.remove(lane)
-                continue
-            if self._shared is not None and not self._shared.open(held.tokens, at):
-                break
-            self._unqueue(held)
-            if at > held.at + _LATE:
-                self._outdated = True
-            self._start(held, at)
-            started.append(held)
-            if not lane.queue:
-                lanes.remove(lane)
-        return started
-
-    def next_at(self, at: float) -> float:
-        """When `advance` may have something to do again; infinite when only the end of a running
-        call can change that, or nobody waits."""
-        soonest = _INF
-        lanes = [lane for lane in self._lanes.values() if lane.queue] if self.waiting else []
-        for lane in sorted(lanes, key=_number_of_first):
-            tokens = lane.first.tokens
-            if not lane.open(tokens, at):
-                soonest = min(soonest, lane.opens(tokens, at))
-                continue
-            # Everybody behind waits for this one.
-            shared = at if self._shared is None else self._shared.opens(tokens, at)
-            return min(soonest, shared)
-        return soonest
-
-    def settle(self, held: Reservation, usage: Usage | None, at: float) -> None:
-        """The call is over. Without a usage it counts as what was expected. What it was billed for
-        counts from its start on, as long as that is not a minute ago."""
-        if held.state != "started":
+    def settle(self, call: Reservation, usage: Usage | None, now: float) -> None:
+        """The call is over. What it was billed counts from its start, as long as that is less than
+        a minute ago; without a usage, the estimate counts."""
+        if call.state != "started":
             return
-        if self._shared is None and held.lane.own is None:
-            held.state = "over"
+        if self._shared is None and call.lane.own is None:
+            call.state = "over"
             return
-        billed = held.lane.counted(usage) if usage is not None else None
-        self._end(held, at, held.requests, held.tokens if billed is None else billed)
+        billed = call.lane.counted(usage) if usage is not None else None
+        self._end(call, now, call.requests, call.tokens if billed is None else billed)
 
-    def cancel(self, held: Reservation, at: float) -> None:
-        """It never happened: nothing was sent. May be told again."""
-        if held.state == "waiting":
-            held.state = "over"
-            self._unqueue(held)
-            self._outdated = True
-        elif held.state == "started":
-            held.lane.take(-held.tokens, -held.requests, at)
-            self._end(held, at, 0, 0)
+    def cancel(self, call: Reservation, now: float) -> None:
+        """Nothing was sent: the call does not count. May be called more than once."""
+        if call.state == "waiting":
+            call.state = "over"
+            self.queue.remove(call)
+            self.queue.changed()
+        elif call.state == "started":
+            call.lane.take(-call.tokens, -call.requests, now)
+            self._end(call, now, 0, 0)
 
-    def changed(self) -> None:
-        """Something was heard that may change who starts when."""
-        self._outdated = True
-
-    # ── Inside ───────────────────────────────────────────────────────────────────────────────────
-
-    def _may_start(self, lane: Lane, tokens: int, at: float) -> bool:
-        if self.waiting:
-            if lane.queue:
-                return False
-            # Who waits only for what is shared goes first.
-            for other in self._lanes.values():
-                if other.queue and other.open(other.first.tokens, at):
-                    return False
-        if self._shared is not None and not self._shared.open(tokens, at):
+    def _may_start(self, lane: ModelLane, tokens: int, now: float) -> bool:
+        if self.queue.waiting and self.queue.is_ahead_of(lane, now):
             return False
-        return lane.open(tokens, at)
+        if self._shared is not None and not self._shared.is_open(tokens, now):
+            return False
+        return lane.is_open(tokens, now)
 
-    def _start(self, held: Reservation, at: float) -> None:
-        held.at = at
-        held.state = "started"
-        lane = held.lane
+    def _start(self, call: Reservation, now: float) -> None:
+        call.at = now
+        call.state = "started"
+        lane = call.lane
         if self._shared is not None:
-            self._shared.enter(held)
+            self._shared.enter(call)
         if lane.own is not None:
-            lane.own.enter(held)
+            lane.own.enter(call)
         if lane.stated:
-            lane.take(held.tokens, 1, at)
+            lane.take(call.tokens, 1, now)
 
-    def _end(self, held: Reservation, at: float, requests: int, tokens: int) -> None:
-        held.state = "over"
-        fewer, less = held.requests - requests, held.tokens - tokens
-        for scope in (self._shared, held.lane.own):
-            if scope is None:
+    def _end(self, call: Reservation, now: float, requests: int, tokens: int) -> None:
+        call.state = "over"
+        fewer_requests, fewer_tokens = call.requests - requests, call.tokens - tokens
+        for window in (self._shared, call.lane.own):
+            if window is None:
                 continue
-            scope.running -= 1
-            if scope.windowed and (fewer or less):
-                scope.forget(at)
-                if held.at + SPAN > at:
-                    scope.used_requests -= fewer
-                    scope.used_tokens -= less
-        held.requests, held.tokens = requests, tokens
-        if fewer or less:
-            self._outdated = True
-
-    def _unqueue(self, held: Reservation) -> None:
-        del held.lane.queue[held]
-        self.waiting -= 1
-        if not self.waiting:
-            self._plan = None
-
-    def _largest(self, lane: Lane) -> float:
-        """How many tokens a call may have at all."""
-        scopes = (scope for scope in (self._shared, lane.own) if scope is not None)
-        return min((scope.tokens for scope in scopes), default=_INF)
-
-    def _future(self, at: float) -> Plan:
-        due = self.waiting <= _FEW or at >= self._planned_at + _PLAN_SECONDS
-        if self._plan is None or (self._outdated and due):
-            self._plan, self._planned_at, self._outdated = Plan(self._shared), at, False
-            queues = (lane.queue for lane in self._lanes.values() if lane.queue)
-            for held in merge(*queues, key=lambda held: held.number):
-                held.at = self._plan.book(held.lane, held.tokens, at)
-        return self._plan
-
-
-def _number_of_first(lane: Lane) -> int:
-    return lane.first.number
+            window.running -= 1
+            if window.windowed and (fewer_requests or fewer_tokens):
+                window.forget(now)
+                if call.at + MINUTE > now:
+                    window.used_requests -= fewer_requests
+                    window.used_tokens -= fewer_tokens
+        call.requests, call.tokens = requests, tokens
+        if fewer_requests or fewer_tokens:
+            self.queue.changed()

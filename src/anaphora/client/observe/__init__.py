@@ -1,46 +1,84 @@
-"""Whoever watches gets one `Record` of each call when it is over.
+"""Watchers: functions that get one `Record` of each call when it is over.
 
     Traces()      a span for each call, by OpenTelemetry's conventions for generative AI
-    Meters()      its histograms of tokens and times
+    Meters()      their histograms of tokens and times
     Metrics()     counters and histograms for Prometheus
     Logs()        a line for each call, through `logging`
 
-A watcher is any function that takes a record. None of these four passes on what was asked or
-answered, nor a key: `exported` is the one place that decides what may leave. The first three need
-the extra `anaphora[observe]`.
+None of these four exports prompts, replies or keys: `export` decides what may leave the process.
+The first three need the extra `anaphora[observe]`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .watchers import Watcher, Watchers
+from anaphora.client.after import failure_notice, line_of, log
+from anaphora.client.response import Record
+from anaphora.values import Notice
 
 if TYPE_CHECKING:
     from .logs import Logs
-    from .otel import Traces
-    from .otel_meters import Meters
+    from .otel import Meters, Traces
     from .prometheus import Metrics
 
 __all__ = ["Logs", "Meters", "Metrics", "Traces", "Watcher", "Watchers"]
 
-#: What is loaded only when it is asked for: each needs a package that need not be there.
-_LATE = {
-    "Logs": ".logs",
-    "Meters": ".otel_meters",
-    "Metrics": ".prometheus",
-    "Traces": ".otel",
-}
+#: Loaded on first use: most need a package that may not be installed.
+_LAZY = {"Logs": ".logs", "Meters": ".otel", "Metrics": ".prometheus", "Traces": ".otel"}
+
+Watcher: TypeAlias = Callable[[Record], None]
+
+
+class Watchers(tuple[Watcher, ...]):
+    """Several watchers as one that never raises.
+
+    A watcher that raises is logged the first time, and goes on being called.
+    """
+
+    def __call__(self, record: Record) -> tuple[Notice, ...]:
+        """Returns a notice for each watcher that failed."""
+        notices: list[Notice] = []
+        for number, watcher in enumerate(self):
+            try:
+                watcher(record)
+            except Exception as error:
+                notices.append(failure_notice("observer_failed", error))
+                logged: set[int] = self.__dict__.setdefault("logged", set())
+                if number not in logged:
+                    logged.add(number)
+                    _log_failure(watcher, error)
+        return tuple(notices)
+
+
+def _log_failure(watcher: Watcher, error: Exception) -> None:
+    """Without the exception's message, which may quote the record."""
+    name = getattr(watcher, "__qualname__", None) or type(watcher).__qualname__
+    reason = f"{type(error).__name__} at {line_of(error.__traceback__)}"
+    message = f"the watcher {name} failed with {reason}; further failures of it are not logged"
+    log(logging.WARNING, message, error)
+
+
+def missing_extra(
+    error: ModuleNotFoundError, feature: str, *, module: str, package: str
+) -> ModuleNotFoundError:
+    """An error that names the package to install, if `module` is what is missing."""
+    if error.name is None or error.name.partition(".")[0] != module:
+        return error
+    message = f"{feature} need {package}; install it with: pip install 'anaphora[observe]'"
+    return ModuleNotFoundError(message, name=module)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(_LATE[name], __name__), name)
+    value = globals()[name] = getattr(import_module(_LAZY[name], __name__), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATE})
+    return sorted({*globals(), *_LAZY})

@@ -1,4 +1,4 @@
-"""One line for each call, through `logging`: `key=value`, and the same as a field of the record."""
+"""A log line for each call: `key=value` pairs, and the same as a field of the log record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from anaphora.client.response import Record
 
-from .exported import address, label, outcome, queued, word
+from .export import address, label, outcome, queued, word
 
 Field: TypeAlias = str | int | float
 
@@ -17,9 +17,9 @@ _PLAIN = re.compile(r"[^\s\"=]+")
 
 
 class Logs:
-    """Writes to `anaphora.calls`, or to a logger of yours; what failed is a warning.
+    """Logs to `anaphora.calls` or the given logger; failed calls are warnings.
 
-    Formatters that write JSON find the fields as a dictionary in the log record's `call`.
+    JSON formatters find the fields as a dictionary in the log record's `call`.
     """
 
     def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
@@ -29,16 +29,16 @@ class Logs:
     def __call__(self, record: Record) -> None:
         level = self._level if record.error is None else max(self._level, logging.WARNING)
         if self._logger.isEnabledFor(level):
-            said = fields(record)
-            self._logger.log(level, "%s", line(said), extra={"call": said})
+            known = fields(record)
+            self._logger.log(level, "%s", line(known), extra={"call": known})
 
 
-def line(said: dict[str, Field]) -> str:
-    return " ".join(f"{key}={_value(value)}" for key, value in said.items())
+def line(known: dict[str, Field]) -> str:
+    return " ".join(f"{key}={_value(value)}" for key, value in known.items())
 
 
 def fields(record: Record) -> dict[str, Field]:
-    """What is known of a call; what is not known is left out, since it is not 0."""
+    """The known fields of a call; unknown ones are left out, since they are not 0."""
     host, port = address(record.host)
     usage = record.usage
     verdict = record.verdict

@@ -11,7 +11,6 @@ import logging
 import time
 from typing import Any
 
-from anaphora.cache import held
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.errors import AnaphoraError, Forbidden, NotFound
 from anaphora.rendered import (
@@ -22,6 +21,7 @@ from anaphora.rendered import (
     Prelude,
     Rendered,
 )
+from anaphora.rendered.holding import held_digest
 from anaphora.tokens import Counts
 from anaphora.values import Notice
 
@@ -83,18 +83,18 @@ class Handles:
         match prelude:
             case CreateHandle(chunks, seconds):
                 until = _expiry(info.expires, at + seconds)
-                handle = CacheHandle(info.handle, chunks, held.digest(rendered, chunks))
+                handle = CacheHandle(info.handle, chunks, held_digest(rendered, chunks))
                 tokens = info.tokens or Counts(rendered).tokens(chunks)
                 simulator.hold(info.handle, tokens, at=at, seconds=until - at)
                 self._keep(info.handle, until, at)
-                self._state.planner(at).hold(handle, until)
+                self._state.planner(at).handles.hold(handle, until)
             case ExtendHandle(name, seconds):
                 current = prepared.plan.held
                 assert current is not None
                 until = _expiry(info.expires, at + seconds)
                 simulator.extend(name, at=at, seconds=until - at)
                 self._keep(name, until, at)
-                self._state.planner(at).hold(current, until)
+                self._state.planner(at).handles.hold(current, until)
             case DeleteHandle(name):
                 self._gone(name, at)
         return None
@@ -113,7 +113,7 @@ class Handles:
     def _gone(self, handle: str, at: float) -> None:
         if self._alive.pop(handle, 0.0) >= at:  # otherwise it has expired
             self._state.target.memory.simulator.release(handle, at=at)
-        self._state.planner(at).let_go(handle)
+        self._state.planner(at).handles.let_go(handle)
         if not self._alive:
             self._holders.discard(self)
 

@@ -52,7 +52,7 @@ class ProviderState:
         self._bills: Bills = ()
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
-        self._predictor = target.memory.simulator.following()
+        self._predictor = target.memory.simulator.slot_predictor()
 
     def planner(self, at: float) -> Planner:
         if self._planner is None:

@@ -20,7 +20,7 @@ from anaphora.client.after import reported
 from anaphora.client.arguments import messages_given, seconds_of
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
-from anaphora.client.observe.watchers import Watchers
+from anaphora.client.observe import Watchers
 from anaphora.client.response import Response, record_of
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.turn import Caller, Content, Turn, TurnRequest, messages_of

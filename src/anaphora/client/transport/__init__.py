@@ -1,11 +1,9 @@
-"""How bytes get to a provider and back: two methods, so that one file knows the HTTP library.
+"""The HTTP transport: a protocol of two methods, implemented by `over_aiohttp.AiohttpTransport`.
 
-    answer = await transport.send(outgoing)     status and headers are there
-    body = await answer.read()                  all of it, or
-    async for data in answer: ...               as it comes
-    await answer.close()                        however it ended
-
-`over_aiohttp` is the one that is used.
+response = await transport.send(request)      returns when status and headers have arrived
+body = await response.read()                  the whole body, or
+async for data in response: ...               the body as it arrives
+await response.close()                        in every case
 """
 
 from __future__ import annotations
@@ -18,23 +16,22 @@ import msgspec
 from anaphora.client.config.values import Timeouts
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A request with everything that leaves this machine. Its repr shows no header's value."""
+class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A complete request, credentials included. Its repr shows no header value."""
 
     method: str
     url: str
     headers: dict[str, str]
     body: bytes
     timeouts: Timeouts
-    largest: int
-    """How many bytes of an answer are taken."""
+    max_response_bytes: int
 
     def __repr__(self) -> str:
-        return f"<Outgoing {self.method} {self.url}, {len(self.body)} bytes>"
+        return f"<HttpRequest {self.method} {self.url}, {len(self.body)} bytes>"
 
 
-class Answer(Protocol):
-    """An answer whose body may still be on its way."""
+class HttpResponse(Protocol):
+    """A response whose body may still be arriving."""
 
     @property
     def status(self) -> int: ...
@@ -44,18 +41,18 @@ class Answer(Protocol):
         ...
 
     async def read(self) -> bytes:
-        """All of the body; the connection goes back to the pool."""
+        """The whole body; the connection goes back to the pool."""
         ...
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
     async def close(self) -> None:
-        """Lets go of the connection: back to the pool when the body was read to its end, closed
-        otherwise. May be called again."""
+        """Release the connection: to the pool if the body was read to its end, else close it.
+        May be called more than once."""
         ...
 
 
-class Transport(Protocol):
-    """Raises `errors.Transport` for whatever goes wrong on the way."""
+class HttpTransport(Protocol):
+    """Raises `errors.Transport` for every network failure."""
 
-    async def send(self, outgoing: Outgoing) -> Answer: ...
+    async def send(self, request: HttpRequest) -> HttpResponse: ...
     async def close(self) -> None: ...

@@ -7,7 +7,7 @@ import functools
 import msgspec
 
 from anaphora.errors import RequestRejected
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
 
 JSON = "application/json"
 SSE = "text/event-stream; charset=utf-8"
@@ -40,7 +40,7 @@ def members(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
     """The outermost fields of a body; none of an empty one."""
     try:
         return _members(body or b"{}")
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise RequestRejected(f"the body is no JSON object: {problem}", status=400) from None
 
 

@@ -8,7 +8,7 @@ from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import CacheHandle, Plan, Rendered
 from anaphora.tokens import for_model
-from anaphora.wire.fields import Found
+from anaphora.wire.reading import Members
 
 from . import held, stored
 from .asked import Asked, members
@@ -58,7 +58,7 @@ class Prompts:
         """A prompt that nobody wants answered."""
         return self._split(self._whole(asked, route, workspace)[0], route)
 
-    def _split(self, body: bytes | Found, route: Route) -> tuple[Rendered, Facts]:
+    def _split(self, body: bytes | Members, route: Route) -> tuple[Rendered, Facts]:
         path = route.path.replace(":countTokens", ":generateContent")
         rendered = route.codec.split(body, (), path)
         facts = self._billing.facts(route, rendered.model)

@@ -55,7 +55,7 @@ def say_stream(
     said = [data for data in written if data]
     if spoken == "anthropic":
         said[0] = _diagnosed(said[0], reply)
-        said.insert(1, sse.encode("ping", b'{"type":"ping"}'))
+        said.insert(1, sse.encode_event("ping", b'{"type":"ping"}'))
     # Several events may have been written at once.
     end = b"\n" if spoken == "ollama" else b"\n\n"
     pace = latency.pace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anaphora.wire.assembling import assemble
+from anaphora.wire.rendering import assemble
 
 from .failure import read_error, write_error
 from .parse import parse

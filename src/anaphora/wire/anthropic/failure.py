@@ -10,8 +10,8 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.failures import heeding, kind_of, overflow_or, retry_after
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.reading import DECODE_ERRORS
 
 #: By the error's type, and by the finer code in its details.
 _BY_CODE: dict[str, type[Upstream]] = {
@@ -68,19 +68,19 @@ def read_error(
     request_id = headers.get("request-id")
     try:
         told = msgspec.json.decode(body, type=_Body)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         # A proxy's page, or nothing at all: the status is all there is.
-        kind = kind_of(status, None, _BY_CODE)
+        kind = error_class(status, None, _BY_CODE)
         error = kind(
             f"HTTP {status} without an error object",
             status=status,
             request_id=request_id,
             retry_after=retry_after(headers, now),
         )
-        return heeding(error, headers, now)
+        return with_retry_hints(error, headers, now)
     wait = retry_after(headers, now)
     error = from_object(told.error, status, request_id or told.request_id, wait)
-    return heeding(error, headers, now)
+    return with_retry_hints(error, headers, now)
 
 
 def from_object(
@@ -88,8 +88,8 @@ def from_object(
 ) -> Upstream:
     """The error an error object is; streams carry the same object."""
     code = told.details.error_code if told.details is not None else None
-    kind = kind_of(status, code if code in _BY_CODE else told.type, _BY_CODE)
-    return overflow_or(kind, told.message)(
+    kind = error_class(status, code if code in _BY_CODE else told.type, _BY_CODE)
+    return overflow_class(kind, told.message)(
         told.message or told.type,
         status=status,
         code=code or told.type,

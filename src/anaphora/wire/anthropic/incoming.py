@@ -26,8 +26,9 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.fields import Failure, Fields
-from anaphora.wire.marking import Placed
+from anaphora.wire.fields import Fields
+from anaphora.wire.markers import PlacedMark
+from anaphora.wire.reading import ErrorFactory
 
 from .blocks import WIRE
 
@@ -71,11 +72,11 @@ usual_content = msgspec.json.Decoder(str | list[Usual]).decode
 some_blocks = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 #: The markers of a message.
-Marks = list[Placed[Ttl]]
+Marks = list[PlacedMark[Ttl]]
 
 
 def read_content(
-    content: str | list[Usual], message: int, fail: Failure, marks: list[MarkRequest]
+    content: str | list[Usual], message: int, fail: ErrorFactory, marks: list[MarkRequest]
 ) -> tuple[Part, ...]:
     """Content with nothing unusual of the message at that index, and the markers in it."""
     if isinstance(content, str):
@@ -103,7 +104,7 @@ def read_content(
 
 
 def _usual_texts(
-    blocks: list[TextBlock], message: int, at: int, fail: Failure, marks: list[MarkRequest]
+    blocks: list[TextBlock], message: int, at: int, fail: ErrorFactory, marks: list[MarkRequest]
 ) -> tuple[Text, ...]:
     marks += [
         _part_mark(block.cache_control, message, (at, index), fail)
@@ -113,13 +114,15 @@ def _usual_texts(
     return tuple([Text(block.text) for block in blocks])
 
 
-def _part_mark(marker: CacheControl, message: int, at: tuple[int, ...], fail: Failure) -> PartMark:
+def _part_mark(
+    marker: CacheControl, message: int, at: tuple[int, ...], fail: ErrorFactory
+) -> PartMark:
     path = "".join(f".content[{index}]" for index in at)
     return PartMark(f"m{message}", at, read_ttl(marker, f"$.messages[{message}]{path}", fail))
 
 
 def read_block(
-    raw: msgspec.Raw, path: str, fail: Failure, at: tuple[int, ...], marks: Marks
+    raw: msgspec.Raw, path: str, fail: ErrorFactory, at: tuple[int, ...], marks: Marks
 ) -> Part:
     """Any block: known fields by name, unknown ones as extras, unknown types whole."""
     fields = Fields(raw, path, fail)
@@ -147,7 +150,7 @@ def take_marker(fields: Fields) -> tuple[Ttl, Extras | None] | None:
     return read_ttl(marker, inner.path, fields.failure), inner.rest_for(WIRE)
 
 
-def read_ttl(marker: CacheControl, path: str, fail: Failure) -> Ttl:
+def read_ttl(marker: CacheControl, path: str, fail: ErrorFactory) -> Ttl:
     if marker.type != "ephemeral":
         raise fail(f"{marker.type!r} is not a kind of marker; use ephemeral", f"{path}.type")
     if marker.ttl in (None, "5m"):
@@ -235,7 +238,7 @@ def _source(raw: bytes | None, outer: Fields) -> Source | None:
 
 
 def _tool_result(
-    fields: Fields, path: str, fail: Failure, at: tuple[int, ...], marks: Marks
+    fields: Fields, path: str, fail: ErrorFactory, at: tuple[int, ...], marks: Marks
 ) -> ToolResult:
     call_id = fields.take("tool_use_id", str)
     raw = fields.raw("content")
@@ -254,7 +257,7 @@ def _tool_result(
 
 
 def _inner(
-    raw: msgspec.Raw, path: str, fail: Failure, at: tuple[int, ...], marks: Marks
+    raw: msgspec.Raw, path: str, fail: ErrorFactory, at: tuple[int, ...], marks: Marks
 ) -> ResultPart:
     part = read_block(raw, path, fail, at, marks)
     if isinstance(part, Text | Image | Document | Opaque):
@@ -262,7 +265,7 @@ def _inner(
     raise fail("may not stand inside a tool result", path)
 
 
-def _blocks(raw: bytes, path: str, fail: Failure) -> list[msgspec.Raw]:
+def _blocks(raw: bytes, path: str, fail: ErrorFactory) -> list[msgspec.Raw]:
     try:
         return some_blocks(raw)
     except msgspec.DecodeError as problem:

@@ -7,7 +7,7 @@ from anaphora.prompt import BlockMark, PromptIR, ToolMark
 from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.rendered import ChunkRun
 from anaphora.values import AnyTool, ToolResult
-from anaphora.wire.marking import Found, find_message
+from anaphora.wire.markers import MarkLocation, find_message
 
 from .blocks import is_said, is_unsigned, nested_splice
 
@@ -18,7 +18,7 @@ def locate(
     tools: tuple[AnyTool, ...],
     runs: list[ChunkRun],
     profile: Profile,
-) -> Found:
+) -> MarkLocation:
     """The chunk a mark means, or why there is none."""
     if isinstance(asked, ToolMark):
         for index, tool in enumerate(tools):

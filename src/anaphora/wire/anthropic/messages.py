@@ -25,8 +25,8 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.foreign import brings, tell_foreign
-from anaphora.wire.unfinished import LEFT_OUT, Followed
+from anaphora.wire.foreign import has_extras, note_foreign_fields
+from anaphora.wire.reasoning import UNFINISHED_REASONING, ReasoningFollowed
 
 from .blocks import (
     BEFORE_BRACE,
@@ -106,7 +106,7 @@ def add_messages(
     stands in it yet, and its first chunk goes without glue."""
     said: list[Notice] = []
     chunk = to.chunk
-    followed = Followed(messages, _follows)
+    followed = ReasoningFollowed(messages, _follows)
     splice: int | None
     for index, message in enumerate(messages):
         role = _ROLES.get(message.role) or _system_role(to, messages, index, last_role, around)
@@ -131,7 +131,7 @@ def add_messages(
                     block = lead + TEXT + string(text) + b"}"
                 else:
                     kind, splice, render = block_for(part, role == "assistant")
-                    brought = brought or brings(part)
+                    brought = brought or has_extras(part)
                     found = render(part, said)
                     if found is not None and role == "assistant":
                         left_out = _left_out(followed, messages, index, at, around.profile)
@@ -152,7 +152,7 @@ def add_messages(
         except InvalidRequest as problem:
             raise problem.within(f"{_place(to, around)}.parts[{at}]") from None
         if brought:
-            tell_foreign(to, message, WIRE, _place(to, around))
+            note_foreign_fields(to, message, WIRE, _place(to, around))
         if opens and isinstance(role, OwnRole):
             to.notice(_fields_left_out("a message that says nothing", _place(to, around)))
         if not message.parts:
@@ -191,16 +191,16 @@ def _is_blank(part: Part) -> bool:
 
 
 def _left_out(
-    followed: Followed, messages: Sequence[Message], index: int, at: int, profile: Profile
+    followed: ReasoningFollowed, messages: Sequence[Message], index: int, at: int, profile: Profile
 ) -> Notice | None:
     """Why reasoning, or white space behind it, is not sent back; None where the part is sent."""
     part = messages[index].parts[at]
     if isinstance(part, Thinking):
         if not followed(index, at):
-            return LEFT_OUT
+            return UNFINISHED_REASONING
         return UNSIGNED if is_unsigned(part, profile) else None
     if _is_blank(part) and _only_reasoning(messages[index]) and not followed(index, at):
-        return LEFT_OUT
+        return UNFINISHED_REASONING
     return None
 
 

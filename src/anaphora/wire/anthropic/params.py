@@ -8,17 +8,17 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
-from anaphora.wire.enveloping import (
-    Envelopes,
-    continuation_left_out,
-    earlier_of,
-    exactly,
-    foreign_earlier,
-    foreign_fields,
-    only_the_schema,
-    with_extras,
+from anaphora.wire.enveloping import Envelopes
+from anaphora.wire.markers import marker_field_notices
+from anaphora.wire.params import (
+    closing_members,
+    comparison_id,
+    continuation_notices,
+    foreign_comparison_notices,
+    foreign_field_notices,
+    params_key,
+    schema_only_notices,
 )
-from anaphora.wire.marking import unsent_fields
 
 from .blocks import WIRE
 
@@ -43,7 +43,7 @@ _envelopes = Envelopes()
 def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     agree = call.ir.system_fields_agree()
-    source = (call.model, exactly(call), agree, profile)
+    source = (call.model, params_key(call), agree, profile)
     if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
@@ -57,8 +57,8 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
         cache_params=turned,
         notices=(
             *notices(call),
-            *continuation_left_out(call),
-            *foreign_fields(call, WIRE),
+            *continuation_notices(call),
+            *foreign_field_notices(call, WIRE),
         ),
     )
     return _envelopes.keep(call, made)
@@ -162,10 +162,10 @@ def tail(call: Call, cache_params: tuple[tuple[str, bytes], ...]) -> bytes:
     if params.stream:
         fields["stream"] = b"true"
     if call.ir.cache.diagnose:
-        earlier = earlier_of(call, (WIRE,))
+        earlier = comparison_id(call, (WIRE,))
         compared = b"null" if earlier is None else string(earlier)
         fields["diagnostics"] = b'{"previous_message_id":' + compared + b"}"
-    return with_extras(fields, call.extras, WIRE, _TAKEN) + b"}"
+    return closing_members(fields, call.extras, WIRE, _TAKEN) + b"}"
 
 
 #: Beside the extras of a call: fields of the request's own marker that have no name here.
@@ -177,7 +177,7 @@ def notices(call: Call) -> list[Notice]:
     told = []
     if call.extras is not None and AUTOMATIC_FIELDS in call.extras:
         fields = {AUTOMATIC_FIELDS: call.extras[AUTOMATIC_FIELDS]}
-        told += unsent_fields(fields, "cache.automatic")
+        told += marker_field_notices(fields, "cache.automatic")
     params, reasoning, choice = call.params, call.params.reasoning, call.params.tool_choice
     if not call.ir.system_fields_agree():
         told.append(
@@ -201,7 +201,7 @@ def notices(call: Call) -> list[Notice]:
         told.append(_left_out("reasoning.summary", "Anthropic has no summary setting"))
     if choice is not None and choice.mode == "none" and choice.parallel is not None:
         told.append(_left_out("tool_choice.parallel", "no tools, nothing parallel"))
-    told += only_the_schema(params.output)
+    told += schema_only_notices(params.output)
     told += [
         _left_out(name, f"Anthropic has no {name}")
         for name in _NO_PLACE
@@ -212,7 +212,7 @@ def notices(call: Call) -> list[Notice]:
         for name in ("key", "mode", "retention")
         if getattr(call.ir.cache, name) is not None
     ]
-    return told + foreign_earlier(call, (WIRE,))
+    return told + foreign_comparison_notices(call, (WIRE,))
 
 
 def _left_out(field: str, why: str) -> Notice:

@@ -41,7 +41,8 @@ from anaphora.values import (
     Tool,
     Ttl,
 )
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, converts_errors, request_error
 from anaphora.wire.seen import SYSTEMS, TOOLS, elements_of, seen
 
 from .blocks import MESSAGE_FIELDS, WIRE
@@ -135,13 +136,13 @@ _CHOICES: dict[str, Literal["auto", "required", "none", "tool"]] = {
 }
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call a request makes; `InvalidRequest` names the field that cannot be."""
     try:
         usual = _usual_request(body)
-    except UNREADABLE:
-        return _parse_fields(Fields(body, "$", bad_request))
+    except DECODE_ERRORS:
+        return _parse_fields(Fields(body, "$", request_error))
     tools, marked = _tools(bytes(usual.tools))
     blocks, marked_blocks = _system(bytes(usual.system))
     marks = [*marked, *marked_blocks]
@@ -149,7 +150,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
         Message(
             id=f"m{index}",
             role=message.role,
-            parts=read_content(message.content, index, bad_request, marks),
+            parts=read_content(message.content, index, request_error, marks),
         )
         for index, message in enumerate(usual.messages)
     ]
@@ -217,16 +218,16 @@ def _raw_messages(raw: bytes, outer: Fields) -> list[tuple[Role, msgspec.Raw, by
     """The role and the content of each message, and its fields that have no name here."""
     try:
         return [(message.role, message.content, b"") for message in _some_messages(raw)]
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         reason, _, inner = str(problem).partition(" - at `$")
         failed = outer.fail(reason, f"messages{inner.rstrip('`')}")
     try:
         found = some_blocks(raw)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         raise failed from None
     messages = []
     for index, each in enumerate(found):
-        fields = Fields(each, f"$.messages[{index}]", bad_request)
+        fields = Fields(each, f"$.messages[{index}]", request_error)
         role: Role = fields.take("role", Role)
         content = fields.raw("content")
         if content is None:
@@ -239,23 +240,23 @@ def _raw_messages(raw: bytes, outer: Fields) -> list[tuple[Role, msgspec.Raw, by
 def _content(raw: msgspec.Raw, index: int, marks: list[MarkRequest]) -> tuple[Part, ...]:
     try:
         content = usual_content(raw)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         path = f"$.messages[{index}].content"
         placed: Marks = []
         parts = tuple(
-            read_block(block, f"{path}[{at}]", bad_request, (at,), placed)
+            read_block(block, f"{path}[{at}]", request_error, (at,), placed)
             for at, block in enumerate(_blocks(raw, path))
         )
         marks += [PartMark(f"m{index}", *one) for one in placed]
         return parts
-    return read_content(content, index, bad_request, marks)
+    return read_content(content, index, request_error, marks)
 
 
 def _blocks(raw: msgspec.Raw | bytes, path: str) -> list[msgspec.Raw]:
     try:
         return some_blocks(raw)
-    except UNREADABLE as problem:
-        raise bad_request(f"expected text or a list of blocks: {problem}", path) from None
+    except DECODE_ERRORS as problem:
+        raise request_error(f"expected text or a list of blocks: {problem}", path) from None
 
 
 @seen(SYSTEMS)
@@ -268,7 +269,7 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...
     blocks = []
     marks: list[MarkRequest] = []
     for index, block in enumerate(_blocks(raw, "$.system")):
-        inner = Fields(block, f"$.system[{index}]", bad_request)
+        inner = Fields(block, f"$.system[{index}]", request_error)
         if (kind := inner.take("type", str)) != "text":
             raise inner.fail(f"{kind!r} may not stand in the system prompt", "type")
         if (marker := take_marker(inner)) is not None:
@@ -285,7 +286,7 @@ def _tools(listed: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]
     tools: list[AnyTool] = []
     marks: list[MarkRequest] = []
     for index, raw in enumerate(elements_of("tools", listed)):
-        inner = Fields(raw, f"$.tools[{index}]", bad_request)
+        inner = Fields(raw, f"$.tools[{index}]", request_error)
         marker = take_marker(inner)
         if "input_schema" in inner:
             tool: AnyTool = _function(inner)

@@ -9,7 +9,8 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import Message, Notice, Part, Reply, StopReason, Usage
-from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, converts_errors, reply_error
 
 from .blocks import WIRE, block_for, closing
 from .incoming import Usual, read_block, read_content
@@ -43,15 +44,15 @@ class _Usual(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _usual = msgspec.json.Decoder(_Usual).decode
 
 
-@reads(bad_answer)
+@converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be."""
     try:
         told = _usual(body)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return _read_any(body)
     marks: list[MarkRequest] = []
-    parts = read_content(told.content, 0, bad_answer, marks)
+    parts = read_content(told.content, 0, reply_error, marks)
     if marks:
         return _read_any(body)
     return Reply(
@@ -74,7 +75,7 @@ def _read_any(body: bytes) -> Reply:
         raise fields.fail(f"expected the assistant's message, not {role!r}", "role")
     reply_id, model = fields.take("id", str), fields.take("model", str)
     parts = tuple(
-        read_block(raw, f"$.content[{at}]", bad_answer, (at,), [])
+        read_block(raw, f"$.content[{at}]", reply_error, (at,), [])
         for at, raw in enumerate(fields.take("content", list[msgspec.Raw]))
     )
     stop, sequence = fields.maybe("stop_reason", str), fields.maybe("stop_sequence", str)

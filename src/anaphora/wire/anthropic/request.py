@@ -22,10 +22,16 @@ from anaphora.values import (
     SegmentRole,
     Ttl,
 )
-from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import given_ttl, message_ttl, nearest_of, resolve
-from anaphora.wire.sections import each, own_tools
+from anaphora.wire.markers import message_ttl, nearest_ttls, resolve_marks, supported_ttl
+from anaphora.wire.rendering import (
+    cacheable_count,
+    extend_log,
+    previous_run,
+    render_items,
+    usable_previous,
+    without_foreign_tools,
+)
 from anaphora.wire.shared import SharedLogs
 
 from . import params
@@ -68,11 +74,11 @@ def render(
     """
     own = markers is None
     markers = MARKERS if markers is None else markers
-    nearest = NEAREST if own or not markers else nearest_of(markers)
-    previous = usable(previous, WIRE, call.model)
+    nearest = NEAREST if own or not markers else nearest_ttls(markers)
+    previous = usable_previous(previous, WIRE, call.model)
     envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
     runs: list[ChunkRun] = []
-    tools, foreign = own_tools(call.tools, (WIRE,))
+    tools, foreign = without_foreign_tools(call.tools, (WIRE,))
     if tools:
         runs.append(_section("tools", tools, _tools, previous))
     if blocks := call.ir.system_field_blocks():
@@ -80,7 +86,7 @@ def render(
     messages, notices = _messages(call, profile, previous)
     runs += messages
     plan = call.ir.cache
-    marks, frozen, unmarked = resolve(
+    marks, frozen, unmarked = resolve_marks(
         plan,
         runs,
         nearest,
@@ -91,7 +97,7 @@ def render(
         wire=WIRE,
         model=call.model,
         runs=tuple(runs),
-        cacheable=min(cacheable(runs, previous, plan.messages), _settled(runs)),
+        cacheable=min(cacheable_count(runs, previous, plan.messages), _settled(runs)),
         envelope=envelope,
         markers=markers,
         request_markers=markers if own else {},
@@ -119,7 +125,7 @@ def _automatic(
     if plan.automatic is None or plan.mode == "explicit":
         return None
     if own:
-        return given_ttl(plan.automatic, nearest, "cache.automatic", notices)
+        return supported_ttl(plan.automatic, nearest, "cache.automatic", notices)
     why = "this provider places no breakpoint by itself; left out"
     notices.append(Notice("cache_option_left_out", why, "cache.automatic"))
     return None
@@ -128,7 +134,7 @@ def _automatic(
 def _section(
     section: Section, source: T, render: Callable[[T], ChunkLog], previous: Rendered | None
 ) -> ChunkRun:
-    last = last_run(previous, section)
+    last = previous_run(previous, section)
     log = _shared.get(source, last, render)
     if last is not None and last.log is log:
         return last
@@ -137,12 +143,12 @@ def _section(
 
 
 def _tools(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    blocks = each("tools", tools, _tool, -1)
+    blocks = render_items("tools", tools, _tool, -1)
     return ChunkLog.of(blocks, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
 
 
 def _system(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
-    texts = each("system", blocks, lambda block: text_block(block.text, block.extras), -1)
+    texts = render_items("system", blocks, lambda block: text_block(block.text, block.extras), -1)
     return ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
 
 
@@ -169,7 +175,7 @@ def _messages(
             segment, runs, notice = place_tail(segment, runs, call.params, profile)
             notices += [notice] if notice else []
         before, after = runs[-1].last_role if runs else None, _role_after(segments, index)
-        last = last_run(previous, "messages", segment.role)
+        last = previous_run(previous, "messages", segment.role)
         log, count = _segment_log(segment, profile, last, before, after)
         if log.notices:
             notices += [notice for at, notice in log.notices if at < len(segment.messages)]
@@ -220,7 +226,7 @@ def _segment_log(
         shared = messages.common_prefix(last.source, ids=True)
         if last.log.contextual:
             shared = _unmoved(messages, shared, last, before, after)
-    return continue_log(messages, last, shared, add)
+    return extend_log(messages, last, shared, add)
 
 
 def _settled(runs: list[ChunkRun]) -> int:

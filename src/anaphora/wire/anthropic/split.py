@@ -16,7 +16,8 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
-from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, Members, converts_errors, request_error
 from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
 from anaphora.wire.talks import SeenTalks, placeholder_messages
 
@@ -37,14 +38,14 @@ _KINDS = {
 _MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_OPAQUE}
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def split(
-    body: bytes | Found,
+    body: bytes | Members,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
     """The request as chunks, with the markers it carries as the caller's marks."""
-    fields = Fields(body, "$", bad_request)
+    fields = Fields(body, "$", request_error)
     model = fields.take("model", str)
     marks: list[Mark] = []
     runs: list[ChunkRun] = []
@@ -163,9 +164,9 @@ def _read_message(raw: msgspec.Raw, index: int) -> _Message:
     try:
         message = _message(raw)
     except msgspec.DecodeError:
-        message = _with_fields(Fields(raw, f"$.messages[{index}]", bad_request))
+        message = _with_fields(Fields(raw, f"$.messages[{index}]", request_error))
     if message.role not in ROLES:
-        raise bad_request(f"{message.role!r} is not a role here", f"$.messages[{index}].role")
+        raise request_error(f"{message.role!r} is not a role here", f"$.messages[{index}].role")
     return message
 
 
@@ -203,7 +204,7 @@ def _content(raw: bytes, message: int) -> list[_Cut]:
 
 def _result(data: bytes, path: str) -> tuple[bytes, list[tuple[int, Ttl]]]:
     """A tool result whose inner blocks carry no markers any more, and where those stood."""
-    fields = Fields(data, path, bad_request)
+    fields = Fields(data, path, request_error)
     content = fields.look("content")
     if content is None or content[:1] != b"[":
         return data, []
@@ -222,7 +223,7 @@ def _result(data: bytes, path: str) -> tuple[bytes, list[tuple[int, Ttl]]]:
 
 def _unmarked(block: msgspec.Raw, path: str) -> tuple[bytes, Ttl | None, Fields]:
     """A block without its marker, byte for byte otherwise; the marker; and the fields."""
-    fields = Fields(block, path, bad_request)
+    fields = Fields(block, path, request_error)
     if "cache_control" not in fields:
         # Written as with a marker taken out: a block is the same with and without one.
         return b"{" + fields.rest() + b"}", None, fields
@@ -234,13 +235,13 @@ def _unmarked(block: msgspec.Raw, path: str) -> tuple[bytes, Ttl | None, Fields]
 def _list(raw: bytes, path: str) -> list[msgspec.Raw]:
     try:
         return some_blocks(raw)
-    except UNREADABLE as problem:
-        raise bad_request(f"expected a list: {problem}", path) from None
+    except DECODE_ERRORS as problem:
+        raise request_error(f"expected a list: {problem}", path) from None
 
 
 @functools.lru_cache(maxsize=PARAMS)
 def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
-    fields = Fields(b"{" + rest + b"}", "$", bad_request)
+    fields = Fields(b"{" + rest + b"}", "$", request_error)
     output = fields.nested("output_config")
     found = [
         ("model", string(model)),

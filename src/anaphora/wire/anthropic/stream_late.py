@@ -7,8 +7,8 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import Parse
 from anaphora.values import Extras, Text, Thinking
-from anaphora.wire.building import TEXT_LIMIT
 from anaphora.wire.fields import Fields
+from anaphora.wire.replies import TEXT_LIMIT
 
 from .blocks import WIRE
 

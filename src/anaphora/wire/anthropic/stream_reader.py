@@ -16,8 +16,9 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Part, Reply, ToolCall
-from anaphora.wire.building import ReplyBuilder
-from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, our_error
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, as_anaphora_error, reply_error
+from anaphora.wire.replies import ReplyBuilder
 from anaphora.wire.sse import EventDecoder
 from anaphora.wire.unnamed import encoded, fields_by_tag, members_of, tag_of, take_unnamed
 
@@ -154,16 +155,16 @@ class StreamReader:
             try:
                 event = _decode(data[_DELTA_SIZE:])
                 if type(event) is _BlockDelta and type(event.delta) is _TextDelta:
-                    return [self._build.said(event.index, event.delta.text)]
+                    return [self._build.add_text(event.index, event.delta.text)]
             except (msgspec.DecodeError, UnicodeError, Parse):
                 pass
         events: list[Event] = []
-        build, said = self._build, self._build.said
+        build, said = self._build, self._build.add_text
         try:
             for payload in self._sse.feed_data(data):
                 try:
                     event = _decode(payload)
-                except UNREADABLE as problem:
+                except DECODE_ERRORS as problem:
                     unusual = self._unusual(payload)
                     if unusual is None:
                         _pass_over(payload, problem)
@@ -173,8 +174,8 @@ class StreamReader:
                     events.append(said(event.index, delta.text))
                 elif not build.ended:
                     events += self._on(event)
-        except (AnaphoraError, *UNREADABLE) as problem:
-            events += build.fail(our_error(problem))
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            events += build.fail(as_anaphora_error(problem))
         return events
 
     def _unusual(self, payload: bytes) -> _Events | None:
@@ -194,12 +195,12 @@ class StreamReader:
             return None
         try:
             event: _Events = _decode(encoded(members))
-        except UNREADABLE:
+        except DECODE_ERRORS:
             return None
         if isinstance(event, _MessageDelta):
             self._build.extras = with_late_fields(self._build.extras, beside | inner)
         else:
-            self._build.leave_out(kind, [*beside, *inner])
+            self._build.note_dropped_fields(kind, [*beside, *inner])
         return event
 
     def _on(self, event: _Events) -> list[Event]:
@@ -224,7 +225,7 @@ class StreamReader:
         if self._build.ended:
             return []
         if self._sse.body is not None:
-            return self._build.whole_body(bytes(self._sse.body), self._read_body)
+            return self._build.read_whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before message_stop"))
 
     def _on_start(self, event: _MessageStart) -> list[Event]:
@@ -274,7 +275,7 @@ class StreamReader:
 
         def finish(said: str) -> Part:
             block = late.whole(bytes(event.content_block), said, path)
-            return read_block(msgspec.Raw(block), path, bad_answer, (), [])
+            return read_block(msgspec.Raw(block), path, reply_error, (), [])
 
         tag = "thinking" if kind == "redacted_thinking" else "opaque"
         return self._build.begin(event.index, tag, finish)
@@ -317,14 +318,14 @@ class StreamReader:
         if not isinstance(told, dict):
             raise Parse("usage is not an object", path="stream.usage")
         self._usage.update({name: value for name, value in told.items() if value is not None})
-        return self._build.count(read_usage(dumps(self._usage), "stream.usage"))
+        return self._build.update_usage(read_usage(dumps(self._usage), "stream.usage"))
 
 
 def _pass_over(payload: bytes, problem: Exception) -> None:
     """Events and deltas nobody knows are passed over; known ones that are broken are not."""
     try:
         told = _typed(payload)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         raise Parse(f"an event that cannot be read: {problem}", path="stream") from None
     new_delta = told.type == "content_block_delta" and told.delta.type not in _DELTAS
     if told.type in _KNOWN and not new_delta:

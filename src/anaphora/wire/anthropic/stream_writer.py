@@ -21,7 +21,7 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire.fields import Fields
-from anaphora.wire.sse import encode
+from anaphora.wire.sse import encode_event
 
 from .blocks import WIRE, block_for
 from .reply import write_stop
@@ -82,7 +82,7 @@ class StreamWriter:
             return b""
         own = _own_fields(event.extras)
         self._told = {n: raw for n, raw in own.items() if n not in (*IN_DELTA, *BESIDE_DELTA)}
-        return encode(
+        return encode_event(
             "message_start",
             b'{"type":"message_start","message":{"id":'
             + string(event.id)
@@ -110,7 +110,7 @@ class StreamWriter:
 
     def _begin_with(self, index: int, block: bytes) -> bytes:
         self._begun.add(index)
-        return encode(
+        return encode_event(
             "content_block_start",
             b'{"type":"content_block_start","index":%d,"content_block":%b}' % (index, block),
         )
@@ -161,7 +161,9 @@ class StreamWriter:
             + _members(beside)
             + b"}"
         )
-        return encode("message_delta", delta) + encode("message_stop", b'{"type":"message_stop"}')
+        return encode_event("message_delta", delta) + encode_event(
+            "message_stop", b'{"type":"message_stop"}'
+        )
 
 
 def _own_fields(extras: Extras | None) -> dict[str, bytes]:
@@ -177,14 +179,14 @@ def _members(fields: dict[str, bytes]) -> bytes:
 
 
 def _block_delta(index: int, delta: bytes) -> bytes:
-    return encode(
+    return encode_event(
         "content_block_delta",
         b'{"type":"content_block_delta","index":%d,"delta":%b}' % (index, delta),
     )
 
 
 def _block_stop(index: int) -> bytes:
-    return encode("content_block_stop", b'{"type":"content_block_stop","index":%d}' % index)
+    return encode_event("content_block_stop", b'{"type":"content_block_stop","index":%d}' % index)
 
 
 def _citations(part: Text) -> list[bytes]:
@@ -199,4 +201,4 @@ def _fail(event: ReplyFail) -> bytes:
         string(event.code or "api_error"),
         string(event.message),
     )
-    return encode("error", error)
+    return encode_event("error", error)

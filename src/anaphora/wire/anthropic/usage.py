@@ -7,7 +7,7 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Usage, WriteTtl
-from anaphora.wire.counting import count, counts
+from anaphora.wire.replies import positive_counts, valid_count
 
 
 class _Creation(msgspec.Struct, frozen=True):
@@ -39,18 +39,18 @@ def read_usage(raw: bytes, path: str) -> Usage:
         raise Parse(str(problem), path=path) from None
     details = told.output_tokens_details
     return Usage(
-        uncached=count(told.input_tokens),
-        read=count(told.cache_read_input_tokens),
+        uncached=valid_count(told.input_tokens),
+        read=valid_count(told.cache_read_input_tokens),
         written=_written(told),
-        output=count(told.output_tokens),
-        reasoning=count(details.thinking_tokens) if details is not None else None,
+        output=valid_count(told.output_tokens),
+        reasoning=valid_count(details.thinking_tokens) if details is not None else None,
         raw=raw.decode(),
     )
 
 
 def _written(told: _Usage) -> dict[WriteTtl, int] | None:
     split = told.cache_creation
-    total = count(told.cache_creation_input_tokens)
+    total = valid_count(told.cache_creation_input_tokens)
     if split is None:
         return None if total is None else {"unsplit": total} if total else {}
     by_ttl: dict[WriteTtl, int] = {
@@ -59,7 +59,7 @@ def _written(told: _Usage) -> dict[WriteTtl, int] | None:
     }
     if total is not None and (rest := total - sum(by_ttl.values())) > 0:
         by_ttl["unsplit"] = rest
-    return counts(by_ttl)
+    return positive_counts(by_ttl)
 
 
 def write_usage(usage: Usage) -> bytes:

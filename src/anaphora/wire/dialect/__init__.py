@@ -16,8 +16,9 @@ from anaphora.errors import Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Envelope, Plan, Rendered, Request
 from anaphora.values import Message, Reply, Usage
-from anaphora.wire.failures import heeding
-from anaphora.wire.fields import Fields, Found, bad_request, reads
+from anaphora.wire.errors import with_retry_hints
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import Members, converts_errors, request_error
 
 from .answers import find_error, read_counts, read_stops, write_counts, write_error
 from .aside import set_aside, take_along
@@ -63,7 +64,7 @@ class Spoken:
         request: Request = self._codec.assemble(rendered, plan)
         return request
 
-    @reads(bad_request)
+    @converts_errors(request_error)
     def parse(self, body: bytes, path: str = "") -> Call:
         body, aside = set_aside(body, self.dialect)
         call = take_along(self._codec.parse(body, path), self.dialect, aside)
@@ -72,7 +73,7 @@ class Spoken:
         return hear_marks(call, self.dialect.wire, markers) if markers else call
 
     def split(
-        self, body: bytes | Found, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+        self, body: bytes | Members, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered:
         marking = self._marking if self.dialect.wire == "openai_chat" else {}
         rendered: Rendered = self._codec.split(body, headers, path, **marking)
@@ -182,7 +183,7 @@ class Spoken:
             error.retry_after,
             error.param,
         )
-        return heeding(told, headers, now)
+        return with_retry_hints(told, headers, now)
 
     def write_error(self, error: Upstream) -> tuple[int, dict[str, str], bytes]:
         status, headers, body = self._codec.write_error(error)
@@ -204,7 +205,7 @@ def _without(tail: bytes, unsaid: tuple[str, ...]) -> bytes:
     """The end of a body without some of its fields."""
     if not tail.startswith(b","):
         return tail
-    fields = Fields(b"{" + tail[1:], "$", bad_request)
+    fields = Fields(b"{" + tail[1:], "$", request_error)
     for name in unsaid:
         fields.raw(name)
     rest = fields.rest()

@@ -12,9 +12,9 @@ from anaphora.catalog import Dialect
 from anaphora.catalog.dialects import ErrorKind, ErrorShape, UsageShape
 from anaphora.errors import Upstream
 from anaphora.values import Reply, Usage
-from anaphora.wire.counting import count, counts, partition
-from anaphora.wire.failures import kind_of, overflow_or
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.errors import error_class, overflow_class
+from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.replies import partition, positive_counts, valid_count
 
 KINDS: dict[ErrorKind, type[Upstream]] = {
     "rate_limit": errors.RateLimited,
@@ -45,7 +45,7 @@ def read_counts(usage: Usage, shape: UsageShape | None) -> Usage:
     if read is None:
         read = _count(told, shape.read)
     if not written and (wrote := _count(told, shape.written)) is not None:
-        written = counts({"unsplit": wrote})
+        written = positive_counts({"unsplit": wrote})
     if written and shape.written_ttl is not None:
         written = {shape.written_ttl: sum(written.values())}
     if (read, written) == (usage.read, usage.written):
@@ -87,7 +87,7 @@ def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstr
     try:
         whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         told = msgspec.json.decode(whole[shape.at], type=dict[str, Any])
-    except (*UNREADABLE, KeyError):
+    except (*DECODE_ERRORS, KeyError):
         return None
     found = told.get(shape.code)
     code = str(found) if isinstance(found, str | int) and not isinstance(found, bool) else None
@@ -98,10 +98,10 @@ def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstr
     if code in shape.kinds:
         kind = KINDS[shape.kinds[code]]
     else:
-        kind = kind_of(status if status >= 400 else 500, None, {})
+        kind = error_class(status if status >= 400 else 500, None, {})
     message = told.get(shape.message)
     said = message if isinstance(message, str) and message else f"code {code}"
-    return overflow_or(kind, said)(said, status=status, code=code)
+    return overflow_class(kind, said)(said, status=status, code=code)
 
 
 def write_error(error: Upstream, shape: ErrorShape) -> bytes | None:
@@ -119,7 +119,7 @@ def write_error(error: Upstream, shape: ErrorShape) -> bytes | None:
 def _object(raw: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return {}
 
 
@@ -129,7 +129,7 @@ def _count(told: Any, places: tuple[str, ...]) -> int | None:
         for level in place.split("."):
             found = found.get(level) if isinstance(found, dict) else None
         if isinstance(found, int) and not isinstance(found, bool):
-            return count(found)
+            return valid_count(found)
     return None
 
 

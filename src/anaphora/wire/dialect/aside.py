@@ -12,7 +12,8 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.catalog import Dialect
 from anaphora.prompt import Call
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, request_error
 
 _Members = dict[str, msgspec.Raw]
 
@@ -25,7 +26,7 @@ def set_aside(body: bytes, dialect: Dialect) -> tuple[bytes, _Members]:
         return body, {}
     try:
         members = msgspec.json.decode(body, type=_Members)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return body, {}  # the wire knows better what is wrong with it
     aside = {name: members.pop(name) for name in names if name in members}
     return msgspec.json.encode(members), {
@@ -38,7 +39,7 @@ def take_along(call: Call, dialect: Dialect, aside: _Members) -> Call:
     if not aside:
         return call
     extras = call.extras or {}
-    fields = Fields(extras.get(dialect.wire, "{}"), f"extras.{dialect.wire}", bad_request)
+    fields = Fields(extras.get(dialect.wire, "{}"), f"extras.{dialect.wire}", request_error)
     for name, raw in aside.items():
         fields.put(name, bytes(raw))
     return msgspec.structs.replace(call, extras={**extras, **(fields.rest_for(dialect.wire) or {})})

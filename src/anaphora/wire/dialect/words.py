@@ -17,8 +17,8 @@ from anaphora.catalog import Dialect, Place
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptCachePlan, Reasoning, ToolChoice
 from anaphora.values import Extras, Notice
-from anaphora.wire.enveloping import foreign_tier
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.params import foreign_tier_notices
+from anaphora.wire.reading import DECODE_ERRORS
 
 Header = tuple[str, str]
 
@@ -140,7 +140,7 @@ def _is_the_wires(call: Call, param: str, place: Place) -> bool:
     value = _get(call, param)
     if param == "tool_choice":
         return value not in place.values
-    if param != "service_tier" or not foreign_tier(call):
+    if param != "service_tier" or not foreign_tier_notices(call):
         return False
     return bool(place.values) and value not in (*place.values, *place.values.values())
 
@@ -265,7 +265,7 @@ def _members(text: str) -> dict[str, msgspec.Raw]:
     """The fields of an object, each as it came."""
     try:
         return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise InvalidRequest(f"not a JSON object: {problem}", path="extras") from None
 
 

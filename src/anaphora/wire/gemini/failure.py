@@ -12,8 +12,8 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.failures import heeding, kind_of, overflow_or, retry_after
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.reading import DECODE_ERRORS
 
 #: By the reason in the details, then by the canonical status.
 _BY_CODE: dict[str, type[Upstream]] = {
@@ -87,13 +87,13 @@ def read_error(
     try:
         told = _decode(body)
         error = told[0].error if isinstance(told, list) else told.error
-    except (*UNREADABLE, IndexError):
+    except (*DECODE_ERRORS, IndexError):
         # A proxy's page, or nothing at all: the status is all there is.
-        kind = kind_of(status, None, _BY_CODE)
+        kind = error_class(status, None, _BY_CODE)
         message = f"HTTP {status} without an error object"
         failed = kind(message, status=status, request_id=request_id, retry_after=wait)
-        return heeding(failed, headers, now)
-    return heeding(from_object(error, status, request_id, wait), headers, now)
+        return with_retry_hints(failed, headers, now)
+    return with_retry_hints(from_object(error, status, request_id, wait), headers, now)
 
 
 def from_object(
@@ -107,13 +107,13 @@ def from_object(
     details = _details(told.details)
     canonical, reason = _text(told.status), _text(details.get("ErrorInfo", {}).get("reason"))
     known = next((word for word in (reason, canonical) if word in _BY_CODE), None)
-    kind = kind_of(status, known, _BY_CODE)
+    kind = error_class(status, known, _BY_CODE)
     if kind is errors.RateLimited and _is_daily(details.get("QuotaFailure", {})):
         kind = errors.QuotaExhausted
     if status == 413 and kind is errors.RequestRejected:
         kind = errors.TooLarge
     message = _text(told.message)
-    return overflow_or(kind, message)(
+    return overflow_class(kind, message)(
         message or canonical or "an error without a message",
         status=status,
         code=reason or canonical,

@@ -24,8 +24,9 @@ from anaphora.rendered import (
 )
 from anaphora.rendered.holding import misfit, unholdable
 from anaphora.rendered.request import Piece
-from anaphora.wire import assembling
-from anaphora.wire.fields import Fields, bad_answer, reads
+from anaphora.wire import rendering
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import converts_errors, reply_error
 
 from .address import VERSION
 from .messages import CLOSE, GLUE
@@ -49,7 +50,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 def assemble(rendered: Rendered, plan: Plan) -> Request:
     """The request; with a handle, only what comes behind the chunks that it holds."""
     if plan.held is None:
-        return assembling.assemble(rendered, plan)
+        return rendering.assemble(rendered, plan)
     wrong = misfit(rendered, plan.held)
     if wrong is not None:
         raise InvalidRequest(wrong.reason, path="plan.held")
@@ -82,7 +83,7 @@ def prelude(rendered: Rendered, wanted: Prelude) -> Request:
     return Request("POST", f"{VERSION}cachedContents", _JSON, Body(pieces))
 
 
-@reads(bad_answer)
+@converts_errors(reply_error)
 def read_held(body: bytes) -> Kept:
     """The handle that creating one gave, or what became of it when it was extended."""
     fields = Fields(body, "$")

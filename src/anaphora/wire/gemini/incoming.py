@@ -24,7 +24,8 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.fields import Failure, Fields
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import ErrorFactory
 
 from .naming import WIRE, camel, elements, named, nested
 from .parts import CONTENT_FIELDS, extras_of
@@ -46,7 +47,7 @@ _URL_SAFE = str.maketrans("-_", "+/")
 _OWN_FILES = ("gs://", "files/", "https://generativelanguage.googleapis.com/")
 
 
-def read_part(raw: msgspec.Raw, path: str, fail: Failure) -> Part:
+def read_part(raw: msgspec.Raw, path: str, fail: ErrorFactory) -> Part:
     """Any part: known fields by name, unknown ones as extras, unknown kinds whole.
 
     A call without an id, and a result without one, get the empty id: whoever knows the whole
@@ -66,7 +67,7 @@ def _whole(raw: msgspec.Raw) -> Opaque:
     return Opaque(WIRE, f"part {kind}" if kind == CONTENT_FIELDS else kind, bytes(raw).decode())
 
 
-def read_parts(raws: list[msgspec.Raw], path: str, fail: Failure) -> list[Part]:
+def read_parts(raws: list[msgspec.Raw], path: str, fail: ErrorFactory) -> list[Part]:
     return [read_part(raw, f"{path}[{index}]", fail) for index, raw in enumerate(raws)]
 
 
@@ -122,7 +123,7 @@ def _result(fields: Fields) -> Part | None:
     return ToolResult(call_id, content, error, name, extras)
 
 
-def _medium(raw: msgspec.Raw, path: str, fail: Failure) -> ResultPart:
+def _medium(raw: msgspec.Raw, path: str, fail: ErrorFactory) -> ResultPart:
     part = read_part(raw, path, fail)
     if isinstance(part, Text | Image | Document | Audio | Opaque):
         return part

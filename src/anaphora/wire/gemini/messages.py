@@ -14,8 +14,8 @@ import msgspec
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind, LogAppend
 from anaphora.values import Message, Notice, Part, ToolCall, ToolResult
-from anaphora.wire.foreign import tell_foreign
-from anaphora.wire.unfinished import LEFT_OUT
+from anaphora.wire.foreign import note_foreign_fields
+from anaphora.wire.reasoning import UNFINISHED_REASONING
 
 from .naming import WIRE
 from .parts import Notices, content_fields, is_fields, said_as
@@ -56,7 +56,7 @@ def add_messages(
                 Notice("system_as_user", "Gemini has no system message here; sent as user text")
             )
         if message.role == "assistant" and said and all(kind is _THINKING for kind, _ in said):
-            notices.append(LEFT_OUT)
+            notices.append(UNFINISHED_REASONING)
             said = []
         elif not said:
             notices.append(Notice("empty_message", "a message that says nothing is left out"))
@@ -72,7 +72,7 @@ def add_messages(
                 last_role = _LOG_ROLES.get(message.role, "user")
                 to.open(last_role)
             to.chunk(kind, data, None)
-        tell_foreign(to, message, WIRE, place)
+        note_foreign_fields(to, message, WIRE, place)
         to.end_message(message.id)
 
 

@@ -6,7 +6,8 @@ import re
 
 import msgspec
 
-from anaphora.wire.fields import UNREADABLE, Failure, Fields, Found, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, ErrorFactory, Members, request_error
 
 WIRE = "gemini"
 #: How this wire had put something that other wires put otherwise: nothing is lost with it.
@@ -23,10 +24,10 @@ def camel(name: str) -> str:
     return _UNDERSCORE.sub(lambda found: found[1].upper(), name) if "_" in name else name
 
 
-def named(data: bytes | msgspec.Raw | Found, path: str, fail: Failure) -> Fields:
+def named(data: bytes | msgspec.Raw | Members, path: str, fail: ErrorFactory) -> Fields:
     """An object of the API. In a request its fields may go by either name."""
     fields = Fields(data, path, fail)
-    if fail is bad_request:
+    if fail is request_error:
         fields.rename(camel)
     return fields
 
@@ -48,5 +49,5 @@ def elements(fields: Fields, name: str) -> list[msgspec.Raw]:
         return [msgspec.Raw(raw)]
     try:
         return _list(raw)
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise fields.fail(f"expected a list: {problem}", name) from None

@@ -13,15 +13,16 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
-from anaphora.wire.enveloping import (
-    Envelopes,
-    continuation_left_out,
-    exactly,
-    foreign_earlier,
-    foreign_fields,
-    only_the_schema,
+from anaphora.wire.enveloping import Envelopes
+from anaphora.wire.fields import Fields
+from anaphora.wire.params import (
+    continuation_notices,
+    foreign_comparison_notices,
+    foreign_field_notices,
+    params_key,
+    schema_only_notices,
 )
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.reading import request_error
 
 from .address import path_of, resource
 from .naming import FORM, OWN, WIRE
@@ -51,7 +52,7 @@ _envelopes = Envelopes()
 def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     stands = (bool(call.ir.system_field_blocks()), bool(call.tools))
-    source = (call.model, exactly(call), call.ir.system_fields_agree(), stands, profile)
+    source = (call.model, params_key(call), call.ir.system_fields_agree(), stands, profile)
     if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
@@ -92,7 +93,7 @@ def cache_params(model: str, fields: dict[str, bytes]) -> Knobs:
         ("service_tier", fields.get("serviceTier")),
     ]
     if "generationConfig" in fields:
-        config = Fields(fields["generationConfig"], "generationConfig", bad_request)
+        config = Fields(fields["generationConfig"], "generationConfig", request_error)
         found.append(("thinking", config.raw("thinkingConfig")))
         schema = config.raw("responseJsonSchema") or config.raw("responseSchema")
         found.append(("output_format", schema or config.raw("responseFormat")))
@@ -144,7 +145,7 @@ def _fields(call: Call, notices: list[Notice]) -> dict[str, bytes]:
     said: dict[str, Any] = {}
     if params.tool_choice is not None:
         said["toolConfig"] = {"functionCallingConfig": _calling(params.tool_choice)}
-    form = Fields((call.extras or {}).get(FORM, "{}"), f"extras.{FORM}", bad_request)
+    form = Fields((call.extras or {}).get(FORM, "{}"), f"extras.{FORM}", request_error)
     if config := _generation_config(params, form, notices):
         said["generationConfig"] = config
     if labels := labels_of(params.metadata or {}):
@@ -212,7 +213,7 @@ def labels_of(metadata: dict[str, str]) -> dict[str, str]:
 
 
 def _members(text: str, path: str) -> dict[str, Any]:
-    fields = Fields(text, path, bad_request)
+    fields = Fields(text, path, request_error)
     return msgspec.json.decode(fields.whole(), type=dict[str, msgspec.Raw])
 
 
@@ -259,7 +260,11 @@ def _notices(call: Call) -> list[Notice]:
                 "system",
             )
         )
-    told += continuation_left_out(call) + foreign_fields(call, WIRE) + foreign_earlier(call, OWN)
+    told += (
+        continuation_notices(call)
+        + foreign_field_notices(call, WIRE)
+        + foreign_comparison_notices(call, OWN)
+    )
     told += [
         _left_out(name, f"Gemini has no {name}")
         for name in _NO_PLACE
@@ -275,7 +280,7 @@ def _notices(call: Call) -> list[Notice]:
     ]
     if choice is not None and choice.parallel is not None:
         told.append(_left_out("tool_choice.parallel", "Gemini cannot be told to call one by one"))
-    told += only_the_schema(params.output)
+    told += schema_only_notices(params.output)
     told += [
         Notice("cache_option_left_out", "Gemini has no such option; left out", f"cache.{name}")
         for name in ("key", "mode", "retention", "prewarm", "diagnose", "automatic")

@@ -22,8 +22,8 @@ import msgspec
 
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
 from anaphora.values import AnyTool, Conversation, Extras, Message, Role, SegmentRole, Text
-from anaphora.wire.fields import Fields, bad_request, reads
-from anaphora.wire.numbering import message_ids
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import converts_errors, message_ids, request_error
 from anaphora.wire.seen import SYSTEMS, TOOLS, seen
 
 from .address import model_id, read_path
@@ -38,14 +38,14 @@ from .usual import Read, try_content
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:
     """The call a request makes; `InvalidRequest` names the field that cannot be. The path names
     the model, and says whether a stream is asked for."""
     model, stream = read_path(path)
     plain = read_plain(body)
     if plain is None:
-        fields = named(body, "$", bad_request)
+        fields = named(body, "$", request_error)
         model = model or model_id(fields.maybe("model", str) or "")
         fields.raw("model")
         return _parse_fields(fields, model, stream)
@@ -86,7 +86,7 @@ def _call(
 @seen(TOOLS)
 def _tools(listed: bytes) -> tuple[AnyTool, ...]:
     """The same list comes with every turn."""
-    return read_tools(elements(Fields(b'{"tools":%b}' % listed, "$", bad_request), "tools"))
+    return read_tools(elements(Fields(b'{"tools":%b}' % listed, "$", request_error), "tools"))
 
 
 def _system(fields: Fields) -> tuple[PromptBlock, ...]:
@@ -103,9 +103,9 @@ def _system(fields: Fields) -> tuple[PromptBlock, ...]:
 def _blocks(raw: bytes) -> tuple[PromptBlock, ...] | None:
     """The system prompt, when it holds nothing but texts; anything else travels along whole. The
     same comes with every turn."""
-    content = named(raw, "$.systemInstruction", bad_request)
+    content = named(raw, "$.systemInstruction", request_error)
     content.drop_nulls()
-    parts = read_parts(elements(content, "parts"), "$.systemInstruction.parts", bad_request)
+    parts = read_parts(elements(content, "parts"), "$.systemInstruction.parts", request_error)
     content.raw("role")
     texts = [part for part in parts if isinstance(part, Text)]
     if len(texts) < len(parts) or content.rest():
@@ -134,9 +134,9 @@ def _messages(fields: Fields) -> list[Message]:
 
 def _read(raw: msgspec.Raw, path: str) -> Read:
     """Any content, field by field."""
-    fields = named(raw, path, bad_request)
+    fields = named(raw, path, request_error)
     role = fields.maybe("role", str) or "user"
     if role not in _ROLES:
         raise fields.fail(f"{role!r} is not a role here; use user or model", "role")
-    parts = read_parts(elements(fields, "parts"), f"{path}.parts", bad_request)
+    parts = read_parts(elements(fields, "parts"), f"{path}.parts", request_error)
     return _ROLES[role], [*parts, *content_fields(fields)]

@@ -9,7 +9,8 @@ import msgspec
 
 from anaphora.prompt import OutputSchema, Params, Reasoning, ToolChoice
 from anaphora.values import Extras
-from anaphora.wire.fields import UNREADABLE, Fields
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS
 
 from .naming import FORM, WIRE, nested
 from .params import PLAIN, TIERS, labels_of
@@ -41,7 +42,7 @@ def plain_params(config: msgspec.Raw, stream: bool) -> Params | None:
     """The parameters when there are no others than those of a plain config."""
     try:
         said = _plain(config) or _Plain()
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     return Params(
         max_tokens=said.max_output_tokens,

@@ -13,8 +13,8 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Extras, ToolCall
-from anaphora.wire.building import ARGUMENTS_LIMIT
 from anaphora.wire.fields import Fields
+from anaphora.wire.replies import ARGUMENTS_LIMIT
 
 from .naming import WIRE
 

@@ -32,7 +32,8 @@ from anaphora.values import (
     ToolCall,
     Url,
 )
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import request_error
 
 from .naming import FORM, OWN, WIRE
 
@@ -186,7 +187,7 @@ def around(extras: Extras | None, field: str) -> tuple[bytes, bytes]:
     """Fields that came along: inside the object `field`, and beside it; each with its comma."""
     if extras is None or WIRE not in extras:
         return b"", b""
-    fields = Fields(extras[WIRE], f"extras.{WIRE}", bad_request)
+    fields = Fields(extras[WIRE], f"extras.{WIRE}", request_error)
     inside = fields.nested(field)
     inner, outer = inside.rest() if inside is not None else b"", fields.rest()
     return b"," + inner if inner else b"", b"," + outer if outer else b""

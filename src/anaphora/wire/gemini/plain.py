@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from anaphora.values import Extras, Message, Part, Role, Text, ToolCall, ToolResult
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request
-from anaphora.wire.numbering import message_ids
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, message_ids, request_error
 
 from .ids import without_id
 from .parts import MADE_ID
@@ -47,7 +47,7 @@ class PlainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
     def rest(self) -> Fields:
         """What is not read here, to be read field by field."""
-        fields = Fields(b"{}", "$", bad_request)
+        fields = Fields(b"{}", "$", request_error)
         for name, raw in (
             ("safetySettings", self.safety_settings),
             ("cachedContent", self.cached_content),
@@ -71,7 +71,7 @@ def read_plain(body: bytes) -> tuple[list[Message], PlainRequest] | None:
         if said.safety_settings is not NULL is not said.cached_content:
             return None  # they are carried along in the order they came, which is not known here
         return _messages(said.contents), said
-    except (*UNREADABLE, Unusual):
+    except (*DECODE_ERRORS, Unusual):
         return None
 
 

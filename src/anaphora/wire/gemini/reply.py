@@ -10,7 +10,8 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.fields import Fields, bad_answer, reads
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import converts_errors, reply_error
 
 from .failure import ErrorObject, from_object
 from .ids import made
@@ -43,7 +44,7 @@ _SAID: dict[StopReason, str] = {
 }
 
 
-@reads(bad_answer)
+@converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be; an
     error that came with a good status is raised as what it is."""
@@ -91,7 +92,7 @@ def read_candidate(candidate: Fields) -> list[Part]:
     if content is None:
         return []
     content.raw("role")
-    parts = read_parts(elements(content, "parts"), f"{content.path}.parts", bad_answer)
+    parts = read_parts(elements(content, "parts"), f"{content.path}.parts", reply_error)
     return [*parts, *content_fields(content)]
 
 

@@ -14,10 +14,16 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import ChunkLog, ChunkRun, LogAppend, Rendered
 from anaphora.values import AnyTool, Message, Notice, Ttl
-from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import resolve
-from anaphora.wire.sections import each, own_tools
+from anaphora.wire.markers import resolve_marks
+from anaphora.wire.rendering import (
+    cacheable_count,
+    extend_log,
+    previous_run,
+    render_items,
+    usable_previous,
+    without_foreign_tools,
+)
 from anaphora.wire.shared import SharedLogs
 
 from . import params, tools
@@ -39,12 +45,12 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     result is the same either way. `previous` may also be an older turn, another branch, or
     another conversation: what agrees is shared.
     """
-    previous = usable(previous, WIRE, call.model)
+    previous = usable_previous(previous, WIRE, call.model)
     envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
-    own, foreign = own_tools(call.tools, OWN)
+    own, foreign = without_foreign_tools(call.tools, OWN)
     messages, notices = _messages(call, previous)
     runs = [*_system(call, previous), *_tools(own, previous), *messages]
-    marks, frozen, unmarked = resolve(
+    marks, frozen, unmarked = resolve_marks(
         call.ir.cache,
         runs,
         _ANY,
@@ -54,7 +60,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         wire=WIRE,
         model=call.model,
         runs=tuple(runs),
-        cacheable=cacheable(runs, previous, call.ir.cache.messages),
+        cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
         envelope=envelope,
         markers={},
         marks=marks,
@@ -77,7 +83,7 @@ def _system(call: Call, previous: Rendered | None) -> list[ChunkRun]:
     blocks = call.ir.system_field_blocks()
     if not blocks:
         return []
-    log = _system_logs.get(blocks, last_run(previous, "system"), _system_log)
+    log = _system_logs.get(blocks, previous_run(previous, "system"), _system_log)
     return [
         ChunkRun(
             "system",
@@ -99,14 +105,14 @@ CONTENTS = b'"contents":['
 
 
 def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
-    said = each("system", blocks, lambda block: text_part(block.text, block.extras), None)
+    said = render_items("system", blocks, lambda block: text_part(block.text, block.extras), None)
     return ChunkLog.of(said, [block.label for block in blocks], [b.cache for b in blocks])
 
 
 def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
     if not own:
         return []
-    last = last_run(previous, "tools")
+    last = previous_run(previous, "tools")
     log = _tool_logs.get(own, last, tools.tools_log)
     if last is not None and last.log is log:
         return [last]
@@ -120,7 +126,7 @@ def _messages(call: Call, previous: Rendered | None) -> tuple[list[ChunkRun], li
     runs: list[ChunkRun] = []
     notices: list[Notice] = []
     for segment in call.ir.body_runs():
-        last = last_run(previous, "messages", segment.role)
+        last = previous_run(previous, "messages", segment.role)
         messages, where = segment.messages, segment.role.value
         shared = messages.common_prefix(last.source, ids=True) if last is not None else 0
 
@@ -133,7 +139,7 @@ def _messages(call: Call, previous: Rendered | None) -> tuple[list[ChunkRun], li
         ) -> None:
             add_messages(to, new, last_role, where, history)
 
-        log, count = continue_log(messages, last, shared, add)
+        log, count = extend_log(messages, last, shared, add)
         notices += [notice for at, notice in log.notices if at < len(messages)]
         if count:
             runs.append(

@@ -14,7 +14,8 @@ from msgspec import UNSET, UnsetType
 from anaphora.canonical import is_object, string
 from anaphora.errors import InvalidRequest
 from anaphora.values import Extras, Notice, ResultPart, Text, ToolCall, ToolResult
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, request_error
 
 from .naming import FORM
 from .parts import Notices, around, has_made_id, said_as
@@ -76,7 +77,7 @@ def read_answer(raw: bytes) -> tuple[str, bool]:
     """What the tool answered, and whether it failed."""
     try:
         fields = _object(raw)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return raw.decode(), False
     if len(fields) == 1:
         ((name, value),) = fields.items()
@@ -105,7 +106,7 @@ def read_named(came: str) -> Answer:
     """The same where it may be an object with one of the two names."""
     try:
         said = _usual(came)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return ("", False, None) if came == "null" else _read_any(came)
     output, error = said.output, said.error
     if output is UNSET and error is not UNSET:
@@ -130,7 +131,7 @@ def same_answer(raw: bytes, text: str, error: bool) -> bool:
 
 def _form(extras: Extras | None) -> Fields:
     """How the result had come: without an id, or in an object of a form of its own."""
-    return Fields((extras or {}).get(FORM, "{}"), f"extras.{FORM}", bad_request)
+    return Fields((extras or {}).get(FORM, "{}"), f"extras.{FORM}", request_error)
 
 
 def _name(part: ToolResult, call: ToolCall | None, notices: Notices) -> str:

@@ -15,7 +15,8 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Rendered
 from anaphora.values import CachePolicy, SegmentRole
-from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, Members, converts_errors, request_error
 from anaphora.wire.seen import Cut, SeenSections
 from anaphora.wire.talks import SeenTalks, placeholder_messages
 
@@ -34,13 +35,13 @@ _KINDS = {
 _MEDIA = {"image/": Kind.IMAGE, "audio/": Kind.AUDIO}
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def split(
-    body: bytes | Found, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+    body: bytes | Members, headers: tuple[tuple[str, str], ...] = (), path: str = ""
 ) -> Rendered:
     """The request as chunks. The path names the model."""
     model, stream = read_path(path)
-    fields = named(body, "$", bad_request)
+    fields = named(body, "$", request_error)
     model = model or model_id(fields.maybe("model", str) or "")
     fields.raw("model")
     runs = [
@@ -82,7 +83,7 @@ def _section(fields: Fields, name: str, cut: Callable[[bytes], Cut | None]) -> l
 
 
 def _system(raw: bytes) -> Cut | None:
-    content = named(raw, "$.systemInstruction", bad_request)
+    content = named(raw, "$.systemInstruction", request_error)
     parts = elements(content, "parts")
     if not parts:
         return None
@@ -106,7 +107,7 @@ def _system(raw: bytes) -> Cut | None:
 
 def _tools(listed: bytes) -> Cut | None:
     """A chunk for each declaration where an object holds nothing else, and else for each object."""
-    raws = elements(Fields(b'{"tools":' + listed + b"}", "$", bad_request), "tools")
+    raws = elements(Fields(b'{"tools":' + listed + b"}", "$", request_error), "tools")
     if not raws:
         return None
     out = LogAppend()
@@ -115,7 +116,7 @@ def _tools(listed: bytes) -> Cut | None:
     begun: list[int] = []
     before = False
     for index, raw in enumerate(raws):
-        fields = named(raw, f"$.tools[{index}]", bad_request)
+        fields = named(raw, f"$.tools[{index}]", request_error)
         functions = elements(fields, "functionDeclarations")
         alone = bool(functions) and not fields.rest()
         begun.append(len(kinds))
@@ -142,7 +143,7 @@ def _tools(listed: bytes) -> Cut | None:
 
 
 def _label(raw: msgspec.Raw, function: bool, index: int) -> str:
-    fields = Fields(raw, "$.tools", bad_request)
+    fields = Fields(raw, "$.tools", request_error)
     if function:
         return f"tool {fields.known_text('name') or index}"
     names = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
@@ -199,8 +200,8 @@ def _content(raw: msgspec.Raw, index: int) -> tuple[str, bytes, list[msgspec.Raw
     """Who speaks, what stands before the first part, and the parts."""
     try:
         usual = _usual(raw)
-    except UNREADABLE:
-        fields = named(raw, f"$.contents[{index}]", bad_request)
+    except DECODE_ERRORS:
+        fields = named(raw, f"$.contents[{index}]", request_error)
         role, parts = fields.maybe("role", str), elements(fields, "parts")
         return role or "user", _opening(role, fields), parts
     return usual.role or "user", b'{"role":%b,"parts":[' % string(usual.role), usual.parts
@@ -209,7 +210,7 @@ def _content(raw: msgspec.Raw, index: int) -> tuple[str, bytes, list[msgspec.Raw
 def _is_text(part: msgspec.Raw) -> bool:
     try:
         _text(part)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return False
     return True
 
@@ -222,13 +223,13 @@ def _opening(role: str | None, fields: Fields) -> bytes:
 
 
 def _kind(raw: msgspec.Raw, path: str) -> Kind:
-    fields = named(raw, path, bad_request)
+    fields = named(raw, path, request_error)
     if "thought" in fields and fields.maybe("thought", bool):
         return Kind.THINKING
     for name in ("inlineData", "fileData"):
         if name in fields:
             media = (fields.raw(name) or b"").replace(b"mime_type", b"mimeType")
-            said = Fields(media, f"{path}.{name}", bad_request).known_text("mimeType")
+            said = Fields(media, f"{path}.{name}", request_error).known_text("mimeType")
             kinds = (kind for prefix, kind in _MEDIA.items() if said.startswith(prefix))
             return next(kinds, Kind.DOCUMENT)
     return next((kind for name, kind in _KINDS.items() if name in fields), Kind.OTHER)

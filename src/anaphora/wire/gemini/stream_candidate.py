@@ -13,8 +13,9 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Event, Opaque, Part, Text, Thinking, ToolCall
-from anaphora.wire.building import TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.fields import UNREADABLE, Fields, bad_answer
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, reply_error
+from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 
 from .incoming import read_part
 from .naming import WIRE, elements
@@ -131,8 +132,8 @@ class StreamedCandidate:
     def _part(self, raw: msgspec.Raw) -> list[Event]:
         try:
             return self.say(_said(raw))
-        except UNREADABLE:
-            return self._whole(read_part(raw, "stream.parts", bad_answer))
+        except DECODE_ERRORS:
+            return self._whole(read_part(raw, "stream.parts", reply_error))
 
     def say(self, said: Said) -> list[Event]:
         events: list[Event] = []
@@ -146,7 +147,7 @@ class StreamedCandidate:
         if said.thought_signature is not None:
             self._open.signature = said.thought_signature
         if said.text:
-            events.append(self.build.said(self._open.index, said.text))
+            events.append(self.build.add_text(self._open.index, said.text))
         return events
 
     def _whole(self, part: Part) -> list[Event]:
@@ -162,7 +163,7 @@ class StreamedCandidate:
             events += self.build.begin(index, kind, lambda _: part)
             return events + self.build.delta(index, part.text) + self.build.end(index)
         self.count_extra(msgspec.json.encode(part))
-        return events + self.build.whole(index, str(msgspec.to_builtins(part)["type"]), part)
+        return events + self.build.add_whole(index, str(msgspec.to_builtins(part)["type"]), part)
 
     def _call(self, index: int, call: ToolCall) -> list[Event]:
         (named,) = numbered([call], self.build.id, index)

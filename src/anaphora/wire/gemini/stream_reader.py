@@ -18,7 +18,8 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Transport
 from anaphora.values import Event, Reply
-from anaphora.wire.fields import UNREADABLE, Fields, our_error
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, as_anaphora_error
 from anaphora.wire.sse import EventDecoder
 
 from .failure import ErrorObject, from_object
@@ -75,8 +76,8 @@ class StreamReader:
             for payload in self._sse.feed_data(data):
                 if payload and not self._build.ended:
                     events += self._read(payload)
-        except (AnaphoraError, *UNREADABLE) as problem:
-            events += self._build.fail(our_error(problem))
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            events += self._build.fail(as_anaphora_error(problem))
         return events
 
     def close(self) -> list[Event]:
@@ -86,7 +87,7 @@ class StreamReader:
             if self._sse.body is not None and not self._build.ended:
                 body = bytes(self._sse.body).lstrip()
                 if body.startswith(b"{"):
-                    return self._build.whole_body(body, self._read_body)
+                    return self._build.read_whole_body(body, self._read_body)
                 for payload in _chunks(body):
                     if not self._build.ended:
                         events += self._read(payload)
@@ -97,8 +98,8 @@ class StreamReader:
                     Transport("the stream ended before the answer did")
                 )
             return events + self._done()
-        except (AnaphoraError, *UNREADABLE) as problem:
-            return events + self._build.fail(our_error(problem))
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            return events + self._build.fail(as_anaphora_error(problem))
 
     def _read(self, payload: bytes) -> list[Event]:
         if self._build.started:
@@ -106,7 +107,7 @@ class StreamReader:
             try:
                 usual = _more_text(payload)
                 (candidate,) = usual.candidates
-            except (*UNREADABLE, ValueError):
+            except (*DECODE_ERRORS, ValueError):
                 pass
             else:
                 events = [e for said in candidate.content.parts for e in self._answer.say(said)]
@@ -117,7 +118,7 @@ class StreamReader:
         if usage in (self._usage, b"null"):
             return []
         self._usage = usage
-        return list(self._build.count(read_usage(usage, "stream.usageMetadata")))
+        return list(self._build.update_usage(read_usage(usage, "stream.usageMetadata")))
 
     def _read_fields(self, chunk: Fields) -> list[Event]:
         """Any chunk, field by field."""
@@ -184,12 +185,12 @@ def _chunks(body: bytes) -> list[bytes]:
     """The chunks of a stream that is one JSON list."""
     try:
         return [bytes(raw) for raw in _list(body)]
-    except UNREADABLE:
+    except DECODE_ERRORS:
         raise Transport("the stream ended before the answer did") from None
 
 
 def _failure(raw: bytes) -> AnaphoraError:
     try:
         return from_object(_error(raw), 200)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return from_object(ErrorObject(), 200)

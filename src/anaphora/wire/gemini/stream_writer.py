@@ -21,7 +21,7 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire.fields import Fields
-from anaphora.wire.sse import encode
+from anaphora.wire.sse import encode_event
 
 from .failure import write_failure
 from .messages import open_content, said_parts
@@ -58,7 +58,7 @@ class StreamWriter:
         elif isinstance(event, ReplyEnd):
             return self._end(event.reply)
         elif isinstance(event, ReplyFail):
-            return encode("", write_failure(event))
+            return encode_event("", write_failure(event))
         return b""
 
     def _more(self, event: PartDelta) -> bytes:
@@ -91,12 +91,12 @@ class StreamWriter:
         members += identity(self._start.id, self._start.model)
         if rest := came.rest():
             members.append(rest)
-        return encode("", b"{" + b",".join(members) + b"}")
+        return encode_event("", b"{" + b",".join(members) + b"}")
 
     def _chunk(self, *parts: bytes, opening: bytes = _OPEN) -> bytes:
         candidate = b'{"content":' + opening + b",".join(parts) + b']},"index":0}'
         members = [b'"candidates":[' + candidate + b"]"]
-        return encode(
+        return encode_event(
             "", b"{" + b",".join([*members, *identity(self._start.id, self._start.model)]) + b"}"
         )
 

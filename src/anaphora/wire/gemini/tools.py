@@ -9,7 +9,8 @@ from anaphora.canonical import check_object, string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import ChunkLog, Kind, LogAppend
 from anaphora.values import AnyTool, Notice, ProviderTool, Tool
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, request_error
 
 from .naming import FORM, WIRE, camel, elements, named
 from .parts import closing
@@ -88,7 +89,7 @@ def _parameters(tool: Tool) -> bytes:
     """The schema, in the form that it came in."""
     schema = check_object(tool.schema, path="schema").encode()
     if tool.extras is not None and FORM in tool.extras:
-        form = Fields(tool.extras[FORM], f"extras.{FORM}", bad_request)
+        form = Fields(tool.extras[FORM], f"extras.{FORM}", request_error)
         came = form.raw("parameters")
         if came is not None and json_schema(came, f"extras.{FORM}") == tool.schema:
             return b',"parameters":' + came
@@ -124,7 +125,7 @@ def read_tools(raws: list[msgspec.Raw]) -> tuple[AnyTool, ...]:
 def _read_tool(raw: msgspec.Raw, path: str) -> list[AnyTool]:
     try:
         usual = _usual(raw).functionDeclarations
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return _read_fields(raw, path)
     if any(bytes(said.parametersJsonSchema) == b"null" for said in usual):
         return _read_fields(raw, path)
@@ -136,7 +137,7 @@ def _read_tool(raw: msgspec.Raw, path: str) -> list[AnyTool]:
 
 def _read_fields(raw: msgspec.Raw, path: str) -> list[AnyTool]:
     """The same, field by field. One object may bring functions and several tools of Gemini's."""
-    fields = Fields(raw, path, bad_request)
+    fields = Fields(raw, path, request_error)
     fields.drop_nulls()
     for name in ("functionDeclarations", "function_declarations"):
         if name in fields:
@@ -154,7 +155,7 @@ def _read_fields(raw: msgspec.Raw, path: str) -> list[AnyTool]:
 
 def read_function(raw: msgspec.Raw, path: str) -> AnyTool:
     """A declaration with its schema as it was given, in either form."""
-    fields = named(raw, path, bad_request)
+    fields = named(raw, path, request_error)
     fields.drop_nulls()
     name = fields.take("name", str)
     description = fields.maybe("description", str) or ""

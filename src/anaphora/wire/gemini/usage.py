@@ -11,8 +11,8 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Usage
-from anaphora.wire.counting import count, partition
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.replies import partition, valid_count
 
 
 class _Usage(msgspec.Struct, frozen=True, rename="camel"):
@@ -31,19 +31,21 @@ def read_usage(raw: bytes, path: str) -> Usage:
     """Input that was not read is what is left of the prompt; writes are never told."""
     try:
         told = _decode(raw)
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise Parse(str(problem), path=path) from None
     prompt = _sum(told.prompt_token_count, told.tool_use_prompt_token_count)
-    uncached, read, _, overlap = partition(prompt, count(told.cached_content_token_count), None)
+    uncached, read, _, overlap = partition(
+        prompt, valid_count(told.cached_content_token_count), None
+    )
     output = _sum(told.candidates_token_count, told.thoughts_token_count)
-    total = count(told.total_token_count)
+    total = valid_count(told.total_token_count)
     if output is None and None not in (prompt, total):
         output = max(0, (total or 0) - (prompt or 0))  # an answer of nothing is not counted apart
     return Usage(
         uncached=uncached,
         read=read,
         output=output,
-        reasoning=count(told.thoughts_token_count),
+        reasoning=valid_count(told.thoughts_token_count),
         overlap=overlap,
         raw=raw.decode(),
     )
@@ -71,5 +73,5 @@ def write_usage(usage: Usage) -> bytes:
 
 
 def _sum(*told: int | None) -> int | None:
-    known = [tokens for tokens in map(count, told) if tokens is not None]
+    known = [tokens for tokens in map(valid_count, told) if tokens is not None]
     return sum(known) if known else None

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from anaphora.values import Extras, Part, Role, Text, Thinking, ToolCall, ToolResult
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
 
 from .naming import WIRE
 from .results import read_response
@@ -64,7 +64,7 @@ def try_content(raw: Raw) -> Read | None:
     try:
         content = _one(raw)
         return ROLES[content.role], [read_usual(part) for part in content.parts]
-    except (*UNREADABLE, Unusual):
+    except (*DECODE_ERRORS, Unusual):
         return None
 
 

@@ -10,7 +10,7 @@ import msgspec
 from anaphora.canonical import is_object, string
 from anaphora.errors import InvalidRequest
 from anaphora.values import Message, Notice, Part, Refusal, Text, Thinking, ToolCall
-from anaphora.wire.unfinished import LEFT_OUT
+from anaphora.wire.reasoning import UNFINISHED_REASONING
 
 from .carried import (
     WIRE,
@@ -53,7 +53,7 @@ def assistant_message(message: Message, notices: Notices, *, answer: bool = Fals
     whoever thought it; a request says only what Ollama itself had told."""
     said = sort_parts(message, notices, answer=answer)
     if said.unfinished and not answer:
-        notices.append(LEFT_OUT)
+        notices.append(UNFINISHED_REASONING)
         return None
     if not said.anything and not answer:
         if said.fields:

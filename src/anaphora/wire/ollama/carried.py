@@ -14,7 +14,8 @@ import msgspec
 from anaphora.canonical import check_object, string
 from anaphora.errors import InvalidRequest
 from anaphora.values import Extras, Notice, Opaque, Part
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, request_error
 
 WIRE = "ollama"
 PUT = "ollama.put"
@@ -46,7 +47,7 @@ def how_put(extras: Extras | None) -> Put:
         return Put()
     try:
         return _decode(extras[PUT])
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise InvalidRequest(str(problem), path=f"extras.{PUT}") from None
 
 
@@ -84,7 +85,7 @@ def inner_and_outer(extras: Extras | None) -> tuple[bytes, bytes]:
     members = extra_members(extras)
     if not members:
         return b"", b""
-    fields = Fields(b"{" + members + b"}", f"extras.{WIRE}", bad_request)
+    fields = Fields(b"{" + members + b"}", f"extras.{WIRE}", request_error)
     inside = fields.nested("function")
     inner, outer = inside.rest() if inside is not None else b"", fields.rest()
     return b"," + inner if inner else b"", b"," + outer if outer else b""

@@ -11,8 +11,8 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.failures import heeding, kind_of, overflow_or, retry_after
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.reading import DECODE_ERRORS
 
 #: The status each class is told with: there is nothing else to tell it by.
 _SAID: dict[type[Upstream], int] = {
@@ -45,22 +45,22 @@ def read_error(
     """The error an answer is. Header names are lowercase; `now` is for dates in them."""
     try:
         message = told(_decode(body).error)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         # A proxy's page, or nothing at all: the status is all there is.
         message = f"HTTP {status} without an error object"
-    error = overflow_or(kind_of(status, None, {}), message)(
+    error = overflow_class(error_class(status, None, {}), message)(
         message,
         status=status,
         request_id=headers.get("x-request-id"),
         retry_after=retry_after(headers, now),
     )
-    return heeding(error, headers, now)
+    return with_retry_hints(error, headers, now)
 
 
 def failure(error: Any) -> Upstream:
     """The error that came with a good status: the request was taken, and then it went wrong."""
     message = told(error)
-    return overflow_or(errors.Overloaded, message)(message, status=200)
+    return overflow_class(errors.Overloaded, message)(message, status=200)
 
 
 def told(error: Any) -> str:
@@ -75,7 +75,7 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     status = _SAID.get(type(error), 500)
     # Another provider's status stands only where it means the same class here.
     given = error.status
-    if given is not None and given >= 400 and kind_of(given, None, {}) is type(error):
+    if given is not None and given >= 400 and error_class(given, None, {}) is type(error):
         status = given
     headers = {"content-type": "application/json"}
     if error.retry_after is not None:

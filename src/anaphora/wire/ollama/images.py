@@ -8,7 +8,8 @@ import binascii
 from anaphora.canonical import dumps, string
 from anaphora.errors import InvalidRequest
 from anaphora.values import Bytes, Image, Notice, Opaque
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import request_error
 
 from .carried import OTHER_IMAGE, WIRE, Notices, no_place
 
@@ -30,7 +31,7 @@ def media_type(data: bytes) -> str | None:
 def image(part: Image | Opaque, notices: Notices) -> bytes | None:
     """One entry of `images`; None where there is only an address, and then a notice."""
     if isinstance(part, Opaque):
-        return string(Fields(part.json, "json", bad_request).take("data", str))
+        return string(Fields(part.json, "json", request_error).take("data", str))
     source = part.source
     if not isinstance(source, Bytes):
         notices.append(Notice("image_source", "Ollama takes an image as bytes only; left out"))

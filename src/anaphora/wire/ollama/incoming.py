@@ -10,7 +10,8 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.values import Opaque, Part, Text, Thinking, ToolCall
-from anaphora.wire.fields import UNREADABLE, Failure, Fields, bad_answer
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, ErrorFactory, reply_error
 
 from .carried import MESSAGE_FIELDS, WIRE, Put, carried, joined_members
 from .images import read_image
@@ -56,14 +57,16 @@ _PLACES: Mapping[str, frozenset[str]] = {
 }
 
 
-def read_message(raw: msgspec.Raw | bytes, path: str, fail: Failure) -> tuple[WireMessage, bytes]:
+def read_message(
+    raw: msgspec.Raw | bytes, path: str, fail: ErrorFactory
+) -> tuple[WireMessage, bytes]:
     """A message by its fields, and what has no name or no place here as members of an object.
     The server reads roles in any case, and so do we."""
     rest: list[bytes] = []
     try:
         said = _usual(raw)
         role = said.role.lower()
-    except UNREADABLE:
+    except DECODE_ERRORS:
         fields = Fields(raw, path, fail)
         role = (fields.maybe("role", str) or "").lower()
         known = {name: fields.maybe(name, kind) for name, kind in _TYPES.items()}
@@ -104,14 +107,14 @@ def fields_part(rest: bytes) -> list[Part]:
 
 
 def read_call(
-    raw: msgspec.Raw, path: str, fail: Failure, made_up: str, moment: str | None = None
+    raw: msgspec.Raw, path: str, fail: ErrorFactory, made_up: str, moment: str | None = None
 ) -> ToolCall:
     """A call with its arguments as they were written. One without an id gets `made_up`, and it is
     remembered that it had none."""
     try:
         call = _usual_call(raw)
         call_id, function, rest = call.id, call.function, b""
-    except UNREADABLE:
+    except DECODE_ERRORS:
         call_id, function, rest = _read_fields(Fields(raw, path, fail))
     arguments = _arguments(bytes(function.arguments), f"{path}.function.arguments", fail)
     put = Put(index=function.index)
@@ -136,12 +139,12 @@ def _read_fields(fields: Fields) -> tuple[str, _Function, bytes]:
     return call_id, _Function(name, arguments, index), rest
 
 
-def _arguments(raw: bytes, path: str, fail: Failure) -> str:
+def _arguments(raw: bytes, path: str, fail: ErrorFactory) -> str:
     if raw[:1] == b"{":
         return raw.decode()
     if raw == b"null":
         return "{}"
-    if raw[:1] == b'"' and fail is bad_answer:
+    if raw[:1] == b'"' and fail is reply_error:
         # Hosts that speak like Ollama, and give the text instead of the object.
         return str(msgspec.json.decode(raw))
     raise fail("expected an object", path)

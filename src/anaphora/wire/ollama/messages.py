@@ -15,7 +15,7 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind, LogAppend
 from anaphora.values import Conversation, Message, Notice, Text, ToolCall, ToolResult
-from anaphora.wire.foreign import tell_foreign
+from anaphora.wire.foreign import note_foreign_fields
 
 from .assistant import assistant_message
 from .carried import WIRE, Notices, extra_members, how_put, is_fields, message_fields
@@ -57,7 +57,7 @@ def add_messages(
             data = piece.data if last_role is None else b"," + piece.data
             to.item(piece.role, piece.kind, data, None)
             last_role = piece.role
-        tell_foreign(to, message, WIRE, place)
+        note_foreign_fields(to, message, WIRE, place)
         to.end_message(message.id)
         if message.role == "assistant":
             calls = calls_of(message)

@@ -10,13 +10,13 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
-from anaphora.wire.enveloping import (
-    Envelopes,
-    continuation_left_out,
-    exactly,
-    foreign_fields,
-    only_the_schema,
-    with_extras,
+from anaphora.wire.enveloping import Envelopes
+from anaphora.wire.params import (
+    closing_members,
+    continuation_notices,
+    foreign_field_notices,
+    params_key,
+    schema_only_notices,
 )
 
 from .carried import WIRE
@@ -70,7 +70,7 @@ _envelopes = Envelopes()
 def envelope(call: Call, profile: Profile, last: Envelope | None, *, empty: bool) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed. `empty`: there is no
     run that holds messages."""
-    source = (call.model, exactly(call), empty, profile)
+    source = (call.model, params_key(call), empty, profile)
     if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
@@ -82,7 +82,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, empty: bool
         head=b'{"model":' + string(call.model) + b",",
         tail=(NO_MESSAGES if empty else b"") + tail(call, turned),
         cache_params=turned,
-        notices=(*notices(call), *continuation_left_out(call), *foreign_fields(call, WIRE)),
+        notices=(*notices(call), *continuation_notices(call), *foreign_field_notices(call, WIRE)),
     )
     return _envelopes.keep(call, made)
 
@@ -132,7 +132,7 @@ def tail(call: Call, cache_params: tuple[tuple[str, bytes], ...]) -> bytes:
     if chosen := options(call.params):
         said = (string(name) + b":" + value for name, value in chosen.items())
         fields["options"] = b"{" + b",".join(said) + b"}"
-    return with_extras(fields, call.extras, WIRE, _TAKEN) + b"}"
+    return closing_members(fields, call.extras, WIRE, _TAKEN) + b"}"
 
 
 def options(params: Params) -> dict[str, bytes]:
@@ -165,7 +165,7 @@ def think(reasoning: Reasoning) -> Think | None:
 def notices(call: Call) -> list[Notice]:
     """What was asked for and Ollama has no place for."""
     params, cache = call.params, call.ir.cache
-    told = _tool_choice(params) + only_the_schema(params.output)
+    told = _tool_choice(params) + schema_only_notices(params.output)
     if params.reasoning is not None:
         told += _reasoning(params.reasoning)
     if params.n not in (None, 1):

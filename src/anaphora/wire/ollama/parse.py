@@ -31,8 +31,8 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.fields import Fields, bad_request, reads
-from anaphora.wire.numbering import message_ids
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import converts_errors, message_ids, request_error
 
 from .carried import Put, carried
 from .images import read_image
@@ -51,12 +51,12 @@ _ROLES: dict[str, Role] = {
 }
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call a request makes; `InvalidRequest` names the field that cannot be."""
     plain = read_plain(body)
     if plain is None:
-        return _parse_fields(Fields(body, "$", bad_request))
+        return _parse_fields(Fields(body, "$", request_error))
     request, talk = plain
     params = plain_params(request.options, request.stream) if request.only_options else None
     extras = None
@@ -125,9 +125,9 @@ def _messages(raws: list[msgspec.Raw]) -> list[Read]:
 
 def _read(raw: msgspec.Raw, index: int, unanswered: Unanswered) -> Read:
     path = f"$.messages[{index}]"
-    said, rest = read_message(raw, path, bad_request)
+    said, rest = read_message(raw, path, request_error)
     if said.role not in _ROLES:
-        raise bad_request(f"{said.role!r} is not a role here", f"{path}.role")
+        raise request_error(f"{said.role!r} is not a role here", f"{path}.role")
     if said.role == "tool":
         return "tool", (_result(said, rest, unanswered),)
     calls = _calls(said, index, path)
@@ -136,7 +136,7 @@ def _read(raw: msgspec.Raw, index: int, unanswered: Unanswered) -> Read:
 
 def _calls(said: WireMessage, index: int, path: str) -> list[ToolCall]:
     return [
-        read_call(raw, f"{path}.tool_calls[{at}]", bad_request, f"call_{index}_{at}")
+        read_call(raw, f"{path}.tool_calls[{at}]", request_error, f"call_{index}_{at}")
         for at, raw in enumerate(said.tool_calls or ())
     ]
 

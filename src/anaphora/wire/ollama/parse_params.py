@@ -9,7 +9,8 @@ import msgspec
 
 from anaphora.prompt import OutputSchema, Params, Reasoning
 from anaphora.values import Extras
-from anaphora.wire.fields import UNREADABLE, Fields
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS
 
 from .carried import Put, carried
 
@@ -40,7 +41,7 @@ def plain_params(options: msgspec.Raw, stream: bool | None) -> Params | None:
     """The parameters when there are no others than options with a name here."""
     try:
         said = _plain(options) or _Plain()
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     return _params(said, stream)
 

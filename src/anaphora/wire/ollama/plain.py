@@ -13,8 +13,8 @@ from msgspec import Raw
 
 from anaphora.prompt import PromptBlock
 from anaphora.values import Extras, Message, Part, Role, Text, Thinking, ToolCall, ToolResult
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request
-from anaphora.wire.numbering import message_ids
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, message_ids, request_error
 
 from .carried import WIRE, put_as
 from .usual import NULL, Assistant, System, Tool, Unusual, User, UsualMessage, arguments_of
@@ -45,7 +45,7 @@ class PlainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         carried along; of more than one in the order they came, which only the body knows."""
         named = (("options", self.options), ("think", self.think), ("keep_alive", self.keep_alive))
         given = [(name, raw) for name, raw in named if raw is not NULL]
-        fields = Fields(body if len(given) > 1 else b"{}", "$", bad_request)
+        fields = Fields(body if len(given) > 1 else b"{}", "$", request_error)
         for name in ("model", "messages", "stream", "tools"):
             fields.raw(name)
         for name, raw in (*given, ("format", self.format)):
@@ -62,7 +62,7 @@ def read_plain(body: bytes) -> tuple[PlainRequest, Talk] | None:
     try:
         request = _request(body)
         return request, _talk(request.messages)
-    except (*UNREADABLE, Unusual):
+    except (*DECODE_ERRORS, Unusual):
         return None
 
 

@@ -9,7 +9,8 @@ import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.values import Extras, Message, Notice, Reply, StopReason, Usage
-from anaphora.wire.fields import Fields, bad_answer, reads
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import converts_errors, reply_error
 
 from .assistant import assistant_message, sort_parts
 from .carried import WIRE, Put, carried, extra_members
@@ -24,7 +25,7 @@ _SAID: dict[StopReason, str] = {"length": "length", "context_overflow": "length"
 _COUNTS = ("prompt_eval_count", "eval_count")
 
 
-@reads(bad_answer)
+@converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be; an
     error that came with a good status is raised as what it is."""
@@ -34,12 +35,14 @@ def read_reply(body: bytes) -> Reply:
         if (error := fields.raw("error")) is not None:
             raise failure(msgspec.json.decode(error))
         raise fields.fail("is missing", "message")
-    said, rest = read_message(raw, "$.message", bad_answer)
+    said, rest = read_message(raw, "$.message", reply_error)
     if said.role not in ("", "assistant"):
-        raise bad_answer(f"expected the assistant's message, not {said.role!r}", "$.message.role")
+        raise reply_error(f"expected the assistant's message, not {said.role!r}", "$.message.role")
     moment = fields.known_text("created_at") or None
     calls = [
-        read_call(call, f"$.message.tool_calls[{at}]", bad_answer, f"{prefix(moment)}_{at}", moment)
+        read_call(
+            call, f"$.message.tool_calls[{at}]", reply_error, f"{prefix(moment)}_{at}", moment
+        )
         for at, call in enumerate(said.tool_calls or ())
     ]
     parts = read_parts(said, rest, calls, answer=True)

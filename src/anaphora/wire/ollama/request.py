@@ -23,10 +23,16 @@ from anaphora.values import (
     SegmentRole,
     Thinking,
 )
-from anaphora.wire.continuing import cacheable, continue_log, last_run, usable
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import resolve
-from anaphora.wire.sections import each, own_tools
+from anaphora.wire.markers import resolve_marks
+from anaphora.wire.rendering import (
+    cacheable_count,
+    extend_log,
+    previous_run,
+    render_items,
+    usable_previous,
+    without_foreign_tools,
+)
 from anaphora.wire.shared import SharedLogs
 
 from . import params
@@ -54,8 +60,8 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     result is the same either way. `previous` may also be an older turn, another branch, or
     another conversation: what agrees is shared.
     """
-    previous = usable(previous, WIRE, call.model)
-    tools, foreign = own_tools(call.tools, (WIRE,))
+    previous = usable_previous(previous, WIRE, call.model)
+    tools, foreign = without_foreign_tools(call.tools, (WIRE,))
     blocks = _system_blocks(call.ir)
     messages, notices = _messages(call.ir, previous, after_system=bool(blocks))
     system = _system(blocks, previous, alone=not messages)
@@ -68,12 +74,12 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         empty=not system and not messages,
     )
     runs = [*system, *_tools(tools, previous), *messages]
-    marks, frozen, unmarked = resolve(call.ir.cache, runs, {}, lambda _: _NO_MARKS)
+    marks, frozen, unmarked = resolve_marks(call.ir.cache, runs, {}, lambda _: _NO_MARKS)
     return Rendered(
         wire=WIRE,
         model=call.model,
         runs=tuple(runs),
-        cacheable=cacheable(runs, previous, call.ir.cache.messages),
+        cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
         envelope=envelope,
         body_order=body_order(runs),
         markers={},
@@ -115,7 +121,7 @@ def _system(
 ) -> list[ChunkRun]:
     if not blocks:
         return []
-    log = _system_logs.get(blocks, last_run(previous, "system"), _system_log)
+    log = _system_logs.get(blocks, previous_run(previous, "system"), _system_log)
     close = CLOSE_SYSTEM + CLOSE if alone else b""
     place = "messages[0].content"
     lead = MESSAGES + SYSTEM
@@ -146,12 +152,12 @@ def _fields_of(blocks: tuple[PromptBlock, ...]) -> list[Notice]:
 def _tools(tools: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
     if not tools:
         return []
-    log = _tool_logs.get(tools, last_run(previous, "tools"), _tool_log)
+    log = _tool_logs.get(tools, previous_run(previous, "tools"), _tool_log)
     return [ChunkRun("tools", log, len(log), lead=TOOLS, close=b"],", source=tools)]
 
 
 def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    said = each("tools", tools, tool_definition, None)
+    said = render_items("tools", tools, tool_definition, None)
     return ChunkLog.of(said, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
 
 
@@ -162,7 +168,7 @@ def _messages(
     runs: list[ChunkRun] = []
     notices: list[Notice] = []
     for segment in ir.body_runs():
-        log, count = _segment_log(segment, last_run(previous, "messages", segment.role))
+        log, count = _segment_log(segment, previous_run(previous, "messages", segment.role))
         notices += [notice for at, notice in log.notices if at < len(segment.messages)]
         if not count:
             continue
@@ -193,7 +199,7 @@ def _segment_log(segment: Segment, last: ChunkRun | None) -> tuple[ChunkLog, int
         add_messages(to, new, last_role, where, messages)
 
     shared = messages.common_prefix(last.source, ids=True) if last is not None else 0
-    return continue_log(messages, last, shared, add)
+    return extend_log(messages, last, shared, add)
 
 
 def _stripped(ir: PromptIR, profile: Profile) -> list[Notice]:

@@ -12,7 +12,8 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Rendered
 from anaphora.values import CachePolicy, Conversation, Message, SegmentRole
-from anaphora.wire.fields import Fields, Found, bad_request, reads
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import Members, converts_errors, request_error
 
 from .carried import WIRE
 from .params import NO_MESSAGES, PATH
@@ -21,14 +22,14 @@ from .request import CLOSE, CLOSE_SYSTEM, MESSAGES, TOOLS, body_order
 _CACHE_PARAMS = {"think": "thinking", "format": "output_format"}
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def split(
-    body: bytes | Found,
+    body: bytes | Members,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
     """The request as chunks."""
-    fields = Fields(body, "$", bad_request)
+    fields = Fields(body, "$", request_error)
     model = fields.take("model", str)
     messages = _elements(fields, "messages")
     tools = _tools(_elements(fields, "tools"))
@@ -63,7 +64,7 @@ def _elements(fields: Fields, name: str) -> list[msgspec.Raw]:
 
 def _system(raw: msgspec.Raw) -> ChunkRun | None:
     """The first message, when it is a system message with a text."""
-    fields = Fields(raw, "$.messages[0]", bad_request)
+    fields = Fields(raw, "$.messages[0]", request_error)
     role = fields.maybe("role", str)
     if role is None or role.lower() != "system" or not fields.known_text("content").strip():
         return None
@@ -83,7 +84,7 @@ def _tools(tools: list[msgspec.Raw]) -> ChunkRun | None:
     out = LogAppend()
     labels = []
     for index, raw in enumerate(tools):
-        function = Fields(raw, f"$.tools[{index}]", bad_request).nested("function")
+        function = Fields(raw, f"$.tools[{index}]", request_error).nested("function")
         name = function.maybe("name", str) if function is not None else None
         labels.append(f"tool {name}" if name else f"tools{index}")
         out.chunk(Kind.TOOL, b"," + bytes(raw) if index else bytes(raw), None)
@@ -97,7 +98,7 @@ def _messages(messages: list[msgspec.Raw], behind_system: bool) -> ChunkRun | No
     first = int(behind_system)
     out = LogAppend()
     for index, raw in enumerate(messages):
-        fields = Fields(raw, f"$.messages[{index + first}]", bad_request)
+        fields = Fields(raw, f"$.messages[{index + first}]", request_error)
         role = fields.take("role", str).lower()
         out.open(role)
         out.chunk(_kind(role, fields), b"," + bytes(raw) if index else bytes(raw), None)
@@ -124,7 +125,7 @@ def _kind(role: str, fields: Fields) -> Kind:
 
 
 def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
-    fields = Fields(b"{" + rest + b"}", "$", bad_request)
+    fields = Fields(b"{" + rest + b"}", "$", request_error)
     found = [(param, fields.raw(name)) for name, param in _CACHE_PARAMS.items()]
     told = [(param, raw) for param, raw in found if raw is not None and raw != b"null"]
     return (("model", string(model)), *told)

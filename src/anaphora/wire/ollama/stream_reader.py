@@ -15,9 +15,10 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Part, Reply, Text, Thinking, ToolCall, Usage
-from anaphora.wire.building import TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, our_error
+from anaphora.wire.fields import Fields
 from anaphora.wire.ndjson import LineDecoder
+from anaphora.wire.reading import DECODE_ERRORS, as_anaphora_error, reply_error
+from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.sse import BODY_LIMIT
 
 from .carried import WIRE
@@ -69,8 +70,8 @@ class StreamReader:
         try:
             for line in self._lines.feed(data):
                 events += self._read(line)
-        except (AnaphoraError, *UNREADABLE) as problem:
-            events += self._build.fail(our_error(problem))
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            events += self._build.fail(as_anaphora_error(problem))
         return events
 
     def close(self) -> list[Event]:
@@ -79,10 +80,10 @@ class StreamReader:
         try:
             for line in self._lines.close():
                 events += self._read(line)
-        except (AnaphoraError, *UNREADABLE):
+        except (AnaphoraError, *DECODE_ERRORS):
             events += self._build.fail(Transport("the stream ended in the middle of a line"))
         if self._body is not None and not self._build.ended:
-            return events + self._build.whole_body(bytes(self._body), self._read_body)
+            return events + self._build.read_whole_body(bytes(self._body), self._read_body)
         return events + self._build.fail(Transport("the stream ended before the answer did"))
 
     def _read(self, line: bytes) -> list[Event]:
@@ -96,11 +97,11 @@ class StreamReader:
             # Nearly every line is more text, and nothing else.
             try:
                 more = _more_text(line)
-            except UNREADABLE:
+            except DECODE_ERRORS:
                 pass
             else:
                 if not more.done and more.message.content:
-                    return [build.said(place, more.message.content)]
+                    return [build.add_text(place, more.message.content)]
         try:
             fields = Fields(line, "stream")
         except Parse:
@@ -133,20 +134,20 @@ class StreamReader:
         return events + (self._done() if done else [])
 
     def _message(self, raw: bytes, moment: str | None) -> list[Event]:
-        said, rest = read_message(raw, "stream.message", bad_answer)
+        said, rest = read_message(raw, "stream.message", reply_error)
         events: list[Event] = []
         if said.thinking:
             events += self._say("thinking", said.thinking)
         for image in said.images or ():
             self._counted([image.encode()])
             part = read_image(image)
-            events += self._build.whole(self._next(), type(part).__name__.lower(), part)
+            events += self._build.add_whole(self._next(), type(part).__name__.lower(), part)
         if said.content:
             events += self._say("text", said.content)
         for call in said.tool_calls or ():
             made_up = f"{prefix(moment)}_{self._calls}"
             path = f"stream.message.tool_calls[{self._calls}]"
-            events += self._call(read_call(call, path, bad_answer, made_up, moment))
+            events += self._call(read_call(call, path, reply_error, made_up, moment))
             self._calls += 1
         self._keep(self._beside, rest)
         return events
@@ -157,7 +158,7 @@ class StreamReader:
         if index is None:
             index = self._places[place] = self._next()
             events = self._build.begin(index, place, Text if place == "text" else _thought)
-        return [*events, self._build.said(index, text)]
+        return [*events, self._build.add_text(index, text)]
 
     def _call(self, call: ToolCall) -> list[Event]:
         def finish(arguments: str) -> Part:
@@ -180,9 +181,9 @@ class StreamReader:
         for index in sorted(build.open):
             events += build.end(index)
         for part in fields_part(_members(self._beside)):
-            events += build.whole(self._next(), "opaque", part)
+            events += build.add_whole(self._next(), "opaque", part)
         if build.usage != Usage():
-            events += build.count(build.usage)
+            events += build.update_usage(build.usage)
         return events + build.finish()
 
     def _next(self) -> int:

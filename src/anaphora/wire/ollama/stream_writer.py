@@ -23,7 +23,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.ndjson import encode
+from anaphora.wire.ndjson import encode_line
 
 from .assistant import members, sort_parts
 from .carried import how_put, is_fields, message_fields
@@ -65,7 +65,7 @@ class StreamWriter:
             return self._end(event.reply)
         else:
             assert isinstance(event, ReplyFail)
-            return encode(write_failure(event.message))
+            return encode_line(write_failure(event.message))
         return b""
 
     def _more(self, index: int, text: str) -> bytes:
@@ -92,10 +92,10 @@ class StreamWriter:
         return self._line(members(said), None if moment is None else string(moment))
 
     def _end(self, reply: Reply) -> bytes:
-        return encode(write_end(reply, b'{"role":"assistant","content":""}', self._usage))
+        return encode_line(write_end(reply, b'{"role":"assistant","content":""}', self._usage))
 
     def _line(self, said: bytes, moment: bytes | None = None) -> bytes:
-        return encode(
+        return encode_line(
             b'{"model":'
             + string(self._model)
             + b',"created_at":'

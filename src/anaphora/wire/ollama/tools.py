@@ -6,7 +6,8 @@ import msgspec
 
 from anaphora.canonical import check_object, string
 from anaphora.values import AnyTool, Notice, ProviderTool, Tool
-from anaphora.wire.fields import Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import request_error
 
 from .carried import WIRE, Put, carried, inner_and_outer, joined_members
 
@@ -44,7 +45,7 @@ def unsaid(tools: tuple[AnyTool, ...]) -> list[Notice]:
 
 def read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
     """A function with its schema as it was given; any other tool whole."""
-    fields = Fields(raw, path, bad_request)
+    fields = Fields(raw, path, request_error)
     kind = fields.maybe("type", str) or "function"
     inside = fields.nested("function") if kind == "function" else None
     if inside is None:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from anaphora.values import Part, Role, Text, Thinking, ToolCall, ToolResult
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
 
 from .carried import WIRE, put_as
 from .unanswered import Unanswered
@@ -69,7 +69,7 @@ def try_usual(raw: Raw, index: int, unanswered: Unanswered) -> Read | None:
     """The message at `index`, when it is a usual one."""
     try:
         return _read(_one(raw), index, unanswered)
-    except (*UNREADABLE, Unusual):
+    except (*DECODE_ERRORS, Unusual):
         return None
 
 

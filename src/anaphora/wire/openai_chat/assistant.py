@@ -10,8 +10,9 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.values import Message, Notice, Opaque, Part, Refusal, Text, Thinking, ToolCall
-from anaphora.wire.fields import Fields, bad_request
-from anaphora.wire.unfinished import LEFT_OUT
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import request_error
+from anaphora.wire.reasoning import UNFINISHED_REASONING
 
 from .parts import (
     OTHER_CALL,
@@ -84,7 +85,7 @@ def assistant_message(
     `needed` says that calls are refused without it, `host` is who hears it."""
     said = sort_parts(message, notices, back, host)
     if said.unfinished:
-        notices.append(LEFT_OUT)
+        notices.append(UNFINISHED_REASONING)
         return None
     if needed and said.calls and not said.fields:
         said.fields[back or REASONING_FIELDS[0]] = ""
@@ -126,7 +127,7 @@ def function_extras(extras: dict[str, str] | None) -> tuple[bytes, bytes]:
     members = extra_members(extras)
     if not members:
         return b"", b""
-    fields = Fields(b"{" + members + b"}", f"extras.{WIRE}", bad_request)
+    fields = Fields(b"{" + members + b"}", f"extras.{WIRE}", request_error)
     inside = fields.nested("function")
     inner, outer = inside.rest() if inside is not None else b"", fields.rest()
     return b"," + inner if inner else b"", b"," + outer if outer else b""
@@ -137,7 +138,7 @@ def reasoning_field(part: Thinking, host: str | None = None) -> str | None:
     another host than the one it would go to."""
     if part.provider != WIRE or part.extras is None or WIRE not in part.extras:
         return None
-    fields = Fields(part.extras[WIRE], f"extras.{WIRE}", bad_request)
+    fields = Fields(part.extras[WIRE], f"extras.{WIRE}", request_error)
     if host is not None and fields.maybe("host", str) not in (None, host):
         return None
     return fields.maybe("field", str)
@@ -146,7 +147,7 @@ def reasoning_field(part: Thinking, host: str | None = None) -> str | None:
 def thinking_part(part: Thinking) -> bytes:
     """Reasoning as a content part."""
     assert part.extras is not None
-    fields = Fields(part.extras[WIRE], f"extras.{WIRE}", bad_request)
+    fields = Fields(part.extras[WIRE], f"extras.{WIRE}", request_error)
     fields.raw("field")
     fields.raw("host")
     said = fields.raw("thinking") or b'[{"type":"text","text":' + string(part.text) + b"}]"

@@ -9,7 +9,7 @@ import msgspec
 
 from anaphora.catalog import Profile
 from anaphora.values import Ttl
-from anaphora.wire.marking import nearest_of
+from anaphora.wire.markers import nearest_ttls
 
 #: What marking a part inserts. Without a TTL of its own it lives as long as the request says,
 #: and Chat's requests can only say 30 minutes.
@@ -58,7 +58,7 @@ def facts_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> Fa
         breakpoints=breakpoints,
         options=own and breakpoints,
         markers=(MARKERS if markers is None else markers) if breakpoints else {},
-        nearest=NEAREST if not markers else nearest_of(markers),
+        nearest=NEAREST if not markers else nearest_ttls(markers),
         reasoning_field=_value(profile, "reasoning_field", None),
         host=profile.provider,
         reasoning_needed=_value(profile, "reasoning_needed", False),

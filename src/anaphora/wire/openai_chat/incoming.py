@@ -25,22 +25,23 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.fields import UNREADABLE, Failure, Fields
-from anaphora.wire.marking import Placed
+from anaphora.wire.fields import Fields
+from anaphora.wire.markers import PlacedMark
 from anaphora.wire.openai_cache import take_breakpoint
+from anaphora.wire.reading import DECODE_ERRORS, ErrorFactory
 
 from .assistant import IN_CONTENT, REASONING_FIELDS
 from .parts import MARKABLE_OPAQUE, MESSAGE_FIELDS, OTHER_CALL, WIRE
 
 #: The breakpoints of a message.
-Marks = list[Placed[Ttl]]
+Marks = list[PlacedMark[Ttl]]
 
 
 # ── Content parts ────────────────────────────────────────────────────────────────────────────────
 
 
 def read_part(
-    raw: msgspec.Raw, path: str, fail: Failure, at: tuple[int, ...], marks: Marks
+    raw: msgspec.Raw, path: str, fail: ErrorFactory, at: tuple[int, ...], marks: Marks
 ) -> Part:
     """Any part: known fields by name, unknown ones as extras, unknown types whole."""
     fields = Fields(raw, path, fail)
@@ -64,7 +65,7 @@ def read_part(
 def read_content(
     raw: bytes | None,
     path: str,
-    fail: Failure,
+    fail: ErrorFactory,
     marks: Marks,
     at: tuple[int, ...] = (),
     first: int = 0,
@@ -163,7 +164,7 @@ def _thinking(fields: Fields) -> Thinking | None:
     raw = fields.raw("thinking")
     try:
         pieces = msgspec.json.decode(raw or b"", type=list[_Said])
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     text = "".join(piece.text for piece in pieces if piece.type == "text")
     rest = fields.rest()
@@ -222,7 +223,7 @@ def message_fields(fields: Fields) -> list[Part]:
     return [Opaque(WIRE, MESSAGE_FIELDS, (b"{" + rest + b"}").decode())] if rest else []
 
 
-def read_call(raw: msgspec.Raw, path: str, fail: Failure) -> Part:
+def read_call(raw: msgspec.Raw, path: str, fail: ErrorFactory) -> Part:
     """A function call with its arguments as the model wrote them; any other call whole."""
     fields = Fields(raw, path, fail)
     kind = fields.maybe("type", str) or "function"
@@ -247,8 +248,8 @@ def read_call(raw: msgspec.Raw, path: str, fail: Failure) -> Part:
     return ToolCall(call_id, name, said, {WIRE: f"{{{outer.decode()}}}"} if outer else None)
 
 
-def _decoded(raw: bytes, kind: Any, path: str, fail: Failure) -> Any:
+def _decoded(raw: bytes, kind: Any, path: str, fail: ErrorFactory) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise fail(str(problem), path) from None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from anaphora.prompt import BlockMark, PromptIR, ToolMark
 from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.rendered import ChunkRun
-from anaphora.wire.marking import Found, find_message
+from anaphora.wire.markers import MarkLocation, find_message
 
 from .facts import Facts
 from .messages import lay_out
 
 
-def locate(asked: MarkRequest, ir: PromptIR, runs: list[ChunkRun], facts: Facts) -> Found:
+def locate(asked: MarkRequest, ir: PromptIR, runs: list[ChunkRun], facts: Facts) -> MarkLocation:
     """The chunk a mark means, or why there is none."""
     if not facts.breakpoints:
         return "this model takes no breakpoints; it caches by itself"

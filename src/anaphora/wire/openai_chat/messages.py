@@ -16,7 +16,7 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind, LogAppend
 from anaphora.values import Message, Notice, Part, ToolCall, ToolResult
-from anaphora.wire.foreign import tell_foreign
+from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.openai_system import changed_role, place_of, role_of
 
 from .assistant import assistant_message
@@ -89,7 +89,7 @@ def add_any(
             last_role = piece.role
         splice = BEFORE_BRACE if piece.markable and facts.breakpoints else None
         to.chunk(piece.kind, data, splice)
-    tell_foreign(to, message, WIRE, place)
+    note_foreign_fields(to, message, WIRE, place)
     to.end_message(message.id)
     return last_role
 

@@ -8,15 +8,15 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, PromptCachePlan, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
-from anaphora.wire.enveloping import (
-    Envelopes,
-    continuation_left_out,
-    exactly,
-    foreign_fields,
-    foreign_tier,
-    with_extras,
+from anaphora.wire.enveloping import Envelopes
+from anaphora.wire.markers import supported_ttl
+from anaphora.wire.params import (
+    closing_members,
+    continuation_notices,
+    foreign_field_notices,
+    foreign_tier_notices,
+    params_key,
 )
-from anaphora.wire.marking import given_ttl
 
 from .facts import REQUEST_TTL, Facts
 from .parts import WIRE
@@ -37,7 +37,7 @@ _envelopes = Envelopes()
 def envelope(call: Call, profile: Profile, facts: Facts, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
     ir = call.ir
-    source = (facts, call.model, exactly(call), ir.system_fields_agree(), profile)
+    source = (facts, call.model, params_key(call), ir.system_fields_agree(), profile)
     if (known := _envelopes.find(call, source, last)) is not None:
         return known
     refuse(call, profile)
@@ -88,7 +88,7 @@ def cache_params(call: Call) -> Knobs:
         found.append(("verbosity", string(params.verbosity)))
     if params.output is not None:
         found.append(("output_format", _output(params.output)))
-    if params.service_tier is not None and not foreign_tier(call):
+    if params.service_tier is not None and not foreign_tier_notices(call):
         found.append(("service_tier", string(params.service_tier)))
     if call.ir.cache.key is not None:
         found.append(("cache_key", string(call.ir.cache.key)))
@@ -130,7 +130,7 @@ def tail(call: Call, facts: Facts, cache_params: Knobs) -> bytes:
         # Counts come only when asked for, and nobody wants to be without them.
         fields["stream"] = b"true"
         fields["stream_options"] = b'{"include_usage":true}'
-    return with_extras(fields, call.extras, WIRE, _TAKEN) + b"}"
+    return closing_members(fields, call.extras, WIRE, _TAKEN) + b"}"
 
 
 def notices(call: Call, facts: Facts) -> list[Notice]:
@@ -145,8 +145,8 @@ def notices(call: Call, facts: Facts) -> list[Notice]:
                 "system",
             )
         )
-    told += continuation_left_out(call)
-    told += foreign_fields(call, WIRE) + foreign_tier(call)
+    told += continuation_notices(call)
+    told += foreign_field_notices(call, WIRE) + foreign_tier_notices(call)
     told += [
         _left_out(name, f"Chat Completions has no {name}")
         for name in _NO_PLACE
@@ -161,7 +161,7 @@ def notices(call: Call, facts: Facts) -> list[Notice]:
     unheard = [name for name in ("prewarm", "diagnose", "compare_with") if getattr(cache, name)]
     if facts.options:
         if cache.automatic is not None:
-            given_ttl(cache.automatic, REQUEST_TTL, "cache.automatic", told)
+            supported_ttl(cache.automatic, REQUEST_TTL, "cache.automatic", told)
     else:
         unheard += [name for name in ("mode", "automatic") if getattr(cache, name) is not None]
     told += [

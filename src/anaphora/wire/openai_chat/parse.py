@@ -40,9 +40,10 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.fields import Fields
 from anaphora.wire.openai_cache import Breakpoint, breakpoint_ttl
 from anaphora.wire.openai_system import with_place
+from anaphora.wire.reading import DECODE_ERRORS, converts_errors, request_error
 from anaphora.wire.seen import TOOLS, elements_of, seen
 
 from .incoming import (
@@ -130,13 +131,13 @@ _NO_MARKS: Marks = []
 SILENT: tuple[Part, ...] = (Opaque(WIRE, MESSAGE_FIELDS, '{"content":null}'),)
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call a request makes; `InvalidRequest` names the field that cannot be."""
     try:
         usual = _usual_request(body)
-    except UNREADABLE:
-        return _parse_fields(Fields(body, "$", bad_request))
+    except DECODE_ERRORS:
+        return _parse_fields(Fields(body, "$", request_error))
     read = [_read_usual(said, index) for index, said in enumerate(usual.messages)]
     return _call(usual.model, read, bytes(usual.tools), usual, None)
 
@@ -251,7 +252,7 @@ def _usual_parts(
     for at, part in enumerate(content):
         if (marker := part.prompt_cache_breakpoint) is not None:
             place = f"{path}[{at}].prompt_cache_breakpoint"
-            ttl = breakpoint_ttl(marker, place, bad_request) or "30m"
+            ttl = breakpoint_ttl(marker, place, request_error) or "30m"
             marks.append(((*below, at), ttl, None))
     return tuple([Text(part.text) for part in content])
 
@@ -260,10 +261,10 @@ def _read(raw: msgspec.Raw, index: int) -> _Read:
     """Any message: in one pass when it is a usual one, field by field when it is not."""
     try:
         return _read_usual(_usual_message(raw), index)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         pass
     path = f"$.messages[{index}]"
-    fields = Fields(raw, path, bad_request)
+    fields = Fields(raw, path, request_error)
     role = fields.take("role", str)
     marks: Marks = []
     if role == "assistant":
@@ -272,7 +273,7 @@ def _read(raw: msgspec.Raw, index: int) -> _Read:
         return "tool", (_result(fields, marks),), marks
     if role not in ("user", "system", "developer"):
         raise fields.fail(f"{role!r} is not a role here", "role")
-    content = read_content(fields.raw("content"), f"{path}.content", bad_request, marks)
+    content = read_content(fields.raw("content"), f"{path}.content", request_error, marks)
     if role == "user":
         return "user", (*content, *message_fields(fields)), marks
     return "system", (*with_place(tuple(content), role), *message_fields(fields)), marks
@@ -281,7 +282,7 @@ def _read(raw: msgspec.Raw, index: int) -> _Read:
 def _result(fields: Fields, marks: Marks) -> ToolResult:
     call_id = fields.maybe("tool_call_id", str) or ""
     raw = fields.raw("content")
-    content = read_content(raw, f"{fields.path}.content", bad_request, marks, at=(0,))
+    content = read_content(raw, f"{fields.path}.content", request_error, marks, at=(0,))
     fields.drop_nulls()
     extras = fields.rest_for(WIRE)
     name = _named(extras[WIRE]).name if extras is not None else None

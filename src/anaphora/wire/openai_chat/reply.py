@@ -10,8 +10,9 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
-from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads, rest_for
+from anaphora.wire.fields import Fields, rest_for
 from anaphora.wire.openai_failure import ErrorObject, from_object
+from anaphora.wire.reading import DECODE_ERRORS, converts_errors, reply_error
 
 from .assistant import sort_parts
 from .incoming import read_assistant
@@ -42,13 +43,13 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
 
 
-@reads(bad_answer)
+@converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be; an
     error that came with a good status is raised as what it is."""
     try:
         usual = _read_usual(body)
-    except (*UNREADABLE, KeyError):
+    except (*DECODE_ERRORS, KeyError):
         usual = None
     return _read_any(body) if usual is None else usual
 

@@ -15,12 +15,17 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import ChunkLog, ChunkRun, LogAppend, Rendered
 from anaphora.values import AnyTool, CachePolicy, Message, Notice, Ttl
-from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import message_ttl, policy_notices, resolve
+from anaphora.wire.markers import message_ttl, policy_notices, resolve_marks
 from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
 from anaphora.wire.openai_system import changed_role, place_of, role_of
-from anaphora.wire.sections import each, own_tools
+from anaphora.wire.rendering import (
+    cacheable_count,
+    extend_log,
+    previous_run,
+    render_items,
+    without_foreign_tools,
+)
 from anaphora.wire.shared import SharedLogs
 
 from . import params
@@ -53,7 +58,7 @@ def render(
     envelope = params.envelope(
         call, profile, facts, previous.envelope if previous is not None else None
     )
-    tools, foreign = own_tools(call.tools, (WIRE,))
+    tools, foreign = without_foreign_tools(call.tools, (WIRE,))
     messages, notices = _messages(call, facts, previous)
     runs = [
         *_system(call, facts, previous, alone=not messages),
@@ -62,14 +67,14 @@ def render(
     ]
     if not runs or (runs[-1].section == "tools" and runs[0].section == "tools"):
         raise InvalidRequest("OpenAI needs at least one message that says something", path="ir")
-    marks, frozen, unmarked = resolve(
+    marks, frozen, unmarked = resolve_marks(
         call.ir.cache, runs, facts.nearest, lambda asked: locate(asked, call.ir, runs, facts)
     )
     return Rendered(
         wire=WIRE,
         model=call.model,
         runs=tuple(runs),
-        cacheable=cacheable(runs, previous, call.ir.cache.messages),
+        cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
         envelope=envelope,
         body_order=_body_order(runs),
         markers=facts.markers,
@@ -116,7 +121,7 @@ def _system(call: Call, facts: Facts, previous: Rendered | None, *, alone: bool)
     def rendered(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
         return _system_log(blocks, facts)
 
-    log = _system_logs[tuple(facts.markers)].get(blocks, last_run(previous, "system"), rendered)
+    log = _system_logs[tuple(facts.markers)].get(blocks, previous_run(previous, "system"), rendered)
     role = role_of(place_of(blocks), facts.system_role)
     opening = b'"messages":[{"role":"%b","content":[' % role.encode()
     closing = close(facts.system_role) if alone else b""
@@ -128,7 +133,7 @@ def _system(call: Call, facts: Facts, previous: Rendered | None, *, alone: bool)
 
 def _system_log(blocks: tuple[PromptBlock, ...], facts: Facts) -> ChunkLog:
     splice = BEFORE_BRACE if facts.breakpoints else None
-    said = each("system", blocks, lambda block: text_part(block.text, block.extras), splice)
+    said = render_items("system", blocks, lambda block: text_part(block.text, block.extras), splice)
     log = ChunkLog.of(said, [block.label for block in blocks], [b.cache for b in blocks])
     if facts.breakpoints:
         log.policies = tuple(
@@ -142,13 +147,13 @@ def _system_log(blocks: tuple[PromptBlock, ...], facts: Facts) -> ChunkLog:
 def _tools(tools: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
     if not tools:
         return []
-    log = _tool_logs.get(tools, last_run(previous, "tools"), _tool_log)
+    log = _tool_logs.get(tools, previous_run(previous, "tools"), _tool_log)
     return [ChunkRun("tools", log, len(log), lead=b'"tools":[', close=b"],", source=tools)]
 
 
 def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
     # No definition carries a breakpoint, so what tools ask of the cache is left to the messages.
-    said = each("tools", tools, tool_definition, None)
+    said = render_items("tools", tools, tool_definition, None)
     return ChunkLog.of(said, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
 
 
@@ -170,7 +175,7 @@ def _messages(
     notices: list[Notice] = []
     after_system = bool(call.ir.system_field_blocks())
     for segment in call.ir.body_runs():
-        last = last_run(previous, "messages", segment.role)
+        last = previous_run(previous, "messages", segment.role)
         shared = segment.messages.common_prefix(last.source, ids=True) if last is not None else 0
 
         def add(
@@ -181,7 +186,7 @@ def _messages(
         ) -> None:
             add_messages(to, new, last_role, where, facts)
 
-        log, count = continue_log(segment.messages, last, shared, add)
+        log, count = extend_log(segment.messages, last, shared, add)
         notices += [notice for at, notice in log.notices if at < len(segment.messages)]
         if not count:
             continue

@@ -17,8 +17,9 @@ from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, SegmentRole, Ttl
-from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
+from anaphora.wire.fields import Fields
 from anaphora.wire.openai_cache import take_breakpoint
+from anaphora.wire.reading import DECODE_ERRORS, Members, converts_errors, request_error
 from anaphora.wire.seen import PARAMS, Cut, SeenSections, elements_of
 from anaphora.wire.talks import SeenTalks, placeholder_messages
 
@@ -60,16 +61,16 @@ class _Cut(msgspec.Struct):
     ttl: Ttl | None
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def split(
-    body: bytes | Found,
+    body: bytes | Members,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
     markers: Mapping[Ttl, bytes] | None = None,
 ) -> Rendered:
     """The request as chunks, with the breakpoints it carries as the caller's marks. `markers` are
     those of a dialect."""
-    fields = Fields(body, "$", bad_request)
+    fields = Fields(body, "$", request_error)
     model = fields.take("model", str)
     marks: list[Mark] = []
     messages: list[msgspec.Raw] = fields.maybe("messages", list[msgspec.Raw]) or []
@@ -129,7 +130,7 @@ def _system(
 def _cut_system(raw: bytes, markers: Mapping[Ttl, bytes] | None) -> Cut | None:
     own = None if markers is None else _read_markers(markers)
     marks: list[Mark] = []
-    fields = Fields(raw, "$.messages[0]", bad_request)
+    fields = Fields(raw, "$.messages[0]", request_error)
     role = fields.maybe("role", str)
     if role not in ("system", "developer"):
         return None
@@ -158,7 +159,7 @@ def _tools(listed: bytes) -> Cut | None:
     labels = []
     for index, raw in enumerate(tools):
         path = f"$.tools[{index}]"
-        fields = Fields(raw, path, bad_request)
+        fields = Fields(raw, path, request_error)
         function = fields.nested("function")
         name = function.maybe("name", str) if function is not None else None
         labels.append(f"tool {name}" if name else f"tools{index}")
@@ -192,7 +193,7 @@ def _messages(
             talk.end_message()
             last_role = role
             continue
-        fields = Fields(raw, f"$.messages[{index + first}]", bad_request)
+        fields = Fields(raw, f"$.messages[{index + first}]", request_error)
         role = fields.take("role", str)
         placed: list[Mark] = []
         if role == "assistant":
@@ -244,7 +245,7 @@ def _usual_text(raw: msgspec.Raw) -> tuple[str, bytes, bool] | None:
     text; None for any other."""
     try:
         usual = _usual(raw)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     role, content = usual.role, bytes(usual.content)
     if content[:1] != b'"':
@@ -270,14 +271,14 @@ def _content(fields: Fields, own: _Markers | None) -> list[_Cut]:
         return [_Cut(b'{"type":"text","text":' + raw + b"}", Kind.TEXT, raw != b'""', None)]
     try:
         parts = _list(raw)
-    except UNREADABLE as problem:
-        raise bad_request(f"expected text or a list of parts: {problem}", path) from None
+    except DECODE_ERRORS as problem:
+        raise request_error(f"expected text or a list of parts: {problem}", path) from None
     return [_cut(part, f"{path}[{index}]", own) for index, part in enumerate(parts)]
 
 
 def _cut(part: msgspec.Raw, path: str, own: _Markers | None) -> _Cut:
     """A part without its breakpoint, byte for byte otherwise."""
-    fields = Fields(part, path, bad_request)
+    fields = Fields(part, path, request_error)
     ttl = None
     if own is not None:
         ttl = _own_marker(fields, own)
@@ -309,7 +310,7 @@ def _own_marker(fields: Fields, own: _Markers) -> Ttl | None:
 
 @functools.lru_cache(maxsize=PARAMS)
 def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
-    fields = Fields(b"{" + rest + b"}", "$", bad_request)
+    fields = Fields(b"{" + rest + b"}", "$", request_error)
     found = [(param, fields.raw(name)) for name, param in _CACHE_PARAMS.items()]
     told = [(param, raw) for param, raw in found if raw is not None and raw != b"null"]
     return (("model", string(model)), *told)

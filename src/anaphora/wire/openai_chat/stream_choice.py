@@ -13,8 +13,9 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
 from anaphora.values import Event, Opaque, Part, Refusal, Text, Thinking, ToolCall
-from anaphora.wire.building import TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.fields import bad_answer, rest_for
+from anaphora.wire.fields import rest_for
+from anaphora.wire.reading import reply_error
+from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.unnamed import Members, encoded
 
 from .assistant import IN_CONTENT
@@ -194,7 +195,7 @@ class StreamedChoice:
         if self._fields:
             json = dumps(self._fields).decode()
             part = Opaque(WIRE, MESSAGE_FIELDS, json)
-            events += self.build.whole(self._next(), "opaque", part)
+            events += self.build.add_whole(self._next(), "opaque", part)
             self._fields = {}
         return events
 
@@ -224,7 +225,7 @@ class StreamedChoice:
         """Some hosts tell content as parts even in a stream."""
         events: list[Event] = []
         for raw in parts:
-            part = read_part(raw, "stream.content", bad_answer, (), [])
+            part = read_part(raw, "stream.content", reply_error, (), [])
             if isinstance(part, Text):
                 events += self._say("text", part.text) if part.text else []
             elif isinstance(part, Thinking):
@@ -232,7 +233,7 @@ class StreamedChoice:
                 events += self._say(IN_CONTENT, part.text) if part.text else []
             else:
                 self._count_extra(raw)
-                events += self.build.whole(self._next(), "opaque", part)
+                events += self.build.add_whole(self._next(), "opaque", part)
         return events
 
     def _call(self, delta: CallDelta) -> list[Event]:

@@ -16,8 +16,8 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Reply, Usage
-from anaphora.wire.fields import UNREADABLE, our_error
 from anaphora.wire.openai_failure import ErrorObject, from_object
+from anaphora.wire.reading import DECODE_ERRORS, as_anaphora_error
 from anaphora.wire.sse import EventDecoder
 
 from .parts import WIRE
@@ -109,12 +109,12 @@ class StreamReader:
                         pass
                     else:
                         if not choice.index and (text := choice.delta.content):
-                            events.append(build.said(place, text))
+                            events.append(build.add_text(place, text))
                             continue
                 if payload and not build.ended:
                     events += self._done() if payload == b"[DONE]" else self._read(payload)
-        except (AnaphoraError, *UNREADABLE) as problem:
-            events += build.fail(our_error(problem))
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            events += build.fail(as_anaphora_error(problem))
         return events
 
     def close(self) -> list[Event]:
@@ -124,7 +124,7 @@ class StreamReader:
         if self._stopped:
             return self._done()
         if self._sse.body is not None:
-            return self._build.whole_body(bytes(self._sse.body), self._read_body)
+            return self._build.read_whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before the answer did"))
 
     def _read(self, payload: bytes) -> list[Event]:
@@ -132,11 +132,11 @@ class StreamReader:
         try:
             try:
                 chunk = _chunk(payload)
-            except UNREADABLE:
+            except DECODE_ERRORS:
                 bare, top, unnamed = take_apart(payload, _Chunk.__struct_fields__)
                 chunk = _chunk(bare)
                 self._top |= {name: bytes(raw) for name, raw in top.items()}
-        except UNREADABLE as problem:
+        except DECODE_ERRORS as problem:
             raise Parse(str(problem), path="stream") from None
         events: list[Event] = []
         build = self._build
@@ -152,7 +152,7 @@ class StreamReader:
             self._carry(told)
         if chunk.usage is not NOTHING and (usage := bytes(chunk.usage)) != _NULL:
             self._keep(payload)
-            events += build.count(read_usage(usage, "stream.usage"))
+            events += build.update_usage(read_usage(usage, "stream.usage"))
         if chunk.error is not NOTHING and bytes(chunk.error) != _NULL:
             events += build.fail(_failure(chunk.error))
         return events
@@ -163,7 +163,7 @@ class StreamReader:
             choice.keep({name: msgspec.json.decode(raw) for name, raw in unnamed.beside.items()})
         for place, (call, function) in enumerate(reversed(unnamed.calls)):
             choice.keep_of_call(place, call, function)
-        self._build.leave_out("delta", unnamed.delta)
+        self._build.note_dropped_fields("delta", unnamed.delta)
 
     def _on_choice(self, choice: ChoiceDelta, payload: bytes) -> list[Event]:
         told = self._choice(choice.index)
@@ -175,7 +175,7 @@ class StreamReader:
         if choice.index:
             return []
         if choice.usage is not NOTHING and (usage := bytes(choice.usage)) != _NULL:
-            events += self._build.count(read_usage(usage, "stream.choices.usage"))
+            events += self._build.update_usage(read_usage(usage, "stream.choices.usage"))
         self._stopped = self._stopped or choice.finish_reason is not None
         return events
 
@@ -193,7 +193,7 @@ class StreamReader:
             )
         events = self._answer.end_parts()
         if self._build.usage == Usage() and (counts := _counted_by_groq(self._top)):
-            events += self._build.count(read_usage(counts, "stream.x_groq.usage"))
+            events += self._build.update_usage(read_usage(counts, "stream.x_groq.usage"))
         self._build.extras = self._extras()
         return events + self._build.finish()
 
@@ -229,7 +229,7 @@ def _counted_by_groq(top: dict[str, bytes]) -> bytes | None:
     """Groq's own place for its counts, which it fills without being asked."""
     try:
         usage = bytes(msgspec.json.decode(top.get("x_groq", b"{}"), type=_Groq).usage)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     return None if usage == _NULL else usage
 
@@ -237,6 +237,6 @@ def _counted_by_groq(top: dict[str, bytes]) -> bytes | None:
 def _failure(raw: msgspec.Raw) -> AnaphoraError:
     try:
         error = _error(raw)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         error = ErrorObject()
     return from_object(ErrorObject(message=error) if isinstance(error, str) else error, 200)

@@ -25,7 +25,7 @@ from anaphora.values import (
 )
 from anaphora.wire.fields import Fields
 from anaphora.wire.openai_failure import write_failure
-from anaphora.wire.sse import encode
+from anaphora.wire.sse import encode_event
 
 from .assistant import IN_CONTENT, reasoning_field, thinking_part
 from .parts import MESSAGE_FIELDS, OTHER_CALL, WIRE, extra_members, members_of
@@ -73,7 +73,7 @@ class StreamWriter:
         if isinstance(event, ReplyEnd):
             return self._end(event.reply)
         assert isinstance(event, ReplyFail)
-        return encode("", write_failure(event))
+        return encode_event("", write_failure(event))
 
     def _begin(self, event: PartStart) -> bytes:
         if event.kind in _FIELDS:
@@ -167,7 +167,7 @@ class StreamWriter:
         usage = reply.usage if reply.usage != Usage() else self._usage
         if usage != Usage():
             written += self._chunk(b"", b'"usage":' + write_usage(usage), created)
-        return written + encode("", b"[DONE]")
+        return written + encode_event("", b"[DONE]")
 
     def _other(self, raw: bytes) -> bytes:
         """A further choice, all at once."""
@@ -191,7 +191,7 @@ class StreamWriter:
 
     def _chunk(self, choices: bytes, more: bytes = b"", created: bytes = b"") -> bytes:
         head = self._head + (created or self._date) + self._model
-        return encode("", head + choices + (b"]," + more if more else b"]") + b"}")
+        return encode_event("", head + choices + (b"]," + more if more else b"]") + b"}")
 
 
 def _choice(index: int, delta: bytes, stop: bytes, beside: bytes = b"") -> bytes:

@@ -8,7 +8,8 @@ import msgspec
 
 from anaphora.canonical import check_object, dumps, string
 from anaphora.values import AnyTool, ProviderTool, Tool
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, request_error
 
 from .assistant import function_extras
 from .parts import WIRE
@@ -57,7 +58,7 @@ def read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
     """A function with its schema as it was given; any other tool whole."""
     try:
         said = _usual(raw).function
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return _read_fields(raw, path)
     schema = bytes(said.parameters)
     if schema == b"null":
@@ -67,7 +68,7 @@ def read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
 
 def _read_fields(raw: msgspec.Raw, path: str) -> AnyTool:
     """The same, field by field."""
-    fields = Fields(raw, path, bad_request)
+    fields = Fields(raw, path, request_error)
     kind = fields.maybe("type", str) or "function"
     inside = fields.nested("function") if kind == "function" else None
     if inside is None:

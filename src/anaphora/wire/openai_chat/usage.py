@@ -7,8 +7,8 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Usage
-from anaphora.wire.counting import count, counts, partition
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.replies import partition, positive_counts, valid_count
 
 
 class _Input(msgspec.Struct, frozen=True):
@@ -39,23 +39,25 @@ def read_usage(raw: bytes, path: str) -> Usage:
     stays unknown."""
     try:
         told = _decode(raw)
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise Parse(str(problem), path=path) from None
     details = told.prompt_tokens_details or _Input()
-    read = count(details.cached_tokens)
+    read = valid_count(details.cached_tokens)
     if read is None:
         read = _first(told.cached_tokens, told.num_cached_tokens, told.prompt_cache_hit_tokens)
-    wrote = count(details.cache_write_tokens)
+    wrote = valid_count(details.cache_write_tokens)
     uncached, read, written, overlap = partition(
-        count(told.prompt_tokens), read, None if wrote is None else counts({"30m": wrote})
+        valid_count(told.prompt_tokens),
+        read,
+        None if wrote is None else positive_counts({"30m": wrote}),
     )
     reasoning = told.completion_tokens_details
     return Usage(
         uncached=uncached,
         read=read,
         written=written,
-        output=count(told.completion_tokens),
-        reasoning=count(reasoning.reasoning_tokens) if reasoning is not None else None,
+        output=valid_count(told.completion_tokens),
+        reasoning=valid_count(reasoning.reasoning_tokens) if reasoning is not None else None,
         overlap=overlap,
         raw=raw.decode(),
     )
@@ -88,4 +90,4 @@ def write_usage(usage: Usage) -> bytes:
 
 
 def _first(*told: int | None) -> int | None:
-    return next((tokens for tokens in map(count, told) if tokens is not None), None)
+    return next((tokens for tokens in map(valid_count, told) if tokens is not None), None)

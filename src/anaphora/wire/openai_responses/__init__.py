@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anaphora.wire.assembling import assemble
 from anaphora.wire.openai_failure import read_error, write_error
+from anaphora.wire.rendering import assemble
 
 from .parse import parse
 from .reply import read_reply, write_reply

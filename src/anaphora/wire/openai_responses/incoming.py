@@ -30,10 +30,11 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.fields import UNREADABLE, Failure, Fields
-from anaphora.wire.marking import Placed
+from anaphora.wire.fields import Fields
+from anaphora.wire.markers import PlacedMark
 from anaphora.wire.openai_cache import Breakpoint, breakpoint_ttl, take_breakpoint
 from anaphora.wire.openai_system import Place, keep_place
+from anaphora.wire.reading import DECODE_ERRORS, ErrorFactory
 
 from .content import ITEM, WIRE, is_content
 
@@ -70,7 +71,7 @@ usual_item = msgspec.json.Decoder(UsualItem).decode
 some_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 #: The breakpoints of an item.
-Marks = list[Placed[Ttl | None]]
+Marks = list[PlacedMark[Ttl | None]]
 
 ROLES: dict[str, Role] = {
     "user": "user",
@@ -100,16 +101,16 @@ APP_ITEMS = frozenset(
 Item = tuple[Role, tuple[Part, ...]]
 
 
-def read_item(raw: msgspec.Raw, path: str, fail: Failure, marks: Marks) -> Item:
+def read_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks) -> Item:
     """An item of any kind."""
     try:
         usual = read_usual(usual_item(raw), path, fail, marks)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         usual = None
     return usual or _read_any(raw, path, fail, marks)
 
 
-def read_usual(item: UsualItem, path: str | int, fail: Failure, marks: Marks) -> Item | None:
+def read_usual(item: UsualItem, path: str | int, fail: ErrorFactory, marks: Marks) -> Item | None:
     """An item with nothing unusual about it; None when there is. `path` may be its index in the
     input: a path is made of it when something needs one."""
     kind = item.type
@@ -120,7 +121,9 @@ def read_usual(item: UsualItem, path: str | int, fail: Failure, marks: Marks) ->
     return _usual_output(item, path, fail, marks) if kind == "function_call_output" else None
 
 
-def _usual_message(item: UsualItem, path: str | int, fail: Failure, marks: Marks) -> Item | None:
+def _usual_message(
+    item: UsualItem, path: str | int, fail: ErrorFactory, marks: Marks
+) -> Item | None:
     content, role = item.content, ROLES.get(item.role or "")
     if role is None or content is UNSET or item.namespace is not UNSET:
         return None
@@ -157,7 +160,9 @@ def _usual_call(item: UsualItem) -> Item | None:
     return "assistant", (ToolCall(call_id, name, arguments, extras),)
 
 
-def _usual_output(item: UsualItem, path: str | int, fail: Failure, marks: Marks) -> Item | None:
+def _usual_output(
+    item: UsualItem, path: str | int, fail: ErrorFactory, marks: Marks
+) -> Item | None:
     call_id, content = item.call_id, item.output
     if call_id is UNSET or content is UNSET:
         return None
@@ -175,7 +180,7 @@ def _usual_output(item: UsualItem, path: str | int, fail: Failure, marks: Marks)
 
 
 def _texts(
-    parts: list[TextPart], path: str | int, fail: Failure, at: tuple[int, ...], marks: Marks
+    parts: list[TextPart], path: str | int, fail: ErrorFactory, at: tuple[int, ...], marks: Marks
 ) -> tuple[Text, ...] | None:
     for index, part in enumerate(parts):
         if part.type != "input_text":
@@ -196,7 +201,7 @@ def _extras(
     return {key: msgspec.json.encode(said).decode()}
 
 
-def _read_any(raw: msgspec.Raw, path: str, fail: Failure, marks: Marks) -> Item:
+def _read_any(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks) -> Item:
     """Any item: known fields by name, unknown ones as extras, unknown types whole."""
     fields = Fields(raw, path, fail)
     kind = fields.maybe("type", str)
@@ -217,7 +222,7 @@ def _read_any(raw: msgspec.Raw, path: str, fail: Failure, marks: Marks) -> Item:
     return role, (Opaque(WIRE, kind, bytes(raw).decode()),)
 
 
-def _message(raw: msgspec.Raw, fields: Fields, path: str, fail: Failure, marks: Marks) -> Item:
+def _message(raw: msgspec.Raw, fields: Fields, path: str, fail: ErrorFactory, marks: Marks) -> Item:
     said = fields.take("role", str)
     content = fields.raw("content")
     if content is None:
@@ -259,7 +264,7 @@ def _with(part: Part, extras: Extras | None) -> Part | None:
 
 
 def read_content(
-    raw: bytes, role: Role, path: str, fail: Failure, marks: Marks
+    raw: bytes, role: Role, path: str, fail: ErrorFactory, marks: Marks
 ) -> tuple[Part, ...] | None:
     """The parts of a message's content; None when one of them cannot be told from an item."""
     parts = []
@@ -272,7 +277,7 @@ def read_content(
 
 
 def _content_part(
-    raw: msgspec.Raw, role: Role, path: str, fail: Failure, at: tuple[int, ...], marks: Marks
+    raw: msgspec.Raw, role: Role, path: str, fail: ErrorFactory, at: tuple[int, ...], marks: Marks
 ) -> Part | None:
     fields = Fields(raw, path, fail)
     kind = fields.take("type", str)
@@ -294,14 +299,16 @@ def _content_part(
     return _whole(raw, kind, path, fail) if is_content(kind) else None
 
 
-def _whole(raw: msgspec.Raw, kind: str, path: str, fail: Failure) -> Opaque:
+def _whole(raw: msgspec.Raw, kind: str, path: str, fail: ErrorFactory) -> Opaque:
     """Known or not, it goes back the way it came, less the breakpoint."""
     fields = Fields(raw, path, fail)
     fields.raw("prompt_cache_breakpoint")
     return Opaque(WIRE, kind, (b"{" + fields.rest() + b"}").decode())
 
 
-def _tool_output(raw: msgspec.Raw, fields: Fields, path: str, fail: Failure, marks: Marks) -> Item:
+def _tool_output(
+    raw: msgspec.Raw, fields: Fields, path: str, fail: ErrorFactory, marks: Marks
+) -> Item:
     call_id, output = fields.known("call_id", str), fields.raw("output")
     if output is None:
         raise fields.fail("is missing", "output")
@@ -383,10 +390,10 @@ def _at(url: str) -> Source:
     return Url(url)
 
 
-def raw_list(raw: bytes, path: str, fail: Failure) -> list[msgspec.Raw]:
+def raw_list(raw: bytes, path: str, fail: ErrorFactory) -> list[msgspec.Raw]:
     try:
         return some_raw(raw)
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise fail(f"expected text or a list: {problem}", path) from None
 
 

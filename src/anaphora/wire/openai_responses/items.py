@@ -26,7 +26,8 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request
+from anaphora.wire.fields import Fields
+from anaphora.wire.reading import DECODE_ERRORS, request_error
 
 from .content import INPUT, ITEM, OUTPUT, WIRE, Notices, closing, is_content, markable, members
 from .content import opaque as carried
@@ -111,7 +112,7 @@ def is_easy(message: Message, at: int, inside: bool) -> bool:
     if isinstance(part, Refusal):
         return False
     alone = at + 1 == len(message.parts) or not goes_on(message.parts[at + 1])
-    return alone and not Fields(extras[ITEM], "extras", bad_request).known_text("id")
+    return alone and not Fields(extras[ITEM], "extras", request_error).known_text("id")
 
 
 def goes_on(part: Part) -> bool:
@@ -154,7 +155,7 @@ def reasoning_item(part: Thinking, default_id: str | None = None) -> bytes:
     kept = members(part.extras, WIRE)
     try:
         known = msgspec.json.decode(b"{" + kept + b"}", type=_Reasoning)
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise InvalidRequest(str(problem), path="extras") from None
     said = b""
     if known.id is None and default_id is not None:

@@ -6,7 +6,7 @@ from anaphora.prompt import BlockMark, Call, ToolMark
 from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.rendered import ChunkRun
 from anaphora.values import ToolResult
-from anaphora.wire.marking import Found, find_message
+from anaphora.wire.markers import MarkLocation, find_message
 
 from .items import is_said
 from .results import last_said, nested_splice
@@ -15,7 +15,7 @@ from .traits import Traits
 
 def locate(
     asked: MarkRequest, call: Call, runs: list[ChunkRun], traits: Traits, held: list[ChunkRun]
-) -> Found:
+) -> MarkLocation:
     """The chunk a mark means, or why there is none."""
     if not traits.explicit:
         return f"{call.model} takes no breakpoints: it caches by itself"
@@ -41,7 +41,7 @@ def locate(
     return first + place[0], place[1]
 
 
-def _part_of(run: ChunkRun, chunks: range, path: tuple[int, ...]) -> Found:
+def _part_of(run: ChunkRun, chunks: range, path: tuple[int, ...]) -> MarkLocation:
     """The chunk a path leads to, or why it leads nowhere, with a gap for the message's name."""
     splices = run.log.splices
     if not path:

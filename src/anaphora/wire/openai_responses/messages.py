@@ -23,9 +23,9 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.foreign import tell_foreign
+from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.openai_system import changed_role, place_of, role_of
-from anaphora.wire.unfinished import LEFT_OUT, Followed
+from anaphora.wire.reasoning import UNFINISHED_REASONING, ReasoningFollowed
 
 from .content import ITEM, WIRE, is_content, members
 from .incoming import APP_ITEMS
@@ -49,7 +49,7 @@ def add_messages(
     """The chunks of these messages. `state` is the role of the item the log ends inside, `CLOSED`,
     or None when nothing stands in it yet."""
     splice = BEFORE_BRACE if traits.explicit else None
-    followed = Followed(messages, _follows)
+    followed = ReasoningFollowed(messages, _follows)
     for index, message in enumerate(messages):
         usual = say_usual(message, traits)
         if usual is None:
@@ -67,12 +67,12 @@ def add_any(
     state: str | None,
     where: str,
     traits: Traits,
-    followed: Followed | None = None,
+    followed: ReasoningFollowed | None = None,
     index: int = 0,
 ) -> str | None:
     """The chunks of a message of any kind, with notices for what was left out. Gives the state
     behind it. `followed` knows the messages behind this one, which is at `index` of them."""
-    followed = followed or Followed((message,), _follows)
+    followed = followed or ReasoningFollowed((message,), _follows)
     said: list[Notice] = []
     place = f"{where}[{to.message}]"
     role = _ROLES.get(message.role)
@@ -97,7 +97,7 @@ def add_any(
         except InvalidRequest as problem:
             raise problem.within(f"{place}.parts[{at}]") from None
         if spoken is not None and isinstance(part, Thinking) and not followed(index, at):
-            said.append(LEFT_OUT)
+            said.append(UNFINISHED_REASONING)
             spoken = None
         if said:
             _note(to, said, f"{place}.parts[{at}]")
@@ -118,7 +118,7 @@ def add_any(
         to.chunk(spoken.kind, data, BEFORE_BRACE if markable else None)
     if not message.parts:
         to.notice(Notice("empty_message", "a message without parts is left out", place))
-    tell_foreign(to, message, WIRE, place)
+    note_foreign_fields(to, message, WIRE, place)
     to.end_message(message.id)
     return state
 

@@ -10,16 +10,16 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Notice, SegmentRole, Ttl
-from anaphora.wire.enveloping import (
-    Envelopes,
-    earlier_of,
-    exactly,
-    foreign_earlier,
-    foreign_fields,
-    foreign_tier,
-    with_extras,
-)
+from anaphora.wire.enveloping import Envelopes
 from anaphora.wire.openai_system import changed_role, place_of
+from anaphora.wire.params import (
+    closing_members,
+    comparison_id,
+    foreign_comparison_notices,
+    foreign_field_notices,
+    foreign_tier_notices,
+    params_key,
+)
 
 from .content import OURS, WIRE
 from .traits import Traits
@@ -39,7 +39,7 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
     source = (
         traits,
         call.model,
-        exactly(call),
+        params_key(call),
         call.ir.system_fields_agree(),
         place_of(call.ir.system_field_blocks()),
         _stays_in_chain(call),
@@ -81,7 +81,7 @@ def cache_params(call: Call) -> tuple[tuple[str, bytes], ...]:
         found.append(("verbosity", string(params.verbosity)))
     if params.output is not None:
         found.append(("output_format", _format(params.output)))
-    if params.service_tier is not None and not foreign_tier(call):
+    if params.service_tier is not None and not foreign_tier_notices(call):
         found.append(("service_tier", string(params.service_tier)))
     if call.ir.cache.key is not None:
         found.append(("cache_key", string(call.ir.cache.key)))
@@ -124,7 +124,7 @@ def tail(call: Call, traits: Traits, turned: dict[str, bytes]) -> bytes:
     plain("prompt_cache_retention", cache.retention, "cache.retention")
     if params.stream:
         fields["stream"] = b"true"
-    return with_extras(fields, call.extras, WIRE, _TAKEN) + b"}"
+    return closing_members(fields, call.extras, WIRE, _TAKEN) + b"}"
 
 
 def notices(call: Call, traits: Traits) -> list[Notice]:
@@ -151,8 +151,8 @@ def notices(call: Call, traits: Traits) -> list[Notice]:
         )
     told += _about_system(call, traits)
     told += _about_cache(call, traits) + _about_continuation(call)
-    told += foreign_earlier(call, OURS)
-    return told + foreign_fields(call, WIRE) + foreign_tier(call)
+    told += foreign_comparison_notices(call, OURS)
+    return told + foreign_field_notices(call, WIRE) + foreign_tier_notices(call)
 
 
 def _about_system(call: Call, traits: Traits) -> list[Notice]:
@@ -306,6 +306,6 @@ def _cache_options(call: Call) -> dict[str, object]:
         options["ttl"] = TTLS[cache.automatic]
     if cache.prewarm:
         options["prewarm"] = True
-    if (earlier := earlier_of(call, OURS)) is not None:
+    if (earlier := comparison_id(call, OURS)) is not None:
         options["comparison_response_id"] = earlier
     return options

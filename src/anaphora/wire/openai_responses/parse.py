@@ -51,8 +51,9 @@ from anaphora.values import (
     ToolCall,
     Ttl,
 )
-from anaphora.wire.fields import UNREADABLE, Fields, bad_request, reads
+from anaphora.wire.fields import Fields
 from anaphora.wire.openai_system import Place, keep_place
+from anaphora.wire.reading import DECODE_ERRORS, converts_errors, request_error
 from anaphora.wire.seen import TOOLS, elements_of, seen
 
 from .content import ITEM, WIRE
@@ -130,17 +131,17 @@ class _UsualRequest(_Options, frozen=True, forbid_unknown_fields=True, kw_only=T
 _usual_request = msgspec.json.Decoder(_UsualRequest).decode
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call a request makes; `InvalidRequest` names the field that cannot be."""
     try:
         usual = _usual_request(body)
-    except UNREADABLE:
-        return _parse_fields(Fields(body, "$", bad_request))
+    except DECODE_ERRORS:
+        return _parse_fields(Fields(body, "$", request_error))
     plain = plain_conversation(usual.input) if isinstance(usual.input, list) else None
     items = _usual_items(usual.input) if plain is None else []
     if items is None:
-        return _parse_fields(Fields(body, "$", bad_request))
+        return _parse_fields(Fields(body, "$", request_error))
     tools = bytes(usual.tools)
     return _call(usual.model, items, usual.instructions, tools, usual, None, plain)
 
@@ -221,7 +222,7 @@ def _usual_items(said: str | list[UsualItem] | None) -> list[_Item] | None:
     items: list[_Item] = []
     marks: Marks = []
     for index, item in enumerate(said):
-        usual = read_usual(item, index, bad_request, marks)
+        usual = read_usual(item, index, request_error, marks)
         if usual is None:
             return None
         if marks:
@@ -238,9 +239,9 @@ def _items(raw: bytes | None) -> list[_Item]:
     if raw[:1] == b'"':
         return [("user", (Text(msgspec.json.decode(raw, type=str)),), [])]
     items: list[_Item] = []
-    for index, item in enumerate(raw_list(raw, "$.input", bad_request)):
+    for index, item in enumerate(raw_list(raw, "$.input", request_error)):
         marks: Marks = []
-        items.append((*read_item(item, f"$.input[{index}]", bad_request, marks), marks))
+        items.append((*read_item(item, f"$.input[{index}]", request_error, marks), marks))
     return items
 
 
@@ -299,7 +300,7 @@ def _tools(listed: bytes) -> tuple[AnyTool, ...]:
     """The same list comes with every turn."""
     tools: list[AnyTool] = []
     for index, raw in enumerate(elements_of("tools", listed)):
-        inner = Fields(raw, f"$.tools[{index}]", bad_request)
+        inner = Fields(raw, f"$.tools[{index}]", request_error)
         kind, name = inner.take("type", str), inner.maybe("name", str) or ""
         schema = inner.raw("parameters") if kind == "function" else None
         if schema is None or schema[:1] != b"{":

@@ -9,8 +9,9 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import Parse, Upstream
 from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.fields import UNREADABLE, Fields, bad_answer, reads, rest_for
+from anaphora.wire.fields import Fields, rest_for
 from anaphora.wire.openai_failure import ErrorObject, from_object
+from anaphora.wire.reading import DECODE_ERRORS, converts_errors, reply_error
 
 from .content import WIRE, closing
 from .incoming import read_item
@@ -54,13 +55,13 @@ _error = msgspec.json.Decoder(ErrorObject).decode
 _usual = msgspec.json.Decoder(_Usual).decode
 
 
-@reads(bad_answer)
+@converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The answer in `body`. `Parse` names the field that is missing or not what it should be; the
     error of one that failed is raised."""
     try:
         told, members = _usual(body), decode_members(body)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return _read_any(body)
     if (error := _failure(told)) is not None:
         raise error
@@ -90,7 +91,7 @@ def _failure(told: _Told) -> Upstream | None:
         return None
     try:
         return from_object(_error(told.error), 200)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
 
 
@@ -99,7 +100,7 @@ def _read_any(body: bytes) -> Reply:
     fields = Fields(body, "$")
     try:
         told = _told(body)
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise Parse(str(problem), path="$") from None
     if told.object not in (None, "response", _COMPACTED):
         raise fields.fail(f"expected a response, not {told.object!r}", "object")
@@ -131,7 +132,7 @@ def read_output(raw: msgspec.Raw, path: str) -> list[Part]:
     texts = read_texts(raw)
     if texts is not None:
         return texts
-    _, parts = read_item(raw, path, bad_answer, [])
+    _, parts = read_item(raw, path, reply_error, [])
     return list(parts)
 
 

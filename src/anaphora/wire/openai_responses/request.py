@@ -24,12 +24,17 @@ from anaphora.values import (
     Text,
     Ttl,
 )
-from anaphora.wire.continuing import cacheable, continue_log, last_run
 from anaphora.wire.foreign import foreign_sections
-from anaphora.wire.marking import message_ttl, policy_notices, resolve
+from anaphora.wire.markers import message_ttl, policy_notices, resolve_marks
 from anaphora.wire.openai_cache import ONLY_MARKS, key_place, options_free
 from anaphora.wire.openai_system import place_of, role_of
-from anaphora.wire.sections import each, own_tools
+from anaphora.wire.rendering import (
+    cacheable_count,
+    extend_log,
+    previous_run,
+    render_items,
+    without_foreign_tools,
+)
 from anaphora.wire.shared import SharedLogs
 
 from . import params
@@ -72,7 +77,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         previous = None
     last = previous.envelope if previous is not None else None
     envelope = params.envelope(call, profile, model, last)
-    tools, foreign = own_tools(call.tools, _OWN)
+    tools, foreign = without_foreign_tools(call.tools, _OWN)
     system = _system(call.ir, model, previous)
     listed = [_section("tools", tools, _tool_logs, _tools, previous, TOOLS, b"]")] if tools else []
     held, sent = _messages(call, model, previous, bool(system))
@@ -85,7 +90,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     runs = [*system, *listed, *held, *sent]
     unsent = [*(system if leads else []), *held] if held else []
     cache = call.ir.cache
-    marks, frozen, unmarked = resolve(
+    marks, frozen, unmarked = resolve_marks(
         cache, runs, params.TTLS, lambda asked: locate(asked, call, runs, model, unsent)
     )
     # What is sent behind a stored response is found in it next turn, joined otherwise.
@@ -94,7 +99,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         wire=WIRE,
         model=call.model,
         runs=tuple(runs),
-        cacheable=cacheable(runs, previous, cache.messages, fresh),
+        cacheable=cacheable_count(runs, previous, cache.messages, fresh),
         envelope=envelope,
         body_order=_order([*before, *sent], runs),
         markers=MARKERS if model.explicit else {},
@@ -157,7 +162,7 @@ def _section(
     close: bytes,
     place: str = "",
 ) -> ChunkRun:
-    last = last_run(previous, section)
+    last = previous_run(previous, section)
     log = shared.get(source, last, render)
     if last is not None and (last.log, last.lead, last.close) == (log, lead, close):
         return last
@@ -195,7 +200,9 @@ def _instructions(text: str) -> ChunkLog:
 
 def _blocks(blocks: tuple[PromptBlock, ...], model: Traits) -> ChunkLog:
     splice = -1 if model.explicit else None
-    texts = each("system", blocks, lambda b: input_text(Text(b.text, b.extras), []) or b"", splice)
+    texts = render_items(
+        "system", blocks, lambda b: input_text(Text(b.text, b.extras), []) or b"", splice
+    )
     log = ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
     if model.explicit:
         log.policies = tuple(
@@ -207,7 +214,7 @@ def _blocks(blocks: tuple[PromptBlock, ...], model: Traits) -> ChunkLog:
 
 
 def _tools(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    said = each("tools", tools, _tool, None)
+    said = render_items("tools", tools, _tool, None)
     names = [f"tool {tool.name}" for tool in tools]
     # No tool carries a breakpoint, so what they ask of the cache is for the input to keep.
     return ChunkLog.of(said, names, [CachePolicy.NONE] * len(tools))
@@ -251,7 +258,7 @@ def _joined(
     state, message = behind, 1 if behind is not None else 0
     runs: list[ChunkRun] = []
     for segment in segments:
-        last = last_run(previous, "messages", segment.role)
+        last = previous_run(previous, "messages", segment.role)
         log, count = _segment_log(segment, model, last)
         if not count:
             continue
@@ -299,7 +306,7 @@ def _segment_log(segment: Segment, model: Traits, last: ChunkRun | None) -> tupl
         add_messages(to, new, state, segment.role.value, model)
 
     shared = segment.messages.common_prefix(last.source, ids=True) if last is not None else 0
-    return continue_log(segment.messages, last, shared, add)
+    return extend_log(segment.messages, last, shared, add)
 
 
 def _check_not_empty(call: Call, said: object) -> None:

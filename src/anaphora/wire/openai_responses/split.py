@@ -15,8 +15,9 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Role, Section, SegmentRole, Ttl
-from anaphora.wire.fields import UNREADABLE, Fields, Found, bad_request, reads
+from anaphora.wire.fields import Fields
 from anaphora.wire.openai_cache import take_breakpoint
+from anaphora.wire.reading import DECODE_ERRORS, Members, converts_errors, request_error
 from anaphora.wire.seen import PARAMS, Cut, SeenSections
 from anaphora.wire.talks import SeenTalks, placeholder_messages
 
@@ -73,14 +74,14 @@ class _Item(msgspec.Struct, frozen=True):
     pieces: tuple[_Piece, ...]
 
 
-@reads(bad_request)
+@converts_errors(request_error)
 def split(
-    body: bytes | Found,
+    body: bytes | Members,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
     """The request as chunks, with the breakpoints it carries as the caller's marks."""
-    fields = Fields(body, "$", bad_request)
+    fields = Fields(body, "$", request_error)
     model = fields.take("model", str)
     options = _options(fields.look("prompt_cache_options"))
     ttl: Ttl = "12h" if options.ttl == "12h" else "30m"
@@ -133,8 +134,8 @@ def _options(raw: bytes | None) -> _Options:
         return _Options()
     try:
         return _asked(b'{"prompt_cache_options":%b}' % raw).prompt_cache_options or _Options()
-    except UNREADABLE as problem:
-        raise bad_request(str(problem), "$.prompt_cache_options") from None
+    except DECODE_ERRORS as problem:
+        raise request_error(str(problem), "$.prompt_cache_options") from None
 
 
 def _items(raw: bytes | None) -> list[msgspec.Raw]:
@@ -142,7 +143,7 @@ def _items(raw: bytes | None) -> list[msgspec.Raw]:
         return []
     if raw[:1] == b'"':
         return [msgspec.Raw(raw)]
-    return raw_list(raw, "$.input", bad_request)
+    return raw_list(raw, "$.input", request_error)
 
 
 class _Usual(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,7 +162,7 @@ def _usual_item(raw: msgspec.Raw) -> _Item | None:
     """An item that is nothing but somebody's text; None for any other."""
     try:
         usual = _usual(raw)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     said, content = bytes(usual.role), bytes(usual.content)
     role = _ROLES.get(said)
@@ -180,10 +181,10 @@ def _item(raw: msgspec.Raw, path: str, ttl: Ttl) -> _Item:
         return _Item("user", message_opening("user"), (_text(bytes(raw)),))
     try:
         head = _head(raw)
-    except UNREADABLE as problem:
-        raise bad_request(str(problem), path) from None
+    except DECODE_ERRORS as problem:
+        raise request_error(str(problem), path) from None
     whole = _Item(CLOSED, b"", (_Piece(_KINDS.get(head.type, Kind.OTHER), bytes(raw)),))
-    fields = Fields(raw, path, bad_request)
+    fields = Fields(raw, path, request_error)
     if head.type == "message" and head.role in ROLES:
         role, content = ROLES[head.role], fields.raw("content") or b"[]"
         is_text = content[:1] == b'"'
@@ -192,7 +193,7 @@ def _item(raw: msgspec.Raw, path: str, ttl: Ttl) -> _Item:
         opening = b"{" + fields.rest() + b',"content":['
         if is_text:
             return _Item(role, opening, (_text(content),))
-        listed = raw_list(content, f"{path}.content", bad_request)
+        listed = raw_list(content, f"{path}.content", request_error)
         pieces = tuple(
             _piece(part, f"{path}.content[{at}]", ttl, role) for at, part in enumerate(listed)
         )
@@ -209,7 +210,7 @@ def _text(raw: bytes) -> _Piece:
 
 def _piece(raw: msgspec.Raw, path: str, ttl: Ttl, role: Role) -> _Piece:
     """A content part without its breakpoint, byte for byte otherwise."""
-    fields = Fields(raw, path, bad_request)
+    fields = Fields(raw, path, request_error)
     marks: tuple[tuple[int | None, Ttl], ...] = ()
     if "prompt_cache_breakpoint" in fields:
         marker = take_breakpoint(fields, WIRE)
@@ -229,7 +230,7 @@ def _output(rest: bytes, raw: bytes, path: str, ttl: Ttl) -> _Piece:
     if raw[:1] == b'"':
         text = _text(raw)
         return _Piece(Kind.TOOL_RESULT, opening + text.data, text.markable)
-    listed = raw_list(raw, path, bad_request)
+    listed = raw_list(raw, path, request_error)
     pieces = [_piece(part, f"{path}[{at}]", ttl, "tool") for at, part in enumerate(listed)]
     data = opening
     marks: list[tuple[int | None, Ttl]] = []
@@ -250,7 +251,7 @@ def _instructions(raw: bytes) -> Cut:
 
 
 def _tools(raw: bytes) -> Cut | None:
-    listed = raw_list(raw, "$.tools", bad_request) if raw != b"null" else []
+    listed = raw_list(raw, "$.tools", request_error) if raw != b"null" else []
     if not listed:
         return None
     names = [f"tool {_name(tool, index)}" for index, tool in enumerate(listed)]
@@ -321,13 +322,13 @@ def _all_text(item: _Item) -> bool:
 
 
 def _name(tool: msgspec.Raw, index: int) -> str:
-    fields = Fields(tool, f"$.tools[{index}]", bad_request)
+    fields = Fields(tool, f"$.tools[{index}]", request_error)
     return fields.known("name", str) or fields.known("type", str) or str(index)
 
 
 @functools.lru_cache(maxsize=PARAMS)
 def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
-    fields = Fields(b"{" + rest + b"}", "$", bad_request)
+    fields = Fields(b"{" + rest + b"}", "$", request_error)
     reasoning, text = fields.raw("reasoning"), fields.raw("text")
     found = [
         ("model", string(model)),
@@ -343,4 +344,4 @@ def _cache_params(model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
 
 
 def _inside(raw: bytes | None, name: str) -> bytes | None:
-    return Fields(raw, "$", bad_request).raw(name) if raw and raw[:1] == b"{" else None
+    return Fields(raw, "$", request_error).raw(name) if raw and raw[:1] == b"{" else None

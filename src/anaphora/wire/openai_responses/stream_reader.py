@@ -17,9 +17,9 @@ import msgspec
 
 from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
-from anaphora.wire.building import ReplyBuilder
-from anaphora.wire.fields import UNREADABLE, our_error
 from anaphora.wire.openai_failure import ErrorObject, from_object
+from anaphora.wire.reading import DECODE_ERRORS, as_anaphora_error
+from anaphora.wire.replies import ReplyBuilder
 from anaphora.wire.sse import EventDecoder
 from anaphora.wire.unnamed import encoded, fields_by_tag, members_of, tag_of, take_unnamed
 
@@ -223,16 +223,16 @@ class StreamReader:
                 event = _decode(data[_DELTA_SIZE:])
                 if type(event) is _TextDelta:
                     part = self._texts[event.output_index, event.content_index]
-                    return [self._build.said(part, event.delta)]
+                    return [self._build.add_text(part, event.delta)]
             except (msgspec.DecodeError, UnicodeError, KeyError, Parse):
                 pass
         events: list[Event] = []
-        build, texts, said = self._build, self._texts, self._build.said
+        build, texts, said = self._build, self._texts, self._build.add_text
         try:
             for payload in self._sse.feed_data(data):
                 try:
                     event = _decode(payload)
-                except UNREADABLE as problem:
+                except DECODE_ERRORS as problem:
                     unusual = None if build.ended else self._unusual(payload)
                     if unusual is None:
                         if not build.ended:
@@ -247,8 +247,8 @@ class StreamReader:
                         events.append(said(at, event.delta))
                         continue
                 events += self._on(event)
-        except (AnaphoraError, *UNREADABLE) as problem:
-            events += build.fail(our_error(problem))
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            events += build.fail(as_anaphora_error(problem))
         return events
 
     def close(self) -> list[Event]:
@@ -256,7 +256,7 @@ class StreamReader:
         if self._build.ended:
             return []
         if self._sse.body is not None:
-            return self._build.whole_body(bytes(self._sse.body), self._read_body)
+            return self._build.read_whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before response.completed"))
 
     def _unusual(self, payload: bytes) -> _Events | None:
@@ -269,9 +269,9 @@ class StreamReader:
         unnamed = take_unnamed(members, _KNOWN[kind])
         try:
             event: _Events = _decode(encoded(members))
-        except UNREADABLE:
+        except DECODE_ERRORS:
             return None
-        self._build.leave_out(kind, unnamed)
+        self._build.note_dropped_fields(kind, unnamed)
         return event
 
     def _on(self, event: _Events) -> list[Event]:
@@ -356,7 +356,7 @@ class StreamReader:
         if build.notices:
             told = (*reply.notices, *build.notices.values())
             reply = msgspec.structs.replace(reply, notices=told)
-        events += build.count(reply.usage)
+        events += build.update_usage(reply.usage)
         build.ended = True
         return [*events, ReplyEnd(reply)]
 
@@ -432,7 +432,7 @@ def _head_of(item: msgspec.Raw) -> _ItemHead:
     try:
         head = _item_head(item)
         return _call_head(item) if head.type == "function_call" else head
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise Parse(f"an item: {problem}", path="stream") from None
 
 
@@ -440,7 +440,7 @@ def _pass_over(payload: bytes, problem: Exception) -> None:
     """Events without a name here are passed over; those with one have to be what they should."""
     try:
         kind = _typed(payload).type
-    except UNREADABLE:
+    except DECODE_ERRORS:
         if payload.strip() == b"[DONE]":
             return
         raise Parse(str(problem), path="stream") from None

@@ -21,7 +21,7 @@ from anaphora.values import (
     ToolCall,
     UsageUpdate,
 )
-from anaphora.wire.sse import encode
+from anaphora.wire.sse import encode_event
 
 from .items import CLOSE_ITEM, goes_on, message_opening
 from .output import (
@@ -122,7 +122,7 @@ class StreamWriter:
         """One event. Each of its own members has its comma before it."""
         number, self._number = self._number, self._number + 1
         said = b'{"type":"%b","sequence_number":%d%b}' % (name.encode(), number, members)
-        return encode(name, said)
+        return encode_event(name, said)
 
     def _start(self, event: ReplyStart) -> bytes:
         self._reply_id = event.id

@@ -8,8 +8,8 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import Parse
 from anaphora.values import Usage, WriteTtl
-from anaphora.wire.counting import count, counts, partition
-from anaphora.wire.fields import UNREADABLE
+from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.replies import partition, positive_counts, valid_count
 
 
 class _Writes(msgspec.Struct, frozen=True):
@@ -42,31 +42,31 @@ def read_usage(raw: bytes, path: str) -> Usage:
     """The counts as a partition; what OpenAI does not mention stays unknown."""
     try:
         told = _decode(raw)
-    except UNREADABLE as problem:
+    except DECODE_ERRORS as problem:
         raise Parse(str(problem), path=path) from None
     of_input, of_output = told.input_tokens_details or _Input(), told.output_tokens_details
     uncached, read, written, overlap = partition(
-        count(told.input_tokens), count(of_input.cached_tokens), _written(of_input)
+        valid_count(told.input_tokens), valid_count(of_input.cached_tokens), _written(of_input)
     )
     return Usage(
         uncached=uncached,
         read=read,
         written=written,
-        output=count(told.output_tokens),
-        reasoning=count(of_output.reasoning_tokens) if of_output is not None else None,
+        output=valid_count(told.output_tokens),
+        reasoning=valid_count(of_output.reasoning_tokens) if of_output is not None else None,
         overlap=overlap,
         raw=raw.decode(),
     )
 
 
 def _written(told: _Input) -> dict[WriteTtl, int] | None:
-    split, total = told.cache_write_tokens_details, count(told.cache_write_tokens)
+    split, total = told.cache_write_tokens_details, valid_count(told.cache_write_tokens)
     if split is None:
         return None if total is None else {"unsplit": total} if total else {}
     by_ttl: dict[WriteTtl, int] = {"12h": split.ttl_12h_tokens, "30m": split.ttl_30m_tokens}
     if total is not None and (rest := total - sum(by_ttl.values())) > 0:
         by_ttl["unsplit"] = rest
-    return counts(by_ttl)
+    return positive_counts(by_ttl)
 
 
 def write_usage(usage: Usage) -> bytes:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.values import Part, Text
-from anaphora.wire.fields import UNREADABLE, rest_for
+from anaphora.wire.fields import rest_for
+from anaphora.wire.reading import DECODE_ERRORS
 
 from .content import ITEM, WIRE
 
@@ -37,6 +38,6 @@ def read_texts(raw: msgspec.Raw) -> list[Part] | None:
             text, extras = _text(part.pop("text")), rest_for(WIRE, part)
             texts.append(Text(text, {**(extras or {}), **beside} if beside else extras))
             beside = {}
-    except (*UNREADABLE, KeyError):
+    except (*DECODE_ERRORS, KeyError):
         return None
     return texts or None

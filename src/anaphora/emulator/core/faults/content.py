@@ -11,7 +11,7 @@ from anaphora import wire
 from anaphora.emulator.core.asked import JSON, NDJSON, SSE, Answer, Chunk
 from anaphora.values import ReplyEnd, ReplyFail
 from anaphora.wire import sse
-from anaphora.wire.building import replay
+from anaphora.wire.replies import reply_events
 
 from .failing import failed, overflowed, refused
 from .timing import place
@@ -89,7 +89,7 @@ def wrong_form(answer: Answer) -> Answer:
     codec = wire.get(answer.dialect or answer.wire)
     delay = answer.chunks[0].delay
     if not answer.stream:
-        writer, events = codec.writer(), replay(codec.read_reply(answer.body))
+        writer, events = codec.writer(), reply_events(codec.read_reply(answer.body))
         data = b"".join(map(writer.write, events))
         kind = NDJSON if answer.wire == "ollama" else SSE
     else:
@@ -131,7 +131,7 @@ def _framed(answer: Answer, name: str, data: bytes) -> bytes:
     """An event as the stream tells its own."""
     if answer.headers.get("content-type") == NDJSON:
         return data + b"\n"
-    return b",\n" + data if _is_array(answer) else sse.encode(name, data)
+    return b",\n" + data if _is_array(answer) else sse.encode_event(name, data)
 
 
 def _is_array(answer: Answer) -> bool:

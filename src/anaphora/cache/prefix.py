@@ -1,0 +1,82 @@
+"""Compare the beginnings of two prompts. Bytes that they share in memory are not read."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import Usage
+
+
+class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One call that was sent, as far as it is known."""
+
+    rendered: Rendered
+    plan: Plan | None = None
+    """None: the markers that the request itself carries."""
+    at: float | None = None
+    """When it was sent, in seconds."""
+    began: float | None = None
+    """When its reply began."""
+    usage: Usage | None = None
+    """The bill."""
+    route: str = ""
+    """Host, account and workspace it went to. Compared, never shown."""
+    complete: bool = True
+    """False: parts of the prompt are not recorded, so nothing can be proven from it."""
+
+    @property
+    def marks(self) -> Plan:
+        if self.plan is not None:
+            return self.plan
+        return Plan(marks=self.rendered.marks, automatic=self.rendered.automatic)
+
+
+def cached_chunks(sent: SentCall) -> int:
+    """How many leading chunks the provider may have cached: up to the last marker; everything
+    reusable where the provider places breakpoints itself, or where nothing is marked."""
+    plan, rendered = sent.marks, sent.rendered
+    if plan.automatic is not None or not plan.marks:
+        return rendered.cacheable
+    return min(rendered.cacheable, max(mark.chunk for mark in plan.marks) + 1)
+
+
+def begins_with(later: Rendered, earlier: Rendered) -> bool:
+    """Whether the later prompt shares in memory everything reusable of the earlier one. Fast, and
+    False does not prove a difference: equal bytes may be stored twice."""
+    return shared_chunks(later, earlier) >= earlier.cacheable
+
+
+def shared_chunks(one: Rendered, two: Rendered) -> int:
+    """How many leading chunks are the same bytes in memory."""
+    chunks = 0
+    for mine, other in zip(one.runs, two.runs, strict=False):
+        if mine.log is not other.log or mine.lead != other.lead:
+            break
+        chunks += min(mine.count, other.count)
+        if mine.count != other.count:
+            break
+    return chunks
+
+
+def first_difference(earlier: Rendered, later: Rendered, chunks: int) -> int | None:
+    """The first byte in which the later prompt differs from the first `chunks` chunks of the
+    earlier one; None when it begins with all of them."""
+    if shared_chunks(later, earlier) >= chunks:
+        return None
+    offset = common_bytes(later.data(), earlier.data(chunks))
+    return None if offset >= earlier.offset(chunks) else offset
+
+
+def common_bytes(one: bytes, two: bytes) -> int:
+    """The length of the common beginning, by bisection: `==` compares at memory speed."""
+    low, high = 0, min(len(one), len(two))
+    if one[:high] == two[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low:middle] == two[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,234 @@
+"""Caches with markers: entries are written at markers, and found near a later request's markers."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable, Iterator
+
+import msgspec
+
+from anaphora.catalog import CacheRules, LookbackUnit
+from anaphora.rendered import Mark
+from anaphora.values import TTL_SECONDS, Ttl
+
+from .lookback import automatic_position, request_boundaries, tool_run_positions
+from .outcome import Outcome, Reason, Span
+from .view import KeyOf, PromptView
+
+#: How far before a marker an entry is searched for, to report that it was out of reach.
+_FAR = 400
+#: The most entries that are remembered, for simulations that run for ever.
+_MOST_ENTRIES = 200_000
+
+
+class CacheEntry(msgspec.Struct):
+    """One cached prefix."""
+
+    ttl: Ttl
+    expires: float
+    readable: float
+    """From when it can be read."""
+    written: float
+
+
+class EntryTable:
+    """The cached prefixes of one account. No operation depends on how many there are."""
+
+    def __init__(self, most: int = _MOST_ENTRIES) -> None:
+        self._entries: dict[Hashable, CacheEntry] = {}
+        self._queue: list[tuple[float, int, Hashable]] = []
+        self._count = 0
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable) -> CacheEntry | None:
+        """The entry of a key; expired entries are remembered for one more lifetime."""
+        return self._entries.get(key)
+
+    def write(self, key: Hashable, ttl: Ttl, at: float, readable: float) -> None:
+        """Adds an entry that lives for its TTL. One that lives longer stays."""
+        old = self._entries.get(key)
+        expires = at + TTL_SECONDS[ttl]
+        if old is not None and old.expires > at:
+            if expires > old.expires:
+                old.expires, old.ttl = expires, ttl
+            return
+        entry = self._entries[key] = CacheEntry(ttl, expires, readable, at)
+        if old is None:
+            self._enqueue(key, entry)
+
+    @staticmethod
+    def refresh(entry: CacheEntry | None, at: float) -> None:
+        """A read restarts an entry's lifetime."""
+        if entry is not None and (expires := at + TTL_SECONDS[entry.ttl]) > entry.expires:
+            entry.expires = expires
+
+    def purge(self, at: float) -> None:
+        """Forgets entries that expired a lifetime ago, and the oldest above the limit."""
+        queue, entries = self._queue, self._entries
+        while queue and (queue[0][0] < at or len(entries) > self._most):
+            due, _, key = heapq.heappop(queue)
+            entry = entries[key]
+            if entry.expires + TTL_SECONDS[entry.ttl] > due:
+                self._enqueue(key, entry)  # used since then
+            else:
+                del entries[key]
+
+    def _enqueue(self, key: Hashable, entry: CacheEntry) -> None:
+        self._count += 1
+        due = entry.expires + TTL_SECONDS[entry.ttl]
+        heapq.heappush(self._queue, (due, self._count, key))
+
+
+class MarkerLookup(msgspec.Struct, frozen=True):
+    """What a request finds, and what it will write."""
+
+    position: int
+    """The deepest position that is read; -1 where nothing is."""
+    writes: tuple[Mark, ...]
+    """The markers that write, in order."""
+    reason: Reason
+    """Why nothing deeper is read."""
+    detail: str = ""
+    marks: tuple[Mark, ...] = ()
+    """All markers, the provider's own included."""
+    entry: CacheEntry | None = None
+    """The entry that is read."""
+
+
+class MarkerCache:
+    """Anthropic, and OpenAI since 5.6: prefixes are cached at markers and nowhere else."""
+
+    def __init__(
+        self,
+        rules: CacheRules,
+        lookback_unit: LookbackUnit | None = None,
+        most: int | None = None,
+    ) -> None:
+        self._rules = rules
+        unit, reach = rules.lookback_unit, rules.lookback_positions
+        self._unit = lookback_unit or (unit.value if unit is not None else None)
+        self._reach = 1 if reach is None else reach.value
+        self._entries = EntryTable(_MOST_ENTRIES if most is None else most)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def predict(self, prompt: PromptView, key_of: KeyOf, at: float) -> tuple[Outcome, MarkerLookup]:
+        lookup = self._look_up(prompt, key_of, at)
+        return self._outcome(prompt, lookup), lookup
+
+    def lose(self, prompt: PromptView, lookup: MarkerLookup) -> tuple[Outcome, MarkerLookup]:
+        """The same when the provider lost the entry: everything is written again."""
+        writes = self._writing(prompt, lookup.marks)
+        lost = MarkerLookup(-1, writes, "lost", marks=lookup.marks)
+        return self._outcome(prompt, lost), lost
+
+    def commit(
+        self,
+        prompt: PromptView,  # noqa: ARG002
+        key_of: KeyOf,
+        lookup: MarkerLookup,
+        at: float,
+        readable: float,
+    ) -> None:
+        entries, position = self._entries, lookup.position
+        if lookup.entry is not None and self._rules.reads_refresh.value:
+            entries.refresh(lookup.entry, at)
+            for marker in lookup.marks:
+                if marker.chunk >= position:
+                    break
+                entries.refresh(entries.get(key_of(marker.chunk)), at)
+        for marker in lookup.writes:
+            entries.write(key_of(marker.chunk), marker.ttl, at, readable)
+        entries.purge(at)
+
+    def _look_up(self, prompt: PromptView, key_of: KeyOf, at: float) -> MarkerLookup:
+        marks = self._marks(prompt)
+        writes = self._writing(prompt, marks)
+        reason: Reason = "new" if marks else "no_marker"
+        detail = ""
+        found, alive, get = -1, None, self._entries.get
+        for position in self._positions(prompt, marks):
+            entry = get(key_of(position))
+            if entry is None:
+                continue
+            if entry.readable < at <= entry.expires:
+                found, alive = position, entry
+                break
+            if reason != "new":
+                continue
+            if entry.expires < at:
+                reason, detail = "expired", f"{at - entry.expires:.0f} s ago"
+            else:
+                wait = entry.readable - at
+                reason, detail = "not_readable_yet", f"for another {wait:.1f} s"
+        if found < 0 and reason == "new":
+            reason, detail = self._out_of_reach(key_of, marks[-1].chunk, at)
+        while writes and writes[0].chunk <= found:
+            writes = writes[1:]
+        return MarkerLookup(found, writes, reason, detail, marks, alive)
+
+    def _positions(self, prompt: PromptView, marks: tuple[Mark, ...]) -> Iterable[int]:
+        """The positions that are looked up, deepest first."""
+        if self._unit == "breakpoints":
+            return request_boundaries(self._rules, prompt, marks)
+        return self._lookback(prompt, marks)
+
+    def _lookback(self, prompt: PromptView, marks: tuple[Mark, ...]) -> Iterator[int]:
+        """The positions that each marker reaches, each once."""
+        reach, seen = self._reach, len(prompt)
+        for marker in reversed(marks):
+            last = marker.chunk
+            if self._unit != "tool_runs":
+                positions: Iterable[int] = range(last, max(-1, last - reach), -1)
+            else:
+                positions = tool_run_positions(prompt, last, reach)
+            for position in positions:
+                if position < seen:
+                    yield position
+                    seen = position
+
+    def _out_of_reach(self, key_of: KeyOf, last: int, at: float) -> tuple[Reason, str]:
+        for position in range(last, max(-1, last - _FAR), -1):
+            entry = self._entries.get(key_of(position))
+            if entry is not None and entry.readable < at <= entry.expires:
+                return "beyond_lookback", f"{last - position} blocks before the last marker"
+        return "new", ""
+
+    def _marks(self, prompt: PromptView) -> tuple[Mark, ...]:
+        """The request's markers and the one that the provider places itself, in order."""
+        if prompt.automatic is None:
+            return prompt.markers
+        position = automatic_position(self._rules, prompt)
+        if position is None or any(marker.chunk == position for marker in prompt.markers):
+            return prompt.markers
+        marks = (*prompt.markers, Mark(position, prompt.automatic))
+        return tuple(sorted(marks, key=lambda marker: marker.chunk))
+
+    def _writing(self, prompt: PromptView, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+        """The markers that write: those of long enough prefixes, the latest where there are more
+        than slots."""
+        minimum, slots, first = self._rules.minimum_tokens.value, self._rules.slots.value, 0
+        while first < len(marks) and prompt.tokens(marks[first].chunk) < minimum:
+            first += 1
+        return marks[first:][-slots:] if slots else ()
+
+    def _outcome(self, prompt: PromptView, lookup: MarkerLookup) -> Outcome:
+        total = prompt.total if len(prompt) else 0
+        read = prompt.tokens(lookup.position)
+        spans = [Span(0, read, "read", "found")] if read else []
+        start = read
+        for marker in lookup.writes:
+            end = prompt.tokens(marker.chunk)
+            if end > start:
+                spans.append(Span(start, end, "written", lookup.reason, marker.ttl, lookup.detail))
+                start = end
+        if total > start:
+            reason: Reason = "below_minimum" if lookup.marks else "no_marker"
+            if lookup.writes or lookup.position >= 0:
+                reason = "behind_last_marker"
+            spans.append(Span(start, total, "uncached", reason))
+        return Outcome(tuple(spans))

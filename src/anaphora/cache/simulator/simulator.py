@@ -1,0 +1,141 @@
+"""Simulate a provider's cache by the rules of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from blake3 import blake3
+
+from anaphora.catalog import CacheRules, LookbackUnit
+
+from .handles import HandleSimulator
+from .markers import MarkerCache
+from .outcome import Outcome, Span
+from .prefixes import PrefixCache, RoutedCache
+from .prompt import ScopedKeys
+from .slot_predictor import SlotPredictor, TemplateStats
+from .slots import SlotCache
+from .view import KeyOf, PromptView
+
+
+class Simulator(HandleSimulator):
+    """One model's cache at one provider, for any number of accounts."""
+
+    def __init__(
+        self,
+        rules: CacheRules,
+        *,
+        lookback_unit: LookbackUnit | None = None,
+        delay: float = 0.0,
+        loss: float = 0.0,
+        seed: int = 0,
+        slots: int = 4,
+        most: int | None = None,
+    ) -> None:
+        """`lookback_unit` selects a published reading of the look-back. `delay` is how long after
+        its reply began a prompt becomes readable. `loss` is the share of reads that find nothing,
+        drawn from `seed`. `slots` is for self-hosted servers. `most` limits the prefixes that are
+        remembered; the least recently used are dropped first."""
+        super().__init__(rules)
+        self._keys = ScopedKeys(rules)
+        self._cache = _cache(rules, lookback_unit, slots, most)
+        self._template_stats = TemplateStats()
+        self._delay = delay
+        self._loss = loss
+        self._seed = seed
+        self._calls = 0
+
+    def __len__(self) -> int:
+        """How much is remembered."""
+        return len(self._cache) + len(self._keys) + super().__len__()
+
+    def predict(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> Outcome:
+        """What a call at that time would read and write. Changes nothing."""
+        if prompt.held:
+            return self.read_handle(prompt, at)
+        return self._look_up(prompt, self._keys.of(prompt, scope), at, scope)[0]
+
+    def call(
+        self,
+        prompt: PromptView,
+        *,
+        at: float,
+        began: float | None = None,
+        ended: float | None = None,
+        scope: Hashable = "",
+    ) -> Outcome:
+        """What a call at that time reads and writes; the next call finds what it wrote.
+
+        Writes become readable when the reply has begun or ended, as the rules say: `began` and
+        `ended`, or right after `at` where they are unknown. So calls that start together all write.
+        `scope` separates accounts, workspaces or servers.
+        """
+        self._calls += 1
+        if prompt.held:
+            return self.read_handle(prompt, at)
+        key_of = self._keys.of(prompt, scope)
+        outcome, lookup = self._look_up(prompt, key_of, at, scope)
+        if self._loss and outcome.read and self._draw() < self._loss:
+            outcome, lookup = self._cache.lose(prompt, lookup)
+        moment: float | None = at
+        if self.rules.readable_from.value != "request_start":
+            from_end = self.rules.readable_from.value == "response_end"
+            moment = (ended or began) if from_end else began
+        readable = (at if moment is None else moment) + self._delay
+        self._cache.commit(prompt, key_of, lookup, at, readable)
+        self._keys.remember(prompt, scope)
+        return outcome
+
+    def slot_predictor(self) -> SlotPredictor | None:
+        """For one conversation on a self-hosted server; None at other providers."""
+        return SlotPredictor(self._template_stats) if isinstance(self._cache, SlotCache) else None
+
+    def billed(self, share: float) -> None:
+        """Learns from a bill which share of the last call's input was read: it shows how many slots
+        a self-hosted server has. Other caches follow their rules."""
+        if isinstance(self._cache, SlotCache):
+            self._cache.billed(share)
+
+    def _look_up(
+        self, prompt: PromptView, key_of: KeyOf, at: float, scope: Hashable
+    ) -> tuple[Outcome, Any]:
+        """The outcome; where a changed parameter made old tokens new, it is named."""
+        outcome, lookup = self._cache.predict(prompt, key_of, at)
+        new = any(span.reason == "new" for span in outcome.spans)
+        # Where messages are read, no parameter has invalidated them.
+        if new and outcome.read <= prompt.tokens(prompt.leading):
+            changed = self._keys.changed(prompt, scope)
+            outcome = _explained(outcome, changed) if changed else outcome
+        return outcome, lookup
+
+    def _draw(self) -> float:
+        """A number between 0 and 1, from the seed and the number of the call."""
+        drawn = blake3(f"{self._seed} {self._calls}".encode()).digest(8)
+        return int.from_bytes(drawn) / 2**64
+
+
+def _explained(outcome: Outcome, changed: str) -> Outcome:
+    """The outcome with new tokens attributed to changed parameters."""
+    spans = (
+        Span(span.start, span.end, span.fate, "param_changed", span.ttl, changed)
+        if span.reason == "new"
+        else span
+        for span in outcome.spans
+    )
+    return Outcome(tuple(spans))
+
+
+def _cache(
+    rules: CacheRules, lookback_unit: LookbackUnit | None, slots: int, most: int | None
+) -> Any:
+    automatic = rules.automatic_breakpoint.value
+    if automatic == "slots":
+        return SlotCache(slots)
+    takes_markers = rules.mechanism.value != "implicit" and rules.slots.value > 0
+    if not takes_markers and automatic != "none":
+        return PrefixCache(rules, most)
+    marked = MarkerCache(rules, lookback_unit, most)
+    if rules.mechanism.value == "both" and automatic in ("granules", "units"):
+        return RoutedCache(marked, PrefixCache(rules, most))
+    return marked

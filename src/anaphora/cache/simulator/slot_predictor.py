@@ -1,0 +1,239 @@
+"""Predict KV-slot reuse on self-hosted servers: a slot keeps the last prompt and its reply.
+
+How far the next prompt agrees with them depends on the model's chat template, which is not visible
+to a client: a tool call may be parsed and written again, thinking is dropped at the next user turn,
+and the generation prompt need not be part of the history. The next prompt diverges from the slot
+
+    after the reply       except its last token, which was sampled but never computed
+    after the prompt      where the reply is rendered in another way
+    after the question    the prompt that the last user message was sent with, where the thinking
+                          since then is dropped
+    before the tail       content that was for one call only; its length is an estimate
+
+or a few tokens from one of these. Which one depends on the kind of turn and is known after one bill
+of that kind (`TemplateStats`). Before that, text replies are assumed to be rendered unchanged, and
+everything else not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from anaphora.rendered import Kind, Rendered
+from anaphora.tokens import Bills, Counts, calibrated
+from anaphora.values import Usage
+
+from .outcome import Outcome
+
+Anchor: TypeAlias = Literal["reply", "prompt", "question", "tail"]
+
+#: Templates put fewer tokens than this around a reply. A larger distance is not the template's: the
+#: server lost the prompt, or it was changed.
+_TEMPLATE_TOKENS = 64
+
+
+class TurnKind(msgspec.Struct, frozen=True):
+    """What the next call adds behind the last one's prompt."""
+
+    replied: bool
+    """The reply itself, not only something else."""
+    calls: bool
+    """The reply calls tools."""
+    thought: bool
+    """The model has thought since the last user message."""
+    user: bool
+    """There is a new user message."""
+    tail: bool
+    """The last prompt ended with content for that call only."""
+
+
+class BilledCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The previous call of a conversation."""
+
+    rendered: Rendered
+    input: int
+    """Billed input tokens."""
+    output: int
+    question: int
+    """Input tokens of the call that the last user message was sent with."""
+    thought: bool
+    """The model has thought since then."""
+    tail: int
+    """Bytes of the prompt that were for that call only."""
+
+    @classmethod
+    def after(
+        cls, before: BilledCall | None, rendered: Rendered, usage: Usage, thought: bool
+    ) -> BilledCall | None:
+        """The call that follows `before`; None when its bill has no input tokens."""
+        if not usage.input:
+            return None
+        question = usage.input
+        if before is not None:
+            turn = before.turn_kind(rendered)
+            if not turn.user:
+                question, thought = before.question, thought or turn.thought
+        return cls(
+            rendered=rendered,
+            input=usage.input,
+            output=usage.output or 0,
+            question=question,
+            thought=thought,
+            tail=rendered.size - rendered.offset(rendered.cacheable),
+        )
+
+    def turn_kind(self, later: Rendered) -> TurnKind:
+        """The kind of turn, by what the later prompt adds."""
+        replied = calls = user = False
+        thought = self.thought
+        for chunk in range(min(self.rendered.cacheable, len(later)), len(later)):
+            run, index = later.locate(chunk)
+            kind = run.log.kinds[index]
+            if run.section != "messages" or run.volatile:
+                continue
+            if kind is Kind.TOOL_CALL:
+                replied = calls = True
+            elif kind is Kind.THINKING:
+                replied = thought = True
+            elif kind is not Kind.TOOL_RESULT:
+                role = run.log.roles[run.log.wire_message_of(index)]
+                user = user or role == "user"
+                replied = replied or role in ("assistant", "model")
+        tail = self.rendered.cacheable < len(self.rendered)
+        return TurnKind(replied, calls, thought, user, tail)
+
+    def anchors(self, turn: TurnKind) -> dict[Anchor, int]:
+        """Tokens of the slot at which the next prompt may diverge."""
+        if turn.tail:
+            return {"tail": self.input}
+        anchors: dict[Anchor, int] = {"prompt": self.input}
+        if turn.replied and self.output:
+            anchors["reply"] = self.input + self.output - 1
+        if turn.thought:
+            anchors["question"] = self.question
+        return anchors
+
+    def tokens_in(self, size: int) -> int:
+        """The approximate tokens of so many bytes."""
+        return round(size * self.input / max(1, self.rendered.size)) if size else 0
+
+
+class ReuseSample(msgspec.Struct, frozen=True):
+    """Where the last turn of a kind diverged."""
+
+    anchor: Anchor
+    offsets: Mapping[Anchor, int]
+    """How many tokens behind each anchor."""
+    tail: int
+    """The length of its tail, in bytes."""
+
+    def position(self, call: BilledCall, turn: TurnKind) -> int:
+        """Where a turn diverges when it behaves like this one."""
+        anchor = call.anchors(turn).get(self.anchor, call.input)
+        longer_tail = call.tokens_in(call.tail - self.tail)
+        return anchor + self.offsets.get(self.anchor, 0) - longer_tail
+
+
+class TemplateStats:
+    """Where the prompts of one model on one server diverge from its slots, by kind of turn."""
+
+    def __init__(self) -> None:
+        self._samples: dict[TurnKind, ReuseSample] = {}
+        self._outliers: dict[TurnKind, ReuseSample] = {}
+        """Turns unlike the last of their kind; the next one shows whether the template changed."""
+        self.bills: Bills = ()
+        """The last bill."""
+
+    def read(self, call: BilledCall, later: Rendered) -> int:
+        """How much of the slot the next call reads, when it continues from there."""
+        turn = call.turn_kind(later)
+        sample = self._samples.get(turn) or ReuseSample(_assumed(turn), {}, 0)
+        whole = call.input + max(0, call.output - 1)
+        if len(later) == len(call.rendered) and not turn.replied:
+            whole = call.input - 1  # the same prompt again; its last token is always computed
+        return max(0, min(sample.position(call, turn), whole))
+
+    def learn(self, call: BilledCall, later: Rendered, read: int) -> None:
+        """Learns from the bill of a call that should have continued from its slot."""
+        turn = call.turn_kind(later)
+        offsets = {anchor: read - tokens for anchor, tokens in call.anchors(turn).items()}
+        known, outlier = self._samples.get(turn), self._outliers.pop(turn, None)
+        anchor: Anchor
+        if known is None:
+            anchor = _nearest(offsets, {}, _assumed(turn))
+        elif turn.tail or abs(known.position(call, turn) - read) <= 1:
+            anchor = _nearest(offsets, known.offsets, known.anchor)
+        elif outlier is not None and abs(outlier.position(call, turn) - read) <= 1:
+            anchor = _nearest(offsets, outlier.offsets, outlier.anchor)
+        else:
+            anchor = _nearest(offsets, {}, known.anchor)
+            self._outliers[turn] = ReuseSample(anchor, offsets, call.tail)
+            return
+        if -offsets[anchor] - call.tokens_in(call.tail) < _TEMPLATE_TOKENS:
+            self._samples[turn] = ReuseSample(anchor, offsets, call.tail)
+
+
+class SlotPredictor:
+    """Predicts the calls of one conversation on a self-hosted server."""
+
+    def __init__(self, stats: TemplateStats) -> None:
+        self._stats = stats
+        self.before: BilledCall | None = None
+        """The previous call."""
+        self._diverged: tuple[int, int] | None = None
+        """Where it last diverged from another conversation: estimated and billed tokens."""
+
+    def read(self, later: Rendered, outcome: Outcome) -> int:
+        """What the next call reads, in the server's tokens; `outcome` is the simulator's."""
+        before = self.before
+        if before is None:
+            # A conversation without a bill of its own is calibrated by the server's last one.
+            return outcome.read if later.bills else calibrated(self._stats.bills, outcome.read)
+        if self.continues(later, outcome):
+            return self._stats.read(before, later)
+        if self._diverged is not None and self._diverged[0] == outcome.read:
+            return self._diverged[1]  # the same beginning has the same tokens
+        return outcome.read
+
+    def continues(self, later: Rendered, outcome: Outcome) -> bool:
+        """Whether a call finds its slot as the last one left it."""
+        if self.before is None:
+            return False
+        kept = self.before.rendered
+        whole = Counts(kept, later.bills).tokens(kept.cacheable)
+        return outcome.read >= min(whole, outcome.total - 1)
+
+    def fork(self) -> SlotPredictor:
+        return copy.copy(self)
+
+    def billed(
+        self, rendered: Rendered, outcome: Outcome, usage: Usage, *, thought: bool = False
+    ) -> None:
+        """Learns from the bill of a call. `thought`: the reply contains thinking, which some wires
+        do not send as a block."""
+        before = self.before
+        if before is not None and usage.read is not None:
+            if self.continues(rendered, outcome):
+                self._stats.learn(before, rendered, usage.read)
+            elif abs(usage.read - self.read(rendered, outcome)) < _TEMPLATE_TOKENS + usage.read / 2:
+                self._diverged = outcome.read, usage.read
+        self.before = BilledCall.after(before, rendered, usage, thought)
+        self._stats.bills = Counts(rendered, ()).billed(usage.input) or self._stats.bills
+
+
+def _nearest(offsets: Mapping[Anchor, int], known: Mapping[Anchor, int], default: Anchor) -> Anchor:
+    """The anchor whose offset changed least; the default on a tie."""
+    return min(offsets, key=lambda one: (abs(offsets[one] - known.get(one, 0)), one != default))
+
+
+def _assumed(turn: TurnKind) -> Anchor:
+    """The assumption before the first bill of a kind."""
+    if turn.tail:
+        return "tail"
+    if turn.thought and turn.user:
+        return "question"
+    return "reply" if turn.replied and not (turn.calls or turn.thought) else "prompt"

@@ -1,0 +1,105 @@
+"""Futures and timers of calls that wait for the limits; the only file here with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from anaphora.errors import Throttled
+
+from .limiter import Limiter, ModelLane, Reservation
+
+_INF = float("inf")
+
+
+class WaitingCalls:
+    """The waiting calls of one provider: a future each, and one timer for the next start.
+
+    A cancelled call gives up its place in the queue, or the start that it was just given.
+    """
+
+    def __init__(self, limiter: Limiter, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._limiter = limiter
+        self._futures: dict[Reservation, asyncio.Future[None]] = {}
+        self._deadlines: dict[Reservation, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _INF
+
+    async def start_of(
+        self,
+        call: Reservation,
+        now: float,
+        deadline: float | None,
+        on_wait: Callable[[float], None] | None,
+    ) -> None:
+        """Return when the call has started."""
+        expiry: asyncio.TimerHandle | None = None
+        try:
+            if deadline is not None and call.at > deadline:
+                raise _throttled(call.at - now)
+            loop = asyncio.get_running_loop()
+            future = self._futures[call] = loop.create_future()
+            if on_wait is not None:
+                on_wait(call.at - now)
+            if deadline is not None:
+                self._deadlines[call] = deadline
+                expiry = loop.call_later(max(0.0, deadline - now), self._expire, call)
+            self.advance()
+            await future
+        except BaseException:
+            # Also when the call was started and its task was cancelled before it could run.
+            self._limiter.cancel(call, self.clock())
+            self.advance()
+            raise
+        finally:
+            if expiry is not None:
+                expiry.cancel()
+            self._futures.pop(call, None)
+            self._deadlines.pop(call, None)
+
+    def advance(self) -> None:
+        """Start the calls that may start now, and set the timer for the next one."""
+        now = self.clock()
+        for call in self._limiter.queue.advance(now):
+            future = self._futures[call]
+            # A call that was cancelled or has expired gives its start back itself.
+            if not future.done():
+                future.set_result(None)
+        self._set_timer(self._limiter.queue.next_at(now), now)
+
+    def block(self, lane: ModelLane) -> None:
+        """Fail the lane's calls whose deadline is before the end of its block."""
+        self._limiter.queue.changed()
+        now = self.clock()
+        for call, future in self._futures.items():
+            late = self._deadlines.get(call, _INF) < lane.blocked_until
+            if call.lane is lane and late and call.state == "waiting" and not future.done():
+                future.set_exception(_throttled(lane.blocked_until - now))
+
+    def _expire(self, call: Reservation) -> None:
+        future = self._futures.get(call)
+        if future is not None and not future.done():
+            future.set_exception(_throttled(max(0.0, call.at - self.clock())))
+
+    def _set_timer(self, then: float, now: float) -> None:
+        if self._timer is not None:
+            if then == self._timer_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = then
+        if then < _INF:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, then - now), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.advance()
+
+
+def _throttled(seconds: float) -> Throttled:
+    if seconds > 0:
+        reason = f"the rate limits would delay the call by {seconds:.1f} s, beyond its deadline"
+    else:
+        reason = "the rate limits let no call start before the deadline"
+    return Throttled(reason, wait=seconds)

@@ -1,0 +1,157 @@
+"""Configured limits over a sliding minute, and limits that response headers state."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from anaphora.client.config.values import Rate
+from anaphora.wire.ratelimits import Left
+
+if TYPE_CHECKING:
+    from .limiter import Reservation
+
+MINUTE = 60.0
+_INF = float("inf")
+#: Amounts are whole; a smaller shortfall is rounding.
+_ROUNDING = 1e-6
+
+
+class RateWindow:
+    """The calls of the last minute and those that run, against a configured rate.
+
+    The time passed to its methods never goes back.
+    """
+
+    __slots__ = (
+        "concurrency",
+        "requests",
+        "running",
+        "started",
+        "tokens",
+        "used_requests",
+        "used_tokens",
+        "windowed",
+    )
+
+    def __init__(self, rate: Rate) -> None:
+        self.requests: float = rate.requests_per_minute or _INF
+        self.tokens: float = rate.tokens_per_minute or _INF
+        self.concurrency: float = rate.concurrency or _INF
+        self.windowed = min(self.requests, self.tokens) < _INF
+        """Whether the last minute matters; else `started` stays empty."""
+        self.started: deque[Reservation] = deque()
+        """By start time."""
+        self.used_requests = 0
+        self.used_tokens = 0
+        self.running = 0
+
+    @classmethod
+    def of(cls, rate: Rate) -> RateWindow | None:
+        """None for a rate that limits nothing."""
+        window = cls(rate)
+        return window if window.windowed or window.concurrency < _INF else None
+
+    def forget(self, now: float) -> None:
+        """Drop calls that started a minute ago."""
+        started = self.started
+        while started and started[0].at + MINUTE <= now:
+            call = started.popleft()
+            self.used_requests -= call.requests
+            self.used_tokens -= call.tokens
+
+    def is_open(self, tokens: int, now: float) -> bool:
+        """Whether a call may start now."""
+        self.forget(now)
+        return (
+            self.running < self.concurrency
+            and self.used_requests < self.requests
+            and self.used_tokens + tokens <= self.tokens
+        )
+
+    def opens(self, tokens: int, now: float) -> float:
+        """When a call may start, if nothing else does before; infinite while all concurrent calls
+        are taken, since their end is unknown."""
+        if self.running >= self.concurrency:
+            return _INF
+        self.forget(now)
+        requests, used = self.used_requests, self.used_tokens
+        for call in self.started:
+            if requests < self.requests and used + tokens <= self.tokens:
+                break
+            now = call.at + MINUTE
+            requests -= call.requests
+            used -= call.tokens
+        return now
+
+    def enter(self, call: Reservation) -> None:
+        """A call starts."""
+        self.running += 1
+        if self.windowed:
+            self.started.append(call)
+            self.used_requests += call.requests
+            self.used_tokens += call.tokens
+
+
+class StatedLimit:
+    """A provider's limit from its headers: what remains, of how much, and when all of it is back.
+
+    Until then it comes back gradually or at once; afterwards at the limit per minute. If that is
+    wrong, one call is sent too early and refused; no call waits longer than the headers state and
+    a minute more.
+    """
+
+    __slots__ = ("_at", "_full_at", "_limit", "_rate", "_sudden", "level")
+
+    def __init__(self, left: Left, reset: float, now: float) -> None:
+        self._limit = _INF if left.limit is None else max(left.limit, left.remaining)
+        self.level = left.remaining
+        """What remains at least, without what came back since."""
+        self._at = now
+        self._full_at = now + reset
+        missing = self._limit - self.level
+        self._sudden = not left.gradual or missing == _INF or not reset
+        self._rate = 0.0 if self._sudden else missing / reset
+
+    def copy(self) -> StatedLimit:
+        other: StatedLimit = object.__new__(StatedLimit)
+        for name in StatedLimit.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    def opens(self, amount: float, now: float) -> float:
+        """When `amount` is available; for more than the limit, when all of it is."""
+        amount = min(amount, self._limit) - _ROUNDING
+        if self._level_at(now) >= amount:
+            return now
+        if not self._sudden and self._rate:
+            then = self._at + (amount - self.level) / self._rate
+            if then < self._full_at:
+                return max(now, then)
+        full = self._level_at(self._full_at)
+        if full >= amount:
+            return max(now, self._full_at)
+        return max(now, self._full_at + (amount - full) / self._rate_after_reset)
+
+    def take(self, amount: float, now: float) -> None:
+        """Count a call that starts; a negative amount gives one back."""
+        if now < self._full_at:
+            self.level -= amount
+            return
+        self.level = self._level_at(now) - amount
+        self._at = self._full_at = now
+        self._rate, self._sudden = self._rate_after_reset, False
+
+    @property
+    def _rate_after_reset(self) -> float:
+        return max(self._rate, self._limit / MINUTE)
+
+    def _level_at(self, time: float) -> float:
+        if self.level == _INF:
+            return _INF
+        if time < self._full_at:
+            return min(self._limit, self.level + self._rate * (time - self._at))
+        if self._sudden:
+            return self._limit
+        full = min(self._limit, self.level + self._rate * (self._full_at - self._at))
+        return min(self._limit, full + self._rate_after_reset * (time - self._full_at))

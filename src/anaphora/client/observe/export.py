@@ -1,0 +1,101 @@
+"""The parts of a record that may leave this process: names, numbers, ids, words of ours.
+
+Never exported: error messages (providers quote prompts in them), the texts of notices and verdicts,
+the bytes around a change, the raw usage object, credentials in a URL.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterable
+
+from anaphora import errors
+from anaphora.client.response import BlockShare, Record
+from anaphora.values import Section, SegmentRole
+
+#: Replaces a name that does not look like one, or is one too many.
+OTHER = "other"
+
+#: OpenTelemetry's word for an error without a known class.
+OTHER_ERROR = "_OTHER"
+
+_WORD = re.compile(r"[\x21-\x7e]{1,200}")
+_MAX_LABEL = 80
+_ROLES = frozenset(role.value for role in SegmentRole)
+_ERRORS = frozenset(
+    name
+    for module, base in ((errors, errors.AnaphoraError), (builtins, BaseException))
+    for name, value in vars(module).items()
+    if isinstance(value, type) and issubclass(value, base)
+) | {"CancelledError"}
+
+
+def word(text: str) -> str:
+    """A name or an id from a provider. Ids have no spaces; a sentence has."""
+    return text if _WORD.fullmatch(text) else OTHER
+
+
+def label(text: str) -> str:
+    """A name that the application chose, as one short line."""
+    if len(text) > _MAX_LABEL:
+        text = text[: _MAX_LABEL - 1] + "…"
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def error_type(name: str | None) -> str | None:
+    """The class of an error; `_OTHER` for an unknown one."""
+    return name if name is None or name in _ERRORS else OTHER_ERROR
+
+
+def outcome(error: str | None) -> str:
+    return error_type(error) or "ok"
+
+
+def address(host: str) -> tuple[str, int | None]:
+    """Host and port of `host`, `host:port` or `[v6]:port`, without credentials."""
+    host = host.rpartition("@")[2]
+    name, colon, port = host.rpartition(":")
+    if colon and port.isdecimal() and len(port) <= 5 and (":" not in name or name.endswith("]")):
+        return word(name.strip("[]")), int(port)
+    return word(host.strip("[]")), None
+
+
+def queued(record: Record) -> float:
+    return sum(attempt.queued for attempt in record.attempts)
+
+
+def block_label(text: str, section: Section) -> str:
+    """A block's label; for a message only its role, since ids are unbounded."""
+    if section == "messages" and (role := text.partition(" ")[0]) in _ROLES:
+        return role
+    return label(text)
+
+
+def shares(blocks: Iterable[BlockShare], most: int) -> dict[str, int]:
+    """Tokens by label, in prompt order; labels after the first `most` are summed as `other`."""
+    out: dict[str, int] = {}
+    for block in blocks:
+        name = block_label(block.label, block.section)
+        if name not in out and len(out) >= most:
+            name = OTHER
+        out[name] = out.get(name, 0) + block.tokens
+    return out
+
+
+class BoundedNames:
+    """Passes the first `most` different names; each further one is `other`."""
+
+    __slots__ = ("_most", "_seen")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen: set[str] = set()
+
+    def __call__(self, text: str) -> str:
+        if text in self._seen:
+            return text
+        if len(self._seen) >= self._most:
+            return OTHER
+        self._seen.add(text)
+        return text

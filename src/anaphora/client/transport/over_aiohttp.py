@@ -1,0 +1,461 @@
+"""The transport over aiohttp: pooled HTTP/1.1 connections, created in the first request's loop.
+
+No cookies, no redirects (a 3xx is a response like any other), no proxies from the environment.
+Connections (`TCPConnector`: DNS, TLS, proxies, the pool) and the response parser are aiohttp's;
+its `ClientSession` is left out, because it costs more than both (docs/decisions/0014).
+
+A failure is `errors.Transport`; its `phase` is how far the request got:
+
+    connect     no connection: DNS, port, certificate, proxy, or none free in time
+    send        the connection was lost while the request was written, or a kept-alive connection
+                had been closed by the server: nothing was processed, so a retry is safe. GET and
+                DELETE are sent again here, POST by the retry policy
+    first_byte  the request was sent, and no valid response head arrived
+    body        the response broke off, cannot be decoded, or exceeds `max_response_bytes`
+    idle        the response stopped arriving
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from functools import partial
+from weakref import WeakSet
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http import RawResponseMessage
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from anaphora.client.config.values import Timeouts
+from anaphora.errors import Transport
+
+from . import HttpRequest, errors
+from .head import Destination, HeadWriter
+from .timer import SharedTimer
+
+#: Idle connections are kept this long: below the minute after which load balancers drop theirs.
+KEEPALIVE_SECONDS = 45.0
+
+#: The number of URLs whose routes are kept.
+MAX_ROUTES = 1024
+
+#: Bodies up to this size are written together with the head, longer ones in pieces of this size.
+PIECE = 128 * 1024
+
+#: Safe to send again when a kept-alive connection was closed.
+_IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+
+
+class AiohttpTransport:
+    """`proxy` is a URL, with credentials if needed; `ca` a file of certificates to trust instead
+    of the system's. A request waits for one of `connections` within its connect timeout."""
+
+    def __init__(
+        self, proxy: str | None = None, ca: str | None = None, connections: int = 256
+    ) -> None:
+        self._proxy = None if proxy is None else errors.read_proxy(proxy)
+        self._ssl = True if ca is None else errors.tls_context(ca)
+        self._connections = connections
+        self._connector: aiohttp.TCPConnector | None = None
+        self._timer: SharedTimer
+        self._closed = False
+        self._routes: dict[str, UrlRoute] = {}
+        self._active: dict[ResponseHandler, HttpExchange | None] = {}
+        """Every connection that was used, with the exchange it is used by now."""
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._open: WeakSet[AiohttpResponse] = WeakSet()
+
+    async def send(self, request: HttpRequest) -> AiohttpResponse:
+        connector = self._connector or self._start()
+        route = self._routes.get(request.url) or self._route(request.url)
+        method = request.method.upper()
+        head = route.head(request.method, request.headers, len(request.body))
+        while True:
+            exchange, reused = await self._connect(connector, route, request.timeouts)
+            try:
+                message, content = await exchange.send(method, head, request.body)
+                break
+            except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
+                exchange.abort()
+                if self._closed:
+                    raise self._closed_error(route.url) from None
+                written = exchange.written
+                phase, reason = errors.no_response(
+                    error, request.timeouts, written=written, reused=reused
+                )
+                if phase == "send" and reused and written and method in _IDEMPOTENT:
+                    continue
+                address = errors.address_of(error, route.url, self._proxy)
+                raise Transport(f"{address}: {reason}", phase=phase) from None
+            except BaseException:
+                exchange.abort()
+                raise
+        response = AiohttpResponse(exchange, message, content, request, route.url, self._timer)
+        if not content.is_eof():
+            self._open.add(response)
+        return response
+
+    async def close(self) -> None:
+        """Return when every socket is closed. Requests under way fail with `Transport`."""
+        self._closed = True
+        connector, self._connector = self._connector, None
+        if connector is None:
+            return
+        self._timer.close()
+        for response in list(self._open):
+            await response.close()
+        for sock in list(self._sockets):
+            try:
+                # A peer that does not read must not delay the last write.
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                if sock.fileno() != -1:
+                    self._sockets.discard(sock)  # still connecting: its sender closes it
+        await connector.close()
+        while any(sock.fileno() != -1 for sock in self._sockets):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    def _start(self) -> aiohttp.TCPConnector:
+        if self._closed:
+            raise errors.permanent("the client is closed", "connect")
+        self._timer = SharedTimer(asyncio.get_running_loop())
+        self._connector = aiohttp.TCPConnector(
+            limit=self._connections,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            ssl=self._ssl,
+            socket_factory=self._socket,
+        )
+        return self._connector
+
+    def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, proto, _, _ = address
+        sock = socket.socket(family=family, type=kind, proto=proto)
+        self._sockets.add(sock)
+        return sock
+
+    def _route(self, url: str) -> UrlRoute:
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        route = self._routes[url] = UrlRoute(errors.read_url(url), self._proxy)
+        return route
+
+    async def _connect(
+        self, connector: aiohttp.TCPConnector, route: UrlRoute, timeouts: Timeouts
+    ) -> tuple[HttpExchange, bool]:
+        """An exchange on a connection, and whether the connection was used before."""
+        while True:
+            limits = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
+            try:
+                connection = await connector.connect(route.destination, [], limits)
+            except (aiohttp.ClientError, OSError) as error:
+                if self._closed:
+                    raise self._closed_error(route.url) from None
+                raise errors.connect_error(error, timeouts, route.url, self._proxy) from None
+            except (asyncio.CancelledError, RuntimeError):
+                task = asyncio.current_task()
+                if self._closed and (task is None or not task.cancelling()):
+                    raise self._closed_error(route.url) from None
+                raise
+            protocol = connection.protocol
+            assert protocol is not None
+            reused = protocol in self._active
+            if not reused:
+                self._track(protocol)
+            elif protocol.should_close:
+                # The server sent data unasked; it would be read as our response.
+                connection.close()
+                continue
+            return HttpExchange(connection, self._active, timeouts, self._timer), reused
+
+    def _track(self, protocol: ResponseHandler) -> None:
+        """Tell the connection's exchange when it is closed.
+
+        aiohttp does so itself, except for a response with broken content encoding, whose reader
+        would wait until its time limit.
+        """
+        if protocol.closed is not None:
+            self._active[protocol] = None
+            protocol.closed.add_done_callback(partial(self._connection_closed, protocol))
+
+    def _connection_closed(self, protocol: ResponseHandler, closed: asyncio.Future[None]) -> None:
+        cause = closed.exception()
+        exchange = self._active.pop(protocol)
+        if exchange is not None:
+            exchange.fail(cause or EOFError())
+
+    def _closed_error(self, url: URL) -> Transport:
+        return errors.permanent(f"{errors.host_of(url)}: the client was closed", "connect")
+
+
+class UrlRoute:
+    """A URL, the key of its connections, and the last head that was sent there."""
+
+    __slots__ = ("url", "destination", "_writer", "_last")
+
+    def __init__(self, url: URL, proxy: URL | None) -> None:
+        self.url = url
+        self.destination = Destination(url, proxy)
+        self._writer = HeadWriter(url, proxy, self.destination)
+        self._last: tuple[str, dict[str, str], bytes] | None = None
+        """The last request with a body: method, headers, and the head without the length."""
+
+    def head(self, method: str, headers: Mapping[str, str], size: int) -> bytes:
+        """The head of a request with a body of `size` bytes."""
+        if size and self._last is not None:
+            # The requests of a conversation differ in length only.
+            last_method, last_headers, start = self._last
+            if last_method == method and last_headers == headers:
+                return start + b"Content-Length: %d\r\n\r\n" % size
+        head = self._writer.encode(method, headers, size)
+        if size:
+            self._last = method, dict(headers), head[: head.rindex(b"Content-Length: ")]
+        return head
+
+
+class HttpExchange:
+    """One request and its response on one connection.
+
+    Ends with `release` or `abort`; both may be called more than once.
+    """
+
+    __slots__ = (
+        "written",
+        "_connection",
+        "_protocol",
+        "_active",
+        "_timeouts",
+        "_timer",
+        "_content",
+        "_writing",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        active: dict[ResponseHandler, HttpExchange | None],
+        timeouts: Timeouts,
+        timer: SharedTimer,
+    ) -> None:
+        assert connection.protocol is not None
+        self.written = False
+        """Whether the whole request was handed to the socket."""
+        self._connection: Connection | None = connection
+        self._protocol = connection.protocol
+        self._active = active
+        self._timeouts = timeouts
+        self._timer = timer
+        self._content: aiohttp.StreamReader | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._set_active(self)
+
+    async def send(
+        self, method: str, head: bytes, body: bytes
+    ) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
+        """Send the request; return the response head, and the body as it arrives."""
+        protocol = self._protocol
+        protocol.set_response_params(skip_payload=method == "HEAD", read_until_eof=True)
+        self._write(head, body)
+        try:
+            while True:
+                message, content = await protocol.read()
+                if not 100 <= message.code < 200 or message.code == 101:
+                    break
+        finally:
+            self._timer.end(self)
+        self._content = content
+        return message, content
+
+    def release(self) -> None:
+        """Return the connection to the pool after the response was received to its end.
+
+        Closes it if the response came before the request was written: the rest is not sent.
+        """
+        connection = self._connection
+        if connection is not None and self.written:
+            self._connection = None
+            self._set_active(None)
+            connection.release()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once; its own `close` would wait for the peer to read what is
+        still to be written."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._connection = None
+        self._set_active(None)
+        if self._writing is not None:
+            self._writing.cancel()
+        if connection.transport is not None:
+            connection.transport.abort()
+        connection.close()
+        self.fail(EOFError())
+
+    def fail(self, cause: BaseException) -> None:
+        """Tell the reader of the body that no more of it will come."""
+        content = self._content
+        if content is not None and not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError(), cause)
+
+    def expire(self) -> None:
+        self._protocol.set_exception(aiohttp.SocketTimeoutError())
+
+    def _set_active(self, exchange: HttpExchange | None) -> None:
+        if self._protocol in self._active:
+            self._active[self._protocol] = exchange
+
+    def _write(self, head: bytes, body: bytes) -> None:
+        protocol = self._protocol
+        if protocol.transport is None:
+            return  # closed already; reading raises
+        rest = memoryview(body)
+        if len(body) <= PIECE:
+            protocol.transport.write(head + body)
+            if not protocol.writing_paused:
+                self._finish_writing()
+                return
+            rest = rest[:0]
+        else:
+            protocol.transport.write(head)
+        self._writing = asyncio.create_task(self._write_rest(rest))
+
+    async def _write_rest(self, rest: memoryview) -> None:
+        """Write as the peer reads. The response is awaited meanwhile: a server may refuse a long
+        request before it has read all of it."""
+        protocol = self._protocol
+        try:
+            while rest or protocol.writing_paused:
+                async with asyncio.timeout(self._timeouts.idle):
+                    await protocol._drain_helper()
+                if protocol.transport is None:
+                    return
+                protocol.transport.write(rest[:PIECE])
+                rest = rest[PIECE:]
+        except TimeoutError as error:
+            protocol.set_exception(error)
+        except OSError:
+            pass  # the connection is closed; reading raises
+        else:
+            self._finish_writing()
+
+    def _finish_writing(self) -> None:
+        self.written = True
+        if self._content is None:
+            self._timer.begin(self, self._timeouts.first_byte)
+
+
+class AiohttpResponse:
+    """A response; its body is read once, by `read` or by iteration."""
+
+    __slots__ = (
+        "__weakref__",
+        "status",
+        "_exchange",
+        "_message",
+        "_content",
+        "_headers",
+        "_url",
+        "_idle",
+        "_max_bytes",
+        "_received",
+        "_timer",
+    )
+
+    def __init__(
+        self,
+        exchange: HttpExchange,
+        message: RawResponseMessage,
+        content: aiohttp.StreamReader,
+        request: HttpRequest,
+        url: URL,
+        timer: SharedTimer,
+    ) -> None:
+        self.status: int = message.code
+        self._exchange = exchange
+        self._message = message
+        self._content = content
+        self._headers: dict[str, str] | None = None
+        self._url = url
+        self._idle = request.timeouts.idle
+        self._max_bytes = request.max_response_bytes
+        self._received = 0
+        self._timer = timer
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case; repeated headers are joined with commas."""
+        if self._headers is None:
+            headers: dict[str, str] = {}
+            for name, value in self._message.headers.items():
+                name = name.lower()
+                headers[name] = f"{headers[name]}, {value}" if name in headers else value
+            self._headers = headers
+        return self._headers
+
+    async def read(self) -> bytes:
+        # Not `content.read()`, which lifts the bound on decompressed data.
+        data = await self._next()
+        if self._content.at_eof():
+            return data
+        pieces = [data]
+        while data := await self._next():
+            pieces.append(data)
+        return b"".join(pieces)
+
+    def __aiter__(self) -> AiohttpResponse:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if data := await self._next():
+            return data
+        raise StopAsyncIteration
+
+    async def close(self) -> None:
+        content = self._content
+        if content.is_eof() and content.exception() is None:
+            self._exchange.release()
+        else:
+            self._exchange.abort()
+
+    def __del__(self) -> None:
+        try:
+            self._exchange.abort()
+        except RuntimeError:
+            pass  # the event loop is closed
+
+    def expire(self) -> None:
+        self._content.set_exception(TimeoutError())
+
+    async def _next(self) -> bytes:
+        """The next piece; empty at the end."""
+        content = self._content
+        try:
+            if content.is_eof():
+                data = content.read_nowait()
+            else:
+                # The limit is for the server: time between two reads does not count.
+                self._timer.begin(self, self._idle)
+                try:
+                    data = await content.readany()
+                finally:
+                    self._timer.end(self)
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:
+            self._exchange.abort()
+            raise errors.body_error(error, self._url, self._idle) from None
+        except BaseException:
+            self._exchange.abort()
+            raise
+        self._received += len(data)
+        if self._received > self._max_bytes:
+            self._exchange.abort()
+            message = f"the response is longer than {self._max_bytes:,} bytes"
+            raise errors.permanent(f"{errors.host_of(self._url)}: {message}", "body")
+        if content.at_eof():
+            self._exchange.release()
+        return data

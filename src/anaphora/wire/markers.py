@@ -1,0 +1,133 @@
+"""The caller's marks on a rendered prompt. A wire locates the chunk that a mark means; the rest is
+the same for all wires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias, TypeVar
+
+from anaphora.prompt import PromptBlock, PromptCachePlan
+from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.rendered import ChunkRun, Mark
+from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl, nearest_ttl
+
+from .reading import decode_members
+
+T = TypeVar("T", bound="Ttl | None")
+
+#: A marker of a request: its path below the message, its TTL (None: the request's), and the
+#: marker's unknown members.
+PlacedMark: TypeAlias = tuple[tuple[int, ...], T, Extras | None]
+
+#: A chunk, and the splice in it where that is not the chunk's own; or why there is none.
+MarkLocation: TypeAlias = tuple[int, int | None] | str
+Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
+
+
+def resolve_marks(
+    cache: PromptCachePlan, runs: list[ChunkRun], nearest: Mapping[Ttl, Ttl], locate: Locate
+) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
+    """Marks on chunks in hash order, the last frozen chunk, and notices for what does not exist.
+
+    `nearest` has the wire's own TTL for each that may be asked for.
+    """
+    if not cache.marks and cache.frozen_through is None:
+        return (), None, []
+    marks: dict[tuple[int, int | None], Mark] = {}
+    notices: list[Notice] = []
+    for index, request in enumerate(cache.marks):
+        place = f"cache.marks[{index}]"
+        location = locate(request)
+        if isinstance(location, str):
+            notices.append(Notice("mark_left_out", location, place))
+            continue
+        ttl = supported_ttl(request.ttl, nearest, place, notices)
+        if request.extras is not None:
+            notices += marker_field_notices(request.extras, place)
+        marks[location] = Mark(location[0], ttl, location[1])
+    frozen = None
+    if cache.frozen_through is not None:
+        frozen = _frozen_chunk(runs, cache.frozen_through)
+        if frozen is None:
+            notices.append(
+                Notice(
+                    "frozen_boundary_missing",
+                    f"no message {cache.frozen_through} to end the frozen region with",
+                    "cache.frozen_through",
+                )
+            )
+    # A block's own marker stands at its very end, behind those of blocks inside it.
+    in_order = sorted(marks.values(), key=lambda m: (m.chunk, m.splice is None, m.splice))
+    return tuple(in_order), frozen, notices
+
+
+def nearest_ttls(markers: Mapping[Ttl, bytes]) -> dict[Ttl, Ttl]:
+    """For each TTL that may be asked for, the shortest supported one that is long enough, or the
+    longest."""
+    supported = tuple(markers)
+    nearest = {asked: nearest_ttl(asked, supported) for asked in TTL_SECONDS}
+    return {asked: ttl for asked, ttl in nearest.items() if ttl is not None}
+
+
+def supported_ttl(asked: Ttl, nearest: Mapping[Ttl, Ttl], place: str, notices: list[Notice]) -> Ttl:
+    """The TTL a marker gets on this wire, with a notice when it is not the one asked for."""
+    ttl = nearest[asked]
+    if ttl != asked:
+        notices.append(Notice("ttl_changed", f"no marker lives {asked} here; it gets {ttl}", place))
+    return ttl
+
+
+def policy_notices(
+    tools: Iterable[AnyTool], blocks: Iterable[PromptBlock], nearest: Mapping[Ttl, Ttl]
+) -> list[Notice]:
+    """Cache policies that a wire without markers on tools, and with TTLs of its own, changes."""
+    notices: list[Notice] = []
+    if any(tool.cache.is_cached for tool in tools):
+        why = "a tool definition takes no breakpoint here"
+        notices.append(Notice("tool_policy_left_out", why, "tools"))
+    for index, block in enumerate(blocks):
+        if block.cache.ttl is not None:
+            supported_ttl(block.cache.ttl, nearest, f"system[{index}]", notices)
+    return notices
+
+
+def message_ttl(
+    plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], notices: list[Notice]
+) -> Ttl | None:
+    """The TTL that the caller asks for inside the history, as this wire has it."""
+    if plan.message_ttl is None:
+        return None
+    return supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", notices)
+
+
+def marker_field_notices(extras: Extras, place: str) -> list[Notice]:
+    """Unknown members of a request's marker: markers are sent without them."""
+    names = [name for text in extras.values() for name in decode_members(text)]
+    return [
+        Notice("marker_fields_left_out", f"{name}: no marker has it here; left out", place)
+        for name in names
+    ]
+
+
+def find_message(runs: list[ChunkRun], message_id: str) -> tuple[ChunkRun, int, range] | None:
+    """The run that holds a message, the run's first chunk, and the message's chunks in the run.
+    Segments number their messages separately: an id means one of the conversation first."""
+    elsewhere = None
+    first = 0
+    for run in runs:
+        chunks = run.find(message_id) if run.section == "messages" else None
+        if chunks is not None:
+            if run.role is SegmentRole.CONVERSATION:
+                return run, first, chunks
+            elsewhere = elsewhere or (run, first, chunks)
+        first += run.count
+    return elsewhere
+
+
+def _frozen_chunk(runs: list[ChunkRun], message_id: str) -> int | None:
+    match = find_message(runs, message_id)
+    if match is None:
+        return None
+    run, first, chunks = match
+    last = min(chunks.stop, run.count) - 1
+    return first + last if last >= 0 else None

@@ -1,0 +1,355 @@
+"""Parameters as a table, and the envelope around the prompt.
+
+Each wire lists its parameters as `Param` rows. The rows encode a call's parameters into request
+fields, decode a request's fields into parameters, and give a notice for what has no field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.canonical import check_object, dumps, string
+from anaphora.catalog import Feature, Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, OutputSchema, Params, Reasoning, ToolChoice
+from anaphora.values import Extras, Notice
+
+from .foreign import foreign_extras
+from .reading import object_members, request_error
+
+ANTHROPIC_TIERS = ("standard_only",)
+
+#: Request fields by name; an object is a mapping of its members.
+FieldTree: TypeAlias = "dict[str, bytes | FieldTree]"
+
+_GROUPS: dict[str, Any] = {"tool_choice": ToolChoice, "reasoning": Reasoning}
+#: The name a schema has by default, which is not worth a notice.
+_DEFAULT_NAME = OutputSchema("{}").name
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Param(msgspec.Struct, frozen=True):
+    """One parameter and its request field."""
+
+    name: str
+    """In `Params`: `temperature`, `reasoning.effort`; or of the cache plan: `cache.key`."""
+    field: str | None = ""
+    """The request field, `a.b` inside an object; empty: the same name; None: there is none."""
+    encode: Callable[[Any], bytes | None] | None = None
+    """Makes the field's JSON, where that is not the value's; None leaves it out."""
+    decode: Callable[[Any], Any] | None = None
+    """Makes the value from the field, where that is not the same; None leaves it out."""
+    when: Callable[[Call], bool] | None = None
+    """Whether the call lets the field be sent."""
+    reason: str = ""
+    """The notice where the parameter is set but not sent; empty: none is given."""
+
+    @property
+    def path(self) -> str:
+        return self.name if self.name.startswith("cache.") else f"params.{self.name}"
+
+    def value(self, call: Call) -> Any:
+        """What the call sets; None where it sets nothing."""
+        group, _, name = self.name.partition(".")
+        if not name:
+            value = getattr(call.params, group)
+        else:
+            holder: Any = call.ir.cache if group == "cache" else getattr(call.params, group)
+            value = None if holder is None else getattr(holder, name)
+        return None if value == () or (group == "cache" and value is False) else value
+
+    def notice(self) -> Notice:
+        code = "cache_option_left_out" if self.name.startswith("cache.") else "param_left_out"
+        return Notice(code, f"{self.reason}; left out", self.path)
+
+
+class ParamTable:
+    """The parameters of one wire, in the order of their request fields."""
+
+    def __init__(self, *rows: Param, cache_params: Mapping[str, str]) -> None:
+        self._rows = rows
+        self._cache_params = {rule: path.split(".") for rule, path in cache_params.items()}
+        fields = [(row, row.name if row.field == "" else row.field) for row in rows]
+        self._encoded = [(row, field.split(".")) for row, field in fields if field is not None]
+        self._decoded = [
+            (row.name.partition("."), field.split("."), row.decode)
+            for row, field in fields
+            if field is not None and row.decode is not _never
+        ]
+
+    def encode(self, call: Call) -> FieldTree:
+        """The request fields of the call's parameters."""
+        tree: FieldTree = {}
+        for row, field in self._encoded:
+            value = row.value(call)
+            if value is None or (row.when is not None and not row.when(call)):
+                continue
+            raw = dumps(value, path=row.path) if row.encode is None else row.encode(value)
+            if raw is None:
+                continue
+            outer = tree
+            for name in field[:-1]:
+                outer = outer.setdefault(name, {})  # type: ignore[assignment]
+            outer[field[-1]] = raw
+        return tree
+
+    def notices(self, call: Call) -> list[Notice]:
+        """What the call sets and the wire does not send."""
+        return [
+            row.notice()
+            for row in self._rows
+            if row.reason
+            and row.value(call) is not None
+            and (row.field is None if row.when is None else not row.when(call))
+        ]
+
+    def cache_params(self, model: bytes, tree: Mapping[str, Any]) -> tuple[tuple[str, bytes], ...]:
+        """The parameters that affect the cache without being part of the prompt, as they are sent;
+        named as the cache rules name them."""
+        params = [("model", model)]
+        for rule, field in self._cache_params.items():
+            value: Any = tree
+            for name in field:
+                value = value.get(name) if isinstance(value, Mapping) else None
+            if value is not None:
+                params.append((rule, _joined(value)))
+        return tuple(params)
+
+    def sent_cache_params(self, model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
+        """The same from the members of a request's body."""
+        members = object_members(b"{" + rest + b"}", "$", request_error)
+        nested = {field[0] for field in self._cache_params.values() if len(field) > 1}
+        tree: dict[str, Any] = {}
+        for name, raw in members.items():
+            value = bytes(raw)
+            if value == b"null":
+                continue
+            if name in nested:
+                inner = object_members(value, f"$.{name}", request_error)
+                tree[name] = {n: bytes(v) for n, v in inner.items() if bytes(v) != b"null"}
+            else:
+                tree[name] = value
+        return self.cache_params(string(model), tree)
+
+    def decode(self, request: Any) -> tuple[Params, dict[str, Any]]:
+        """The parameters of a request, and its options of the cache plan."""
+        values: dict[str, Any] = {}
+        groups: dict[str, dict[str, Any]] = {}
+        for (group, _, name), field, decode in self._decoded:
+            value = request
+            for attribute in field:
+                value = getattr(value, attribute, None)
+                if value is None:
+                    break
+            else:
+                if decode is not None:
+                    value = decode(value)
+                if value is None:
+                    continue
+                if name:
+                    groups.setdefault(group, {})[name] = value
+                else:
+                    values[group] = value
+        cache = groups.pop("cache", {})
+        for group, members in groups.items():
+            values[group] = _GROUPS[group](**members)
+        return Params(**values), cache
+
+
+def _never(_: Any) -> None:
+    """For rows that only encode."""
+
+
+ENCODE_ONLY = _never
+
+
+def joined_fields(tree: FieldTree) -> dict[str, bytes]:
+    """The request fields, objects written out."""
+    return {name: _joined(value) for name, value in tree.items()}
+
+
+def _joined(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return b"{" + b",".join(string(n) + b":" + _joined(v) for n, v in value.items()) + b"}"
+
+
+# ── Checks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_refused(
+    call: Call, profile: Profile, checks: Iterable[tuple[bool, Feature, str, str]]
+) -> None:
+    """Raises for what the provider would answer with a 400: whether it is asked for, the feature
+    that the model may lack, the parameter, and its description."""
+    for wanted, feature, field, description in checks:
+        if wanted and profile.refuses(feature):
+            raise InvalidRequest(f"{call.model} refuses {description}", path=f"params.{field}")
+
+
+def sampling_checks(params: Params, *altered: str) -> Iterable[tuple[bool, Feature, str, str]]:
+    """The checks of sampling and stop parameters; `altered` may be required to be 1."""
+    for name in ("temperature", "top_p", "top_k"):
+        yield getattr(params, name) is not None, "sampling", name, f"a {name}"
+    for name in altered:
+        unchanged = getattr(params, name) in (None, 1)
+        yield not unchanged, "altered_sampling", name, f"any {name} but 1"
+    yield bool(params.stop), "stop", "stop", "stop sequences"
+
+
+def forces_tools(params: Params) -> bool:
+    return params.tool_choice is not None and params.tool_choice.mode in ("required", "tool")
+
+
+def check_tool_choice(choice: ToolChoice) -> None:
+    if (choice.mode == "tool") != (choice.name is not None):
+        raise InvalidRequest(
+            "mode 'tool' needs the tool's name, and only that mode takes one",
+            path="params.tool_choice.name",
+        )
+
+
+def whole_number(value: object, path: str = "params.max_tokens") -> bytes:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidRequest(f"must be a whole number, 0 or more, not {value!r}", path=path)
+    return b"%d" % value
+
+
+def schema_object(output: OutputSchema) -> bytes:
+    return check_object(output.schema, path="params.output.schema").encode()
+
+
+# ── The envelope ─────────────────────────────────────────────────────────────────────────────────
+
+
+def params_key(call: Call) -> object:
+    """Parameters, extras and cache options as bytes: unlike `==` on the values, this tells 1 from
+    1.0 and one order of metadata from another."""
+    try:
+        return _encode((call.params, call.extras, call.ir.cache, call.ir.continuation))
+    except UnicodeEncodeError:
+        return object()  # a lone surrogate: equal to nothing
+
+
+def closing_members(
+    fields: dict[str, bytes], extras: Extras | None, wire: str, taken: tuple[str, ...]
+) -> bytes:
+    """The members that end a body: the parameters, then the extras of this wire.
+
+    An object may be in both in part. A member that is in both is an error. `taken` are the fields
+    that the body has already.
+    """
+    if extras is None or wire not in extras:
+        return _members(fields)
+    path = f"extras.{wire}"
+    for name, extra in object_members(extras[wire].encode(), path, request_error).items():
+        if name in taken:
+            raise InvalidRequest("the call sets this already; take it out", path=f"{path}.{name}")
+        field = fields.get(name)
+        fields[name] = bytes(extra) if field is None else _merged(field, extra, f"{path}.{name}")
+    return _members(fields)
+
+
+def _merged(field: bytes, extra: bytes | msgspec.Raw, path: str) -> bytes:
+    if field[:1] == b"{" and bytes(extra)[:1] == b"{":
+        whole = object_members(field, path, request_error)
+        more = object_members(extra, path, request_error)
+        for name in sorted(whole.keys() & more.keys()):
+            more[name] = msgspec.Raw(_merged(bytes(whole[name]), more[name], f"{path}.{name}"))
+        return b"{" + _members({**whole, **more})[1:] + b"}"
+    raise InvalidRequest(
+        "a parameter of the call sets this already; take one of them out", path=path
+    )
+
+
+def _members(fields: Mapping[str, bytes | msgspec.Raw]) -> bytes:
+    return b"".join(b"," + string(name) + b":" + bytes(raw) for name, raw in fields.items())
+
+
+# ── Notices ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def common_notices(call: Call, wire: str, providers: tuple[str, ...]) -> list[Notice]:
+    """What a call holds that only other wires send."""
+    return [
+        *system_text_notices(call),
+        *continuation_notices(call),
+        *foreign_field_notices(call, wire),
+        *foreign_comparison_notices(call, providers),
+    ]
+
+
+def system_text_notices(call: Call) -> list[Notice]:
+    if call.ir.system_fields_agree():
+        return []
+    return [
+        Notice(
+            "system_blocks_sent",
+            "system_text is not the system blocks joined by a blank line; the blocks are sent",
+            "system",
+        )
+    ]
+
+
+def foreign_field_notices(call: Call, wire: str) -> list[Notice]:
+    """Extras of the request that belong to another wire."""
+    return foreign_extras(call.extras, wire, "extras")
+
+
+def comparison_id(call: Call, providers: tuple[str, ...]) -> str | None:
+    """The id of the response to compare with, when it is one of these providers'."""
+    earlier = call.ir.cache.compare_with
+    return earlier.id if earlier is not None and earlier.provider in providers else None
+
+
+def foreign_comparison_notices(call: Call, providers: tuple[str, ...]) -> list[Notice]:
+    earlier = call.ir.cache.compare_with
+    if earlier is None or earlier.provider in providers:
+        return []
+    why = f"a response of {earlier.provider} is unknown to this provider; left out"
+    return [Notice("cache_option_left_out", why, "cache.compare_with")]
+
+
+def foreign_tier_notices(call: Call) -> list[Notice]:
+    """A service tier that only Anthropic has. Hosts with OpenAI's wires have tiers of their own, so
+    any other is sent as it is."""
+    if call.params.service_tier not in ANTHROPIC_TIERS:
+        return []
+    return [
+        Notice("param_left_out", "that tier is Anthropic's own; left out", "params.service_tier")
+    ]
+
+
+def schema_only_notices(output: OutputSchema | None) -> list[Notice]:
+    """What may accompany an output schema, where a provider takes only the schema."""
+    if output is None:
+        return []
+    reasons = []
+    if output.name != _DEFAULT_NAME:
+        reasons.append(("name", "an output schema has no name here"))
+    if output.description is not None:
+        reasons.append(("description", "an output schema has no description here"))
+    if output.strict is False:
+        reasons.append(("strict", "an output schema is always strict here"))
+    return [
+        Notice("param_left_out", f"{reason}; left out", f"params.output.{field}")
+        for field, reason in reasons
+    ]
+
+
+def continuation_notices(call: Call) -> list[Notice]:
+    """A response that another provider stored cannot be continued here."""
+    if call.ir.continuation is None:
+        return []
+    return [
+        Notice(
+            "continuation_left_out",
+            "a stored response cannot be continued here: only the messages of this call are sent,"
+            " and what the response holds beyond them is not",
+            "continuation",
+        )
+    ]

@@ -1,0 +1,376 @@
+"""What the `render` of every wire shares: sections, message runs, marks, and the finished prompt.
+
+Rendering continues the last turn's logs, so that a turn costs what it adds. `assemble` joins the
+rendered prompt and its plan into a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, Segment
+from anaphora.rendered import (
+    Body,
+    ChunkLog,
+    ChunkRun,
+    Envelope,
+    Kind,
+    LogAppend,
+    Mark,
+    Plan,
+    Rendered,
+    Request,
+)
+from anaphora.rendered.request import Piece
+from anaphora.values import (
+    AnyTool,
+    Conversation,
+    Message,
+    Notice,
+    Opaque,
+    ProviderTool,
+    Section,
+    SegmentRole,
+    Text,
+    Thinking,
+    Tool,
+    Ttl,
+)
+
+from .markers import Locate, message_ttl, resolve_marks
+from .memo import Memo
+
+T = TypeVar("T")
+
+#: Renders messages into an addition, given the wire role that stands before them in the log.
+AddMessages: TypeAlias = Callable[[LogAppend, Sequence[Message], str | None], None]
+
+# Looked up once: access to an enum member is slow, and every turn needs it.
+_TAIL = SegmentRole.VOLATILE_TAIL
+_DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
+_HISTORY = SegmentRole.CONVERSATION
+
+_PLAIN_TOOLS = frozenset({Tool})
+
+
+# ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
+
+
+def without_foreign_tools(
+    tools: tuple[AnyTool, ...], providers: tuple[str, ...]
+) -> tuple[tuple[AnyTool, ...], list[Notice]]:
+    """The tools without those of other providers, and a notice for each of these. The same tuple
+    where there are none: its log is found by identity."""
+    if _PLAIN_TOOLS.issuperset(map(type, tools)):
+        return tools, []
+    notices = [
+        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
+        for index, tool in enumerate(tools)
+        if isinstance(tool, ProviderTool) and tool.provider not in providers
+    ]
+    if not notices:
+        return tools, []
+    own = [t for t in tools if not isinstance(t, ProviderTool) or t.provider in providers]
+    return tuple(own), notices
+
+
+def section_run(
+    section: Section,
+    source: T,
+    render: Callable[[T], ChunkLog],
+    previous: Rendered | None,
+    memo: Memo,
+    *,
+    lead: bytes,
+    close: bytes,
+    place: str = "",
+    variant: object = None,
+) -> ChunkRun:
+    """The run of the tools or of the system blocks; the last turn's where it is the same."""
+    last = previous_run(previous, section)
+    log = memo.section_log(source, last, render, variant)
+    if last is not None and last.log is log and (last.lead, last.close) == (lead, close):
+        return last
+    return ChunkRun(section, log, len(log), lead=lead, close=close, source=source, place=place)
+
+
+def render_items(
+    section: Section, items: tuple[T, ...], encode: Callable[[T], bytes], splice: int | None
+) -> LogAppend:
+    """The items of a section, each a chunk; an error names the item."""
+    append = LogAppend()
+    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
+    for index, item in enumerate(items):
+        try:
+            data = encode(item)
+        except InvalidRequest as problem:
+            raise problem.within(f"{section}[{index}]") from None
+        append.chunk(kind, b"," + data if index else data, splice)
+    return append
+
+
+# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def usable_previous(previous: Rendered | None, wire: str, model: str) -> Rendered | None:
+    """The turn before, when this wire rendered it for this model, and did not cut it from bytes."""
+    if previous is None or previous.envelope.source is None:
+        return None
+    return previous if (previous.wire, previous.model) == (wire, model) else None
+
+
+def previous_run(
+    previous: Rendered | None, section: Section, role: SegmentRole | None = None
+) -> ChunkRun | None:
+    """The run that stood in the same place last turn."""
+    if previous is not None:
+        for run in previous.runs:
+            if run.section == section and run.role is role:
+                return run
+    return None
+
+
+def message_runs(
+    segments: Iterable[Segment],
+    previous: Rendered | None,
+    add: Callable[[Segment], AddMessages],
+    *,
+    opening: bytes,
+    glue: Callable[[str], bytes],
+    close: Callable[[str], bytes],
+    first_message: int = 0,
+    place: str = "",
+    blocks: str = "content",
+) -> tuple[list[ChunkRun], list[Notice]]:
+    """One run per segment, and the notices of its messages. `glue` and `close` take the wire role
+    of the message before them; `first_message` is how many the body has before these."""
+    runs: list[ChunkRun] = []
+    notices: list[Notice] = []
+    for segment in segments:
+        messages = segment.messages
+        last = previous_run(previous, "messages", segment.role)
+        shared = messages.common_prefix(last.source, ids=True) if last is not None else 0
+        log, count = extend_log(messages, last, shared, add(segment))
+        if log.notices:
+            notices += [notice for index, notice in log.notices if index < len(messages)]
+        if not count:
+            continue
+        runs.append(
+            ChunkRun(
+                "messages",
+                log,
+                count,
+                role=segment.role,
+                lead=glue(runs[-1].last_role) if runs else opening,
+                source=messages,
+                first_message=messages_through(runs[-1]) if runs else first_message,
+                place=place,
+                blocks=blocks,
+            )
+        )
+    if runs:
+        runs[-1] = msgspec.structs.replace(runs[-1], close=close(runs[-1].last_role))
+    return runs, notices
+
+
+def messages_through(run: ChunkRun) -> int:
+    """How many messages the body has up to the end of a run."""
+    return run.position(run.count - 1)[0] + 1
+
+
+def extend_log(
+    messages: Conversation, last: ChunkRun | None, shared: int, add: AddMessages
+) -> tuple[ChunkLog, int]:
+    """A log that holds these messages, and how many of its chunks they take.
+
+    The first `shared` messages are the last turn's: their chunks are kept, and only the rest is
+    rendered.
+    """
+    shared = settled_count(messages, shared)
+    if last is None or not shared:
+        append = LogAppend()
+        add(append, messages[:], None)
+        log = ChunkLog(append)
+        return log, len(log)
+    log = last.log
+    end = log.message_ends[shared - 1]
+    if shared < len(messages):
+        role = log.roles[log.wire_message_of(end - 1)] if end else None
+        append = log.continued(end, shared)
+        add(append, messages[shared:], role)
+        log = log.append(append)
+        end = log.message_ends[len(messages) - 1]
+    return log, end
+
+
+def settled_count(messages: Conversation, shared: int) -> int:
+    """How many of the shared messages keep their bytes: reasoning that was left out at their end is
+    sent if the assistant continues in the new messages (see reasoning.py)."""
+    if shared < len(messages):
+        while shared and not _settles_reasoning(messages[shared - 1]):
+            shared -= 1
+    return shared
+
+
+def _settles_reasoning(message: Message) -> bool:
+    """Whether a message ends with something that decides about the reasoning before it. Reasoning
+    does not, nor does what may not reach the wire."""
+    for part in reversed(message.parts):
+        if isinstance(part, Thinking):
+            return False
+        if isinstance(part, Opaque) or (isinstance(part, Text) and not part.text.strip()):
+            continue
+        return True
+    return False
+
+
+# ── The rendered prompt ──────────────────────────────────────────────────────────────────────────
+
+
+def finish_rendering(
+    call: Call,
+    profile: Profile,
+    envelope: Envelope,
+    runs: list[ChunkRun],
+    *,
+    wire: str,
+    cacheable: int,
+    markers: Mapping[Ttl, bytes],
+    nearest: Mapping[Ttl, Ttl],
+    locate: Locate,
+    notices: Iterable[Notice],
+    **fields: Any,
+) -> Rendered:
+    """The prompt with the caller's marks in place. `nearest` has the wire's TTL for each that may
+    be asked for; `fields` are further fields of `Rendered`."""
+    plan = call.ir.cache
+    marks, frozen, unmarked = resolve_marks(plan, runs, nearest, locate)
+    return Rendered(
+        wire=wire,
+        model=call.model,
+        runs=tuple(runs),
+        cacheable=cacheable,
+        envelope=envelope,
+        markers=markers,
+        marks=marks,
+        frozen=frozen,
+        messages_cacheable=plan.messages,
+        message_ttl=message_ttl(plan, nearest, unmarked) if markers else None,
+        bytes_per_token=profile.bytes_per_token.value,
+        notices=(*envelope.notices, *notices, *unmarked),
+        **fields,
+    )
+
+
+def cacheable_count(
+    runs: list[ChunkRun], previous: Rendered | None, messages: bool, until: ChunkRun | None = None
+) -> int:
+    """How many leading chunks the next turn may reuse: up to the first volatile one, the first
+    dynamic one that differs from the turn before, or the run `until`; none of the messages where
+    `messages` is false."""
+    chunks = 0
+    history = False
+    for run in runs:
+        role = run.role
+        if role is _TAIL or run is until or (run.section == "messages" and not messages):
+            break
+        if history and role is _DYNAMIC:
+            break  # behind the conversation it moves with every turn
+        history = history or role is _HISTORY
+        if role is _DYNAMIC and previous is not None:
+            last = previous_run(previous, "messages", role)
+            same = run.source.common_prefix(last.source) if last is not None else 0
+            if same < len(run.source):
+                return chunks + (run.log.message_ends[same - 1] if same else 0)
+        chunks += run.count
+    return chunks
+
+
+# ── The request ──────────────────────────────────────────────────────────────────────────────────
+
+
+def assemble(rendered: Rendered, plan: Plan) -> Request:
+    """The request with the plan's markers in place: a dozen slices, however long the prompt."""
+    if plan.held is not None:
+        raise InvalidRequest(f"{rendered.wire} has no cache handles", path="plan.held")
+    _check_order(plan.marks)
+    envelope = rendered.envelope
+    pieces: list[Piece] = [envelope.head]
+    sliced = _sliced_runs(rendered, plan.marks)
+    if rendered.body_order is not None:
+        sliced = [sliced[index] for index in rendered.body_order]
+    for slices in sliced:
+        pieces += slices
+    if plan.automatic is not None:
+        pieces.append(_marker(rendered.request_markers, plan.automatic))
+    if plan.only_marks:
+        if rendered.only_marks is None:
+            raise InvalidRequest("this wire has no such option", path="plan.only_marks")
+        pieces.append(rendered.only_marks)
+    headers = envelope.headers
+    if plan.key is not None:
+        if rendered.key_place is None:
+            raise InvalidRequest("this request takes no cache key of the planner", path="plan.key")
+        if isinstance(rendered.key_place, str):
+            headers = (*headers, (rendered.key_place, plan.key))
+        else:
+            pieces.append(rendered.key_place + string(plan.key))
+    pieces.append(envelope.tail)
+    return Request(envelope.method, envelope.path, headers, Body(pieces))
+
+
+def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece]]:
+    """Each run cut at its marks, with the markers in between."""
+    first, upcoming = 0, list(reversed(marks))
+    sliced: list[list[Piece]] = []
+    for run in rendered.runs:
+        log, written = run.log, 0
+        pieces: list[Piece] = [run.lead]
+        while upcoming and upcoming[-1].chunk < first + run.count:
+            mark = upcoming.pop()
+            index = mark.chunk - first
+            splice = log.splices[index]
+            if mark.splice is not None:
+                splice = log.start(index) + mark.splice - (0 if index else len(run.lead))
+            elif splice < 0:
+                raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
+            pieces.append((log, written, splice))
+            pieces.append(_marker(rendered.markers, mark.ttl))
+            written = splice
+        pieces.append((log, written, log.start(run.count)))
+        pieces.append(run.close)
+        sliced.append(pieces)
+        first += run.count
+    if upcoming:
+        raise _no_chunk(upcoming[-1])
+    return sliced
+
+
+def _marker(markers: Mapping[Ttl, bytes], ttl: Ttl) -> bytes:
+    try:
+        return markers[ttl]
+    except KeyError:
+        known = " or ".join(markers) or "none"
+        raise InvalidRequest(
+            f"this provider has no TTL of {ttl}; use {known}", path="plan.marks"
+        ) from None
+
+
+def _no_chunk(mark: Mark) -> InvalidRequest:
+    return InvalidRequest(f"no chunk {mark.chunk} to mark", path="plan.marks")
+
+
+def _check_order(marks: tuple[Mark, ...]) -> None:
+    if marks and marks[0].chunk < 0:
+        raise _no_chunk(marks[0])
+    for one, two in pairwise(marks):
+        inside = one.splice is not None and (two.splice is None or one.splice < two.splice)
+        if one.chunk > two.chunk or (one.chunk == two.chunk and not inside):
+            raise InvalidRequest("marks must be in hash order, one per block", path="plan.marks")

@@ -1,0 +1,263 @@
+"""Building a reply from a stream: bounded, and always ended. Also token counts as a partition.
+
+Stream readers feed a `ReplyBuilder`; it returns the events, keeps the parts, and rejects invalid
+sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from anaphora.errors import AnaphoraError, Parse, Upstream
+from anaphora.values import (
+    Event,
+    Extras,
+    Message,
+    Notice,
+    Part,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    ReplyStart,
+    StopReason,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+    UsageUpdate,
+    WriteTtl,
+)
+
+from .reading import DECODE_ERRORS, as_anaphora_error
+
+TEXT_LIMIT = 8 * 1024 * 1024
+ARGUMENTS_LIMIT = 4 * 1024 * 1024
+_MAX_NOTICES = 64
+
+
+class OpenPart:
+    """A part that is still being streamed."""
+
+    __slots__ = ("finish", "is_text", "left", "limit", "pieces")
+
+    def __init__(self, kind: str, text_before: int, finish: Callable[[str], Part]) -> None:
+        self.is_text = kind != "tool_call"
+        self.limit = TEXT_LIMIT - text_before if self.is_text else ARGUMENTS_LIMIT
+        self.finish = finish
+        """Makes the part from its whole text."""
+        self.left = self.limit
+        """How many more characters are allowed."""
+        self.pieces: list[str] = []
+
+    @property
+    def size(self) -> int:
+        return self.limit - self.left
+
+
+class ReplyBuilder:
+    """The state of one streamed reply."""
+
+    __slots__ = (
+        "_parts",
+        "_text_size",
+        "ended",
+        "extras",
+        "id",
+        "model",
+        "notices",
+        "open",
+        "started",
+        "stop",
+        "stop_raw",
+        "stop_sequence",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.model = ""
+        self.started = False
+        self.ended = False
+        self.stop: StopReason = "other"
+        self.stop_raw: str | None = None
+        self.stop_sequence: str | None = None
+        self.usage = Usage()
+        self.extras: Extras | None = None
+        self.notices: dict[str, Notice] = {}
+        """Fields that were dropped, by their place."""
+        self.open: dict[int, OpenPart] = {}
+        self._parts: dict[int, Part] = {}
+        self._text_size = 0
+
+    def start(self, reply_id: str, model: str, extras: Extras | None = None) -> list[Event]:
+        """The reply begins. A second start is ignored."""
+        if self.started:
+            return []
+        self.started, self.id, self.model = True, reply_id, model
+        return [ReplyStart(reply_id, model, extras=extras)]
+
+    def note_dropped_fields(self, event: str, names: Iterable[str]) -> None:
+        """Adds one notice for each field of an event that a reply has no place for."""
+        for name in names:
+            if len(self.notices) < _MAX_NOTICES:
+                place = f"{event}.{name}"
+                why = f"{name} of {event} has no place in a reply; left out"
+                self.notices[place] = Notice("stream_field_left_out", why, place)
+
+    def begin(
+        self,
+        index: int,
+        kind: str,
+        finish: Callable[[str], Part],
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        item: str | None = None,
+        extras: Extras | None = None,
+    ) -> list[Event]:
+        events = self.start(self.id, self.model)
+        self.open[index] = OpenPart(kind, self._text_size, finish)
+        events.append(PartStart(index, kind, id, name, item, extras))
+        return events
+
+    def add_text(self, index: int, text: str) -> PartDelta:
+        """More of a part. Most events of a stream are these."""
+        try:
+            part = self.open[index]
+        except KeyError:
+            raise Parse(f"more of part {index}, which is not open", path="stream") from None
+        part.left -= len(text)
+        if part.left < 0:
+            raise Parse(f"a part of more than {part.limit} characters", path="stream")
+        part.pieces.append(text)
+        return PartDelta(index, text)
+
+    def delta(self, index: int, text: str) -> list[Event]:
+        return [self.add_text(index, text)]
+
+    def end(self, index: int) -> list[Event]:
+        part = self.open.pop(index, None)
+        if part is None:
+            return []
+        if part.is_text:
+            self._text_size += part.size
+        whole = self._parts[index] = part.finish("".join(part.pieces))
+        return [PartEnd(index, whole)]
+
+    def add_whole(self, index: int, kind: str, part: Part) -> list[Event]:
+        """A part that came in one piece."""
+        events = self.start(self.id, self.model)
+        self._parts[index] = part
+        return [*events, PartStart(index, kind), PartEnd(index, part)]
+
+    def update_usage(self, usage: Usage) -> list[Event]:
+        self.usage = usage
+        return [UsageUpdate(usage)]
+
+    def finish(self) -> list[Event]:
+        """The reply is complete. Parts still open are ended first."""
+        events = self.start(self.id, self.model)
+        for index in sorted(self.open):
+            events += self.end(index)
+        self.ended = True
+        events.append(ReplyEnd(self.reply()))
+        return events
+
+    def fail(self, error: AnaphoraError) -> list[Event]:
+        """The stream broke: parts still open are ended with the text so far."""
+        if self.ended:
+            return []
+        events = self.start(self.id, self.model)
+        for index in sorted(self.open):
+            try:
+                events += self.end(index)
+            except (AnaphoraError, *DECODE_ERRORS):
+                continue  # the part that failed
+        self.ended = True
+        code = error.code if isinstance(error, Upstream) else None
+        name = type(error).__name__
+        events.append(ReplyFail(name, str(error), code=code, partial=self.reply()))
+        return events
+
+    def read_whole_body(self, body: bytes, read_reply: Callable[[bytes], Reply]) -> list[Event]:
+        """The events of a reply that came as one JSON body instead of a stream."""
+        try:
+            reply = read_reply(body)
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            return self.fail(as_anaphora_error(problem))
+        self.started = self.ended = True
+        return reply_events(reply)
+
+    def reply(self) -> Reply:
+        parts = tuple(self._parts[index] for index in sorted(self._parts))
+        return Reply(
+            id=self.id,
+            model=self.model,
+            message=Message(id=self.id, role="assistant", parts=parts),
+            stop=self.stop,
+            stop_raw=self.stop_raw,
+            stop_sequence=self.stop_sequence,
+            usage=self.usage,
+            notices=tuple(self.notices.values()),
+            extras=self.extras,
+        )
+
+
+def reply_events(reply: Reply) -> list[Event]:
+    """A whole reply as the events of a stream."""
+    start = ReplyStart(reply.id, reply.model, extras=reply.extras)
+    events: list[Event] = [start, UsageUpdate(reply.usage)]
+    for index, part in enumerate(reply.message.parts):
+        if isinstance(part, ToolCall):
+            begun = PartStart(index, "tool_call", part.id, part.name, extras=part.extras)
+            events.append(begun)
+            events.append(PartDelta(index, part.arguments))
+        elif isinstance(part, Text | Thinking | Refusal):
+            events.append(PartStart(index, type(part).__name__.lower(), extras=part.extras))
+            if part.text:
+                events.append(PartDelta(index, part.text))
+        else:
+            events.append(PartStart(index, "opaque"))
+        events.append(PartEnd(index, part))
+    return [*events, ReplyEnd(reply)]
+
+
+# ── Token counts ─────────────────────────────────────────────────────────────────────────────────
+
+
+def valid_count(tokens: int | None) -> int | None:
+    """A token count; a negative one is unknown."""
+    return None if tokens is None or tokens < 0 else tokens
+
+
+def positive_counts(written: dict[WriteTtl, int]) -> dict[WriteTtl, int]:
+    """Written tokens by TTL, without empty entries."""
+    return {ttl: tokens for ttl, tokens in written.items() if tokens > 0}
+
+
+def partition(
+    total: int | None, read: int | None, written: dict[WriteTtl, int] | None
+) -> tuple[int | None, int | None, dict[WriteTtl, int] | None, int]:
+    """Uncached, read, written, and how many tokens were counted twice.
+
+    Some hosts count what they wrote as read, too, so that the parts exceed the whole. The surplus
+    is taken from what was written, then from what was read.
+    """
+    if total is None:
+        return None, read, written, 0
+    uncached = total - (read or 0) - sum((written or {}).values())
+    if uncached >= 0:
+        return uncached, read, written, 0
+    surplus = overlap = -uncached
+    if written:
+        written = dict(written)
+        for ttl in reversed(written):
+            less = min(surplus, written[ttl])
+            written[ttl] -= less
+            surplus -= less
+        written = positive_counts(written)
+    return 0, None if read is None else read - surplus, written, overlap

@@ -1,0 +1,87 @@
+"""Many waits, one timer: each expires at its own time, once, and not when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from anaphora.client.transport.timer import SharedTimer
+
+
+class Waiting:
+    def __init__(self, name: str, told: list[str]) -> None:
+        self._name = name
+        self._told = told
+
+    def expire(self) -> None:
+        self._told.append(self._name)
+
+
+def test_waits_expire_in_the_order_of_their_limits() -> None:
+    told: list[str] = []
+    limits = {"late": 0.06, "early": 0.02, "middle": 0.04, "ended": 0.03, "far": 60.0}
+
+    async def main() -> None:
+        timer = SharedTimer(asyncio.get_running_loop())
+        waits = {name: Waiting(name, told) for name in limits}
+        for name, seconds in limits.items():
+            timer.begin(waits[name], seconds)
+        timer.end(waits["ended"])
+        timer.end(waits["ended"])  # may be said again
+        while len(told) < 3:  # noqa: ASYNC110 - the timer's doing
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        timer.close()
+
+    asyncio.run(main())
+    assert told == ["early", "middle", "late"]
+
+
+def test_a_wait_that_is_begun_anew_has_all_of_its_time_again() -> None:
+    told: list[str] = []
+
+    async def main() -> None:
+        timer = SharedTimer(asyncio.get_running_loop())
+        again, other = Waiting("again", told), Waiting("other", told)
+        timer.begin(again, 0.02)
+        timer.begin(other, 0.04)
+        timer.begin(again, 0.06)
+        while len(told) < 2:  # noqa: ASYNC110 - the timer's doing
+            await asyncio.sleep(0.005)
+        timer.close()
+
+    asyncio.run(main())
+    assert told == ["other", "again"]
+
+
+def test_nothing_expires_after_closing() -> None:
+    told: list[str] = []
+
+    async def main() -> None:
+        timer = SharedTimer(asyncio.get_running_loop())
+        timer.begin(Waiting("closed", told), 0.01)
+        timer.close()
+        await asyncio.sleep(0.03)
+
+    asyncio.run(main())
+    assert told == []
+
+
+def test_who_expires_may_wait_again() -> None:
+    told: list[str] = []
+
+    async def main() -> None:
+        timer = SharedTimer(asyncio.get_running_loop())
+
+        class Twice(Waiting):
+            def expire(self) -> None:
+                super().expire()
+                if len(told) < 2:
+                    timer.begin(self, 0.01)
+
+        timer.begin(Twice("twice", told), 0.01)
+        while len(told) < 2:  # noqa: ASYNC110 - the timer's doing
+            await asyncio.sleep(0.005)
+        timer.close()
+
+    asyncio.run(main())
+    assert told == ["twice", "twice"]
