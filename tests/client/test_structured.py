@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
-from anaphora.client.structured import Structured, output_of, unpromised
+from anaphora.client.structured import Structured, output_of, support_notices
 from anaphora.errors import InvalidJson, InvalidRequest, Parse
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.values import Message, Refusal, Reply, StopReason, Tool, ToolCall
@@ -280,7 +280,7 @@ def test_pydantic_is_not_loaded_for_those_who_do_not_use_it() -> None:
         "import sys, msgspec\n"
         "from anaphora.client.structured import output_of\n"
         "class A(msgspec.Struct):\n    a: int\n"
-        "assert output_of(A).read('{\"a\":1}') == A(1)\n"
+        "assert output_of(A).parse('{\"a\":1}') == A(1)\n"
         "assert 'pydantic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -317,7 +317,7 @@ def test_pydantic_is_not_loaded_for_those_who_do_not_use_it() -> None:
     ],
 )
 def test_an_answer_becomes_a_value_of_its_kind(source: Any, text: str, value: Any) -> None:
-    assert output_of(source).read(text) == value
+    assert output_of(source).parse(text) == value
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_an_answer_becomes_a_value_of_its_kind(source: Any, text: str, value: An
     ],
 )
 def test_json_is_all_of_the_text_or_in_its_only_fence(text: str) -> None:
-    assert output_of(PERSON).read(text) == {"name": "Ada"}
+    assert output_of(PERSON).parse(text) == {"name": "Ada"}
 
 
 @pytest.mark.parametrize(
@@ -355,13 +355,13 @@ def test_json_is_all_of_the_text_or_in_its_only_fence(text: str) -> None:
 )
 def test_json_is_not_guessed_from_prose(text: str) -> None:
     with pytest.raises(Parse, match=r"not JSON|nested too deeply") as caught:
-        output_of(PERSON).read(text)
+        output_of(PERSON).parse(text)
     assert caught.value.path == "$"
 
 
 def test_a_fence_inside_a_string_is_text() -> None:
     text = json.dumps({"name": "```json\n{}\n```"})
-    assert output_of(PERSON).read(text) == {"name": "```json\n{}\n```"}
+    assert output_of(PERSON).parse(text) == {"name": "```json\n{}\n```"}
 
 
 WRONG: list[tuple[Any, Any, str, str]] = [
@@ -384,13 +384,13 @@ WRONG: list[tuple[Any, Any, str, str]] = [
         "$.born",
         "Invalid RFC3339 encoded date",
     ),
-    (Model, {"name": CANARY}, "$.name", "the model's own check says value_error"),
+    (Model, {"name": CANARY}, "$.name", "pydantic validation failed: value_error"),
     (Model, {"name": "x", "kind": CANARY}, "$.kind", 'expected one of "a", "b"'),
     (
         {"type": "object", "properties": {"a": {}}, "additionalProperties": False},
         {CANARY: 1},
         "$",
-        "has a field that the schema does not name",
+        "has a field that is not in the schema",
     ),
     (
         {"type": "object", "additionalProperties": {"type": "object", "required": ["n"]}},
@@ -401,10 +401,10 @@ WRONG: list[tuple[Any, Any, str, str]] = [
     ({"type": "string", "maxLength": 3}, CANARY, "$", "expected at most 3 characters"),
     ({"type": "string", "pattern": "^a+$"}, CANARY, "$", "does not match ^a+$"),
     ({"const": "x"}, CANARY, "$", 'expected "x"'),
-    ({"type": "array", "uniqueItems": True}, [CANARY] * 2, "$", "expected items that differ"),
+    ({"type": "array", "uniqueItems": True}, [CANARY] * 2, "$", "expected unique items"),
     ({"multipleOf": 4}, 6, "$", "expected a multiple of 4"),
-    ({"not": {"type": "string"}}, CANARY, "$", "breaks `not`"),
-    ({"propertyNames": {"maxLength": 1}}, {CANARY: 1}, "$", "breaks `propertyNames`"),
+    ({"not": {"type": "string"}}, CANARY, "$", "does not satisfy `not`"),
+    ({"propertyNames": {"maxLength": 1}}, {CANARY: 1}, "$", "does not satisfy `propertyNames`"),
     ({"enum": [f"value {n}" for n in range(99)]}, CANARY, "$", "expected one of the 99 values"),
     (
         {"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 1}]},
@@ -416,7 +416,7 @@ WRONG: list[tuple[Any, Any, str, str]] = [
         {"anyOf": [{"minLength": 99}, {"maxLength": 1}]},
         CANARY,
         "$",
-        "breaks `anyOf`",
+        "does not satisfy `anyOf`",
     ),
 ]
 
@@ -426,7 +426,7 @@ def test_a_mismatch_names_the_path_and_quotes_nothing(
     source: Any, answer: Any, path: str, reason: str
 ) -> None:
     with pytest.raises(Parse) as caught:
-        output_of(source).read(json.dumps(answer))
+        output_of(source).parse(json.dumps(answer))
     assert caught.value.path == path
     assert reason in str(caught.value)
     assert CANARY not in str(caught.value)
@@ -442,8 +442,8 @@ def test_a_check_of_the_types_own_is_told_without_its_words() -> None:
             raise ValueError(f"Expected `{self.name}`")
 
     with pytest.raises(Parse) as caught:
-        output_of(Careful).read(json.dumps({"name": CANARY}))
-    assert str(caught.value) == "$: the type's own check raised ValueError"
+        output_of(Careful).parse(json.dumps({"name": CANARY}))
+    assert str(caught.value) == "$: validation code of the type raised ValueError"
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -457,7 +457,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 def test_whatever_comes_is_a_value_or_a_parse_error(value: Any) -> None:
     for structured in FORMS:
         try:
-            structured.read(json.dumps(value))
+            structured.parse(json.dumps(value))
         except Parse:
             pass
 
@@ -468,7 +468,7 @@ FORMS = [output_of(source) for source in (Trip, Person, Model, Owner)]
 def test_the_schema_is_compiled_once() -> None:
     structured = output_of(PERSON)
     before = structured._validator
-    structured.read('{"name":"Ada"}')
+    structured.parse('{"name":"Ada"}')
     assert structured._validator is before
 
 
@@ -486,23 +486,23 @@ def call(**more: Any) -> Call:
 
 def test_a_reply_is_read_from_its_text_or_from_the_tool() -> None:
     person = output_of(Person)
-    assert person.of(replied('{"name":"Ada"}')) == Person("Ada")
+    assert person.parse_reply(replied('{"name":"Ada"}')) == Person("Ada")
     by_tool = ToolCall("c", "answer", '{"name":"Ada"}')
-    assert person.of(replied("Let me see.", by_tool, stop="tool_calls")) == Person("Ada")
+    assert person.parse_reply(replied("Let me see.", by_tool, stop="tool_calls")) == Person("Ada")
 
 
 @pytest.mark.parametrize(
     "reply, reason",
     [
         (replied('{"name":', stop="length"), "cut off at max_tokens"),
-        (replied(Refusal(CANARY), stop="refusal"), "the model declined"),
+        (replied(Refusal(CANARY), stop="refusal"), "the model refused to answer"),
         (replied(ToolCall("c", "answer", "{"), stop="tool_calls"), "not JSON"),
         (replied(ToolCall("c", "other", '{"name":"x"}'), stop="tool_calls"), "not JSON"),
     ],
 )
 def test_a_reply_without_the_answer_says_why(reply: Reply, reason: str) -> None:
     with pytest.raises(Parse, match=reason) as caught:
-        output_of(Person).of(reply)
+        output_of(Person).parse_reply(reply)
     assert CANARY not in str(caught.value)
 
 
@@ -510,7 +510,7 @@ def test_a_reply_without_the_answer_says_why(reply: Reply, reason: str) -> None:
 def test_a_forced_tool_is_a_way_without_schemas(name: str) -> None:
     """Where a model keeps to no schema but calls tools."""
     person = output_of(Person, "person")
-    asked = person.ask(call(tools=(Tool("look"),)), by="tool")
+    asked = person.apply(call(tools=(Tool("look"),)), by="tool")
     assert asked.params.output is None
     assert [tool.name for tool in asked.tools] == ["look", "person"]
     codec = wire.get(name)
@@ -523,12 +523,12 @@ def test_a_forced_tool_is_a_way_without_schemas(name: str) -> None:
     assert back.params.tool_choice is not None
     assert back.params.tool_choice.name == "person"
     with pytest.raises(InvalidRequest, match=r"output\.name"):
-        person.ask(asked, by="tool")
+        person.apply(asked, by="tool")
 
 
 def test_asking_by_schema_changes_one_parameter() -> None:
     person = output_of(Person)
-    asked = person.ask(call())
+    asked = person.apply(call())
     assert asked.params == Params(max_tokens=99, output=person.output)
     assert asked.ir is call().ir or asked.ir == call().ir
 
@@ -536,8 +536,8 @@ def test_asking_by_schema_changes_one_parameter() -> None:
 def test_a_model_that_nobody_says_it_of_is_told_of() -> None:
     """The answer is checked all the same."""
     silent = catalog.profile("deepseek", "deepseek-v3.2")
-    assert [notice.code for notice in unpromised(silent)] == ["output_unpromised"]
-    assert unpromised(catalog.profile("anthropic", "claude-sonnet-4-5")) == ()
+    assert [notice.code for notice in support_notices(silent)] == ["output_unpromised"]
+    assert support_notices(catalog.profile("anthropic", "claude-sonnet-4-5")) == ()
 
 
 def test_a_schema_that_json_cannot_hold_is_refused_with_its_path() -> None:

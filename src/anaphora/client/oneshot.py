@@ -90,5 +90,5 @@ class OneShot(Caller):
             reply=reply,
             record=record,
             raw_hash=flight.raw_hash,
-            parsed=None if output is None else output.of(reply),
+            parsed=None if output is None else output.parse_reply(reply),
         )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from anaphora.client.adapter.numbers import double, single
+from anaphora.client.adapter.hashing import double, single
 
 
 @pytest.mark.parametrize(

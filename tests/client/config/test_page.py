@@ -63,7 +63,7 @@ def test_the_defaults_are_the_defaults(section: str, kind: type[msgspec.Struct])
             assert said == f"{default:.16g}", name
         else:
             assert not said[0].isdigit(), name
-        assert (said == "needed") == fields[name].required
+        assert (said == "required") == fields[name].required
 
 
 def test_no_table_is_left_out() -> None:

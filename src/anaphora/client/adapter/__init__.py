@@ -1,19 +1,18 @@
-"""One small shape for every backend: a request that can be hashed, an answer that can be audited.
+"""A small interface for every backend: a hashable request, a response with the provider's hash.
 
     adapter = ClientAdapter(client, "anthropic-default", "claude")
     response = await adapter.complete(LlmRequest(model="…", messages=(LlmMessage("user", "Hi"),)))
 
-Anything with `adapter_id` and `complete` is an `LlmAdapter`: replay is one, too.
+Every class with `adapter_id` and `complete` is an `LlmAdapter`.
 """
 
 from __future__ import annotations
 
 from anaphora.errors import AnaphoraError as LlmError
 
-from .over_client import ClientAdapter
-from .protocol import LlmAdapter
-from .saying import call_of
+from .client_adapter import ClientAdapter, call_of
 from .values import (
+    LlmAdapter,
     LlmMessage,
     LlmRequest,
     LlmResponse,

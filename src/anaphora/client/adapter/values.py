@@ -1,11 +1,12 @@
-"""What goes into an adapter and what comes out.
+"""The adapter protocol, its request and its response.
 
-The fields and their order are a contract with whoever keeps hashes and audit records of them.
+Hashes and audit records depend on the fields and their order.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import AsyncIterator
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 from blake3 import blake3
@@ -19,7 +20,7 @@ _ROLES = get_args(LlmRole)
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Common ground."""
+    """Base of the values."""
 
 
 class LlmMessage(_Value, frozen=True):
@@ -29,7 +30,7 @@ class LlmMessage(_Value, frozen=True):
 
 class TokenUsage(_Value, frozen=True):
     prompt_tokens: int
-    """All of the input, cached or not."""
+    """All input tokens, cached or not."""
     completion_tokens: int
 
 
@@ -42,24 +43,23 @@ class LlmRequest(_Value, frozen=True, kw_only=True):
     temperature: float = 0.0
     max_tokens: int = 1024
     json_schema: Any = None
-    """The answer must be JSON that fits this schema."""
+    """The reply must be JSON that matches this schema."""
     timeout_ms: int = 60_000
-    """The whole call's budget."""
+    """Time limit of the whole call."""
 
     def prompt_hash(self) -> str:
-        """BLAKE3 of what is asked, in lower-case hex. Neither model nor timeout is in it: the same
-        prompt has one hash for all models, and more patience does not change it."""
+        """BLAKE3 of the prompt in lower-case hex. Model and timeout are not part of it."""
         return blake3(self.canonical()).hexdigest()
 
     def canonical(self) -> bytes:
-        """The JSON that is hashed; `InvalidRequest` names what cannot be said in it."""
+        """The JSON that is hashed; raises `InvalidRequest` with the path of an invalid field."""
         schema = b""
         if self.json_schema is not None:
             schema = b',"json_schema":'
             schema += hashing.sorted_json(self.json_schema, "json_schema").encode()
         return b'{"system":%b,"messages":[%b],"temperature":%b,"max_tokens":%d%b}' % (
             hashing.text(self.system, "system"),
-            b",".join(_message(message, at) for at, message in enumerate(self.messages)),
+            b",".join(_message(message, index) for index, message in enumerate(self.messages)),
             hashing.temperature(self.temperature).encode(),
             hashing.whole(self.max_tokens, 32, "max_tokens"),
             schema,
@@ -69,32 +69,50 @@ class LlmRequest(_Value, frozen=True, kw_only=True):
 class LlmResponse(_Value, frozen=True, kw_only=True):
     text: str
     parsed_json: Any = None
-    """Set when the request had a schema: the answer, which fits it."""
+    """The reply as a value, if the request had a schema."""
     model: str
-    """The one that really answered."""
+    """The model that replied."""
     usage: TokenUsage | None = None
-    """None when the provider told no counts."""
+    """None if the provider reported no counts."""
     raw_hash: str
-    """BLAKE3 of the provider's bytes as they came, in lower-case hex."""
+    """BLAKE3 of the provider's bytes as received, in lower-case hex."""
 
 
 class StreamChunk(_Value, frozen=True):
     delta: str
-    """More of the text; may be empty in the last chunk,"""
+    """More of the text; may be empty in the last chunk."""
     finish_reason: str | None = None
-    """which is the one that says why it is the last: `stop`, `max_tokens`, …"""
+    """Only in the last chunk: `stop`, `max_tokens`, …"""
+
+
+class LlmAdapter(Protocol):
+    """A backend. Subclasses without streaming inherit a `stream` of one chunk."""
+
+    @property
+    def adapter_id(self) -> str:
+        """Constant and lower-case: it is part of audit records."""
+        ...
+
+    async def complete(self, request: LlmRequest) -> LlmResponse:
+        """Must raise `errors.Timeout` after `request.timeout_ms`."""
+        ...
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[StreamChunk]:
+        """The text as it arrives; the last chunk has a finish reason."""
+        response = await self.complete(request)
+        yield StreamChunk(response.text, "stop")
 
 
 def blake3_hex(data: bytes) -> str:
-    """BLAKE3 in lower-case hex: how `LlmResponse.raw_hash` is made from the provider's bytes."""
+    """BLAKE3 in lower-case hex, as in `LlmResponse.raw_hash`."""
     return blake3(data).hexdigest()
 
 
-def _message(message: LlmMessage, at: int) -> bytes:
+def _message(message: LlmMessage, index: int) -> bytes:
     if message.role not in _ROLES:
         raise InvalidRequest(
-            f"must be one of {', '.join(_ROLES)}; what a system says goes into `system`",
-            path=f"messages[{at}].role",
+            f"must be one of {', '.join(_ROLES)}; put system messages into `system`",
+            path=f"messages[{index}].role",
         )
-    content = hashing.text(message.content, f"messages[{at}].content")
+    content = hashing.text(message.content, f"messages[{index}].content")
     return b'{"role":"%b","content":%b}' % (message.role.encode(), content)

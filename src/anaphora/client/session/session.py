@@ -233,7 +233,7 @@ class Session(Caller):
         if output is not None:
             called = {call.name for call in reply.tool_calls}
             if not called or output.output.name in called:
-                self.last = msgspec.structs.replace(self.last, parsed=output.of(reply))
+                self.last = msgspec.structs.replace(self.last, parsed=output.parse_reply(reply))
         return self.last
 
     def _continue(self, flight: InFlight, prepared: PreparedRequest, state: ProviderState) -> None:

@@ -1,10 +1,10 @@
-"""Answers that are JSON of a given form.
+"""Structured output: replies that are JSON of a given schema.
 
 plan = output_of(Plan)                      a msgspec.Struct, dataclass, TypedDict,
                                             pydantic model, or a JSON schema as a dict
-call = plan.ask(call)                       natively, as every wire has it,
-call = plan.ask(call, by="tool")            or as the arguments of a tool that must be called
-plan.of(reply)                              a Plan, or `Parse` with the path to what is amiss
+call = plan.apply(call)                     by the provider's native structured output,
+call = plan.apply(call, by="tool")          or as the arguments of a tool that must be called
+plan.parse_reply(reply)                     a Plan, or `Parse` with the path to the error
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from anaphora.prompt import Call, OutputSchema, ToolChoice
 from anaphora.tools.schema import canonical_schema
 from anaphora.values import Notice, Refusal, Reply, Tool
 
-from .asking import asked, takes_strict
 from .mismatch import field_names, mismatch
-from .sources import Decode, source_of
+from .schema import Decode, provider_schema, source_of, takes_strict
 
-__all__ = ["Structured", "output_of", "unpromised"]
+__all__ = ["Structured", "output_of", "support_notices"]
 
 T = TypeVar("T")
 
-#: What OpenAI takes as the name of a schema, and all take as that of a tool.
+#: Schema names that OpenAI accepts, and tool names that all providers accept.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OPENS = re.compile(r"^[ \t]*```json[ \t]*\r?\n", re.MULTILINE | re.IGNORECASE)
 _CLOSES = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
@@ -38,80 +37,80 @@ _TOOL = "Gives the answer. Call this exactly once, with the whole answer."
 
 
 class Structured(Generic[T]):
-    """A form that answers must have. Made once and used for many calls."""
+    """A schema that replies must match. Made once and used for many calls."""
 
     def __init__(self, output: OutputSchema, accepted: str, decode: Decode | None) -> None:
         self.output = output
-        """What a provider is asked for."""
+        """The schema for the provider."""
         self._accepted = accepted
         self._decode = decode
 
     def __repr__(self) -> str:
         return f"<Structured {self.output.name}, {len(self.output.schema)} bytes of schema>"
 
-    def ask(self, call: Call, *, by: Literal["schema", "tool"] = "schema") -> Call:
-        """The call, asking for an answer of this form. `by="tool"` is for models that keep to no
-        schema but call tools: it forces one, which is part of the prompt."""
+    def apply(self, call: Call, *, by: Literal["schema", "tool"] = "schema") -> Call:
+        """The call with this output schema. `by="tool"` is for models that call tools but support
+        no schema: it forces a tool call, and the tool is part of the prompt."""
         replace = msgspec.structs.replace
         if by == "schema":
             return replace(call, params=replace(call.params, output=self.output))
         name = self.output.name
         if any(tool.name == name for tool in call.tools):
-            raise InvalidRequest("a tool has that name already; give another", path="output.name")
-        told = self.output.description or _TOOL
-        tool = Tool(name, told, self.output.schema, strict=self.output.strict)
+            raise InvalidRequest("a tool has this name; choose another", path="output.name")
+        description = self.output.description or _TOOL
+        tool = Tool(name, description, self.output.schema, strict=self.output.strict)
         choice = ToolChoice("tool", name)
         return replace(
             call, tools=(*call.tools, tool), params=replace(call.params, tool_choice=choice)
         )
 
-    def of(self, reply: Reply) -> T:
-        """The answer as a value, from the text or from the call of the tool. Whatever is wrong
-        with it, also what a type's own code raises, is a `Parse`."""
+    def parse_reply(self, reply: Reply) -> T:
+        """The value in a reply's text or tool call. Every failure is a `Parse`, also an exception
+        that the type's own code raises."""
         try:
-            return self._of(reply)
+            return self._parse_reply(reply)
         except Parse:
             raise
-        except Exception as problem:  # its message may quote the answer
-            reason = f"the type's own code raised {type(problem).__name__}"
+        except Exception as error:  # its message may quote the reply
+            reason = f"code of the type raised {type(error).__name__}"
             raise Parse(reason, path="$") from None
 
-    def _of(self, reply: Reply) -> T:
+    def _parse_reply(self, reply: Reply) -> T:
         for tool_call in reply.tool_calls:
             if tool_call.name == self.output.name:
                 return self._value(tool_call.arguments)
         if any(isinstance(part, Refusal) for part in reply.message.parts):
-            raise Parse("the model declined, so there is no answer to read", path="$")
+            raise Parse("the model refused to answer", path="$")
         try:
-            return self.read(reply.text)
+            return self.parse(reply.text)
         except Parse:
             if reply.stop == "length":
-                raise Parse("the answer was cut off at max_tokens", path="$") from None
+                raise Parse("the reply was cut off at max_tokens", path="$") from None
             raise
 
-    def read(self, text: str) -> T:
-        """The value that the text says: all of it is JSON, or has it in its only ```json fence."""
+    def parse(self, text: str) -> T:
+        """The value in a text that is JSON, or has exactly one ```json fence."""
         return self._value(_json_in(text))
 
     def _value(self, text: str) -> T:
         value: T = _loads(text)
         validator, names = self._validator
         if not validator.is_valid(value):
-            for problem in validator.iter_errors(value):
-                raise mismatch(problem, names)
+            for error in validator.iter_errors(value):
+                raise mismatch(error, names)
         if self._decode is not None:
             value = self._decode(text)
         return value
 
     @functools.cached_property
     def _validator(self) -> tuple[Any, frozenset[str]]:
-        """The compiled schema, and all names of fields in it."""
-        import jsonschema_rs  # slow to load, and most calls ask for no schema
+        """The compiled schema, and the names of its fields."""
+        import jsonschema_rs  # slow to load, and most calls have no schema
 
         try:
             validator = jsonschema_rs.validator_for(self._accepted, retriever=_refuse_to_fetch)
-        except (ValueError, jsonschema_rs.ReferencingError) as problem:
-            reason = getattr(problem, "message", str(problem))
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            reason = getattr(error, "message", str(error))
             raise InvalidRequest(f"not a JSON schema: {reason}", path="output.schema") from None
         return validator, field_names(canonical.loads(self._accepted))
 
@@ -141,17 +140,17 @@ def output_of(
     description: str | None = None,
     strict: bool | None = None,
 ) -> Structured[Any]:
-    """The form that a type, or a JSON schema, gives to answers.
+    """The structured output that a type or a JSON schema defines.
 
-    A type is asked for in the part of JSON Schema that providers enforce, and read by all that it
-    says; a schema is asked for as it is written. Unless `strict` says otherwise, strict mode is
-    asked for where the schema is one that it takes. What is `Structured` already stays as it is.
+    A type's schema is sent in the part of JSON Schema that providers enforce, and replies are
+    validated against all of it; a JSON schema is sent as it is. `strict` is by default set where
+    OpenAI's strict mode accepts the schema. A `Structured` is returned unchanged.
     """
     if isinstance(source, Structured):
         return source
-    found = source_of(source)
-    made = found.schema if found.decode is None else asked(found.schema)
-    schema = canonical_schema(made, path="output.schema")
+    origin = source_of(source)
+    sent = origin.schema if origin.decode is None else provider_schema(origin.schema)
+    schema = canonical_schema(sent, path="output.schema")
     if name is not None and not _NAME.fullmatch(name):
         raise InvalidRequest("must be 1 to 64 of A-Z a-z 0-9 _ -", path="output.name")
     if strict is None and takes_strict(canonical.loads(schema)):
@@ -159,24 +158,23 @@ def output_of(
     output = OutputSchema(schema, description=description, strict=strict)
     if name is not None:
         output = msgspec.structs.replace(output, name=name)
-    accepted = schema if found.decode is None else canonical.dumps(found.schema).decode()
-    structured = Structured[Any](output, accepted, found.decode)
-    _ = structured._validator  # a schema that is none is the caller's error, and told at once
+    accepted = schema if origin.decode is None else canonical.dumps(origin.schema).decode()
+    structured = Structured[Any](output, accepted, origin.decode)
+    _ = structured._validator  # report an invalid schema at once
     return structured
 
 
-def unpromised(profile: Profile) -> tuple[Notice, ...]:
-    """What to tell when a model is asked for an answer of a given form, and its source, which says
-    what it can do, does not say that it keeps to one."""
+def support_notices(profile: Profile) -> tuple[Notice, ...]:
+    """A notice if the model's known capabilities do not include structured output."""
     if profile.capabilities is None or profile.can("structured_output"):
         return ()
-    why = f"no source says that {profile.id} keeps to a schema by itself; the answer is checked"
-    return (Notice("output_unpromised", f"{why} all the same", "params.output"),)
+    reason = f"{profile.id} is not known to support structured output; the reply is still validated"
+    return (Notice("output_unpromised", reason, "params.output"),)
 
 
 def _json_in(text: str) -> str:
-    """The JSON in an answer. It is not looked for in prose: what is found there may be an example,
-    or one of several tries."""
+    """The JSON in a reply. Not searched for in prose: there it may be an example, or one of several
+    attempts."""
     if "```" not in text:
         return text
     try:
@@ -191,10 +189,10 @@ def _json_in(text: str) -> str:
 def _loads(text: str) -> Any:
     try:
         return canonical.loads(text)
-    except InvalidJson as problem:
-        deep = problem.reason == "nested too deeply"
+    except InvalidJson as error:
+        deep = error.reason == "nested too deeply"
         raise Parse("nested too deeply" if deep else "not JSON", path="$") from None
 
 
 def _refuse_to_fetch(uri: str) -> Any:
-    raise ValueError(f"{uri} is not fetched; put what it says into $defs")
+    raise ValueError(f"{uri} is not fetched; put its schema into $defs")

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from anaphora.client.adapter.budget import Budget
+from anaphora.client.adapter.client_adapter import AdapterDeadline
 from anaphora.errors import Timeout
 
 
@@ -27,8 +27,8 @@ async def late_for_a_reason_of_its_own() -> NoReturn:
 
 def spend(timeout_ms: int, *work: Callable[[], Awaitable[object]]) -> list[object]:
     async def main() -> list[object]:
-        budget = Budget(timeout_ms)
-        return [await budget.spent_on(each()) for each in work]
+        budget = AdapterDeadline(timeout_ms)
+        return [await budget.apply(each()) for each in work]
 
     return asyncio.run(main())
 
@@ -57,7 +57,7 @@ def test_what_is_done_in_time_is_given_back() -> None:
 
 def test_cancelling_the_caller_is_no_timeout() -> None:
     async def main() -> None:
-        task = asyncio.create_task(Budget(60_000).spent_on(never()))
+        task = asyncio.create_task(AdapterDeadline(60_000).apply(never()))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,0 +1,255 @@
+"""JSON schemas of types: as the type defines them, and in the part that providers enforce.
+
+Providers enforce a small part of JSON Schema and refuse requests that use more. So a type's schema
+is rewritten: objects are closed, optional fields are required where a model can leave them empty,
+and bounds become descriptions. The reply is still validated against all that the type requires.
+
+pydantic is never imported here: an application with a pydantic model has loaded it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+import re
+import sys
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from anaphora import canonical
+from anaphora.errors import InvalidRequest, Parse
+from anaphora.tools.schema import inline_root, subschemas
+
+from .mismatch import field_names, json_path
+
+Decode = Callable[[str], Any]
+_LOCATION = re.compile(r" - at `(?:key` in `)?(\$[^`]*)`$")
+_QUOTES_THE_VALUE = re.compile(r"^Invalid (?:enum )?value ", re.DOTALL)
+
+#: Keywords that both OpenAI's strict mode and Anthropic enforce; from their SDKs
+#: (openai/lib/_pydantic.py and anthropic/lib/_parse/_transform.py).
+_ENFORCED = {
+    "$defs",
+    "$ref",
+    "additionalProperties",
+    "anyOf",
+    "const",
+    "description",
+    "enum",
+    "format",
+    "items",
+    "properties",
+    "required",
+    "type",
+}
+_FORMATS = {
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "time",
+    "uuid",
+}
+#: Bounds on a value, written into the description.
+_BOUNDS = (
+    "contentEncoding",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "pattern",
+    "uniqueItems",
+)
+
+
+class SchemaSource(msgspec.Struct, frozen=True):
+    """A schema, and the decoder of JSON that matches it."""
+
+    schema: Any
+    decode: Decode | None = None
+    """None: the plain JSON value."""
+
+
+def source_of(source: Any) -> SchemaSource:
+    """The schema of a type, or a JSON schema as it is."""
+    if isinstance(source, dict):
+        return SchemaSource(source)
+    if _is_pydantic(source):
+        return _from_pydantic(source)
+    if _is_for_msgspec(source):
+        return _from_msgspec(source)
+    raise InvalidRequest(
+        "cannot derive a schema; pass a msgspec.Struct, dataclass, TypedDict or pydantic"
+        " model (the class, not an instance), or a JSON schema as a dict",
+        path="output",
+    )
+
+
+def _is_for_msgspec(source: Any) -> bool:
+    kind = typing.get_origin(source) or source  # Page[int] is made from Page
+    return typing.is_typeddict(kind) or (
+        isinstance(kind, type)
+        and (issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind))
+    )
+
+
+def _from_msgspec(kind: Any) -> SchemaSource:
+    try:
+        schema = msgspec.json.schema(kind)
+        decoder = msgspec.json.Decoder(kind)
+    except (TypeError, ValueError, KeyError, NameError) as error:
+        reason = (str(error).splitlines() or [""])[-1]
+        raise InvalidRequest(f"has no JSON form: {reason}", path="output") from None
+
+    def decode(text: str) -> Any:
+        try:
+            return decoder.decode(text)
+        except msgspec.ValidationError as error:
+            raise _msgspec_error(error) from None
+
+    return SchemaSource(schema, decode)
+
+
+def _msgspec_error(error: msgspec.ValidationError) -> Parse:
+    message = str(error)
+    location = _LOCATION.search(message)
+    reason = message[: location.start()] if location else message
+    # Errors of the type's own code, and some of msgspec's, may quote the reply.
+    if error.__cause__ is not None:
+        reason = f"validation code of the type raised {type(error.__cause__).__name__}"
+    elif _QUOTES_THE_VALUE.match(reason):
+        reason = "not an allowed value"
+    return Parse(reason, path=location[1] if location else "$")
+
+
+def _is_pydantic(source: Any) -> bool:
+    """A pydantic model or dataclass."""
+    return (
+        "pydantic" in sys.modules
+        and isinstance(source, type)
+        and hasattr(source, "__pydantic_validator__")
+    )
+
+
+def _from_pydantic(kind: Any) -> SchemaSource:
+    pydantic = sys.modules["pydantic"]
+    adapter = pydantic.TypeAdapter(kind)
+    try:
+        schema = adapter.json_schema()
+    except pydantic.errors.PydanticUserError as error:
+        raise InvalidRequest(f"has no JSON form: {error.message}", path="output") from None
+    names = field_names(schema)
+
+    def decode(text: str) -> Any:
+        try:
+            return adapter.validate_json(text)
+        except pydantic.ValidationError as error:
+            # Its messages quote the reply; the error type does not.
+            first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+            known = itertools.takewhile(
+                lambda step: not isinstance(step, str) or step in names, first["loc"]
+            )
+            reason = f"pydantic validation failed: {first['type']}"
+            raise Parse(reason, path=json_path(known, names)) from None
+
+    return SchemaSource(schema, decode)
+
+
+def provider_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """A type's schema in the part of JSON Schema that providers enforce."""
+    result: dict[str, Any] = inline_root(canonical.loads(canonical.dumps(schema)))
+    definitions = result.get("$defs", {})
+    for each in subschemas(result):
+        each.pop("title", None)
+        if "description" in each:
+            each["description"] = inspect.cleandoc(each["description"])
+        if "discriminator" in each:
+            # The tag is different in each, so at most one of them matches.
+            del each["discriminator"]
+            if "oneOf" in each:
+                each["anyOf"] = each.pop("oneOf")
+        _close(each, definitions)
+        _describe_bounds(each)
+        _isolate_reference(each)
+    return result
+
+
+def takes_strict(schema: dict[str, Any]) -> bool:
+    """Whether OpenAI's strict mode accepts the schema; it responds 400 otherwise."""
+    return schema.get("type") == "object" and all(map(_is_strict, subschemas(schema)))
+
+
+def _close(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """Allow no additional fields, and require every field that can be empty."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return
+    schema.setdefault("additionalProperties", False)
+    required = set(schema.get("required", ()))
+    for name, field in properties.items():
+        if "default" in field or _may_be_empty(field, definitions):
+            required.add(name)
+        field.pop("default", None)
+    if required:
+        schema["required"] = [name for name in properties if name in required]
+
+
+def _may_be_empty(schema: dict[str, Any], definitions: dict[str, Any]) -> bool:
+    """Whether null or an empty list matches."""
+    if "$ref" in schema:
+        schema = definitions.get(schema["$ref"].removeprefix("#/$defs/"), {})
+    kind = schema.get("type")
+    if kind == "null" or (isinstance(kind, list) and "null" in kind):
+        return True
+    if kind == "array":
+        return not schema.get("minItems")
+    return any(branch.get("type") == "null" for branch in schema.get("anyOf", ()))
+
+
+def _describe_bounds(schema: dict[str, Any]) -> None:
+    bounds = [
+        f"{keyword} {canonical.dumps(schema.pop(keyword)).decode()}"
+        for keyword in _BOUNDS
+        if keyword in schema
+    ]
+    if schema.get("format", "date") not in _FORMATS:
+        bounds.append(f"format {schema.pop('format')}")
+    if bounds:
+        lines = [schema["description"]] if "description" in schema else []
+        schema["description"] = "\n".join([*lines, f"({', '.join(bounds)})"])
+
+
+def _isolate_reference(schema: dict[str, Any]) -> None:
+    """Strict mode refuses a `$ref` with other keywords beside it."""
+    if "$ref" in schema and not schema.keys() <= {"$ref", "$defs"}:
+        schema["anyOf"] = [{"$ref": schema.pop("$ref")}]
+
+
+def _is_strict(schema: dict[str, Any]) -> bool:
+    if not schema.keys() <= _ENFORCED or schema.get("format", "date") not in _FORMATS:
+        return False
+    if "$ref" in schema:
+        return len(schema) == 1
+    properties = schema.get("properties")
+    if properties is None:
+        # Strict mode refuses objects with free fields, and schemas that constrain nothing.
+        return schema.get("type") != "object" and bool(schema.keys() - {"description"})
+    return (
+        schema.get("additionalProperties") is False
+        and isinstance(properties, dict)
+        and properties.keys() == set(schema.get("required", ()))
+    )
