@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from anaphora.cache.verdict.sentences import amount_said
+from anaphora.cache.verdict import format_usd
 from anaphora.catalog import Price
 from anaphora.client.config.values import Hop
 from anaphora.prompt import Call
@@ -180,8 +180,8 @@ def moving_message(left: str, reached: str, tokens_cached: int, cost_usd: Decima
     if cost_usd is None:
         return f"{message}: dollars unknown"
     if cost_usd < 0:
-        return f"{message}, and {amount_said(-cost_usd)} less for them"
-    return f"{message}: {amount_said(cost_usd)}"
+        return f"{message}, and {format_usd(-cost_usd)} less for them"
+    return f"{message}: {format_usd(cost_usd)}"
 
 
 def pays_to_return(here: ProviderState | None, home: Target) -> bool:

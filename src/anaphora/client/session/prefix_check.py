@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Literal, TypeAlias
 
-from anaphora.cache.verdict import Change, Sent, find_change, preflight
+from anaphora.cache.verdict import Change, SentCall, find_change, preflight
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.errors import PrefixBroken
 from anaphora.rendered import Rendered
@@ -37,7 +37,7 @@ def check_prefix(
     broken = next((notice for notice in notices if notice.code in _LOSSES), None)
     if broken is None or mode == "notice" or not _was_cached(state):
         return notices
-    change = find_change(last, Sent(rendered=later, plan=prepared.plan))
+    change = find_change(last, SentCall(rendered=later, plan=prepared.plan))
     moved = change if broken.code == "prefix_breaks" else None
     if moved is not None and _is_dynamic(moved, last.rendered, later):
         return notices

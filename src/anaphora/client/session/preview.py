@@ -6,8 +6,7 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.verdict.predicting import Prediction
-from anaphora.cache.verdict.sentences import amount_said
+from anaphora.cache.verdict import Prediction, format_usd
 from anaphora.client.in_flight import PreparedRequest, cost_unknown, service_tier
 from anaphora.tokens import Counts
 from anaphora.values import Notice, Usage
@@ -44,7 +43,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
             f" {usage.written_total or 0:,} to be written"
         )
         if self.cost_usd is not None:
-            text += f", {amount_said(self.cost_usd)} for the input"
+            text += f", {format_usd(self.cost_usd)} for the input"
         if self.wait:
             text += f", after a wait of {self.wait:.1f} s"
         return text

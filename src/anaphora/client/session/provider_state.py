@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.cache.plan import Planner
+from anaphora.cache.prefix import begins_with
 from anaphora.cache.simulator import Outcome
-from anaphora.cache.verdict import Sent, Verdict, diagnosis_of, judge
-from anaphora.cache.verdict.comparing import begins_with
-from anaphora.cache.verdict.predicting import Prediction, billed, foresee, foresee_followed
+from anaphora.cache.verdict import SentCall, Verdict, diagnosis_of, judge
+from anaphora.cache.verdict.judgement import (
+    Prediction,
+    predict_read,
+    predict_slot_read,
+    updated_bills,
+)
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
@@ -36,7 +41,7 @@ class ProviderState:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.endpoint = target.endpoint
-        self.sent: Sent | None = None
+        self.sent: SentCall | None = None
         """The last call, with its bill."""
         self.outcome: Outcome | None = None
         """What the simulator makes of that call."""
@@ -108,7 +113,7 @@ class ProviderState:
         planner = self.planner(at)
         outcome = planner.sent(rendered, prepared.plan, at=at, began=first)
         expected = self._prediction(rendered, outcome)
-        sent = Sent(rendered=rendered, plan=prepared.plan, at=at, began=first, usage=reply.usage)
+        sent = SentCall(rendered=rendered, plan=prepared.plan, at=at, began=first, usage=reply.usage)
         verdict = judge(
             self.sent,
             sent,
@@ -120,7 +125,7 @@ class ProviderState:
         )
         if self._predictor is not None:
             self._learn(rendered, outcome, reply)
-        self._bills = billed(sent, target.rules, outcome.kept, planner.counts(rendered))
+        self._bills = updated_bills(sent, target.rules, outcome.kept, planner.counts(rendered))
         self.sent, self.outcome = sent, outcome
         return verdict, expected.read
 
@@ -143,7 +148,7 @@ class ProviderState:
 
     def _prediction(self, rendered: Rendered, outcome: Outcome) -> Prediction:
         if self._predictor is not None:
-            return foresee_followed(self._predictor, rendered, outcome)
+            return predict_slot_read(self._predictor, rendered, outcome)
         if self.sent is None or self.outcome is None:
             return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
-        return foresee(self.outcome, self.sent.usage, outcome, self.target.rules)
+        return predict_read(self.outcome, self.sent.usage, outcome, self.target.rules)
