@@ -113,7 +113,9 @@ class ProviderState:
         planner = self.planner(at)
         outcome = planner.sent(rendered, prepared.plan, at=at, began=first)
         expected = self._prediction(rendered, outcome)
-        sent = SentCall(rendered=rendered, plan=prepared.plan, at=at, began=first, usage=reply.usage)
+        sent = SentCall(
+            rendered=rendered, plan=prepared.plan, at=at, began=first, usage=reply.usage
+        )
         verdict = judge(
             self.sent,
             sent,
