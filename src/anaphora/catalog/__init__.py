@@ -12,6 +12,8 @@ The rows are TOML files beside this module; a question about a provider reads th
 
 from __future__ import annotations
 
+import datetime
+
 from .cache_rules import (
     Breakpoint,
     CacheRules,
@@ -55,6 +57,14 @@ def models(provider: str | None = None) -> tuple[Profile, ...]:
     return shipped().models(provider)
 
 
+def default_model(provider: str, today: datetime.date) -> str | None:
+    """The first model of a provider that has not retired."""
+    for profile in models(provider):
+        if profile.retires is None or profile.retires.value > today:
+            return profile.id
+    return None
+
+
 __all__ = [
     "PRICE_SLOT",
     "Breakpoint",
@@ -86,6 +96,7 @@ __all__ = [
     "decode",
     "decode_dialects",
     "decode_prices",
+    "default_model",
     "dialects",
     "models",
     "otel_provider",

@@ -158,6 +158,8 @@ class Dialect(_Row, frozen=True, kw_only=True):
     """Where requests go, when not to the wire's own path. Where that names the model,
     `{model}:{method}` stands for it."""
     auth: Auth = "bearer"
+    key_variables: tuple[str, ...] = ()
+    """Environment variables that usually hold the key, if not NAME_API_KEY."""
     headers: dict[str, str] = {}
     """Sent with every request, besides the wire's own."""
     fields: dict[Param, str | Literal[False] | Place] = {}

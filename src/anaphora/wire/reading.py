@@ -128,6 +128,8 @@ class OtherBlock(msgspec.Struct, frozen=True):
     tag: str
     members: Members
     """All of it, the tag included."""
+    raw: msgspec.Raw
+    """The same, as it was sent."""
 
 
 def extras_of(wire: str, members: Members) -> Extras | None:
@@ -285,12 +287,14 @@ class _Object(_Node):
             members = _renamed(members, self._fields, self._rename)
         values: dict[str, Any] = {}
         unknown: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]] = {}
+        fields = self._fields
         for name, raw in members.items():
-            if name not in self._fields:
+            field = fields.get(name)
+            if field is None:
                 if name != self._tag_field:
                     unknown[name] = raw
                 continue
-            attribute, node = self._fields[name]
+            attribute, node = field
             try:
                 values[attribute] = node.strict(raw)
                 continue
@@ -317,7 +321,11 @@ class _Union(_Node):
     def __init__(self, kinds: Sequence[Any], known: dict[Any, _Node], default: str | None) -> None:
         super().__init__(Union[tuple(kinds)])  # noqa: UP007
         known[tuple(kinds)] = self
+        if default is None and len(kinds) == 1:
+            default = str(kinds[0].__struct_config__.tag)  # as msgspec does
         self._default = default
+        self._decode_tag: Callable[[msgspec.Raw], str | None]
+        self._decode_tag = msgspec.json.Decoder(str if default is None else str | None).decode
         self._tag_field = str(kinds[0].__struct_config__.tag_field)
         self._by_tag = {str(kind.__struct_config__.tag): _Object(kind, known) for kind in kinds}
 
@@ -326,13 +334,15 @@ class _Union(_Node):
         tag = self._default
         if self._tag_field in members:
             try:
-                tag = msgspec.json.decode(members[self._tag_field], type=str)
+                tag = self._decode_tag(members[self._tag_field]) or tag or ""
             except DECODE_ERRORS as problem:
                 raise _Invalid(decode_reason(problem), f".{self._tag_field}") from None
         if tag is None:
             raise _Invalid("is missing", f".{self._tag_field}")
         node = self._by_tag.get(tag)
-        return (OtherBlock(tag, members), None) if node is None else node.from_members(members)
+        if node is None:
+            return OtherBlock(tag, members, msgspec.Raw(raw)), None
+        return node.from_members(members)
 
 
 class _Choice(_Node):
