@@ -8,7 +8,7 @@ import pytest
 from support.talking import LONG, Talk, talking
 
 from anaphora.client.session import Session
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 
 MODEL = "gemini-2.0-flash"
 

@@ -9,14 +9,14 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from anaphora.emulator.core.options import Options
+from anaphora.emulator.core.replies.script import Script
 from support.talking import LONG, WIRES, Talk, talking
 
 from anaphora import emulator, errors
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.core.replies.script import Script
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.tools import ToolRegistry
 from anaphora.values import Message, ReplyEnd, ToolResult, from_json, to_json
 
