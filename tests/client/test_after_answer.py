@@ -545,7 +545,7 @@ class Picky(msgspec.Struct):
 
 @every_way
 def test_a_form_whose_own_code_fails(emu: Emulator, way: Way) -> None:
-    with pytest.raises(errors.Parse, match="the type's own code raised KeyError") as raised:
+    with pytest.raises(errors.Parse, match="code of the type raised KeyError") as raised:
         play(way, emu, output=Picky)
     assert isinstance(raised.value.partial, Reply)
     assert raised.value.partial.text.startswith("{")
