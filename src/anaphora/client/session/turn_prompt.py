@@ -1,14 +1,10 @@
-"""Where the prompt of a session comes from, and what it is at one turn.
+"""The prompt of one turn: what the app gives for it, and the history that the session keeps.
 
-A session has one source: a `PromptIR`, a `RenderedContext`, or a function that returns one of them
-and is called once a turn. The keywords `system=`, `state=` and `cache=` are a short form of a
-`PromptIR`.
+A prompt may bring a conversation. It is compared with the session's history:
 
-A prompt may bring a conversation. The session keeps its own history, and compares:
-
-    no conversation, or the same object as last time    the history stands
-    one that continues the history                      the history grows by what is new
-    one that only lacks what was appended since the     the history stands
+    no conversation, or the same object as last time    the history stays
+    one that continues the history                      the history grows by the new messages
+    one that only lacks what was appended since the     the history stays
     last turn
     any other                                           it replaces the history: the app edited,
                                                         shortened or compacted it
@@ -33,7 +29,6 @@ from anaphora.prompt import (
     PromptCachePlan,
     PromptIR,
     RenderedContext,
-    Segment,
 )
 from anaphora.values import Conversation, Message, Notice, SegmentRole, ToolCall, ToolResult
 
@@ -41,31 +36,10 @@ _HISTORY = SegmentRole.CONVERSATION
 _TAIL = SegmentRole.VOLATILE_TAIL
 
 Prompt: TypeAlias = PromptIR | RenderedContext
-State: TypeAlias = str | Callable[[], str] | None
+StateText: TypeAlias = str | Callable[[], str] | None
 
 
-class PromptSource(msgspec.Struct, frozen=True, eq=False):
-    """What a session asks for its prompt. Forks share it."""
-
-    prompt: Prompt | Callable[[], Prompt]
-    state: State = None
-    """Text at the end of every call; only with a prompt that was made of keywords."""
-    from_keywords: bool = False
-
-    def ask(self) -> Prompt:
-        """The prompt of the next turn. Calls the app's function, if there is one."""
-        prompt = self.prompt
-        if not isinstance(prompt, PromptIR | RenderedContext):
-            prompt = _returned(prompt())
-        state = self.state
-        text = state() if callable(state) else state
-        if not text:
-            return prompt
-        tail = Segment.of(_TAIL, Message.user(text))
-        return msgspec.structs.replace(prompt, segments=(tail,))
-
-
-class Compacted(msgspec.Struct, frozen=True, eq=False):
+class CompactedHistory(msgspec.Struct, frozen=True, eq=False):
     """A history before and after a compaction."""
 
     before: Conversation
@@ -77,23 +51,23 @@ class PromptMemory(msgspec.Struct, frozen=True, eq=False):
     """What a session remembers of earlier prompts."""
 
     sources: tuple[Conversation, ...] = ()
-    """The conversation segments that a prompt brought last; compared by identity."""
+    """The conversation segments of the last prompt that had any; compared by identity."""
     turns: Conversation = msgspec.field(default_factory=Conversation)
-    """The same as one conversation,"""
+    """The same as one conversation."""
     shift: int = 0
-    """what has to be added to an index in it to get the index in the history,"""
+    """Added to an index in `turns`, it gives the index in the history."""
     floor: int = 0
-    """and the first index of the history that stands for a message of it."""
-    compactions: tuple[Compacted, ...] = ()
-    """For apps that bring their whole history at every turn, the dropped part too."""
+    """The first index of the history that stands for a message of `turns`."""
+    compactions: tuple[CompactedHistory, ...] = ()
+    """For apps that pass their whole history at every turn, including the dropped part."""
     boundary: tuple[str, int | str | None] | None = None
-    """The frozen boundary that a compaction set, and what the prompt had asked for then. It holds
-    until the prompt asks for something else."""
+    """The frozen boundary that a compaction set, and the prompt's own at that time. It holds until
+    the prompt's own changes."""
     continuation: Continuation | None = None
-    """The prompt's own continuation, once it was used: the session goes on from its own then."""
+    """The prompt's own continuation, once it was used."""
 
     def without_history(self) -> PromptMemory:
-        """For a history that is another one now: nothing that was known of positions holds."""
+        """For a replaced history: no position is known any more."""
         return PromptMemory(sources=self.sources, continuation=self.continuation)
 
 
@@ -103,17 +77,17 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     ir: PromptIR
     """Without the conversation; ids in it are those of the history."""
     history: Conversation
-    context: RenderedContext | None
-    """What the app gave, where it gave that."""
-    frozen: int | str | None
-    """The boundary that the app asked for, as it did."""
     memory: PromptMemory
     """To be kept when the turn was answered."""
+    context: RenderedContext | None = None
+    """The app's own, where it gave one."""
+    frozen: int | str | None = None
+    """The frozen boundary as the app gave it."""
     notices: tuple[Notice, ...] = ()
 
     @property
     def continues(self) -> bool:
-        """The conversation began as the continuation of a response that an app named."""
+        """The conversation began as the continuation of a response that the app named."""
         return self.memory.continuation is not None
 
     @property
@@ -136,8 +110,8 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """For `compact`: the history with its boundary, and the system prompt."""
         frozen, name = None, self.ir.cache.frozen_through
         if name is not None:
-            at = _find(self.history, name)
-            frozen = None if at is None else at + 1
+            index = _find(self.history, name)
+            frozen = None if index is None else index + 1
         context = self.context or RenderedContext(system_stable=self.ir.system_field())
         return msgspec.structs.replace(context, turns=self.history, frozen_prefix_len=frozen)
 
@@ -154,7 +128,7 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
                 memory,
                 shift=memory.shift + len(after) - len(before),
                 floor=len(after) - (len(before) - done.dropped),
-                compactions=(*memory.compactions, Compacted(before, after, done.dropped)),
+                compactions=(*memory.compactions, CompactedHistory(before, after, done.dropped)),
             )
         cache = msgspec.structs.replace(self.ir.cache, frozen_through=boundary)
         ir = msgspec.structs.replace(self.ir, cache=cache, continuation=None)
@@ -164,7 +138,7 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 def turn_prompt(
     prompt: Prompt, history: Conversation, answered: Conversation, memory: PromptMemory
 ) -> TurnPrompt:
-    """A prompt as it is at this turn. `answered` is the history as the last turn left it."""
+    """The prompt of this turn. `answered` is the history after the last turn."""
     context = prompt if isinstance(prompt, RenderedContext) else None
     ir = prompt.to_ir() if isinstance(prompt, RenderedContext) else prompt
     runs = [segment.messages for segment in ir.segments if segment.role is _HISTORY]
@@ -178,7 +152,7 @@ def turn_prompt(
     brought = memory if sources and len(memory.turns) else None
     frozen = ir.cache.frozen_through if context is None else context.frozen_prefix_len
     boundary = _boundary(frozen, history, brought, memory)
-    ir, memory = _in_terms_of(history, ir, boundary, brought, memory, bool(runs))
+    ir, memory = _for_history(history, ir, boundary, brought, memory, bool(runs))
     return TurnPrompt(
         ir=ir,
         history=history,
@@ -189,26 +163,27 @@ def turn_prompt(
     )
 
 
-def prompt_of(given: Any, path: str = "prompt") -> Prompt | Callable[[], Prompt]:
-    """What `prompt=` may be."""
-    if inspect.iscoroutinefunction(given):
+def prompt_of(value: Any, path: str = "prompt") -> Prompt | Callable[[], Prompt]:
+    """The checked value of `prompt=`."""
+    if inspect.iscoroutinefunction(value):
         raise InvalidRequest(
             "an async function cannot be called here; await it yourself before the turn and"
             " assign the result: chat.prompt = await ...",
             path=path,
         )
-    if isinstance(given, PromptIR | RenderedContext) or callable(given):
-        result: Prompt | Callable[[], Prompt] = given
+    if isinstance(value, PromptIR | RenderedContext) or callable(value):
+        result: Prompt | Callable[[], Prompt] = value
         return result
-    hint = "; a text is given as system=" if isinstance(given, str) else ""
+    hint = "; a text is given as system=" if isinstance(value, str) else ""
     raise InvalidRequest(
         "must be a PromptIR, a RenderedContext or a function that returns one, not"
-        f" {type(given).__name__}{hint}",
+        f" {type(value).__name__}{hint}",
         path=path,
     )
 
 
-def _returned(value: Any) -> Prompt:
+def returned_prompt(value: Any) -> Prompt:
+    """The checked result of a prompt function."""
     if isinstance(value, PromptIR | RenderedContext):
         return value
     if inspect.iscoroutine(value):
@@ -231,7 +206,7 @@ def _adopt(
     answered: Conversation,
     memory: PromptMemory,
 ) -> tuple[Conversation, PromptMemory]:
-    """The history with what the app brought, and the memory of that."""
+    """The history with the app's conversation, and the memory of it."""
     wanted, shift, floor = turns, 0, 0
     for each in memory.compactions:
         if wanted.extends(each.before):
@@ -257,34 +232,34 @@ def _replaced(before: Conversation, after: Conversation) -> Notice:
     )
 
 
-def _merged(given: Conversation, history: Conversation, answered: Conversation) -> Conversation:
-    same = given.common_prefix(history)
+def _merged(turns: Conversation, history: Conversation, answered: Conversation) -> Conversation:
+    same = turns.common_prefix(history)
     if same == len(history):
-        return history.append(*given[same:]) if same < len(given) else history
+        return history.append(*turns[same:]) if same < len(turns) else history
     reached = len(answered) if history.extends(answered) else len(history)
-    if same == len(given) and same >= reached:
+    if same == len(turns) and same >= reached:
         return history
     pending = history[reached:]
-    if not pending or _ends_with(given, pending):
-        return given
-    _check_calls(given, pending)
-    return given.append(*pending)
+    if not pending or _ends_with(turns, pending):
+        return turns
+    _check_calls(turns, pending)
+    return turns.append(*pending)
 
 
-def _ends_with(given: Conversation, pending: tuple[Message, ...]) -> bool:
-    last = given[max(0, len(given) - len(pending)) :]
+def _ends_with(turns: Conversation, pending: tuple[Message, ...]) -> bool:
+    last = turns[max(0, len(turns) - len(pending)) :]
     return len(last) == len(pending) and all(
         mine.says_the_same(theirs) for mine, theirs in zip(last, pending, strict=True)
     )
 
 
-def _check_calls(given: Conversation, pending: tuple[Message, ...]) -> None:
-    """Results of tools need the calls that they answer."""
+def _check_calls(turns: Conversation, pending: tuple[Message, ...]) -> None:
+    """Tool results need the calls that they answer."""
     results = [part for message in pending for part in message.parts]
     wanted = {part.call_id for part in results if isinstance(part, ToolResult)}
     if not wanted:
         return
-    calls = {part.id for message in given for part in message.parts if isinstance(part, ToolCall)}
+    calls = {part.id for message in turns for part in message.parts if isinstance(part, ToolCall)}
     missing = sorted(wanted - calls)
     if missing:
         raise InvalidRequest(
@@ -309,15 +284,15 @@ def _boundary(
     if isinstance(frozen, str):
         return _translated(frozen, history, brought)
     length = max(0, min(frozen, len(history if brought is None else brought.turns)))
-    at: int | None = length - 1
+    index: int | None = length - 1
     if brought is not None and length:
-        at = _position(brought, length - 1, history)
-    if not length or at is None:
+        index = _position(brought, length - 1, history)
+    if not length or index is None:
         return None if memory.boundary is None else memory.boundary[0]
-    return history[at].id
+    return history[index].id
 
 
-def _in_terms_of(
+def _for_history(
     history: Conversation,
     ir: PromptIR,
     boundary: str | None,
@@ -325,7 +300,7 @@ def _in_terms_of(
     memory: PromptMemory,
     holds_history: bool,
 ) -> tuple[PromptIR, PromptMemory]:
-    """The prompt without its conversation, with ids of the history."""
+    """The prompt without its conversation, and with the history's message ids."""
     changes: dict[str, Any] = {}
     if holds_history:
         others = (segment for segment in ir.segments if segment.role is not _HISTORY)
@@ -367,25 +342,25 @@ def _cache(
 
 
 def _translated(name: str, history: Conversation, brought: PromptMemory | None) -> str:
-    """A message of the app's conversation, by the id that the history has for it."""
+    """The history's id of a message in the app's conversation."""
     return name if brought is None else _translations({name}, history, brought)[name]
 
 
 def _translations(names: Set[str], history: Conversation, brought: PromptMemory) -> dict[str, str]:
-    """The same for several messages, in one pass over the conversation."""
+    """The history's ids of several messages, in one pass over the conversation."""
     ids = {name: name for name in names}
     if brought.turns.shares(history) and not brought.shift:
         return ids
     for name, index in _find_all(brought.turns, names).items():
-        at = _position(brought, index, history)
-        if at is not None:
-            ids[name] = history[at].id
+        position = _position(brought, index, history)
+        if position is not None:
+            ids[name] = history[position].id
     return ids
 
 
 def _position(brought: PromptMemory, index: int, history: Conversation) -> int | None:
-    at = index + brought.shift
-    return at if brought.floor <= at < len(history) else None
+    position = index + brought.shift
+    return position if brought.floor <= position < len(history) else None
 
 
 def _find(turns: Conversation, name: str) -> int | None:
@@ -393,7 +368,7 @@ def _find(turns: Conversation, name: str) -> int | None:
 
 
 def _find_all(turns: Conversation, names: Set[str]) -> dict[str, int]:
-    """Where the messages with these ids are; the last one where an id occurs twice."""
+    """The indexes of messages by id; the last one where an id occurs twice."""
     found: dict[str, int] = {}
     for index in range(len(turns) - 1, -1, -1):
         if len(found) == len(names):

@@ -1,4 +1,4 @@
-"""Failures of providers, as the exceptions that they are for the caller."""
+"""Failures of providers as exceptions."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from .transport import HttpResponse
 
 
-class _Error(msgspec.Struct, frozen=True):
+class _ErrorBody(msgspec.Struct, frozen=True):
     error: msgspec.Raw
 
 
-_error = msgspec.json.Decoder(_Error).decode
+_decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
-def refused(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream:
-    """What a bad status and its body say."""
+def status_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream:
+    """The error of a failed status and its body."""
     now = datetime.datetime.now(datetime.UTC)
     return endpoint.wire.read_error(answer.status, answer.headers, data, now)
 
 
-def told(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream | None:
-    """The error in a body that cannot be read as an answer: some fail with a good status."""
+def body_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream | None:
+    """The error in a body that is no reply: some providers fail with a good status."""
     try:
-        said = bytes(_error(data).error)
+        error = bytes(_decode_error(data).error)
     except (msgspec.DecodeError, UnicodeError):
         return None
-    return None if said == b"null" else refused(endpoint, answer, data)
+    return None if error == b"null" else status_error(endpoint, answer, data)
 
 
-def raised(event: ReplyFail) -> AnaphoraError:
-    """The error that a stream's last event tells of, as a single answer would have raised it."""
+def event_error(event: ReplyFail) -> AnaphoraError:
+    """The error of a stream's last event, as a response that is not streamed would raise it."""
     kind = getattr(errors, event.error, errors.Upstream)
     if issubclass(kind, errors.Upstream):
         return kind(event.message, code=event.code)
@@ -49,15 +49,15 @@ def raised(event: ReplyFail) -> AnaphoraError:
     return errors.Transport(event.message, phase="body")
 
 
-def from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
-    """The answer in a body that is an event stream although none was requested: some gateways
-    always stream. `problem`: why the body could not be read as a single answer."""
+def reply_from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
+    """The reply in a body that is an event stream although none was requested: some gateways
+    always stream. `problem`: why the body could not be read as a single reply."""
     reader = endpoint.wire.reader()
     match [*reader.feed(data), *reader.close()]:
         case [*_, ReplyEnd(reply)]:
             return reply
         case [*_, ReplyFail(partial=partial) as failure] if partial and partial.message.parts:
-            error = raised(failure)
+            error = event_error(failure)
             error.partial = partial
             raise error from None
         case _:
@@ -65,5 +65,5 @@ def from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
 
 
 def partial_of(events: Iterable[Event]) -> Reply | None:
-    """What had been said when a stream broke off."""
+    """The partial reply of a stream that broke off."""
     return next((event.partial for event in events if isinstance(event, ReplyFail)), None)

@@ -5,8 +5,8 @@
 
     async for event in chat.run("…"): ...        events of every turn, and each tool's result
 
-Every message is in the conversation, and saved where the app asked for it, before the next step is
-taken: after a crash `chat.run()` on the saved messages goes on where it ended.
+Every message is in the conversation, and saved where the session has a `save`, before the next step
+is taken: after a crash `chat.run()` on the saved messages continues where it ended.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from anaphora.client.calling import CLOSE_TICKS
+from anaphora.client.arguments import params_of, seconds_of
 from anaphora.client.dispatch import dispatch_all
-from anaphora.client.given import params_of, seconds_of
 from anaphora.client.response import Response
+from anaphora.client.turn import CLOSE_TICKS
 from anaphora.errors import InvalidRequest, Timeout
 from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from . import Session
+    from .session import Session
 
 RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal", "paused"]
 """Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""
@@ -41,40 +41,40 @@ _ENDS: dict[str, RunStop] = {
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What a run came to."""
+    """The outcome of a run."""
 
     stop_reason: RunStop
-    answers: tuple[Response, ...]
+    responses: tuple[Response, ...]
     cost_usd: Decimal | None
     seconds: float
     failures: tuple[Notice, ...] = ()
-    """What went wrong between two answers, and lost neither of them nor a tool's result."""
+    """Failures between two turns that lost no message, such as one of `save`."""
 
     @property
     def last(self) -> Response | None:
-        return self.answers[-1] if self.answers else None
+        return self.responses[-1] if self.responses else None
 
     @property
     def text(self) -> str:
-        return self.answers[-1].text if self.answers else ""
+        return self.responses[-1].text if self.responses else ""
 
     @property
     def parsed(self) -> Any:
-        return self.answers[-1].parsed if self.answers else None
+        return self.responses[-1].parsed if self.responses else None
 
     @property
     def turns(self) -> int:
-        return len(self.answers)
+        return len(self.responses)
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Those of every answer, and of what happened between them."""
-        return (*(notice for one in self.answers for notice in one.notices), *self.failures)
+        """The notices of all responses, and the failures between them."""
+        return (*(notice for one in self.responses for notice in one.notices), *self.failures)
 
 
 class Run:
-    """A run that is made when it is awaited or gone through, once. Awaited again, it gives what it
-    came to; nothing is sent twice."""
+    """A run that is made when it is awaited or iterated over, once. Awaited again, it returns the
+    same result; nothing is sent twice."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class Run:
         timeout: float | None = None,
         **params: Any,
     ) -> None:
-        """`max_turns` are calls of the model. A turn is not begun when a bound is reached; what it
-        costs is known afterwards, so the last one may go beyond `max_cost_usd`. One that is under
-        way when `max_seconds` are over is given up, and can be made again with another `run()`;
-        tools have no more time than that either, unless they have a timeout of their own.
-        `parallel` lets the tools of one turn run side by side; `tool_timeout` is for each, in
-        seconds, and `timeout` for each turn; other keywords are parameters of every turn."""
+        """`max_turns` limits the calls of the model. No turn is begun once a bound is reached; the
+        cost of a turn is known afterwards, so the last one may exceed `max_cost_usd`. A turn that
+        is in flight when `max_seconds` are over is cancelled, and can be made again with another
+        `run()`; tools have no more time either, unless they have their own timeout. `parallel`
+        runs the tools of one turn concurrently; `tool_timeout` is for each tool, `timeout` for
+        each turn, both in seconds; other keywords are parameters of every turn."""
         if not isinstance(max_turns, int) or max_turns < 1:
-            raise InvalidRequest("a number of turns, at least one", path="max_turns")
+            raise InvalidRequest(f"must be an int ≥ 1, not {max_turns!r}", path="max_turns")
         self._session = session
         self._messages = messages
         self._turns = max_turns
@@ -108,38 +108,38 @@ class Run:
         self._timeout = seconds_of(timeout, "timeout")
         self._params = {**params_of(params), "output": output}
         self._begun = False
-        self._answers: list[Response] = []
+        self._responses: list[Response] = []
         self._failures: list[Notice] = []
-        self.ran: RunResult | None = None
-        """What it came to, once it has ended."""
+        self.result: RunResult | None = None
+        """Set once the run has ended."""
 
     def __await__(self) -> Generator[Any, None, RunResult]:
-        return self._whole().__await__()
+        return self._complete().__await__()
 
     def __aiter__(self) -> AsyncIterator[Event | ToolResult]:
         return self._steps(stream=True)
 
-    async def _whole(self) -> RunResult:
-        before = self.ran
+    async def _complete(self) -> RunResult:
+        before = self.result
         if before is not None:
             return before
         async with aclosing(self._steps(stream=False)) as steps:
             async for _ in steps:
                 pass
-        assert self.ran is not None
-        return self.ran
+        assert self.result is not None
+        return self.result
 
     async def _steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
         self._begin()
         await self._enter()
         try:
-            async with aclosing(self._taken(stream=stream)) as steps:
+            async with aclosing(self._take_steps(stream=stream)) as steps:
                 async for step in steps:
                     yield step
         finally:
-            self._session.run_under_way = False
+            self._session.running = False
 
-    async def _taken(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
+    async def _take_steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
         session, begun = self._session, time.monotonic()
         if self._messages:
             self._check_answered(session.conversation)
@@ -149,7 +149,7 @@ class Run:
             if self._left(begun) == 0.0:
                 stop_reason: RunStop = "seconds"  # before tools are begun, too
                 break
-            for result in await self._answer_calls(begun):
+            for result in await self._run_tools(begun):
                 yield result
             bound = self._bound(begun)
             if bound is not None:
@@ -162,37 +162,37 @@ class Run:
                     async with turn as events:
                         async for event in events:
                             yield event
-                    answered = turn.answered
-                    assert answered is not None
+                    response = turn.response
+                    assert response is not None
                 else:
-                    answered = await turn
+                    response = await turn
             except Timeout:
                 if self._left(begun) != 0.0:
-                    raise  # the call's own, which is shorter
+                    raise  # the turn's own timeout
                 stop_reason = "seconds"
                 break
             if not stream:
-                yield ReplyEnd(answered.reply)
-            self._answers.append(answered)
-            reply = answered.reply
+                yield ReplyEnd(response.reply)
+            self._responses.append(response)
+            reply = response.reply
             if reply.stop == "pause" or reply.tool_calls:
                 if reply.tool_calls and reply.stop in _ENDS:
-                    # Cut off in the middle of a call: what there is of it is nothing to act on.
+                    # Cut off in the middle of a tool call, which is not executed.
                     stop_reason = _ENDS[reply.stop]
                     break
                 continue
             stop_reason = _ENDS.get(reply.stop, "done")
             break
-        self.ran = RunResult(
+        self.result = RunResult(
             stop_reason=stop_reason,
-            answers=tuple(self._answers),
-            cost_usd=_sum(self._answers),
+            responses=tuple(self._responses),
+            cost_usd=_sum(self._responses),
             seconds=time.monotonic() - begun,
             failures=tuple(self._failures),
         )
 
-    async def _answer_calls(self, begun: float) -> tuple[ToolResult, ...]:
-        """Runs the tools that the last answer asked for and nobody has answered yet."""
+    async def _run_tools(self, begun: float) -> tuple[ToolResult, ...]:
+        """Runs the tool calls of the last reply that have no results yet."""
         session = self._session
         calls = unanswered(session.conversation)
         if not calls:
@@ -201,7 +201,7 @@ class Run:
         if registry is None:
             raise InvalidRequest(
                 f"the model calls {calls[0].name!r}, and the session has no ToolRegistry to run"
-                " it; answer it with `send`, or give the session a registry",
+                " it; send its result with `send`, or give the session a registry",
                 path="tools",
             )
         choice = self._params.get("tool_choice") or session.tool_choice
@@ -212,52 +212,52 @@ class Run:
         return results
 
     def _bound(self, begun: float) -> RunStop | None:
-        """The bound that keeps the next turn from being made."""
-        if len(self._answers) >= self._turns:
+        """The bound that was reached, if any."""
+        if len(self._responses) >= self._turns:
             return "turns"
         if self._left(begun) == 0.0:
             return "seconds"
         if self._usd is None:
             return None
-        if not self._answers:
+        if not self._responses:
             self._check_priced()
             return None
-        spent = _sum(self._answers)
+        spent = _sum(self._responses)
         if spent is None or not self._session.priced:
-            # Not an error: answers were paid for, and are the run's result.
+            # Not an error: the responses were paid for, and are the run's result.
             unknown = "max_cost_usd cannot be checked, because the cost of a turn is unknown"
             self._failures.append(Notice("price_unknown", unknown))
             return "cost_usd"
         return "cost_usd" if spent >= self._usd else None
 
     def _left(self, begun: float) -> float | None:
-        """What is left of the time: a turn does not go beyond it."""
+        """The seconds that are left; None: no bound."""
         if self._seconds is None:
             return None
         return max(0.0, self._seconds - (time.monotonic() - begun))
 
     def _begin(self) -> None:
-        """Whatever is wrong with the run is said before it says anything."""
+        """Checks everything before the first message is added."""
         if self._begun:
-            raise InvalidRequest("a run is made once; `run` gives another", path="run")
+            raise InvalidRequest("this run was already consumed; call run() again", path="run")
         self._begun = True
         if self._usd is not None:
             self._check_priced()
 
     async def _enter(self) -> None:
-        """Before anything is said: what two runs say at once would be one prompt."""
+        """Waits for a run that was left by `break` to close; refuses a second one."""
         session = self._session
         for _ in range(CLOSE_TICKS):
             if not session.busy:
                 break
-            await asyncio.sleep(0)  # one that was left by `break` is closed a moment later
-        session.refuse_second()
-        session.run_under_way = True
+            await asyncio.sleep(0)
+        session.check_idle()
+        session.running = True
 
     def _check_priced(self) -> None:
         if not self._session.priced:
             raise InvalidRequest(
-                f"no price is known for {self._session.model}, so dollars cannot bound the run; use"
+                f"no price is known for {self._session.model}, so its cost cannot be bounded; use"
                 " max_turns, or set a price under `prices` of the provider in llm.yaml",
                 path="max_cost_usd",
             )
@@ -267,17 +267,17 @@ class Run:
         calls = unanswered(conversation)
         if calls:
             raise InvalidRequest(
-                f"{calls[0].name!r} ({calls[0].id}) was called and not answered yet; go on with"
-                " `run()` before something new is said",
+                f"the tool call {calls[0].name!r} ({calls[0].id}) has no result yet; call `run()`"
+                " without content first",
                 path="content",
             )
 
 
 def unanswered(messages: Sequence[Message] | Conversation) -> tuple[ToolCall, ...]:
-    """The calls at the end of a conversation that no result answers. Looks at its end only."""
+    """The tool calls at the end of a conversation that have no result."""
     answered: set[str] = set()
-    for at in range(len(messages) - 1, -1, -1):
-        message = messages[at]
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
         if message.role == "tool":
             answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
         elif message.role == "assistant":
@@ -294,22 +294,22 @@ def _sooner(one: float | None, other: float | None) -> float | None:
     return min(one, other)
 
 
-def _amount_of(given: Decimal | float | str | None) -> Decimal | None:
-    if given is None:
+def _amount_of(value: Decimal | float | str | None) -> Decimal | None:
+    if value is None:
         return None
     try:
-        cost_usd = Decimal(str(given))
+        amount = Decimal(str(value))
     except InvalidOperation:
-        cost_usd = Decimal("NaN")
-    if cost_usd.is_nan():
-        raise InvalidRequest(f"an amount, not {given!r}", path="max_cost_usd")
-    return cost_usd
+        amount = Decimal("NaN")
+    if amount.is_nan():
+        raise InvalidRequest(f"must be an amount in dollars, not {value!r}", path="max_cost_usd")
+    return amount
 
 
-def _sum(answers: list[Response]) -> Decimal | None:
+def _sum(responses: list[Response]) -> Decimal | None:
     total = Decimal(0)
-    for answered in answers:
-        if answered.cost_usd is None:
+    for response in responses:
+        if response.cost_usd is None:
             return None
-        total += answered.cost_usd
+        total += response.cost_usd
     return total
