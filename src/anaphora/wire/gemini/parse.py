@@ -57,6 +57,7 @@ from anaphora.values import (
 )
 from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS, SplitSection
 from anaphora.wire.params import closing_members
+from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -67,10 +68,12 @@ from anaphora.wire.reading import (
     decode_members,
     encode_members,
     extras_of,
+    known_text,
     message_ids,
     object_members,
     request_error,
 )
+from anaphora.wire.rendering import render_items
 
 from .params import cache_params, frozen_with, model_id, path_of, read_params, read_path
 from .parts import read_answer, write_answer
@@ -175,7 +178,8 @@ def _read_raw_contents(raws: list[Raw]) -> list[Message]:
             read_raw_part(part, f"{path}.parts[{at}]", request_error, index, at, waiting)
             for at, part in enumerate(raw_parts)
         ]
-        parts += content_fields_part(unknown)
+        if unknown is not None:
+            parts += fields_part(WIRE, CONTENT_FIELDS, unknown.remaining())
         messages.append(Message(id=names[index], role=_ROLES[role], parts=tuple(parts)))
     return messages
 
@@ -184,12 +188,6 @@ def read_content(raw: Raw, path: str, fail: ErrorFactory) -> tuple[str, list[Raw
     """The role of a content, its parts, and its unknown members."""
     content, unknown = _CONTENT.decode(raw, path, fail)
     return content.role or "user", elements(content.parts, f"{path}.parts", fail), unknown
-
-
-def content_fields_part(unknown: Unknown | None) -> list[Part]:
-    """Unknown members of a content, as a part that other wires leave out."""
-    members = unknown.remaining() if unknown is not None else None
-    return [Opaque(WIRE, CONTENT_FIELDS, encode_members(members).decode())] if members else []
 
 
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────
@@ -232,7 +230,7 @@ def read_part(
     place: int | str | None,
     index: int,
     waiting: Waiting,
-    path: str = "$",
+    path: str = "",
     fail: ErrorFactory = request_error,
 ) -> Part:
     """The part at `index`. A call without an id gets one made of `place` and `index`, a result
@@ -276,6 +274,8 @@ def read_part(
         extras = MADE_ID.copy() if extras is None else _with_made_id(extras)
     if response.parts is NULL:
         return ToolResult(call_id, text, error, response.name, extras)
+    if not path:
+        raise _KeptWhole
     content: str | tuple[ResultPart, ...] = text
     if media := _read_result_parts(response.parts, path, fail):
         # An empty object beside them means no text.
@@ -407,7 +407,7 @@ def _read_system(raw: bytes) -> tuple[PromptBlock, ...] | None:
         for index, part in enumerate(raws)
     ]
     texts = [part for part in parts if isinstance(part, Text)]
-    if len(texts) < len(parts) or content_fields_part(unknown):
+    if len(texts) < len(parts) or (unknown is not None and unknown.remaining()):
         return None
     return tuple(
         PromptBlock(f"system{index}", text.text, extras=text.extras)
@@ -434,24 +434,16 @@ def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
 def _read_function(raw: Raw, path: str) -> Tool:
     """A declaration with its schema as it was given, in either form."""
     function, unknown = _FUNCTION.decode(raw, path, request_error)
-    description = function.description or ""
-    extras = unknown.extras(WIRE) if unknown is not None else None
-    schema, original = function.parametersJsonSchema, bytes(function.parameters)
-    if bytes(schema) != b"null":
-        if original != b"null":
-            extras = _with_parameters(extras, function.parameters)
-        return Tool(function.name, description, bytes(schema).decode(), extras=extras)
-    if original == b"null":
-        return Tool(function.name, description, _NO_PARAMETERS, extras=extras)
-    form = {FORM: '{"parameters":' + original.decode() + "}"}
-    read = json_schema(original, f"{path}.parameters")
-    return Tool(function.name, description, read, extras={**(extras or {}), **form})
-
-
-def _with_parameters(extras: Extras | None, parameters: Raw) -> Extras | None:
-    """The extras of a declaration that has schemas in both forms, which Gemini rejects."""
-    members = decode_members(extras[WIRE]) if extras is not None else {}
-    return extras_of(WIRE, {**members, "parameters": parameters})
+    rest = unknown.remaining() if unknown is not None else {}
+    schema, form = bytes(function.parametersJsonSchema).decode(), {}
+    if schema == "null":
+        schema = _NO_PARAMETERS
+        if "parameters" in rest:
+            original = bytes(rest.pop("parameters"))
+            schema = json_schema(original, f"{path}.parameters")
+            form = {FORM: '{"parameters":' + original.decode() + "}"}
+    extras = {**(extras_of(WIRE, rest) or {}), **form}
+    return Tool(function.name, function.description or "", schema, extras=extras or None)
 
 
 # ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
@@ -516,10 +508,8 @@ def _split_system(raw: bytes) -> SplitSection | None:
     _, parts, _ = read_content(Raw(raw), "$.systemInstruction", request_error)
     if not parts:
         return None
-    append = LogAppend()
-    for index, part in enumerate(parts):
-        append.chunk(Kind.SYSTEM, b"," + bytes(part) if index else bytes(part), None)
     labels = [f"system{index}" for index in range(len(parts))]
+    append = render_items("system", tuple(parts), bytes, None)
     log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
     return system_run(log, tuple(labels)), ()
 
@@ -555,11 +545,9 @@ def _split_tools(raw: bytes) -> SplitSection | None:
 
 def _tool_label(raw: Raw, function: bool, index: int) -> str:
     members = object_members(raw, "$.tools", request_error)
-    if not function:
-        return f"tool {camel(next(iter(members), str(index)))}"
-    name = members.get("name", NULL)
-    known = msgspec.json.decode(name, type=str) if bytes(name)[:1] == b'"' else ""
-    return f"tool {known or index}"
+    if function:
+        return f"tool {known_text(members, 'name') or index}"
+    return f"tool {camel(next(iter(members), str(index)))}"
 
 
 def _split_contents(raws: list[Raw]) -> ChunkRun:

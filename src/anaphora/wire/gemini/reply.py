@@ -12,7 +12,7 @@ from msgspec import Raw
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
 from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.parts import extra_members
+from anaphora.wire.parts import extra_members, fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -27,9 +27,17 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import partition, valid_count
 
 from .errors import error_of
-from .parse import content_fields_part, read_content, read_raw_part
+from .parse import read_content, read_raw_part
 from .parts import open_content, write_parts
-from .types import NULL, WIRE, Candidate, GenerateContentResponse, UsageMetadata, elements
+from .types import (
+    CONTENT_FIELDS,
+    NULL,
+    WIRE,
+    Candidate,
+    GenerateContentResponse,
+    UsageMetadata,
+    elements,
+)
 
 RESPONSE: LenientDecoder[GenerateContentResponse] = LenientDecoder(GenerateContentResponse)
 CANDIDATE: LenientDecoder[Candidate] = LenientDecoder(Candidate)
@@ -111,7 +119,8 @@ def _read_candidate(raw: Raw, place: str | None) -> tuple[tuple[Part, ...], str 
             read_raw_part(part, f"{path}.parts[{index}]", reply_error, place, index, {})
             for index, part in enumerate(raws)
         ]
-        parts += content_fields_part(unknown)
+        if unknown is not None:
+            parts += fields_part(WIRE, CONTENT_FIELDS, unknown.remaining())
     return tuple(parts), candidate.finishReason, beside
 
 

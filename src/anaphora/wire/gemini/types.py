@@ -86,10 +86,11 @@ class RawContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fal
 
 
 class FunctionDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schema in Gemini's own form, `parameters`, is read from the unknown members."""
+
     name: str
     description: str | None = None
     parametersJsonSchema: Raw = NULL
-    parameters: Raw = NULL
 
 
 class ToolObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

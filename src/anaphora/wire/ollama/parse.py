@@ -52,6 +52,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.memo import TOOL_LISTS
+from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -68,6 +69,7 @@ from anaphora.wire.reading import (
     reply_error,
     request_error,
 )
+from anaphora.wire.rendering import render_items
 
 from .params import NO_MESSAGES, PATH, TABLE, read_params
 from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS, body_order
@@ -193,7 +195,7 @@ def _read_content(message: ChatMessage, unknown: Unknown | None) -> tuple[Part, 
     if text.text or not parts:
         parts.append(text)
     if unknown is not None:
-        parts += fields_part(unknown)
+        parts += fields_part(WIRE, MESSAGE_FIELDS, unknown.remaining())
     return tuple(parts)
 
 
@@ -219,7 +221,7 @@ def _read_assistant(
             pending[part.id] = part.name
             parts.append(part)
     if unknown is not None:
-        parts += fields_part(unknown)
+        parts += fields_part(WIRE, MESSAGE_FIELDS, unknown.remaining())
     return tuple(parts)
 
 
@@ -243,12 +245,6 @@ def _read_result(
         images = tuple(map(read_image, message.images))
         content = (*images, Text(text)) if text else images
     return ToolResult(call_id, content, False, name, extras)
-
-
-def fields_part(unknown: Unknown | Members) -> list[Part]:
-    """Unknown fields of a message, as a part that other wires leave out."""
-    rest = unknown.remaining() if isinstance(unknown, Unknown) else unknown
-    return [Opaque(WIRE, MESSAGE_FIELDS, encode_members(rest).decode())] if rest else []
 
 
 # ── Calls and results ────────────────────────────────────────────────────────────────────────────
@@ -349,7 +345,7 @@ def read_answer(raw: Raw, created_at: str | None) -> tuple[Part, ...]:
     for at, call in enumerate(message.tool_calls or ()):
         parts.append(read_call(call, inner.get(at), date, at, "$.message", created_at))
     if unknown is not None:
-        parts += fields_part(unknown)
+        parts += fields_part(WIRE, MESSAGE_FIELDS, unknown.remaining())
     return tuple(parts)
 
 
@@ -460,18 +456,19 @@ def _split_system(raw: Raw) -> ChunkRun | None:
 def _split_tools(tools: list[Raw]) -> ChunkRun | None:
     if not tools:
         return None
-    append = LogAppend()
-    labels = []
-    for index, raw in enumerate(tools):
-        path = f"$.tools[{index}]"
-        function = object_members(raw, path, request_error).get("function", NULL)
-        name = ""
-        if bytes(function) != b"null":
-            name = known_text(object_members(function, f"{path}.function", request_error), "name")
-        labels.append(f"tool {name}" if name else f"tools{index}")
-        append.chunk(Kind.TOOL, b"," + bytes(raw) if index else bytes(raw), None)
+    labels = [_tool_label(raw, index) for index, raw in enumerate(tools)]
+    append = render_items("tools", tuple(tools), bytes, None)
     log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
     return ChunkRun("tools", log, len(log), lead=TOOLS, close=CLOSE_TOOLS, source=tuple(labels))
+
+
+def _tool_label(raw: Raw, index: int) -> str:
+    path = f"$.tools[{index}]"
+    function = object_members(raw, path, request_error).get("function", NULL)
+    if bytes(function) == b"null":
+        return f"tools{index}"
+    name = known_text(object_members(function, f"{path}.function", request_error), "name")
+    return f"tool {name}" if name else f"tools{index}"
 
 
 def _split_messages(messages: list[Raw], first: int) -> ChunkRun | None:
