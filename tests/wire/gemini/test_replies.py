@@ -13,6 +13,7 @@ from anaphora.values import (
     Event,
     Image,
     Message,
+    Notice,
     Opaque,
     Part,
     PartDelta,
@@ -29,10 +30,16 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import gemini
-from anaphora.wire.gemini.reply import reply_notices
+from anaphora.wire.gemini.parts import write_parts
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
 
 MADE = {"gemini.form": '{"id":null}'}
+
+
+def notices_of(reply: Reply) -> list[Notice]:
+    notices: list[Notice] = []
+    write_parts(reply.message.parts, notices)
+    return notices
 
 
 def signed(signature: str) -> dict[str, str]:
@@ -126,7 +133,7 @@ def test_everything_an_answer_holds_comes_back() -> None:
     )
     assert (reply.id, reply.model, reply.text) == ("r", "g", "so")
     assert written(reply) == body
-    assert reply_notices(reply) == []
+    assert notices_of(reply) == []
 
 
 def test_a_blocked_prompt_is_a_refusal_without_a_word() -> None:
@@ -174,7 +181,7 @@ def test_what_another_said_and_gemini_cannot_is_told() -> None:
     )
     reply = Reply(id="r", model="m", message=Message(role="assistant", parts=parts), stop="refusal")
     assert written(reply)["candidates"][0]["content"]["parts"] == [{"text": "no"}]
-    assert [notice.code for notice in reply_notices(reply)] == [
+    assert [notice.code for notice in notices_of(reply)] == [
         "foreign_thinking",
         "refusal_as_text",
         "foreign_block",

@@ -15,6 +15,7 @@ from anaphora.values import (
     Event,
     Image,
     Message,
+    Notice,
     Opaque,
     Part,
     PartDelta,
@@ -32,17 +33,23 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire import ollama
-from anaphora.wire.ollama.reply import reply_notices
+from anaphora.wire.ollama.messages import sort_parts
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
 
-CLOSE_TICKS = "2026-01-02T03:04:05.678Z"
+DATE = "2026-01-02T03:04:05.678Z"
 PNG = Bytes(b"\x89PNG\r\n\x1a\n", "image/png")
 B64 = base64.b64encode(PNG.data).decode()
 
 
+def notices_of(reply: Reply) -> list[Notice]:
+    notices: list[Notice] = []
+    sort_parts(reply.message, notices, answer=True)
+    return notices
+
+
 def answer(message: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     said = {"role": "assistant", "content": "", **(message or {})}
-    return {"model": "m", "created_at": CLOSE_TICKS, "message": said, "done": True, **more}
+    return {"model": "m", "created_at": DATE, "message": said, "done": True, **more}
 
 
 def read(told: dict[str, Any]) -> Reply:
@@ -53,7 +60,7 @@ def called(name: str, **more: Any) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": {"a": 1}}, **more}
 
 
-MADE_UP = {"ollama.form": f'{{"missing":["id"],"created_at":"{CLOSE_TICKS}"}}'}
+MADE_UP = {"ollama.form": f'{{"missing":["id"],"created_at":"{DATE}"}}'}
 
 PARTS: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
     ({}, ()),
@@ -95,7 +102,7 @@ def test_a_message_both_ways(message: dict[str, Any], parts: tuple[Part, ...]) -
     reply = read(told)
     assert reply.message.parts == parts
     assert json.loads(ollama.write_reply(reply)) == told
-    assert reply_notices(reply) == []
+    assert notices_of(reply) == []
 
 
 @pytest.mark.parametrize("message, parts", PARTS)
@@ -224,7 +231,7 @@ def test_what_another_wire_said_is_told_as_far_as_there_are_fields() -> None:
     }
     assert (written["prompt_eval_count"], written["eval_count"]) == (9, 5)
     assert written["created_at"] == "1970-01-01T00:00:00Z"
-    assert [notice.code for notice in reply_notices(reply)] == [
+    assert [notice.code for notice in notices_of(reply)] == [
         "signature_left_out",
         "refusal_as_text",
         "arguments_not_an_object",
@@ -312,7 +319,7 @@ def test_a_stream_as_it_comes() -> None:
     call = ToolCall("c", "f", '{"a": 1}')
     usage = Usage(uncached=3, output=4, raw='{"prompt_eval_count":3,"eval_count":4}')
     extras = {
-        "created_at": CLOSE_TICKS,
+        "created_at": DATE,
         "total_duration": 9,
         "logprobs": [{"token": "It "}, {"token": "."}],
     }

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
-from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
+from anaphora.values import Message, Part, Reply, StopReason, ToolCall, Usage
 from anaphora.wire.parts import extra_members, fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -147,8 +147,7 @@ def read_stop(reason: str | None, parts: tuple[Part, ...]) -> StopReason:
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The response as Gemini would send it. Parts without a form here are left out, see
-    `reply_notices`."""
+    """The response as Gemini would send it. Parts without a form here are left out."""
     return write_response(reply, write_content(reply.message), reply.usage, reply.id, reply.model)
 
 
@@ -206,13 +205,6 @@ def _finish_reason(reply: Reply) -> str | None:
     if reply.stop == "other" and reply.stop_raw is None:
         return None
     return _FINISH_REASONS.get(reply.stop, "OTHER")
-
-
-def reply_notices(reply: Reply) -> list[Notice]:
-    """Notices for the parts of a reply that this wire cannot write."""
-    notices: list[Notice] = []
-    write_parts(reply.message.parts, notices)
-    return notices
 
 
 # ── Token counts ─────────────────────────────────────────────────────────────────────────────────

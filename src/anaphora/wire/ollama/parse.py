@@ -200,24 +200,30 @@ def _read_content(message: ChatMessage, unknown: Unknown | None) -> tuple[Part, 
 
 
 def _read_assistant(
-    message: AssistantMessage, unknown: Unknown | None, index: int, pending: _Pending
+    message: AssistantMessage,
+    unknown: Unknown | None,
+    place: int | str,
+    pending: _Pending,
+    answer: str | None = None,
+    created_at: str | None = None,
 ) -> tuple[Part, ...]:
-    """The parts of the message at `index`; its calls are added to `pending`."""
+    """The parts of an assistant's message; its calls are added to `pending`. In an answer an empty
+    text is none; `place`, `answer` and `created_at` are those of `read_call`."""
     parts: list[Part] = []
     calls = message.tool_calls
     if message.thinking:
         parts.append(Thinking(message.thinking, provider=WIRE))
     if message.images:
         parts += [read_image(image) for image in message.images]
-    if message.content or not (parts or calls):
+    if message.content or not (parts or calls or answer):
         parts.append(Text(message.content or ""))
     if calls:
         inner = unknown.take_elements("tool_calls") if unknown is not None else None
         others: Unknown | None = None
-        for at, call in enumerate(calls):
+        for index, call in enumerate(calls):
             if inner:
-                others = inner.get(at)
-            part = read_call(call, others, index, at)
+                others = inner.get(index)
+            part = read_call(call, others, place, index, answer, created_at)
             pending[part.id] = part.name
             parts.append(part)
     if unknown is not None:
@@ -332,21 +338,10 @@ def decode_message(raw: Raw, path: str) -> tuple[AssistantMessage, Unknown | Non
 
 
 def read_answer(raw: Raw, created_at: str | None) -> tuple[Part, ...]:
-    """The parts of an answer's message. An empty text is none."""
+    """The parts of an answer's message."""
     message, unknown = decode_message(raw, "$.message")
-    inner = unknown.take_elements("tool_calls") if unknown is not None else {}
-    parts: list[Part] = []
-    if message.thinking:
-        parts.append(Thinking(message.thinking, provider=WIRE))
-    parts += map(read_image, message.images or ())
-    if message.content:
-        parts.append(Text(message.content))
     date = compact_date(created_at)
-    for at, call in enumerate(message.tool_calls or ()):
-        parts.append(read_call(call, inner.get(at), date, at, "$.message", created_at))
-    if unknown is not None:
-        parts += fields_part(WIRE, MESSAGE_FIELDS, unknown.remaining())
-    return tuple(parts)
+    return _read_assistant(message, unknown, date, {}, "$.message", created_at)
 
 
 def compact_date(created_at: str | None) -> str:
