@@ -73,7 +73,7 @@ def read_reply(body: bytes) -> Reply:
     rest = unknown.remaining() if unknown is not None else {}
     reply_id = response.responseId or ""
     usage = bytes(response.usageMetadata)
-    candidates = elements(response.candidates, "$.candidates", reply_error)
+    candidates = elements(response.candidates)
     stop: StopReason = "refusal"
     parts: tuple[Part, ...] = ()
     if candidates:
@@ -84,7 +84,7 @@ def read_reply(body: bytes) -> Reply:
         if candidates[1:]:
             rest["candidates"] = Raw(b"[" + b",".join(map(bytes, candidates[1:])) + b"]")
     else:
-        if "error" in rest and response.candidates is NULL:
+        if "error" in rest and response.candidates is None:
             raise error_of(rest["error"])
         stop_raw = block_reason(rest)
         if stop_raw is None and usage == b"null":
@@ -116,7 +116,7 @@ def _read_candidate(raw: Raw, place: str | None) -> tuple[tuple[Part, ...], str 
         path = f"{path}.content"
         _, raws, unknown = read_content(candidate.content, path, reply_error)
         parts = [
-            read_raw_part(part, f"{path}.parts[{index}]", reply_error, place, index, {})
+            read_raw_part(part, f"{path}.parts", reply_error, place, index, {})
             for index, part in enumerate(raws)
         ]
         if unknown is not None:

@@ -175,7 +175,7 @@ class StreamReader:
         build = self._build
         events: list[Event] = []
         error = rest.pop("error", None)
-        candidates = elements(chunk.candidates, "stream.candidates", reply_error)
+        candidates = elements(chunk.candidates)
         if not build.started and (candidates or chunk.responseId):
             events += build.start(chunk.responseId or "", chunk.modelVersion or "")
         for raw in candidates:
