@@ -145,7 +145,7 @@ def marked(*ttls: str, system: str = GUIDE) -> Rendered:
 @pytest.mark.parametrize(
     "ttls, severity, why",
     [
-        (("5m", "1h"), "error", "1h may not follow a shorter one"),
+        (("5m", "1h"), "error", "1h may not follow a shorter TTL"),
         (("5m",) * 5, "error", "only 4 markers are allowed"),
     ],
 )
@@ -157,7 +157,7 @@ def test_markers_that_are_refused(ttls: tuple[str, ...], severity: str, why: str
 
 def test_a_marker_with_too_little_before_it_is_ignored_by_the_provider() -> None:
     findings = list(lint_request(marked("5m", system="Be kind."), "a.json", costs_of("anthropic")))
-    assert "below 1,024 it is ignored" in findings[-1].why
+    assert "below the minimum of 1,024" in findings[-1].why
 
 
 def test_markers_behind_what_changes_cost_a_write_that_nobody_reads() -> None:

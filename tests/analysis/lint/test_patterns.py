@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.traces import FOLDER, missing
 
 from anaphora import wire
+from anaphora.analysis.lint.checks import stable_chunks, strings
 from anaphora.analysis.lint.patterns import hits
-from anaphora.analysis.lint.requests import stable, strings
 from anaphora.errors import AnaphoraError
 
 EXCHANGES = FOLDER.parent / "exchanges" / "exchanges.jsonl.gz"
@@ -153,7 +153,7 @@ def recorded_texts() -> Iterator[str]:
                 rendered = wire.get(one["wire"]).split(one["request"].encode(), path=one["path"])
             except AnaphoraError:
                 continue
-            for chunk in stable(rendered):
+            for chunk in stable_chunks(rendered):
                 yield from (text for _, text in strings(chunk))
     for file in sorted(FOLDER.glob("*.jsonl.gz")):
         with gzip.open(file, "rt", encoding="utf-8") as lines:
