@@ -96,14 +96,14 @@ STABLE = [
 
 
 @pytest.mark.parametrize("rule, text", [(rule, one) for rule in VOLATILE for one in VOLATILE[rule]])
-def test_what_is_about_now_or_this_run_is_found(rule: str, text: str) -> None:
+def test_content_about_now_or_this_run_is_found(rule: str, text: str) -> None:
     found = [hit for hit in hits(text) if hit.severity == "warning"]
     assert [hit.rule for hit in found] == [rule]
     assert text[found[0].start : found[0].end].strip()
 
 
 @pytest.mark.parametrize("text", STABLE)
-def test_ordinary_prose_is_left_alone(text: str) -> None:
+def test_ordinary_prose_has_no_findings(text: str) -> None:
     assert [hit for hit in hits(text) if hit.severity != "note"] == []
 
 
@@ -128,12 +128,12 @@ def test_placeholders_count_in_templates_only(template: str) -> None:
 @pytest.mark.parametrize(
     "template", ["Hello {{ name }}.", "{question}", "{date_format}", "${HOME}"]
 )
-def test_other_placeholders_do_not(template: str) -> None:
+def test_other_placeholders_are_ignored(template: str) -> None:
     assert list(hits(template, template=True)) == []
 
 
 @given(st.text(), st.booleans())
-def test_whatever_the_text_hits_are_in_order_and_apart(text: str, template: bool) -> None:
+def test_hits_are_ordered_and_disjoint(text: str, template: bool) -> None:
     end = 0
     for hit in hits(text, template=template):
         assert end <= hit.start < hit.end <= len(text)

@@ -24,9 +24,7 @@ def saving(marks: Iterable[int], chances: Iterable[Chance], tokens: list[int]) -
 
 
 @given(sizes, st.data(), st.integers(1, 4))
-def test_no_placement_of_so_many_marks_saves_more(
-    steps: list[int], data: st.DataObject, slots: int
-) -> None:
+def test_no_other_placement_saves_more(steps: list[int], data: st.DataObject, slots: int) -> None:
     tokens = [sum(steps[: at + 1]) for at in range(len(steps))]
     chance = st.builds(Chance, st.integers(0, len(steps) - 1), st.floats(0.01, 1))
     chances = data.draw(st.lists(chance, min_size=1, max_size=6))
