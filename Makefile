@@ -9,7 +9,7 @@ UV_VERSION := 0.13.7
 BIN := .venv/bin
 # A file's tests stay together: many share a server that is started once.
 PARALLEL := --numprocesses=auto --maxprocesses=8 --dist=loadfile
-TYPED := $(wildcard src tests bench soak)
+TYPED := $(wildcard src examples tests bench soak)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check bench soak prices pins clean

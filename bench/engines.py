@@ -17,13 +17,15 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from anaphora.cli._demo.engine import cold_and_warm, why_not
-from anaphora.cli._demo.engine_model import TEMPLATE
-from anaphora.cli._demo.engine_server import MODEL, running
 from anaphora.client.client import AsyncClient
 from anaphora.client.response import Response
 from anaphora.client.session import Session
 from anaphora.tools import ToolRegistry
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+from tour.llama import MODEL, cold_and_warm, missing_package, running
+from tour.llama_model import TEMPLATE
 
 WIRES = ("anthropic", "openai_chat", "openai_responses")
 TURNS = 20
@@ -106,7 +108,7 @@ def right(answers: list[Response]) -> int:
 
 
 def main() -> None:
-    if (missing := why_not()) is not None:
+    if (missing := missing_package()) is not None:
         sys.exit(f"{missing}: `make setup` installs it")
     found: dict[str, dict[str, int]] = {}
     print(f"| turns predicted within one token, of {TURNS} | chat | responses | messages | read |")

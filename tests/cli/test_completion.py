@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from anaphora.cli._group import anaphora
+from anaphora.cli.common import anaphora
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

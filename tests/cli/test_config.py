@@ -54,7 +54,7 @@ def test_all_is_well(file: Path) -> None:
     run = checked(file, CLAUDE_FOR_THIS_TEST=CANARY)
     assert (run.exit_code, run.stderr) == (0, "")
     assert [" ".join(line.split()) for line in run.stdout.splitlines()] == [
-        "provider speaks address key model",
+        "provider wire address key model",
         "claude anthropic https://api.anthropic.com from $CLAUDE_FOR_THIS_TEST (set) claude-sonnet-4-5",
         "deepseek deepseek/openai_chat https://api.deepseek.com from secrets/DEEPSEEK.txt (found)",
         "here openai_chat http://localhost:8080 none",

@@ -21,10 +21,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from anaphora.cli._demo import play, show
-from anaphora.cli._demo.engine import Measured
-from anaphora.cli._demo.report import Report
-from anaphora.cli._group import anaphora
+from anaphora.cli.common import anaphora
+from tour import play, show
+from tour.llama import LlamaTiming
+from tour.play import TourReport
 
 ESCAPE = "\x1b"
 BREAKS = "prompts that break their prefix are what the demo shows"
@@ -92,18 +92,18 @@ def test_piped_it_is_plain_text(piped: str) -> None:
 
 
 def test_people_are_told_what_the_data_say(piped: str, data: Any) -> None:
-    for lane in data["lanes"]:
-        (row,) = [line for line in piped.splitlines() if f"  {lane['model']}  " in line]
-        for layout in ("usual", "anaphora"):
-            paid = [turn["cost_usd"] for turn in lane[layout]["turns"]]
+    for one in data["providers"]:
+        (row,) = [line for line in piped.splitlines() if f"  {one['model']}  " in line]
+        for layout in ("baseline", "anaphora"):
+            paid = [turn["cost_usd"] for turn in one[layout]["turns"]]
             assert ("–" if None in paid else f"${sum(map(Decimal, paid)):.4f}") in row
-    broken, text = data["broken"], " ".join(piped.split())
+    broken, text = data["prefix_break"], " ".join(piped.split())
     for expected in (
         broken["verdict"],
         broken["before"].strip("…"),
         broken["after"].strip("…"),
         f"byte {broken['offset']:,}",
-        f"{broken['mended_read']:,} of {broken['mended_input']:,} tokens",
+        f"{broken['restored_read']:,} of {broken['restored_input']:,} tokens",
         f"{data['calls']:,} calls",
     ):
         assert " ".join(expected.split()) in text
@@ -111,13 +111,13 @@ def test_people_are_told_what_the_data_say(piped: str, data: Any) -> None:
 
 @pytest.mark.parametrize("columns", [80, 103, 104, 120, 200])
 def test_nothing_is_cut_short_at_any_width(columns: int, data: Any) -> None:
-    report = msgspec.convert(data, Report)
+    report = msgspec.convert(data, TourReport)
     pages = [
-        show.opening(len(report.lanes), columns),
-        show.bills(report.turns, report.lanes, columns),
-        show.after_bills(report.lanes, columns),
-        show.served(Measured(tokens=12, cached=9, predicted=9, cold=2.5, warm=0.1), columns),
-        show.unserved(f"Left out: {'because ' * 20}", columns),
+        show.opening(len(report.providers), columns),
+        show.bills(report.turns, report.providers, columns),
+        show.after_bills(report.providers, columns),
+        show.llama(LlamaTiming(tokens=12, cached=9, predicted=9, cold=2.5, warm=0.1), columns),
+        show.llama_skipped(f"Left out: {'because ' * 20}", columns),
         show.closing(report, columns),
     ]
     paper = io.StringIO()
@@ -127,8 +127,8 @@ def test_nothing_is_cut_short_at_any_width(columns: int, data: Any) -> None:
     shown = paper.getvalue()
     assert max(map(len, shown.splitlines())) <= columns
     assert set(re.findall(r"\S*…", shown)) <= {"…"}, "a cell was cut short"
-    for lane in report.lanes:
-        assert f" {lane.model} " in shown
+    for one in report.providers:
+        assert f" {one.model} " in shown
 
 
 def test_a_terminal_has_colours_and_shows_that_it_works(environment: Any) -> None:
@@ -184,7 +184,7 @@ def test_the_commands_to_try_next_are_commands(run: Any, piped: str) -> None:
 
 @pytest.mark.breaks_prefix(reason=BREAKS)
 def test_without_llama_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play, "why_not", lambda: "xllamacpp is not installed")
+    monkeypatch.setattr(play, "missing_package", lambda: "xllamacpp is not installed")
     shown = CliRunner().invoke(anaphora, ["demo", "--providers", "ollama"], catch_exceptions=False)
     assert shown.exit_code == 0
     assert "Left out: xllamacpp is not installed." in shown.stdout
@@ -192,10 +192,10 @@ def test_without_llama_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.breaks_prefix(reason=BREAKS)
 def test_a_server_that_does_not_start_ends_no_tour(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail() -> Measured:
+    async def fail() -> LlamaTiming:
         raise RuntimeError("llama.cpp did not start; its log:\nmany lines")
 
-    monkeypatch.setattr(play, "why_not", lambda: None)
+    monkeypatch.setattr(play, "missing_package", lambda: None)
     monkeypatch.setattr(play, "cold_and_warm", fail)
     shown = CliRunner().invoke(anaphora, ["demo", "--providers", "ollama"], catch_exceptions=False)
     assert shown.exit_code == 0

@@ -13,23 +13,26 @@ import msgspec
 import pytest
 
 from anaphora import catalog, emulator, wire
-from anaphora.cli._demo import story
-from anaphora.cli._demo.places import PLACES, Place
-from anaphora.cli._demo.play import play
-from anaphora.cli._demo.report import Break, Lane, Report
-from anaphora.cli._demo.script import script
-from anaphora.cli._demo.stage import Silent
-from anaphora.cli._demo.tour import REBUILT, tour
-from anaphora.cli._demo.workspace import INDEXED, Workspace
 from anaphora.emulator.core.options import Options
+from tour.play import (
+    REBUILT,
+    STOPS,
+    Comparison,
+    Display,
+    PrefixBreak,
+    TourReport,
+    TourStop,
+    play,
+    tour,
+)
+from tour.story import INDEXED, STORY, TURNS, Workspace, script, state
 
 TODAY = datetime.datetime.now(datetime.UTC)
-TURNS = len(story.STEPS)
 
 
 class Toured(msgspec.Struct, frozen=True):
-    lanes: tuple[Lane, ...]
-    broken: Break
+    providers: tuple[Comparison, ...]
+    broken: PrefixBreak
     watched: list[int]
     requests: list[dict[str, Any]]
     """As the emulator tells them, the oldest first."""
@@ -40,17 +43,17 @@ def toured() -> Toured:
     """The five home wires."""
     watched: list[int] = []
 
-    def watch(turn: int, lanes: Sequence[Lane]) -> None:
-        assert {len(lane.usual.turns) for lane in lanes} == {turn}
+    def watch(turn: int, providers: Sequence[Comparison]) -> None:
+        assert {len(one.baseline.turns) for one in providers} == {turn}
         watched.append(turn)
 
     with emulator.running(Options(script=script())) as emu:
-        lanes, broken = asyncio.run(tour(emu, PLACES[:5], watch))
-        return Toured(lanes, broken, watched, emu.requests()[::-1])
+        providers, broken = asyncio.run(tour(emu, STOPS[:5], watch))
+        return Toured(providers, broken, watched, emu.requests()[::-1])
 
 
-def of(toured: Toured, lane: Lane) -> list[dict[str, Any]]:
-    provider, _, spoken = lane.dialect.partition("/")
+def of(toured: Toured, one: Comparison) -> list[dict[str, Any]]:
+    provider, _, spoken = one.dialect.partition("/")
     return [
         request
         for request in toured.requests
@@ -66,9 +69,9 @@ def test_twenty_turns_in_two_layouts_at_every_place(toured: Toured) -> None:
     assert TURNS == 20
     assert toured.watched == list(range(1, 21))
     assert {request["status"] for request in toured.requests} == {200}
-    for lane in toured.lanes:
-        asked = of(toured, lane)
-        extra = len(story.AFTERWARDS) if lane is toured.lanes[0] else 0
+    for one in toured.providers:
+        asked = of(toured, one)
+        extra = len(STORY.afterwards) if one is toured.providers[0] else 0
         assert len(asked) == 2 * TURNS + extra
         assert len({request["workspace"] for request in asked}) == 2, "a cache for each layout"
         assert all(request["scripted"] for request in asked)
@@ -76,13 +79,13 @@ def test_twenty_turns_in_two_layouts_at_every_place(toured: Toured) -> None:
 
 def test_the_bills_are_the_emulators(toured: Toured) -> None:
     """Dollars and tokens as the server's own books have them."""
-    for lane in toured.lanes:
-        asked = of(toured, lane)
+    for one in toured.providers:
+        asked = of(toured, one)
         usual = [request for request in asked if request["workspace"] == asked[0]["workspace"]]
         ours = [request for request in asked if request not in usual][:TURNS]
-        for bill, requests in ((lane.usual, usual), (lane.anaphora, ours)):
+        for bill, requests in ((one.baseline, usual), (one.anaphora, ours)):
             assert [turn.output for turn in bill.turns] == [r["output"] for r in requests]
-            if lane.dialect != "ollama/ollama":
+            if one.dialect != "ollama/ollama":
                 assert [turn.read or 0 for turn in bill.turns] == [r["read"] for r in requests]
                 billed = [Decimal(request["cost_usd"]) for request in requests]
                 assert [turn.cost_usd for turn in bill.turns] == billed
@@ -93,19 +96,19 @@ def test_the_bills_are_the_emulators(toured: Toured) -> None:
 
 def test_the_layout_is_what_makes_the_difference(toured: Toured) -> None:
     """Both sent the same story: what was said is alike, what was read is not."""
-    for lane in toured.lanes:
-        for usual, ours in zip(lane.usual.turns, lane.anaphora.turns, strict=True):
+    for one in toured.providers:
+        for usual, ours in zip(one.baseline.turns, one.anaphora.turns, strict=True):
             assert usual.output == ours.output
             assert abs(usual.input - ours.input) < 60
-        assert (lane.usual.read or 0) < lane.usual.input / 10  # the tools at most
-        if lane.saved is not None:
-            assert lane.saved > 0.5
-        assert lane.anaphora.predicted > lane.anaphora.input / 2
+        assert (one.baseline.read or 0) < one.baseline.input / 10  # the tools at most
+        if one.saved is not None:
+            assert one.saved > 0.5
+        assert one.anaphora.predicted > one.anaphora.input / 2
 
 
 def test_with_markers_every_turn_reads_what_the_one_before_left(toured: Toured) -> None:
-    lane = toured.lanes[0]
-    for before, after in zip(lane.anaphora.turns, lane.anaphora.turns[1:], strict=False):
+    one = toured.providers[0]
+    for before, after in zip(one.anaphora.turns, one.anaphora.turns[1:], strict=False):
         assert after.read == (before.read or 0) + (before.written or 0)
         assert after.read == after.predicted
 
@@ -114,15 +117,15 @@ def test_with_markers_every_turn_reads_what_the_one_before_left(toured: Toured) 
 
 
 def test_the_planted_break_is_the_one_that_was_found(toured: Toured) -> None:
-    found, last = toured.broken, toured.lanes[0].anaphora.turns[-1]
+    found, last = toured.broken, toured.providers[0].anaphora.turns[-1]
     assert (found.label, found.path) == ("tool search", "tools[4].description")
     assert INDEXED[8:] in found.before
     assert REBUILT[8:] in found.after
-    assert f"byte {found.offset:,}" in found.warned
+    assert f"byte {found.offset:,}" in found.warning
     assert f"byte {found.offset:,}" in found.verdict
     assert found.verdict.startswith("Miss")
     left = (last.read or 0) + (last.written or 0)
-    assert (found.lost, found.mended_read) == (left, left)
+    assert (found.lost, found.restored_read) == (left, left)
 
 
 def test_what_the_break_cost_is_what_the_price_list_says(toured: Toured) -> None:
@@ -135,17 +138,17 @@ def test_what_the_break_cost_is_what_the_price_list_says(toured: Toured) -> None
 
 
 def test_the_emulator_saw_the_break_too(toured: Toured) -> None:
-    broken, mended = of(toured, toured.lanes[0])[-2:]
+    broken, mended = of(toured, toured.providers[0])[-2:]
     assert broken["verdict"]["cause"] == "changed"
     assert broken["read"] == 0
-    assert mended["read"] == toured.broken.mended_read
+    assert mended["read"] == toured.broken.restored_read
 
 
 # ── Where it goes ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_all_five_wires_by_those_whose_they_are() -> None:
-    assert [wire.dialect_of(place.dialect).wire for place in PLACES[:5]] == [
+    assert [wire.dialect_of(stop.dialect).wire for stop in STOPS[:5]] == [
         "anthropic",
         "openai_responses",
         "openai_chat",
@@ -163,12 +166,12 @@ def test_every_provider_that_states_a_price_is_visited() -> None:
             for model in catalog.models(row.provider)
         )
     }
-    assert priced <= {place.provider for place in PLACES}
+    assert priced <= {stop.provider for stop in STOPS}
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.dialect)
-def test_every_model_is_a_current_one(place: Place) -> None:
-    profile = catalog.profile(place.provider, place.model)
+@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.dialect)
+def test_every_model_is_a_current_one(stop: TourStop) -> None:
+    profile = catalog.profile(stop.provider, stop.model)
     retires = profile.retires
     assert retires is None or retires.value > TODAY.date()
 
@@ -192,18 +195,18 @@ def test_the_agent_really_fixed_it() -> None:
 def test_the_tools_do_what_the_model_asks() -> None:
     workspace = Workspace()
     assert workspace.failing()
-    for step in story.STEPS:
-        for use in step.uses:
-            assert getattr(workspace, use.tool)(**use.arguments)
+    for step in STORY.steps:
+        for name, arguments in step.tool_calls:
+            assert getattr(workspace, name)(**arguments)
     assert not workspace.failing()
     assert "ROUND_HALF_EVEN" not in "".join(workspace.files.values())
     assert "2024-117" in workspace.files["CHANGES.md"]
     offered = {tool.name for tool in workspace.tools().tools()}
-    assert {use.tool for step in story.STEPS for use in step.uses} == offered
+    assert {name for step in STORY.steps for name, _ in step.tool_calls} == offered
 
 
 def test_the_state_is_another_one_at_every_turn() -> None:
-    states = [story.state(turn, 0, []) for turn in range(1, TURNS + 1)]
+    states = [state(turn, 0, []) for turn in range(1, TURNS + 1)]
     assert max(Counter(states).values()) == 1
 
 
@@ -213,9 +216,9 @@ def test_the_state_is_another_one_at_every_turn() -> None:
 @pytest.mark.breaks_prefix(reason="a prompt that breaks its prefix is what the tour shows")
 def test_the_report_is_the_same_every_time() -> None:
     def once() -> dict[str, Any]:
-        report = play(PLACES[:1], Silent(), engine=False)
+        report = play(STOPS[:1], Display(), llama=False)
         data = msgspec.json.encode(report)
-        assert msgspec.json.decode(data, type=Report) == report
+        assert msgspec.json.decode(data, type=TourReport) == report
         found: dict[str, Any] = msgspec.json.decode(data)
         assert found.pop("seconds") > 0
         return found

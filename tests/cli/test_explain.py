@@ -84,14 +84,14 @@ def test_the_gap_between_them_may_be_told(run: Run, tmp_path: Path) -> None:
     "name, data, said",
     [
         ("b.json", b"{", "not JSON"),
-        ("b.json", b"[1]", "not a request of any wire here"),
+        ("b.json", b"[1]", "not a request of a known wire"),
         (
             "b.json",
             b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
             "say which with --from",
         ),
         ("b.json", b"\xff\xfe", "not JSON"),
-        ("b.json", b'{"input":"hi","model":"gpt-5"}', "nothing to compare"),
+        ("b.json", b'{"input":"hi","model":"gpt-5"}', "is for openai_responses, but"),
     ],
     ids=["cut off", "a list", "two wires would do", "no text", "another wire"],
 )
@@ -276,7 +276,7 @@ def test_broken_lines_are_named_and_the_rest_is_explained(run: Run, tmp_path: Pa
 def test_nothing_to_explain_is_an_error(run: Run, tmp_path: Path) -> None:
     done = run("explain", wrote(tmp_path, "log.jsonl", b"\n\n"))
     assert done.returncode == 2
-    assert "nothing in it" in done.stderr
+    assert "the file is empty" in done.stderr
 
 
 def test_nothing_of_headers_or_keys_is_shown(run: Run, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.planted import GUIDE, PLACES, body, spec
 
-from anaphora.cli._group import anaphora
+from anaphora.cli.common import anaphora
 from anaphora.cli.main import main
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from anaphora.cli import _group
+from anaphora.cli import common
 from anaphora.cli.main import main
 from anaphora.errors import (
     AnaphoraError,
@@ -32,7 +32,7 @@ def test_help_names_every_command(run: Any) -> None:
 
 
 def test_every_command_has_help() -> None:
-    group = _group.anaphora
+    group = common.anaphora
     context = click.Context(group)
     names = group.list_commands(context)
     known = "ask completion config demo emulate explain lint models roundtrip rules simulate translate wires"
@@ -44,7 +44,7 @@ def test_every_command_has_help() -> None:
 
 
 def test_helper_modules_are_no_commands(run: Any) -> None:
-    for name in ("main", "_group", "_console", "_demo"):
+    for name in ("main", "common", "terminal", "log_files", "ask_chat"):
         assert run(name).returncode == 2
 
 
@@ -74,8 +74,8 @@ def _fail_with(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
     def command() -> None:
         raise problem
 
-    monkeypatch.setattr(_group.Commands, "get_command", lambda *_: command)
-    monkeypatch.setattr(_group.Commands, "list_commands", lambda *_: ["fail"])
+    monkeypatch.setattr(common.Commands, "get_command", lambda *_: command)
+    monkeypatch.setattr(common.Commands, "list_commands", lambda *_: ["fail"])
 
 
 @pytest.mark.parametrize(

@@ -121,12 +121,12 @@ def test_nothing_found_is_said_with_what_is_near(arguments: list[str], says: str
 def test_an_unknown_provider_is_a_usage_error() -> None:
     run = models("--provider", "acme")
     assert run.exit_code == 2
-    assert "'acme' is no provider here; there are anthropic, openai," in run.stderr
+    assert "unknown provider 'acme'; there are anthropic, openai," in run.stderr
 
 
 def test_help_says_what_the_signs_mean() -> None:
     shown = models("--help").stdout
-    for expected in ("PATTERN", "--provider", "--json", "--wire", "~ is a careful stand-in"):
+    for expected in ("PATTERN", "--provider", "--json", "--wire", "conservative default"):
         assert expected in shown
 
 

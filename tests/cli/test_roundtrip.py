@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named_and_the_exit_code_says_so(tmp_path: Path) -> Non
     run = CliRunner().invoke(command, [write(tmp_path, *rows)])
     assert run.exit_code == 1
     assert "no-request: request not read: $.messages: is missing" in run.output
-    assert "no-answer: answer not read: $.role: is missing" in run.output
+    assert "no-answer: response not read: $.role: is missing" in run.output
     assert "carrier-pigeon (1)" in run.output
 
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from anaphora import catalog
 from anaphora.analysis import rules_check
-from anaphora.cli import rules as module
-from anaphora.cli._group import anaphora
+from anaphora.cli import terminal
+from anaphora.cli.common import anaphora
 from anaphora.cli.main import main
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -61,7 +61,7 @@ def test_a_contradicted_row_is_named_with_an_example(log: Callable[..., Path]) -
     ran = rules("check", file)
     assert ran.exit_code == 1
     said = " ".join(ran.stdout.split())
-    assert "row openai granule_tokens = 128 contradicted by 2 of 4 calls, e.g." in said
+    assert "rule openai granule_tokens = 128 contradicted by 2 of 4 calls, e.g." in said
     assert "talk call 1" in said
     assert "1,100 read, 3 uncached; the rule: reads are multiples of 128" in said
     assert "source: real traffic: hits are multiples of 128" in said
@@ -73,14 +73,14 @@ def test_a_contradicted_row_is_named_with_an_example(log: Callable[..., Path]) -
 def test_agreement_is_exit_0(log: Callable[..., Path]) -> None:
     ran = rules("check", log(talk([1024, 1152])))
     assert ran.exit_code == 0
-    assert "no verified row is contradicted" in ran.stdout
+    assert "no verified rule is contradicted" in ran.stdout
     assert "✗" not in ran.stdout
 
 
 def test_nothing_to_say_is_said(log: Callable[..., Path]) -> None:
     ran = rules("check", log(talk([0])))
     assert ran.exit_code == 0
-    assert ran.stdout.startswith("nothing in 1 billed calls speaks of any row")
+    assert ran.stdout.startswith("none of 1 billed calls can be compared with a rule")
 
 
 def test_json_has_everything(log: Callable[..., Path]) -> None:
@@ -175,7 +175,7 @@ def test_usage(arguments: list[str]) -> None:
 
 
 def test_the_default_threshold_is_the_librarys() -> None:
-    assert module._THRESHOLD == rules_check.THRESHOLD
+    assert rules_check.THRESHOLD == 0.05
     assert "[default: 0.05;" in " ".join(rules("check", "--help").stdout.split())
 
 
@@ -184,7 +184,7 @@ def test_a_bar_on_a_terminal_does_not_get_into_the_report(
 ) -> None:
     file = log(talk([1024, 1152]))
     plain = rules("check", file, "--json").stdout
-    monkeypatch.setattr(module, "_LONG", 1)
+    monkeypatch.setattr(terminal, "_LONG", 1)
     monkeypatch.setattr(click.testing._NamedTextIOWrapper, "isatty", lambda _: True)
     assert rules("check", file, "--json").stdout == plain
 
@@ -257,7 +257,7 @@ def test_show_on_a_wire() -> None:
 def test_show_of_an_unknown_model_says_so() -> None:
     ran = rules("show", "anthropic", "claude-nobody-knows")
     assert ran.exit_code == 0
-    assert "not a model that is known here" in ran.stdout
+    assert "not a known model" in ran.stdout
     told: Json = json.loads(rules("show", "anthropic", "claude-nobody-knows", "--json").stdout)
     assert told["known"] is False
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from anaphora.cli._group import anaphora
+from anaphora.cli.common import anaphora
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SESSION = EXAMPLES / "session.jsonl"
@@ -103,7 +103,7 @@ def test_a_model_without_a_price_is_named_and_its_dollars_are_unknown(
     log: Callable[..., Path],
 ) -> None:
     file = log(trace(model="claude-fable-5-2"))
-    assert "dollars unknown: no price is known for anthropic/claude-fable-5-2" in re.sub(
+    assert "cost unknown: no price is known for anthropic/claude-fable-5-2" in re.sub(
         r"\s+", " ", simulate(file).stdout
     )
     found = told(file)
@@ -200,9 +200,9 @@ def test_a_file_that_is_cut_off_is_named_and_read_as_far_as_it_goes(tmp_path: Pa
 def test_files_that_are_nothing_we_know(log: Callable[..., Path]) -> None:
     empty, other = log(name="empty.jsonl"), log({"hello": 1}, name="other.jsonl")
     reasons = {one["place"]: one["reason"] for one in told(empty, other)["skipped"]}
-    assert reasons[str(empty)] == "nothing in it"
-    assert "say which with --format" in reasons[str(other)]
-    assert "no calls to play" in simulate(other).stdout
+    assert reasons[str(empty)] == "the file is empty"
+    assert "pass --format" in reasons[str(other)]
+    assert "no calls to simulate" in simulate(other).stdout
 
 
 def test_the_format_can_be_said(log: Callable[..., Path]) -> None:
@@ -225,7 +225,7 @@ def test_folders_stand_for_the_files_in_them(log: Callable[..., Path], tmp_path:
 def test_nothing_to_read_is_a_usage_error() -> None:
     ran = simulate()
     assert ran.exit_code == 2
-    assert "name a file, or a folder with --traces" in ran.stderr
+    assert "pass a file, or a folder with --traces" in ran.stderr
 
 
 def test_sessions_are_recognised() -> None:
@@ -298,7 +298,7 @@ def test_recorded_exchanges_are_a_request_log() -> None:
     found = told(file)
     assert found["total"]["billed_calls"] > 690
     assert found["total"]["exact"] / found["total"]["billed_calls"] > 0.9
-    assert len(found["passed_over"]) == 10  # answered with an error
+    assert len(found["not_compared"]) == 10  # answered with an error
     assert {one["reason"] for one in found["skipped"]} == {
         "wire: no wire 'bedrock'; there are anthropic, openai_chat, openai_responses, ollama, gemini",
         "response: the stream ends in an error",
@@ -310,15 +310,15 @@ def test_a_bar_on_a_terminal_does_not_get_into_the_report(
 ) -> None:
     import click.testing
 
-    from anaphora.cli import simulate as module
+    from anaphora.cli import terminal
 
     file = log(trace())
     quiet = simulate(file, "--json")
     assert quiet.stderr == ""
-    monkeypatch.setattr(module, "_LONG", 1)
+    monkeypatch.setattr(terminal, "_LONG", 1)
     monkeypatch.setattr(click.testing._NamedTextIOWrapper, "isatty", lambda _: True)
     shown = simulate(file, "--json")
-    assert "playing" in shown.stderr
+    assert "simulating" in shown.stderr
     assert shown.stdout == quiet.stdout
 
 

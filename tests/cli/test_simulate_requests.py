@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from anaphora.analysis.request_log import read, recognises
 from anaphora.analysis.trace import Predictor, Trace
 from anaphora.analysis.trace.sources import Problem, numbered
-from anaphora.cli._simulate.requests import read, recognises
 
 Json = dict[str, Any]
 
@@ -217,8 +217,8 @@ BAD: list[tuple[Json, str]] = [
     ({"request": CHAT}, "no response in it"),
     ({"request": CHAT, "response": CHOICES, "wire": "telex"}, "no wire 'telex'"),
     ({"request": {"prompt": "hi"}, "response": CHOICES}, "$.model: is missing"),
-    ({"request": {"prompt": "hi"}, "response": {}}, "which wire the request is for cannot be told"),
-    ({"request": CHAT, "response": {**CHOICES, "usage": None}}, "tells no usage"),
+    ({"request": {"prompt": "hi"}, "response": {}}, "the wire of the request is unknown"),
+    ({"request": CHAT, "response": {**CHOICES, "usage": None}}, "reports no usage"),
     ({"request": {**CHAT, "messages": 7}, "response": CHOICES}, ""),
     ({"request": CHAT, "response": "data: {\n\n"}, ""),
 ]

@@ -19,7 +19,7 @@ from support.raw_server import answering, raw_server, reply
 from support.talking import KEY, LONG, MODELS, WIRES, Talk, settings, talking
 
 from anaphora import AsyncClient
-from anaphora.cli._group import anaphora
+from anaphora.cli.common import anaphora
 from anaphora.client.session import Session
 from anaphora.emulator.server.run import Emulator
 from anaphora.errors import AnaphoraError

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from support.llama import Llama, running, why_not
+from support.llama import Llama, missing_package, running
 
 Start: TypeAlias = Callable[..., Llama]
 
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llama]:
-    if reason := why_not():
+    if reason := missing_package():
         pytest.skip(reason)
     with running(tmp_path_factory.mktemp("llama")) as server:
         yield server
@@ -24,7 +24,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llama]:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a server of the test's own, with `slots`, `aside`, `template`."""
-    if reason := why_not():
+    if reason := missing_package():
         pytest.skip(reason)
     with ExitStack() as stack:
 

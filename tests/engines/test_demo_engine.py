@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from anaphora.cli._demo import engine, engine_server
+from tour import llama
 
 
-@pytest.mark.skipif(engine.why_not() is not None, reason=str(engine.why_not()))
+@pytest.mark.skipif(llama.missing_package() is not None, reason=str(llama.missing_package()))
 def test_the_second_conversation_reads_what_the_first_began_with() -> None:
-    measured = asyncio.run(engine.cold_and_warm(3000))
+    measured = asyncio.run(llama.cold_and_warm(3000))
     assert measured.tokens > measured.cached > 3000
     assert measured.tokens - measured.cached < 100
     assert measured.predicted == pytest.approx(measured.cached, rel=0.05)
@@ -28,5 +28,5 @@ def test_what_is_missing_is_named(missing: str, monkeypatch: pytest.MonkeyPatch)
     def find(name: str) -> Any:
         return None if name == missing else found("json")
 
-    monkeypatch.setattr(engine_server, "find_spec", find)
-    assert engine.why_not() == f"{missing} is not installed"
+    monkeypatch.setattr(llama, "find_spec", find)
+    assert llama.missing_package() == f"{missing} is not installed"

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.llama import Llama, running, why_not
+from support.llama import Llama, missing_package, running
 from support.llama_talk import ask, call
 
 TESTS = Path(__file__).parents[1]
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+pytestmark = pytest.mark.skipif(missing_package() is not None, reason=str(missing_package()))
 
 
 def ask_on(llama: Llama) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from anaphora.cli._demo import engine_server
-from anaphora.cli._demo.engine_server import MODEL, START_SECONDS, why_not
 from anaphora.rendered import Request
+from tour import llama
+from tour.llama import MODEL, START_SECONDS, missing_package
 
-__all__ = ["MODEL", "Answer", "Llama", "running", "why_not"]
+__all__ = ["MODEL", "Answer", "Llama", "missing_package", "running"]
 
 
 class Answer(NamedTuple):
@@ -54,7 +54,7 @@ class Llama:
             return Answer(response.status, told, response.read())
         except (OSError, HTTPException) as problem:
             raise RuntimeError(
-                f"llama.cpp did not answer ({problem}); its log:\n{engine_server.tail(self.log)}"
+                f"llama.cpp did not answer ({problem}); its log:\n{llama.tail(self.log)}"
             ) from problem
         finally:
             connection.close()
@@ -63,5 +63,5 @@ class Llama:
 @contextmanager
 def running(folder: Path, **how: Any) -> Iterator[Llama]:
     """The server, until the block ends."""
-    with engine_server.running(folder, **how) as address:
+    with llama.running(folder, **how) as address:
         yield Llama(address, folder / "llama.log")

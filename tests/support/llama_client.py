@@ -9,11 +9,11 @@ from typing import TypeVar
 from support.llama import MODEL, Llama
 from support.llama_talk import WIRES
 
-from anaphora.cli._demo.engine_model import TEMPLATE
 from anaphora.client.client import AsyncClient
 from anaphora.client.observe import Watcher
 from anaphora.client.response import Response
 from anaphora.tools import ToolRegistry
+from tour.llama_model import TEMPLATE
 
 T = TypeVar("T")
 

@@ -1,2 +1,2 @@
-"""The `anaphora` command. Every module here without a leading underscore, but for `main`, is a
-subcommand of its name, and defines it as `command`."""
+"""The `anaphora` command. Each module whose name has no underscore, except `main`, `common` and
+`terminal`, is a subcommand of that name and defines it as `command`."""

@@ -97,7 +97,7 @@ def _list(as_json: bool) -> None:
         return
     from rich.table import Table
 
-    from ._console import Terminal
+    from .terminal import Terminal
 
     table = Table(box=None, pad_edge=False)
     for title in ("id", "last", "with", "messages", "question"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from ._group import COMPLETE, NAME
+from .common import COMPLETE, NAME
 
 
 @click.command()

@@ -7,67 +7,58 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .common import EXISTING_FILE, UNMET, print_json, report_problems, stop
+
 if TYPE_CHECKING:
     from anaphora.client.config.resolve import ResolvedProvider
     from anaphora.client.config.values import ClientConfig
     from anaphora.errors import MissingSecret
 
-    Found = list[tuple[ResolvedProvider, MissingSecret | None]]
-
-#: The exit code for a key that is not there.
-_UNMET = 7
+    Resolutions = list[tuple[ResolvedProvider, MissingSecret | None]]
 
 
 @click.group()
 def command() -> None:
-    """Check llm.yaml, or print the schema of it."""
+    """Check llm.yaml, or print its JSON Schema."""
 
 
 @command.command()
-@click.argument(
-    "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), default="llm.yaml"
-)
+@click.argument("file", type=EXISTING_FILE, default="llm.yaml")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def check(file: Path, as_json: bool) -> None:
-    """Read FILE (llm.yaml) and look for every key that it names.
+    """Validate FILE (llm.yaml) and look up every key it names.
 
-    Prints what each provider comes to: wire, address, where its key is and whether it is there.
-    Keys are never shown, and nothing is sent.
+    Prints the wire, the address and the key's location of each provider, and whether the key was
+    found. Keys are never printed, and no request is sent.
 
-    Exit code 2 when the file cannot be right, with the line; 7 when a key is missing.
+    Exit code 2 when the file is invalid (the message names the line), 7 when a key is missing.
     """
     from anaphora.client.config.resolve import resolve_each
     from anaphora.client.config.values import ClientConfig
 
     config = ClientConfig.read(file)
-    found = list(resolve_each(config))
-    missing = [problem for _, problem in found if problem is not None]
+    providers = list(resolve_each(config))
+    missing = [problem for _, problem in providers if problem is not None]
     if as_json:
-        import msgspec
-
-        told = _report(file, config, found)
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+        print_json(_report(file, config, providers))
     else:
-        _print(config, found)
-    for problem in missing:
-        click.echo(f"anaphora: {problem}", err=True)
+        _print(config, providers)
+    report_problems(missing)
     if missing:
-        raise click.exceptions.Exit(_UNMET)
+        stop(UNMET)
 
 
 @command.command()
 def schema() -> None:
     """Print the JSON Schema of llm.yaml, for editors."""
-    import msgspec
+    from anaphora.client.config.values import schema
 
-    from anaphora.client.config.values import schema as made
-
-    click.echo(msgspec.json.format(msgspec.json.encode(made()), indent=2))
+    print_json(schema())
 
 
-def _report(file: Path, config: ClientConfig, found: Found) -> dict[str, Any]:
+def _report(file: Path, config: ClientConfig, providers: Resolutions) -> dict[str, Any]:
     return {
-        "ok": all(missing is None for _, missing in found),
+        "ok": all(missing is None for _, missing in providers),
         "file": str(file),
         "providers": [
             {
@@ -81,31 +72,28 @@ def _report(file: Path, config: ClientConfig, found: Found) -> dict[str, Any]:
                 "model": one.provider.model,
                 "notices": one.notices,
             }
-            for one, missing in found
+            for one, missing in providers
         ],
         "routes": config.routes,
-        "missing": [str(missing) for _, missing in found if missing is not None],
+        "missing": [str(missing) for _, missing in providers if missing is not None],
     }
 
 
-def _print(config: ClientConfig, found: Found) -> None:
+def _print(config: ClientConfig, providers: Resolutions) -> None:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    from ._console import Terminal
+    from .terminal import Terminal, table
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("provider", "speaks", "address", "key", "model"):
-        table.add_column(title, overflow="fold")
-    for one, missing in found:
-        told = _key(one, missing)
-        table.add_row(one.id, one.wire, one.base_url, told, one.provider.model or "")
+    rows = table("provider", "wire", "address", "key", "model")
+    for one, missing in providers:
+        key = _key(one, missing)
+        rows.add_row(one.id, one.wire, one.base_url, key, one.provider.model or "")
     lines = [f"route {name}: {_hops(config, name)}" for name in config.routes]
-    lines += [f"note: {notice}" for one, _ in found for notice in one.notices]
-    if all(missing is None for _, missing in found):
+    lines += [f"note: {notice}" for one, _ in providers for notice in one.notices]
+    if all(missing is None for _, missing in providers):
         lines.append("ok")
-    Terminal().page(Group(table, *map(Text, lines)))
+    Terminal().page(Group(rows, *map(Text, lines)))
 
 
 def _key(one: ResolvedProvider, missing: MissingSecret | None) -> str:
@@ -118,13 +106,12 @@ def _key(one: ResolvedProvider, missing: MissingSecret | None) -> str:
 
 
 def _hops(config: ClientConfig, name: str) -> str:
-    """a ×3, b ×1, then c: weights first, and the rest in order."""
-    hops = config.routes[name]
-    named = [
+    """`a ×3, b ×1, then c`: weighted hops first, then the others in order."""
+    hops = [
         (hop.weight, hop.provider if hop.model is None else f"{hop.provider}/{hop.model}")
-        for hop in hops
+        for hop in config.routes[name]
     ]
-    shared = ", ".join(f"{who} ×{weight:g}" for weight, who in named if weight)
+    weighted = ", ".join(f"{target} ×{weight:g}" for weight, target in hops if weight)
     return ", then ".join(
-        [*([shared] if shared else []), *(who for weight, who in named if not weight)]
+        [*([weighted] if weighted else []), *(target for weight, target in hops if not weight)]
     )

@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 
 import click
 
-if TYPE_CHECKING:
-    from ._demo.places import Place
-
-_NEEDED = {"granian": "emulator", "starlette": "emulator"}
+from .common import print_json, require, selected
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-@click.option("--providers", default="", help="Only these, with commas between them.")
-@click.option("--no-engine", is_flag=True, help="Leave llama.cpp's server out.")
+@click.option("--providers", default="", help="Only these providers, comma-separated.")
+@click.option("--no-engine", is_flag=True, help="Leave out llama.cpp's server.")
 def command(as_json: bool, providers: str, no_engine: bool) -> None:
-    """Take the tour: no key, no network, under a minute.
+    """Run the tour: no key, no network, under a minute.
 
-    An emulator of every provider is started on this machine, and an agent fixes a bug in 20 turns
-    at each of them, its prompt laid out as usual and by Anaphora: two bills. Then one byte of the
-    prompt is changed, and found. Last, the same prompt goes to llama.cpp's own server, cold and
-    warm, where that is installed.
+    A local emulator of every provider starts, and an agent fixes a bug in 20 turns at each of them,
+    with a common prompt layout and with Anaphora's: two bills. Then one change breaks the prompt's
+    prefix, and is found. Last, the same prompt goes to llama.cpp's own server, cold and warm, where
+    that is installed.
     """
-    from importlib.util import find_spec
-
-    places = _places(providers)
-    for package, extra in _NEEDED.items():
-        if find_spec(package) is None:
-            raise click.ClickException(
-                f"the demo needs {package}; install it with: pip install 'anaphora[{extra}]'"
-            )
-    from ._demo.play import play
-    from ._demo.stage import Silent, Stage
-
-    report = play(places, Silent() if as_json else Stage(), engine=not no_engine)
+    require("the demo", "granian", "starlette")
+    play = _tour("play")
+    wanted = selected(providers, (stop.provider for stop in play.STOPS))
+    stops = tuple(stop for stop in play.STOPS if not wanted or stop.provider in wanted)
+    display = play.Display() if as_json else _tour("show").TerminalDisplay()
+    report = play.play(stops, display, llama=not no_engine)
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
+        print_json(report)
 
 
-def _places(names: str) -> tuple[Place, ...]:
-    from anaphora.errors import InvalidRequest
-
-    from ._demo.places import PLACES
-
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    known = {place.provider for place in PLACES}
-    for name in wanted:
-        if name not in known:
-            raise InvalidRequest(
-                f"{name!r} is none of {', '.join(sorted(known))}", path="--providers"
-            )
-    return tuple(place for place in PLACES if not wanted or place.provider in wanted)
+def _tour(name: str) -> ModuleType:
+    """A module of the tour: a wheel holds it as `anaphora._tour`, a checkout in examples/."""
+    examples = Path(__file__).parents[3] / "examples"
+    if not (examples / "tour" / "story.yaml").is_file():
+        return import_module(f"anaphora._tour.{name}")
+    if str(examples) not in sys.path:
+        sys.path.insert(0, str(examples))
+    return import_module(f"tour.{name}")

@@ -2,18 +2,76 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
+from msgspec.structs import replace
 
-from ._wires import WireName
-from .models import ProviderName
+from .common import (
+    FOUND,
+    LOG_FORMATS,
+    USAGE,
+    ProviderName,
+    WireName,
+    print_json,
+    report_problems,
+    stop,
+)
 
 if TYPE_CHECKING:
-    from ._explain.turns import Format
+    from anaphora.analysis.sent_requests import RequestDefaults, SentRequest
+    from anaphora.analysis.trace.sources import Line as SourceLine
+    from anaphora.analysis.trace.sources import Problem, Source
+    from anaphora.cache.verdict import Verdict
 
-_FORMATS = ("trace", "claude_code", "codex", "requests")
+    from .log_files import LogFormat, PriceBook
+    from .terminal import Line
+
+_COLOURS = {"first": "dim", "hit": "green", "partial": "yellow", "miss": "red"}
+
+#: Control characters are shown escaped, so that an excerpt stays on one line.
+_CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n", 9: "\\t"}
+
+
+class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call and its verdict."""
+
+    place: str
+    conversation: str
+    turn: int
+    """Counted within the conversation."""
+    provider: str
+    model: str
+    at: float | None = None
+    gap: float | None = None
+    broke: bool = False
+    sentence: str
+    verdict: Verdict
+
+
+class ExplainSummary(msgspec.Struct, frozen=True, kw_only=True):
+    turns: int
+    first: int
+    hit: int
+    partial: int
+    miss: int
+    broke: int
+    lost: int
+    cost_usd: Decimal | None
+    """None where a loss has no known price."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    turns: tuple[ExplainedCall, ...]
+    summary: ExplainSummary
+    problems: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
+    """Models without a known price."""
 
 
 @click.command()
@@ -22,20 +80,20 @@ _FORMATS = ("trace", "claude_code", "codex", "requests")
     "--from",
     "origin",
     type=WireName(dialects=True),
-    help="The wire the requests are on, or whose dialect; found out when left out.",
+    help="Wire or provider of the requests; detected by default.",
 )
-@click.option(
-    "--provider", type=ProviderName(), help="Whose cache it was, when not the wire's own."
-)
-@click.option("--model", help="The model that was asked, when the requests do not say.")
-@click.option("--path", default="", help="Where they were sent, for a wire that says things there.")
+@click.option("--provider", type=ProviderName(), help="Provider, if not the wire's own.")
+@click.option("--model", help="Model, if the requests do not name it.")
+@click.option("--path", default="", help="URL path they were sent to, for wires that use it.")
 @click.option(
     "--gap",
     type=click.FloatRange(min=0),
-    help="Seconds between two requests, when no times are recorded.",
+    help="Seconds between two requests, if no times are recorded.",
 )
-@click.option("--format", "format_", type=click.Choice(_FORMATS), help="When it is not recognised.")
-@click.option("--all", "everything", is_flag=True, help="Show every hit, too.")
+@click.option(
+    "--format", "format_", type=click.Choice(LOG_FORMATS), help="Log format; detected by default."
+)
+@click.option("--all", "everything", is_flag=True, help="Also show every hit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     files: tuple[Path, ...],
@@ -44,36 +102,285 @@ def command(
     model: str | None,
     path: str,
     gap: float | None,
-    format_: Format | None,
+    format_: LogFormat | None,
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Say why a prompt cache was missed, and what that cost.
+    """Explain why a prompt cache was missed, and what that cost.
 
-    FILES are two or more requests of one conversation (JSON bodies, of any wire, in the order they
-    were sent), or logs: recorded traces, sessions of Claude Code or Codex, or request logs with the
-    bodies of requests and, where there are, answers. Every call is held against the one before it:
-    the sentence, the first bytes that differ, the dollars.
+    FILES are two or more requests of one conversation (JSON bodies, in the order they were sent),
+    or logs: recorded traces, sessions of Claude Code or Codex, or request logs with the bodies of
+    requests and, if there are any, responses. Every call is compared with the one before it: the
+    cause, the first bytes that differ, the cost.
 
     Exit code 1 when a prefix broke, 0 when none did, 2 when the input cannot be read.
     """
-    from ._explain.calls import Asked
-    from ._explain.turns import explain
+    from anaphora.analysis.sent_requests import RequestDefaults
 
-    asked = Asked(origin=origin, provider=provider, model=model, path=path)
-    found = explain(files, asked, format_, gap)
-    for problem in found.problems:
-        click.echo(f"anaphora: {problem}", err=True)
-    if not found.turns:
-        click.echo("anaphora: nothing to explain", err=True)
-        raise click.exceptions.Exit(2)
+    defaults = RequestDefaults(origin=origin, provider=provider, model=model, path=path)
+    explained = _explain(files, defaults, format_, gap)
+    report_problems(explained.problems)
+    if not explained.turns:
+        report_problems(["nothing to explain"])
+        stop(USAGE)
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        print_json(explained)
     else:
-        from ._explain.show import page
+        from .terminal import print_page
 
-        page(found, everything=everything)
-    if found.summary.broke:
-        raise click.exceptions.Exit(1)
+        print_page(_lines(explained, everything))
+    if explained.summary.broke:
+        stop(FOUND)
+
+
+def _explain(
+    places: tuple[Path, ...],
+    defaults: RequestDefaults,
+    format_: LogFormat | None,
+    gap: float | None,
+) -> Explanation:
+    from .log_files import PriceBook
+
+    prices = PriceBook()
+    problems: list[Problem] = []
+    singles = _single_requests(places) if format_ is None else None
+    if singles is not None:
+        calls = tuple(_judged(_in_order(singles, defaults, gap), prices))
+    else:
+        calls = tuple(_logged_calls(places, defaults, format_, prices, problems))
+    return Explanation(
+        turns=calls,
+        summary=_summary(calls),
+        problems=tuple(str(problem) for problem in problems if not problem.harmless),
+        unpriced=prices.unpriced,
+    )
+
+
+# ── Requests, one in each file ───────────────────────────────────────────────────────────────────
+
+
+def _single_requests(places: tuple[Path, ...]) -> list[SourceLine] | None:
+    """The files as one request each, in the given order; None when they are logs."""
+    from anaphora.analysis.sent_requests import is_request
+    from anaphora.analysis.trace.sources import Line
+    from anaphora.errors import InvalidRequest
+
+    if len(places) < 2 or any(place.is_dir() for place in places):
+        return None
+    lines = []
+    for place in places:
+        data = place.read_bytes()
+        try:
+            fields = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+            if place.suffix == ".json":
+                raise InvalidRequest(f"not JSON: {problem}", path=str(place)) from None
+            return None
+        if not isinstance(fields, dict) or not is_request(fields):
+            if place.suffix == ".json" and not (isinstance(fields, dict) and "calls" in fields):
+                raise InvalidRequest("not a request of a known wire", path=str(place))
+            return None
+        lines.append(Line(str(place), data))
+    return lines
+
+
+def _in_order(
+    lines: list[SourceLine], defaults: RequestDefaults, gap: float | None
+) -> Iterator[tuple[SentRequest | None, SentRequest]]:
+    from anaphora.analysis.sent_requests import read_request
+    from anaphora.errors import InvalidRequest
+
+    before: SentRequest | None = None
+    for index, line in enumerate(lines):
+        request = read_request(line, defaults)
+        if gap is not None:
+            request = replace(request, sent=replace(request.sent, at=index * gap))
+        if before is not None and before.wire != request.wire:
+            raise InvalidRequest(
+                f"is for {request.wire}, but {before.place} is for {before.wire}",
+                path=request.place,
+            )
+        yield before, request
+        before = request
+
+
+def _judged(
+    pairs: Iterable[tuple[SentRequest | None, SentRequest]], prices: PriceBook
+) -> Iterator[ExplainedCall]:
+    from anaphora import catalog
+    from anaphora.cache.verdict import judge
+
+    conversations: dict[int, tuple[str, int]] = {}
+    for before, request in pairs:
+        first = request.conversation or request.place, 0
+        name, count = conversations.pop(id(before), first)
+        conversations[id(request)] = name, count + 1
+        verdict = judge(
+            None if before is None else before.sent,
+            request.sent,
+            request.rules,
+            price=prices.price(request.provider, request.model, request.sent.at, request.wire),
+            profile=catalog.profile(request.provider, request.model),
+            diagnosis=request.diagnosis,
+        )
+        at, then = request.sent.at, None if before is None else before.sent.at
+        yield ExplainedCall(
+            place=request.place,
+            conversation=name,
+            turn=count + 1,
+            provider=request.provider,
+            model=request.model,
+            at=at,
+            gap=None if at is None or then is None else at - then,
+            broke=verdict.broke,
+            sentence=str(verdict),
+            verdict=verdict,
+        )
+
+
+# ── Logs ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _logged_calls(
+    places: tuple[Path, ...],
+    defaults: RequestDefaults,
+    format_: LogFormat | None,
+    prices: PriceBook,
+    problems: list[Problem],
+) -> Iterator[ExplainedCall]:
+    from anaphora.analysis.sent_requests import is_request, paired
+    from anaphora.analysis.trace import sources
+    from anaphora.analysis.trace.sources import Problem
+
+    from .log_files import detect, files_in, lines_of, playable
+
+    for file in files_in(places):
+        lines = list(lines_of(file, problems))
+        detected = format_ or detect(lines, is_request)
+        if detected == "requests":
+            yield from _judged(paired(_requests(lines, defaults, problems)), prices)
+        elif detected is not None:
+            entries = playable(sources.read(detected, iter(lines)), problems)
+            yield from _recorded(entries, prices)
+        else:
+            reason = "neither a log, a session nor requests" if lines else "the file is empty"
+            problems.append(Problem(str(file), reason))
+
+
+def _requests(
+    lines: list[SourceLine], defaults: RequestDefaults, problems: list[Problem]
+) -> Iterator[SentRequest]:
+    from anaphora.analysis.request_log import status_of
+    from anaphora.analysis.sent_requests import read_request
+    from anaphora.analysis.trace.sources import Problem
+    from anaphora.errors import InvalidRequest
+
+    for line in lines:
+        try:
+            fields = msgspec.json.decode(line.data)
+            if isinstance(fields, dict) and (status := status_of(fields)) >= 400:
+                reason = f"answered with {status}: not billed"
+                problems.append(Problem(line.place, reason, harmless=True))
+                continue
+            yield read_request(line, defaults)
+        except InvalidRequest as problem:
+            problems.append(Problem(problem.path or line.place, problem.reason))
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+            problems.append(Problem(line.place, str(problem)))
+
+
+def _recorded(entries: Iterable[Source], prices: PriceBook) -> Iterator[ExplainedCall]:
+    from anaphora.analysis.trace.verdicts import judge_traces
+
+    places = {entry.trace.id: entry.place for entry in entries}
+    for one in judge_traces((entry.trace for entry in entries), prices.price):
+        yield ExplainedCall(
+            place=places[one.trace],
+            conversation=one.trace,
+            turn=one.call + 1,
+            provider=one.provider,
+            model=one.model,
+            at=one.at,
+            gap=one.gap,
+            broke=one.verdict.broke,
+            sentence=str(one.verdict),
+            verdict=one.verdict,
+        )
+
+
+def _summary(calls: tuple[ExplainedCall, ...]) -> ExplainSummary:
+    counts = dict.fromkeys(("first", "hit", "partial", "miss"), 0)
+    cost: Decimal | None = Decimal(0)
+    for call in calls:
+        counts[call.verdict.result] += 1
+        if call.verdict.lost:
+            lost = call.verdict.cost_usd
+            cost = None if cost is None or lost is None else cost + lost
+    return ExplainSummary(
+        turns=len(calls),
+        **counts,
+        broke=sum(call.broke for call in calls),
+        lost=sum(call.verdict.lost for call in calls),
+        cost_usd=cost,
+    )
+
+
+# ── Output ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
+    for name, group in itertools.groupby(explained.turns, key=lambda call: call.conversation):
+        calls = list(group)
+        if len(explained.turns) > len(calls):
+            yield name, "bold"
+        yield from _conversation(calls, everything)
+    yield from _total(explained)
+
+
+def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line]:
+    """Consecutive hits are one line, unless `everything` is asked for."""
+    for is_hit, group in itertools.groupby(calls, key=lambda call: call.verdict.result == "hit"):
+        same = list(group)
+        if is_hit and len(same) > 1 and not everything:
+            read = sum(call.verdict.billed or call.verdict.predicted or 0 for call in same)
+            turns = f"  turns {same[0].turn} to {same[-1].turn}: "
+            yield [turns, (f"{len(same)} hits, {read:,} tokens read", _COLOURS["hit"])]
+            continue
+        for call in same:
+            yield from _call(call)
+
+
+def _call(call: ExplainedCall) -> Iterator[Line]:
+    from anaphora.cache.verdict.rules import duration
+
+    verdict = call.verdict
+    gap = f" (+{duration(call.gap)})" if call.gap is not None else ""
+    yield [f"  turn {call.turn}{gap}: ", (verdict.sentence, _COLOURS[verdict.result])]
+    for cause in verdict.causes[1:]:
+        yield f"    and {cause.said}"
+    if verdict.change is not None:
+        for sign, text, colour in (
+            ("-", verdict.change.before, "red"),
+            ("+", verdict.change.after, "green"),
+        ):
+            shown = text.translate(_CONTROLS) if text else "(nothing: it ends before)"
+            yield f"    {sign} {shown}", colour
+    if verdict.billed is not None and verdict.predicted is not None and verdict.result != "hit":
+        yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"
+
+
+def _total(explained: Explanation) -> Iterator[Line]:
+    from anaphora.cache.verdict.sentences import money_said
+
+    from .log_files import unpriced_note
+
+    total = explained.summary
+    counts = f"{total.hit} hits, {total.partial} partial, {total.miss} missed, {total.first} first"
+    yield f"{total.turns} calls: {counts}", "bold"
+    if total.lost:
+        yield f"{total.lost:,} tokens paid for again: {money_said(total.cost_usd)}"
+    if total.broke:
+        calls = "call" if total.broke == 1 else "calls"
+        yield f"the prefix broke at {total.broke} {calls}", "red"
+    if explained.unpriced:
+        yield unpriced_note(explained.unpriced), "dim"

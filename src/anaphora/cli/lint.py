@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from ._wires import WireName
-from .models import ProviderName
+from .common import (
+    EXISTING_FILE,
+    FOUND,
+    USAGE,
+    ProviderName,
+    WireName,
+    print_json,
+    report_problems,
+    stop,
+)
 
 if TYPE_CHECKING:
-    from anaphora.analysis.lint import Finding, Severity
+    from anaphora.analysis.lint import Config, Costs, Finding, Severity
+    from anaphora.analysis.sent_requests import RequestDefaults, SentRequest
+    from anaphora.analysis.trace.sources import Line as SourceLine
+
+    from .terminal import Line
+
+CONFIG = ".anaphora-lint.toml"
+
+_TEXT_SUFFIXES = (".txt", ".md", ".markdown", ".prompt", ".j2", ".jinja", ".jinja2", ".mustache")
+_LINES_SUFFIXES = (".jsonl", ".ndjson")
+_COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
+_CONTROLS = dict.fromkeys([*range(32), 127], " ")
 
 
 @click.command()
-@click.argument(
-    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
-@click.option("--samples", is_flag=True, help="FILES are samples of one prompt: what differs?")
+@click.argument("files", nargs=-1, required=True, type=EXISTING_FILE)
+@click.option("--samples", is_flag=True, help="Compare FILES as samples of one prompt.")
 @click.option(
     "--severity",
     type=click.Choice(("note", "warning", "error")),
-    help="From when on it counts; warning when left out.",
+    help="Lowest severity that counts; warning by default.",
 )
 @click.option(
     "--from",
     "origin",
     type=WireName(dialects=True),
-    help="The wire the requests are on, or whose dialect; found out when left out.",
+    help="Wire or provider of the requests; detected by default.",
 )
-@click.option("--provider", type=ProviderName(), help="Where the prompts go.")
-@click.option("--model", help="The model they are for: texts do not say.")
-@click.option("--path", default="", help="Where they were sent, for a wire that says things there.")
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Instead of .anaphora-lint.toml in the current folder.",
-)
+@click.option("--provider", type=ProviderName(), help="Provider of the prompts.")
+@click.option("--model", help="Model of the prompts; plain texts do not name one.")
+@click.option("--path", default="", help="URL path they were sent to, for wires that use it.")
+@click.option("--config", type=EXISTING_FILE, help=f"Used instead of ./{CONFIG}.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-@click.option("--sarif", "as_sarif", is_flag=True, help="Print them as SARIF 2.1.0.")
+@click.option("--sarif", "as_sarif", is_flag=True, help="Print the findings as SARIF 2.1.0.")
 def command(
     files: tuple[Path, ...],
     samples: bool,
@@ -54,62 +69,287 @@ def command(
 ) -> None:
     """Find what will break a cached prefix, before it does.
 
-    FILES are requests (JSON bodies of any wire; a line each in .jsonl) or prompts as plain text.
-    In tools, system prompts and texts it looks for dates, clocks, UUIDs, nonces, counters,
-    temporary paths and host names; in requests also for markers that cache nothing, and for
-    prompts too short to be cached. With --samples: for whatever differs, lists in another order,
-    cache keys that are new each time. Each finding says what it costs in a thousand calls.
+    FILES are requests (JSON bodies of any wire; one a line in .jsonl) or prompts as plain text. In
+    tools, system prompts and texts it looks for dates, clocks, UUIDs, nonces, counters, temporary
+    paths and host names; in requests also for cache markers without effect and for prompts too
+    short to be cached. With --samples it reports everything that differs: lists in another order,
+    cache keys that change every time. Each finding states its cost in a thousand calls.
 
-    Suppress with a reason: `anaphora: ignore[rule] reason` in a text, or [[ignore]] entries with
-    rule, reason, and file or path in .anaphora-lint.toml.
+    Suppress a finding with a reason: `anaphora: ignore[rule] reason` in a text, or [[ignore]]
+    entries with rule, reason, and file or path in .anaphora-lint.toml.
 
-    What cannot be read is reported on standard error, and the rest is checked. Exit code 1 when
-    something at or above the severity was found or something could not be read, 2 when nothing
-    could be read.
+    Input that cannot be read is reported on standard error. Exit code 1 when something at or above
+    the severity was found or something could not be read, 2 when nothing could be read.
     """
     from anaphora.analysis.lint import at_least
-
-    from ._explain.calls import Asked
-    from ._lint import config as configs
-    from ._lint.prompts import Linter, load
+    from anaphora.analysis.sent_requests import RequestDefaults
 
     if as_json and as_sarif:
         raise click.UsageError("--json or --sarif, not both")
-    known = configs.load(config)
-    asked = Asked(
+    settings = _config(config)
+    defaults = RequestDefaults(
         origin=origin,
-        provider=provider or known.provider,
-        model=model or known.model,
+        provider=provider or settings.provider,
+        model=model or settings.model,
         path=path,
     )
-    threshold: Severity = severity or known.severity or "warning"  # type: ignore[assignment]
-    linter = Linter(asked, known)
-    prompts = load(files, asked)
-    for problem in prompts.problems:
-        click.echo(f"anaphora: {problem}", err=True)
+    threshold: Severity = severity or settings.severity or "warning"  # type: ignore[assignment]
+    prompts = _prompts(files, defaults)
+    report_problems(prompts.problems)
     if not (prompts.requests or prompts.texts):
-        click.echo("anaphora: nothing to check", err=True)
-        raise click.exceptions.Exit(2)
+        report_problems(["nothing to check"])
+        stop(USAGE)
+    linter = _Linter(defaults, settings)
     findings = linter.findings(prompts, samples=samples)
-    if as_json or as_sarif:
-        _print(findings, linter.unpriced, as_sarif)
+    unpriced = linter.prices.unpriced
+    if as_json:
+        print_json({"findings": findings, "unpriced": unpriced})
+    elif as_sarif:
+        from importlib.metadata import version
+
+        from anaphora.analysis.lint import sarif
+
+        print_json(sarif(findings, version("anaphora")))
     else:
-        from ._lint.show import page
+        from .terminal import print_page
 
-        page(findings, threshold, unpriced=linter.unpriced)
-    found = any(one.suppressed is None and at_least(one, threshold) for one in findings)
-    if found or prompts.problems:
-        raise click.exceptions.Exit(1)
+        print_page(_lines(findings, threshold, unpriced))
+    if prompts.problems or any(
+        one.suppressed is None and at_least(one, threshold) for one in findings
+    ):
+        stop(FOUND)
 
 
-def _print(findings: list[Finding], unpriced: tuple[str, ...], as_sarif: bool) -> None:
-    from importlib.metadata import version
+def _config(named: Path | None) -> Config:
+    """The named configuration, or the one in the current folder, or the defaults."""
+    from anaphora.analysis.lint import RULES, SEVERITIES, Config
+    from anaphora.errors import InvalidRequest
 
-    import msgspec
+    file = named or Path(CONFIG)
+    if named is None and not file.is_file():
+        return Config()
+    try:
+        config = msgspec.toml.decode(file.read_bytes(), type=Config)
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        raise InvalidRequest(str(problem), path=str(file)) from None
+    if config.severity is not None and config.severity not in SEVERITIES:
+        raise InvalidRequest(f"is one of {', '.join(SEVERITIES)}", path=f"{file}: severity")
+    for index, ignore in enumerate(config.ignore):
+        place = f"{file}: ignore[{index}]"
+        if not ignore.reason.strip():
+            raise InvalidRequest("a suppression needs a reason", path=f"{place}.reason")
+        if "*" not in ignore.rule and ignore.rule not in RULES:
+            raise InvalidRequest(f"there is no rule {ignore.rule!r}", path=f"{place}.rule")
+    return config
 
-    from anaphora.analysis.lint import sarif
 
-    told: Any = {"findings": findings, "unpriced": unpriced}
-    if as_sarif:
-        told = sarif(findings, version("anaphora"))
-    click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+# ── Prompts from files ───────────────────────────────────────────────────────────────────────────
+
+
+class PromptText(msgspec.Struct, frozen=True):
+    """A prompt as plain text."""
+
+    file: str
+    text: str
+
+
+class LintInput(msgspec.Struct, frozen=True):
+    requests: tuple[SentRequest, ...]
+    texts: tuple[PromptText, ...]
+    problems: tuple[str, ...] = ()
+    """What could not be read, and why."""
+
+
+def _prompts(files: tuple[Path, ...], defaults: RequestDefaults) -> LintInput:
+    found = [one for file in files for one in _prompts_in(file, defaults)]
+    return LintInput(
+        tuple(one for one in found if not isinstance(one, PromptText | str)),
+        tuple(one for one in found if isinstance(one, PromptText)),
+        tuple(one for one in found if isinstance(one, str)),
+    )
+
+
+def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest | PromptText | str]:
+    """The prompts of a file; for one that cannot be read, the reason."""
+    from anaphora.analysis.sent_requests import read_request
+    from anaphora.analysis.trace.sources import Line, numbered
+    from anaphora.errors import InvalidRequest
+
+    data = file.read_bytes()
+    lines: list[SourceLine] = []
+    try:
+        if file.suffix.lower() in _LINES_SUFFIXES:
+            lines = list(numbered(data.splitlines(), str(file)))
+        elif file.suffix.lower() not in _TEXT_SUFFIXES and _is_request(data, file):
+            lines = [Line(str(file), data)]
+        else:
+            yield PromptText(str(file), data.decode("utf-8-sig"))
+    except UnicodeDecodeError as problem:
+        yield f"{file}: neither a request nor text: {problem.reason} at byte {problem.start}"
+    except InvalidRequest as problem:
+        yield str(problem)
+    for line in lines:
+        try:
+            yield read_request(line, defaults)
+        except InvalidRequest as problem:
+            yield str(problem)
+
+
+def _is_request(data: bytes, file: Path) -> bool:
+    from anaphora.analysis.sent_requests import is_request
+    from anaphora.errors import InvalidRequest
+
+    must_be = file.suffix.lower() == ".json"
+    try:
+        fields = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        if must_be:
+            raise InvalidRequest(f"not JSON: {problem}", path=str(file)) from None
+        return False
+    if isinstance(fields, dict) and is_request(fields):
+        return True
+    if must_be:
+        raise InvalidRequest("not a request of a known wire", path=str(file))
+    return False
+
+
+# ── Findings ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Linter:
+    """Applies the rules, with prices and suppressions."""
+
+    def __init__(self, defaults: RequestDefaults, config: Config) -> None:
+        from .log_files import PriceBook
+
+        self.prices = PriceBook()
+        self._defaults = defaults
+        self._ignores = config.ignore
+
+    def findings(self, prompts: LintInput, *, samples: bool) -> list[Finding]:
+        """With `samples`, the first prompt is checked by itself, and the others against it."""
+        from anaphora.analysis import lint
+
+        found: list[Finding] = []
+        last = 1 if samples else None
+        for request in prompts.requests[:last]:
+            costs = self._costs(request)
+            sent = request.sent
+            own = lint.lint_request(sent.rendered, request.place, costs, sent.marks)
+            found += lint.suppressed(own, request.place, self._ignores, "")
+        costs, ratio = self._text_costs()
+        for text in prompts.texts[:last]:
+            own = lint.lint_text(text.text, text.file, costs, ratio)
+            found += lint.suppressed(own, text.file, self._ignores, text.text)
+        if samples:
+            compared = self._compared(prompts, costs, ratio)
+            found += lint.suppressed(compared, "", self._ignores, "")
+        return found
+
+    def _compared(self, prompts: LintInput, costs: Costs, ratio: float) -> Iterator[Finding]:
+        from anaphora.analysis import lint
+        from anaphora.errors import InvalidRequest
+
+        requests = [(request.place, request.sent.rendered) for request in prompts.requests]
+        texts = [(text.file, text.text) for text in prompts.texts]
+        if len(requests) > 1:
+            wires = {request.wire for request in prompts.requests}
+            if len(wires) > 1:
+                names = ", ".join(sorted(wires))
+                raise InvalidRequest(f"samples of one prompt must use one wire, not {names}")
+            yield from lint.lint_samples(requests, self._costs(prompts.requests[0]))
+        if len(texts) > 1:
+            yield from lint.lint_text_samples(texts, costs, ratio)
+        if len(requests) < 2 and len(texts) < 2:
+            raise InvalidRequest("needs at least two samples", path="--samples")
+
+    def _costs(self, request: SentRequest) -> Costs:
+        from anaphora.analysis.lint import Costs
+
+        marks = request.sent.marks
+        return Costs(
+            rules=request.rules,
+            price=self.prices.price(request.provider, request.model, None, request.wire),
+            marked=bool(marks.marks) or marks.automatic is not None,
+        )
+
+    def _text_costs(self) -> tuple[Costs, float]:
+        """Costs and bytes per token of plain texts, for the provider of the command line."""
+        from anaphora import catalog
+        from anaphora.analysis.lint import Costs
+        from anaphora.analysis.lint.texts import PER_TOKEN
+
+        model = self._defaults.model
+        provider = self._defaults.provider or (None if model is None else _provider_of(model))
+        if model is None or provider is None:
+            return Costs(), PER_TOKEN
+        rules, profile = catalog.rules(provider, model), catalog.profile(provider, model)
+        price = self.prices.price(provider, model, None)
+        marked = rules.mechanism.value == "explicit"
+        return Costs(rules=rules, price=price, marked=marked), profile.bytes_per_token.value
+
+
+def _provider_of(model: str) -> str | None:
+    """The provider that makes a model, if that is unambiguous."""
+    from anaphora import catalog, wire
+
+    makers = {profile.provider for profile in catalog.models() if profile.id == model}
+    native = [provider for provider in wire.PROVIDERS.values() if provider in makers]
+    return native[0] if native else (makers.pop() if len(makers) == 1 else None)
+
+
+# ── Output ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _lines(
+    findings: list[Finding], threshold: Severity, unpriced: tuple[str, ...]
+) -> Iterator[Line]:
+    from anaphora.analysis.lint import at_least
+
+    from .log_files import unpriced_note
+
+    for finding in findings:
+        if finding.suppressed is None and at_least(finding, threshold):
+            yield from _finding(finding)
+    yield _total(findings, threshold), "bold"
+    if unpriced and findings:
+        yield unpriced_note(unpriced), "dim"
+
+
+def _finding(finding: Finding) -> Iterator[Line]:
+    from anaphora.analysis.lint import RULES
+
+    where = f"{finding.file} {finding.path}".rstrip()
+    if finding.line is not None:
+        where = f"{finding.file}:{finding.line}:{finding.column}"
+    rule = RULES[finding.rule]
+    severity = (finding.severity, _COLOURS[finding.severity])
+    yield [f"{where}: ", severity, f" [{finding.rule}] {rule.title}"]
+    if finding.excerpt:
+        yield f"    {finding.excerpt.translate(_CONTROLS)}", "bold"
+    costs = []
+    if finding.tokens:
+        costs.append(f"{finding.tokens:,} tokens stand behind it")
+    if finding.cost_usd:
+        most = "up to " if rule.seldom else ""
+        costs.append(f"{most}${finding.cost_usd:.2f} per 1,000 calls")
+    yield f"    why: {finding.why}" + (f" ({', '.join(costs)})" if costs else "")
+    yield f"    fix: {finding.fix}"
+
+
+def _total(findings: list[Finding], threshold: Severity) -> str:
+    from anaphora.analysis.lint import SEVERITIES, at_least
+
+    unsuppressed = [finding for finding in findings if finding.suppressed is None]
+    counts = [
+        f"{count} {severity}{'s' if count > 1 else ''}"
+        for severity in reversed(SEVERITIES)
+        if (count := sum(finding.severity == severity for finding in unsuppressed))
+    ]
+    total = ", ".join(counts) or "nothing found"
+    hidden = sum(not at_least(finding, threshold) for finding in unsuppressed)
+    if hidden:
+        total += f" ({hidden} below {threshold} not shown)"
+    if left := len(findings) - len(unsuppressed):
+        total += f", {left} suppressed"
+    return total

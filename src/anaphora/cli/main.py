@@ -1,13 +1,14 @@
-"""The entry point: runs a command, and turns whatever goes wrong into one line and an exit code.
+"""The entry point: runs a command, and turns every error into one line and an exit code.
 
     0   ok
     1   a check found something, or the request could not be fulfilled
-    2   usage: the command line, or input that cannot be right
-    7   a precondition is not met: a key is not where llm.yaml says
-    64  internal: a bug of ours
+    2   usage: the command line or the input is invalid
+    7   a precondition is not met: a key that llm.yaml names is missing
+    64  internal error
     130 interrupted
 
-No click up here: it belongs to an extra, and to say so there must be something that runs without.
+click is an optional requirement, so it is not imported at the top: the message that says so must
+run without it.
 """
 
 from __future__ import annotations
@@ -24,47 +25,49 @@ _EXTRA = ("click", "rich")
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command line and gives its exit code."""
+    """Run the command line and return its exit code."""
     if hasattr(sys.stdout, "reconfigure"):
-        # A terminal that cannot show ✓ shows ? instead; that is no reason to fail.
+        # A terminal that cannot show ✓ shows ? instead of failing.
         sys.stdout.reconfigure(errors="replace")
     try:
         code = _run(args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader has seen enough; what is still buffered must not fail at exit.
+        # The reader closed the pipe; buffered output must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
-        _say("interrupted")
+        _print_error("interrupted")
         return INTERRUPTED
     except AnaphoraError as problem:
-        _say(str(problem))
-        return _code(problem)
+        _print_error(str(problem))
+        if isinstance(problem, MissingSecret):
+            return UNMET
+        return USAGE if isinstance(problem, InvalidRequest | InvalidConfig) else FOUND
     except OSError as problem:
-        _say(str(problem))
+        _print_error(str(problem))
         return FOUND
     except Exception as problem:
-        if isinstance(problem, ModuleNotFoundError) and _package(problem) in _EXTRA:
-            _say(
-                f"the command line needs {_package(problem)}; "
-                "install it with: pip install 'anaphora[cli]'"
+        package = (getattr(problem, "name", None) or "").partition(".")[0]
+        if isinstance(problem, ModuleNotFoundError) and package in _EXTRA:
+            _print_error(
+                f"the command line needs {package}; install it with: pip install 'anaphora[cli]'"
             )
             return USAGE
-        _say_internal(problem)
+        _print_internal(problem)
         return INTERNAL
 
 
 def _run(args: Sequence[str] | None) -> int:
-    """What click's own `main` does, which has exit codes of its own for some of what happens."""
+    """Replaces click's `main`, which has other exit codes."""
     import click
     from click.shell_completion import shell_complete
 
-    from ._group import COMPLETE, NAME, anaphora
+    from .common import COMPLETE, NAME, anaphora
 
-    if asked := os.environ.get(COMPLETE):
-        return shell_complete(anaphora, {}, NAME, COMPLETE, asked)
+    if instruction := os.environ.get(COMPLETE):
+        return shell_complete(anaphora, {}, NAME, COMPLETE, instruction)
     try:
         with anaphora.make_context(NAME, list(sys.argv[1:] if args is None else args)) as context:
             anaphora.invoke(context)
@@ -76,26 +79,16 @@ def _run(args: Sequence[str] | None) -> int:
     return OK
 
 
-def _code(problem: AnaphoraError) -> int:
-    if isinstance(problem, MissingSecret):
-        return UNMET
-    return USAGE if isinstance(problem, InvalidRequest | InvalidConfig) else FOUND
-
-
-def _package(problem: ModuleNotFoundError) -> str:
-    return (problem.name or "").partition(".")[0]
-
-
-def _say_internal(problem: Exception) -> None:
+def _print_internal(problem: Exception) -> None:
     debugging = os.environ.get("ANAPHORA_DEBUG", "") not in ("", "0")
     if debugging:
         import traceback
 
         traceback.print_exception(problem)
-    _say(f"internal error: {type(problem).__name__}: {' '.join(str(problem).split())}")
+    _print_error(f"internal error: {type(problem).__name__}: {' '.join(str(problem).split())}")
     if not debugging:
-        _say("set ANAPHORA_DEBUG=1 to see the traceback")
+        _print_error("set ANAPHORA_DEBUG=1 to see the traceback")
 
 
-def _say(message: str) -> None:
+def _print_error(message: str) -> None:
     print(f"anaphora: {message}", file=sys.stderr)

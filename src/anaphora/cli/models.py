@@ -8,46 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from ._wires import WireName
+from .common import FOUND, ProviderName, WireName, completions, print_json, stop
 
 if TYPE_CHECKING:
     from anaphora.catalog import CacheRules, Figure, Price, Profile
 
-_THOUSAND, _MILLION = 1_000, 1_000_000
-
-#: A row is one line where nobody looks at it.
-_PIPED_WIDTH = 200
-
-#: Behind the model's name.
+#: The columns behind the model's name; those of words are aligned to the left.
 _TITLES = (
     *("context", "output", "tokenizer", "cache", "minimum", "ttls", "read", "write"),
     *("$ in", "$ out", "retires"),
 )
-
-
-class ProviderName(click.ParamType[str]):
-    """A provider of the catalog."""
-
-    name = "provider"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from anaphora import catalog
-
-        known = catalog.shipped().providers
-        if value not in known:
-            self.fail(f"{value!r} is no provider here; there are {', '.join(known)}", param, ctx)
-        return value
-
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        from anaphora import catalog
-
-        known = catalog.shipped().providers
-        return [CompletionItem(name) for name in sorted(known) if name.startswith(incomplete)]
+_WORDS = ("tokenizer", "cache", "ttls", "retires")
 
 
 def _complete_model(
@@ -55,22 +26,21 @@ def _complete_model(
     param: click.Parameter,  # noqa: ARG001
     incomplete: str,
 ) -> list[CompletionItem]:
-    found = _names(ctx.params.get("provider"))
-    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+    return completions(_names(ctx.params.get("provider")), incomplete)
 
 
 @click.command()
 @click.argument("pattern", default="", shell_complete=_complete_model)
 @click.option("--provider", type=ProviderName(), help="Only this provider's models.")
-@click.option("--wire", "on", type=WireName(), help="The cache rules on this wire.")
+@click.option("--wire", "on", type=WireName(), help="Show the cache rules on this wire.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, with sources, as JSON.")
 def command(pattern: str, provider: str | None, on: str | None, as_json: bool) -> None:
-    """List the models that are known, and how their caches behave.
+    """List known models and their cache rules.
 
-    PATTERN keeps those that have it in `provider/model`, or match it where it has a * in it. A
-    figure with a ~ is a careful stand-in: no source states it. Cache prices are multiples of the
-    input price, prices dollars per million tokens as of now, for a short prompt. With --provider
-    the last row is what is assumed of any model that is not listed.
+    PATTERN keeps the models that have it in `provider/model`; with a *, those that match it. A ~
+    marks a conservative default: no source states the figure. Cache prices are multiples of the
+    input price; prices are current US dollars per million tokens, for a short prompt. With
+    --provider, the last row holds the defaults for models that are not listed.
     """
     from anaphora import catalog
 
@@ -79,13 +49,18 @@ def command(pattern: str, provider: str | None, on: str | None, as_json: bool) -
         profiles.append(catalog.profile(provider, "*"))
     kept = [profile for profile in profiles if _matches(pattern, _name(profile))]
     if not kept:
-        click.echo(_nothing(pattern, provider), err=True)
-        raise click.exceptions.Exit(1)
-    rows = [(profile, catalog.rules(profile.provider, profile.id, on)) for profile in kept]
+        click.echo(_no_match(pattern, provider), err=True)
+        stop(FOUND)
+    now = datetime.datetime.now(datetime.UTC)
+    rows = []
+    for profile in kept:
+        rules = catalog.rules(profile.provider, profile.id, on)
+        price = catalog.price(profile.provider, profile.id, now, rules=rules)
+        rows.append((profile, rules, price))
     if as_json:
-        _print_json(rows)
+        print_json([_fields(*row) for row in rows])
     else:
-        _print_table(rows)
+        _print_table(rows, now.date())
 
 
 def _name(profile: Profile) -> str:
@@ -105,71 +80,43 @@ def _matches(pattern: str, name: str) -> bool:
     return fnmatchcase(name, pattern) if "*" in pattern else pattern in name
 
 
-def _nothing(pattern: str, provider: str | None) -> str:
-    """What to do when nothing was found: names that are near, or where to look."""
+def _no_match(pattern: str, provider: str | None) -> str:
+    """An error that suggests similar names."""
     from difflib import get_close_matches
 
     names = _names(provider)
     ids = {name.partition("/")[2]: name for name in names}
     near = get_close_matches(pattern, [*names, *ids], n=5)
-    said = f"no model{' of ' + provider if provider else ''} with {pattern!r} in its name"
+    message = f"no model{' of ' + provider if provider else ''} with {pattern!r} in its name"
     if near:
-        return f"{said}; did you mean {', '.join(dict.fromkeys(ids.get(n, n) for n in near))}?"
-    return f"{said}; `anaphora models` lists all of them"
+        return f"{message}; did you mean {', '.join(dict.fromkeys(ids.get(n, n) for n in near))}?"
+    return f"{message}; `anaphora models` lists all of them"
 
 
-# ── Prices ───────────────────────────────────────────────────────────────────────────────────────
+def _fields(profile: Profile, rules: CacheRules, price: Price | None) -> dict[str, Any]:
+    return {
+        "provider": profile.provider,
+        "id": profile.id,
+        "profile": profile,
+        "rules": rules,
+        "price": price,
+    }
 
 
-def _prices(rows: list[tuple[Profile, CacheRules]]) -> list[Price | None]:
-    """As of now."""
-    from anaphora import catalog
-
-    now = datetime.datetime.now(datetime.UTC)
-    return [
-        catalog.price(profile.provider, profile.id, now, rules=rules) for profile, rules in rows
-    ]
+# ── The table ────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── Printing ─────────────────────────────────────────────────────────────────────────────────────
+def _print_table(
+    rows: list[tuple[Profile, CacheRules, Price | None]], today: datetime.date
+) -> None:
+    from .terminal import Terminal, table
 
-
-def _print_json(rows: list[tuple[Profile, CacheRules]]) -> None:
-    import msgspec
-
-    prices = _prices(rows)
-    told: list[dict[str, Any]] = [
-        {
-            "provider": profile.provider,
-            "id": profile.id,
-            "profile": profile,
-            "rules": rules,
-            "price": prices[at],
-        }
-        for at, (profile, rules) in enumerate(rows)
-    ]
-    click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
-
-
-def _print_table(rows: list[tuple[Profile, CacheRules]]) -> None:
-    from rich.table import Table
-
-    from ._console import Terminal
-
-    prices = _prices(rows)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("model", no_wrap=True)
-    words = {"tokenizer", "cache", "ttls", "retires"}
-    for title in _TITLES:
-        table.add_column(title, justify="left" if title in words else "right")
-    today = datetime.datetime.now(datetime.UTC).date()
-    for at, (profile, rules) in enumerate(rows):
-        last = _retires(profile, today)
-        table.add_row(*_cells(profile, rules), *_price_cells(prices[at]), last)
-    terminal = Terminal()
-    if not terminal.is_terminal:
-        terminal.width = _PIPED_WIDTH
-    terminal.page(table)
+    numbers = [title for title in _TITLES if title not in _WORDS]
+    listed = table("model", *_TITLES, right=numbers)
+    listed.columns[0].no_wrap = True
+    for profile, rules, price in rows:
+        listed.add_row(*_cells(profile, rules), *_price_cells(price), _retires(profile, today))
+    Terminal(piped_width=200).page(listed)
 
 
 def _cells(profile: Profile, rules: CacheRules) -> list[str]:
@@ -205,10 +152,10 @@ def _tokens(figure: Figure[int] | None) -> str:
 
 
 def _short(count: int) -> str:
-    """1M, 272k, 131k: to three digits, which is what anybody remembers."""
-    if count >= _MILLION:
-        return f"{count / _MILLION:.3g}M"
-    return f"{count / _THOUSAND:.3g}k" if count >= 10 * _THOUSAND else str(count)
+    """1M, 272k, 131k: three digits."""
+    if count >= 1_000_000:
+        return f"{count / 1_000_000:.3g}M"
+    return f"{count / 1000:.3g}k" if count >= 10_000 else str(count)
 
 
 def _marked(figure: Figure[Any], text: str) -> str:

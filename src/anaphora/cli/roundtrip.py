@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._wires import WireName
+from .common import FOUND, USAGE, WireName, print_json, report_problems, stop
 
 if TYPE_CHECKING:
     from anaphora.analysis.roundtrip import Exchange, Outcome
-    from anaphora.analysis.trace.sources import Problem
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--wire", "only", type=WireName(), help="Only the exchanges of this wire.")
+@click.option("--wire", "only", type=WireName(), help="Only exchanges of this wire.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     """Check that recorded exchanges survive parsing and rendering.
 
     Each line of FILES (JSON lines, gzipped or not) is one exchange: `id`, `wire`, `status`,
     `stream`, `request` and `response`, both bodies as text. Every request is parsed and rendered
-    again, every answer is read and written again; the result must mean the same. Wires that do not
-    exist here are counted and skipped. A line that cannot be read is reported on standard error,
-    and the others are checked.
+    again, every response is read and written again; the meaning must stay the same. Exchanges of
+    unknown wires are counted and skipped. Lines that cannot be read are reported on standard error.
 
     Exit code 1 when something was lost or could not be read, 2 when nothing could be read.
     """
@@ -35,37 +33,37 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     from anaphora.analysis.roundtrip import check
 
     outcomes: list[Outcome] = []
-    passed_over: Counter[str] = Counter()
-    problems = 0
+    skipped: Counter[str] = Counter()
+    problems = []
     for exchange in _exchanges(files):
         if isinstance(exchange, str):
-            click.echo(f"anaphora: {exchange}", err=True)
-            problems += 1
+            problems.append(exchange)
+        elif only is not None and exchange.wire != only:
             continue
-        if only is not None and exchange.wire != only:
-            continue
-        if exchange.wire in wire.WIRES:
+        elif exchange.wire in wire.WIRES:
             outcomes.append(check(exchange))
         else:
-            passed_over[exchange.wire] += 1
-    if problems and not outcomes and not passed_over:
-        raise click.exceptions.Exit(2)
+            skipped[exchange.wire] += 1
+    report_problems(problems)
+    if problems and not outcomes and not skipped:
+        stop(USAGE)
     if as_json:
-        _print_json(outcomes, passed_over)
+        print_json({"outcomes": outcomes, "skipped": dict(skipped)})
     else:
-        _print_table(outcomes, passed_over)
+        _print(outcomes, skipped)
     if problems or not all(outcome.good for outcome in outcomes):
-        raise click.exceptions.Exit(1)
+        stop(FOUND)
 
 
 def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
-    """The exchanges, and in place of one that cannot be read the reason."""
+    """The exchanges; for a line that cannot be read, the reason."""
     import msgspec
 
     from anaphora.analysis.roundtrip import Exchange
+    from anaphora.analysis.trace.sources import Problem
     from anaphora.wire.reading import DECODE_ERRORS
 
-    from ._simulate.files import lines_of
+    from .log_files import lines_of
 
     decode = msgspec.json.Decoder(Exchange).decode
     for file in files:
@@ -78,27 +76,18 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
         yield from map(str, damaged)
 
 
-def _print_json(outcomes: list[Outcome], passed_over: Counter[str]) -> None:
-    import msgspec
-
-    told = {"outcomes": outcomes, "passed_over": dict(passed_over)}
-    click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
-
-
-def _print_table(outcomes: list[Outcome], passed_over: Counter[str]) -> None:
+def _print(outcomes: list[Outcome], skipped: Counter[str]) -> None:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    from ._console import Terminal
+    from .terminal import Terminal, table
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("wire")
-    for title in ("exchanges", "parsed", "same meaning", "read", "losses"):
-        table.add_column(title, justify="right")
+    counts = ("exchanges", "parsed", "same meaning", "read", "losses")
+    rows = table("wire", *counts, right=counts)
     for name in sorted({outcome.wire for outcome in outcomes}):
         mine = [outcome for outcome in outcomes if outcome.wire == name]
-        table.add_row(
+        rows.add_row(
             name,
             str(len(mine)),
             str(sum(not outcome.unparsed for outcome in mine)),
@@ -106,31 +95,28 @@ def _print_table(outcomes: list[Outcome], passed_over: Counter[str]) -> None:
             str(sum(not outcome.unreadable for outcome in mine)),
             str(sum(bool(outcome.lost) for outcome in mine)),
         )
-    lines: list[Table | Text] = [table]
+    lines: list[Table | Text] = [rows]
     overlooked: Counter[str] = Counter()
     for outcome in outcomes:
         overlooked.update({f"{outcome.wire}: {name}": n for name, n in outcome.overlooked.items()})
     if overlooked:
-        lines.append(Text("\nOverlooked on the way, and how often"))
+        lines.append(Text("\nNormalisations, and how often each was needed"))
         lines += [Text(f"  {count:6}  {name}") for name, count in sorted(overlooked.items())]
-    bad = [outcome for outcome in outcomes if not outcome.good]
-    if bad:
-        lines.append(Text("\nNot as it should be"))
-        lines += [Text(f"  {o.wire} {o.id}: {_trouble(o)}") for o in bad]
-    if passed_over:
-        named = ", ".join(f"{name} ({count})" for name, count in sorted(passed_over.items()))
-        lines.append(Text(f"\nPassed over, no such wire here: {named}"))
+    failed = [outcome for outcome in outcomes if not outcome.good]
+    if failed:
+        lines.append(Text("\nFailed"))
+        lines += [Text(f"  {one.wire} {one.id}: {_failure(one)}") for one in failed]
+    if skipped:
+        names = ", ".join(f"{name} ({count})" for name, count in sorted(skipped.items()))
+        lines.append(Text(f"\nSkipped, unknown wire: {names}"))
     Terminal().page(Group(*lines))
 
 
-def _trouble(outcome: Outcome) -> str:
-    told = []
-    if outcome.unparsed:
-        told.append(f"request not read: {outcome.unparsed}")
-    if outcome.changed:
-        told.append(f"request changed at {outcome.changed}")
-    if outcome.unreadable:
-        told.append(f"answer not read: {outcome.unreadable}")
-    if outcome.lost:
-        told.append(f"answer lost {outcome.lost}")
-    return "; ".join(told)
+def _failure(outcome: Outcome) -> str:
+    failures = (
+        ("request not read:", outcome.unparsed),
+        ("request changed at", outcome.changed),
+        ("response not read:", outcome.unreadable),
+        ("response lost", outcome.lost),
+    )
+    return "; ".join(f"{label} {detail}" for label, detail in failures if detail)

@@ -7,29 +7,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
+from msgspec.structs import replace
 
-from ._wires import WireName
-from .models import ProviderName
+from .common import FOUND, LOG_FORMATS, ProviderName, WireName, print_json, stop
 
 if TYPE_CHECKING:
-    from anaphora.analysis.rules_check import Seen
+    from anaphora.analysis.rules_check import Row
     from anaphora.catalog import CacheRules, Figure
 
-    from ._rules.report import Report
-    from ._simulate.files import Format
+    from .log_files import LogFormat, SkippedInput
+    from .terminal import Line
 
-_FORMATS = ("trace", "claude_code", "codex", "requests")
-
-#: The same as the library's, which is imported when it is needed.
+#: Equals the library's default, which is not imported for `--help`.
 _THRESHOLD = 0.05
 
-#: Calls from which on one may want to see that something happens.
-_LONG = 500
+
+class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `anaphora rules check`."""
+
+    calls: int
+    """Billed calls that were checked."""
+    conversations: int
+    threshold: float
+    rows: tuple[Row, ...]
+    """The contradicted ones first."""
+    failed: tuple[str, ...]
+    """Verified rows that are contradicted; any of them makes the exit code 1."""
+    skipped: tuple[SkippedInput, ...]
+    not_compared: tuple[SkippedInput, ...]
+    """Valid input without a bill to compare with."""
 
 
 @click.group()
 def command() -> None:
-    """Print a model's cache rules, or hold them against bills."""
+    """Print a model's cache rules, or check them against bills."""
 
 
 @command.command()
@@ -38,127 +50,109 @@ def command() -> None:
 @click.option("--wire", "on", type=WireName(), help="The rules on this wire.")
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
-    """Print the rules of one model, each figure with its source and date.
+    """Print the cache rules of one model, each figure with its source and date.
 
-    A figure with a ~ is a careful stand-in: no source states it. Where sources disagree, the value
-    to act on comes first, and the others stand below it.
+    A ~ marks a conservative default: no source states the figure. Where sources disagree, the value
+    in use comes first and the others follow.
     """
     from anaphora import catalog
 
     rules = catalog.rules(provider, model, on)
     known = catalog.profile(provider, model).known
-    figures = list(_figures(rules))
+    figures = dict(_figures(rules))
     if as_json:
-        import msgspec
-
-        told = {
-            "provider": provider,
-            "model": rules.model,
-            "wire": on,
-            "known": known,
-            "figures": dict(figures),
-        }
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+        fields = {"provider": provider, "model": rules.model, "wire": on, "known": known}
+        print_json(fields | {"figures": figures})
     else:
-        from ._rules.show import figures_page
+        from .terminal import print_page
 
-        figures_page(rules, figures, known)
+        print_page(_figure_lines(rules, figures, known))
 
 
 @command.command()
 @click.argument(
     "logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="LOG..."
 )
-@click.option("--provider", type=ProviderName(), help="Only this provider's rows.")
-@click.option("--model", help="Only rows of this model, or of all that match it with a * in it.")
+@click.option("--provider", type=ProviderName(), help="Only this provider's rules.")
+@click.option("--model", help="Only rules of this model; may contain *.")
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
     default=_THRESHOLD,
     show_default=True,
-    help="The share of calls that may contradict a row before it counts as contradicted.",
+    help="Share of calls that may contradict a rule.",
 )
 @click.option(
     "--examples",
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="Calls that are shown for each row.",
+    help="Calls to show for each rule.",
 )
-@click.option("--format", "format_", type=click.Choice(_FORMATS), help="When it is not recognised.")
+@click.option(
+    "--format", "format_", type=click.Choice(LOG_FORMATS), help="Log format; detected by default."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
-@click.option("--strict", is_flag=True, help="Refuse input that would be skipped.")
+@click.option("--strict", is_flag=True, help="Fail on input that would be skipped.")
 def check(
     logs: tuple[Path, ...],
     provider: str | None,
     model: str | None,
     threshold: float,
     examples: int,
-    format_: Format | None,
+    format_: LogFormat | None,
     as_json: bool,
     strict: bool,
 ) -> None:
-    """Hold the rules against billed calls, row by row.
+    """Check the cache rules against billed calls, one by one.
 
-    LOGs are what `anaphora simulate` reads: traces, sessions of Claude Code or Codex, request logs,
-    or folders of them. Every billed call is asked which figures it supports and which it
-    contradicts, whatever was predicted for it, and only where it can tell.
+    LOGs are the files that `anaphora simulate` reads: traces, sessions of Claude Code or Codex,
+    request logs, or folders of them. Every billed call supports or contradicts the figures it can
+    be compared with, whatever was predicted for it.
 
-    Exit code 1 when a verified row is contradicted by more than the threshold. A row that says
-    itself how often it fails (missed, cut_short) may fail as often, chance included; a lifetime
-    is contradicted by misses when they are more than half. Exit code 2 when nothing can be read.
+    Exit code 1 when a verified rule is contradicted by more than the threshold. A rule that states
+    its own failure rate (missed, cut_short) may fail that often, chance included; a TTL is
+    contradicted when more than half of the calls within it missed. Exit code 2 when nothing can be
+    read.
     """
-    report = _checked(logs, provider, model, threshold, examples, format_, strict)
-    if as_json:
-        import msgspec
+    from fnmatch import fnmatchcase
 
-        click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
-    else:
-        from ._rules.show import page
-
-        page(report)
-    if report.failed:
-        raise click.exceptions.Exit(1)
-
-
-def _checked(
-    logs: tuple[Path, ...],
-    provider: str | None,
-    model: str | None,
-    threshold: float,
-    examples: int,
-    format_: Format | None,
-    strict: bool,
-) -> Report:
     from anaphora.analysis import rules_check
 
-    from ._rules.report import report_of
-    from ._simulate.gathering import gather, refuse
-    from ._simulate.progress import tracked
+    from .log_files import gather, refuse, skipped
+    from .terminal import print_page, tracked
 
-    found, problems = gather([*logs], format_)
-    if strict or not found:
+    sources, problems = gather([*logs], format_)
+    if strict or not sources:
         refuse(problems)
     billed = [
         call
-        for call in rules_check.seen(source.trace for source in found)
-        if _asked(call, provider, model)
+        for call in rules_check.seen(source.trace for source in sources)
+        if (provider is None or call.provider == provider)
+        and (model is None or fnmatchcase(call.model.lower(), model.lower()))
     ]
-    calls = tracked(billed, "asking", total=len(billed), long=_LONG)
+    calls = tracked(billed, "checking", total=len(billed))
     rows = rules_check.held(calls, threshold=threshold, examples=examples)
-    return report_of(rows, billed, found, problems, threshold)
-
-
-def _asked(call: Seen, provider: str | None, model: str | None) -> bool:
-    from fnmatch import fnmatchcase
-
-    if provider is not None and call.provider != provider:
-        return False
-    return model is None or fnmatchcase(call.model.lower(), model.lower())
+    places = {source.trace.id: source.place for source in sources}
+    report = RulesReport(
+        calls=len(billed),
+        conversations=len({call.trace for call in billed}),
+        threshold=threshold,
+        rows=tuple(_placed(row, places) for row in rows),
+        failed=tuple(_name(row) for row in rows if row.contradicted and row.verified),
+        skipped=skipped(problems),
+        not_compared=skipped(problems, harmless=True),
+    )
+    if as_json:
+        print_json(report)
+    else:
+        print_page(_report_lines(report))
+    if report.failed:
+        stop(FOUND)
 
 
 def _figures(rules: CacheRules) -> Iterator[tuple[str, Figure[Any]]]:
-    """Every figure of the rules that is stated, by its name."""
+    """Every stated figure of the rules, by its name."""
     import msgspec
 
     from anaphora.catalog import Figure
@@ -169,3 +163,124 @@ def _figures(rules: CacheRules) -> Iterator[tuple[str, Figure[Any]]]:
             yield field.name, value
         elif isinstance(value, dict):
             yield from ((f"{field.name}.{key}", figure) for key, figure in value.items())
+
+
+def _name(row: Row) -> str:
+    return f"{row.provider} {row.figure}"
+
+
+def _placed(row: Row, places: dict[str, str]) -> Row:
+    """The row with the file and line of each example."""
+    examples = tuple(replace(one, place=places.get(one.trace, "")) for one in row.examples)
+    return replace(row, examples=examples)
+
+
+# ── Output of `check` ────────────────────────────────────────────────────────────────────────────
+
+
+def _report_lines(report: RulesReport) -> Iterator[Line]:
+    from .terminal import problem_lines
+
+    stated = [row for row in report.rows if row.value is not None]
+    if not stated:
+        yield f"none of {report.calls:,} billed calls can be compared with a rule"
+    else:
+        yield _table(stated)
+        yield "\ncalls: those that can be compared; ~ conservative default without a source", "dim"
+    for row in stated:
+        if row.contradicting:
+            yield from _contradiction(row)
+    yield from _unstated([row for row in report.rows if row.value is None])
+    yield from problem_lines("Skipped", report.skipped)
+    yield from problem_lines("Not compared", report.not_compared)
+    yield _summary(report), "bold"
+
+
+def _table(rows: list[Row]) -> Line:
+    from .terminal import table
+
+    counts = ("calls", "support", "contradict")
+    listed = table("", "rule", "value", "models", *counts, right=counts)
+    for row in rows:
+        listed.add_row(
+            "✗" if row.contradicted else "·" if row.contradicting else "✓",
+            _name(row),
+            _value(row),
+            _models(row),
+            f"{row.looked_at:,}",
+            f"{row.supporting:,}",
+            f"{row.contradicting:,}",
+            style="bold" if row.contradicted else "",
+        )
+    return listed
+
+
+def _contradiction(row: Row) -> Iterator[Line]:
+    """Rule X contradicted by 14 of 230 calls, e.g. …"""
+    calls = f"{row.contradicting:,} of {row.looked_at:,} calls"
+    fewer = "" if row.contradicted else f", no more than {row.tolerance:.0%}"
+    yield f"\nrule {_name(row)} = {_value(row)} contradicted by {calls}{fewer}, e.g.", "bold"
+    for one in row.examples:
+        place = f" ({one.place})" if one.place else ""
+        yield f"  {one.trace} call {one.call}{place}: {one.billed}; the rule: {one.says}"
+    yield f"  source: {row.source} ({row.date})", "dim"
+    for other in row.disputed:
+        count = f"is contradicted by {other.contradicting:,} calls"
+        fit = "would fit" if other.fits else count
+        yield f"  disputed: {_spelled(other.value)} {fit} ({other.source})"
+
+
+def _unstated(rows: list[Row]) -> Iterator[Line]:
+    """Counts that no rule states."""
+    if not rows:
+        return
+    yield "\nMisses within the TTL with an unchanged prefix; no rule states how many are normal"
+    for row in rows:
+        calls = f"{row.contradicting:,} of {row.looked_at:,} calls"
+        yield f"  {_name(row)} ({_models(row)}): {calls}"
+
+
+def _summary(report: RulesReport) -> str:
+    checked = f"{report.calls:,} billed calls of {report.conversations:,} conversations"
+    if not report.failed:
+        return f"\n{checked}: no verified rule is contradicted by more than {report.threshold:.0%}"
+    rows = ", ".join(dict.fromkeys(report.failed))
+    return f"\n{checked}: contradicted by more than {report.threshold:.0%}: {rows}"
+
+
+def _models(row: Row) -> str:
+    more = len(row.models) - 3
+    return ", ".join(row.models[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def _value(row: Row) -> str:
+    return _spelled(row.value) if row.verified else f"~{_spelled(row.value)}"
+
+
+# ── Output of `show` ─────────────────────────────────────────────────────────────────────────────
+
+
+def _figure_lines(
+    rules: CacheRules, figures: dict[str, Figure[Any]], known: bool
+) -> Iterator[Line]:
+    from .terminal import table
+
+    yield f"{rules.provider}/{rules.model}", "bold"
+    if not known:
+        yield "not a known model: the provider's conservative defaults", "dim"
+    listed = table("figure", "value", "date", "source")
+    for name, figure in figures.items():
+        sure = "" if figure.verified else "~"
+        listed.add_row(name, sure + _spelled(figure.value), str(figure.date), figure.source)
+        for other in figure.disputed:
+            listed.add_row("", f"or {_spelled(other.value)}", "", other.source, style="dim")
+    yield listed
+    yield "\n~ conservative default without a source; or: another source's value"
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

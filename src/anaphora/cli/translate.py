@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._wires import WireName
+from .common import WireName, print_json
 
 if TYPE_CHECKING:
     from anaphora.rendered import Request
@@ -21,20 +21,18 @@ if TYPE_CHECKING:
     "target",
     required=True,
     type=WireName(dialects=True),
-    help="The wire to say it on, or the provider to say it to: `anaphora wires` lists them.",
+    help="Target wire or provider; `anaphora wires` lists them.",
 )
 @click.option(
     "--from",
     "origin",
     type=WireName(dialects=True),
-    help="The wire it is on, or the provider it was for; found out when left out.",
+    help="Wire or provider of the request; detected by default.",
 )
-@click.option(
-    "--path", default="", help="Where it was sent, for a wire that names the model there."
-)
-@click.option("--model", help="The model to ask; the one in the request when left out.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="When the request names no limit.")
-@click.option("--plan/--no-plan", default=False, help="Place cache breakpoints, too.")
+@click.option("--path", default="", help="URL path it was sent to, for wires that use it.")
+@click.option("--model", help="Target model; by default the one in the request.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Used when the request has none.")
+@click.option("--plan/--no-plan", default=False, help="Also place cache breakpoints.")
 @click.option("--json", "as_json", is_flag=True, help="Print request and notices as one object.")
 def command(
     file: Path,
@@ -46,12 +44,11 @@ def command(
     plan: bool,
     as_json: bool,
 ) -> None:
-    """Say a request on another wire.
+    """Convert a request to another provider's format.
 
-    FILE holds the JSON body of a request to one provider (- reads standard input). It is read into
-    a call and rendered for the other; what that one cannot express is told on standard error,
-    never dropped in silence. Markers of the caller are kept; --plan adds those that the planner
-    would place.
+    FILE holds the JSON body of a request to one provider (- reads standard input). It is parsed and
+    rendered for the other provider; whatever that one cannot express is reported on standard error.
+    Cache markers of the request are kept; --plan adds those that the planner would place.
     """
     import sys
 
@@ -71,7 +68,7 @@ def command(
         call = replace(call, params=replace(call.params, max_tokens=max_tokens))
     provider, codec = wire.provider_of(target), wire.get(target)
     if not call.model:
-        raise InvalidRequest("the request names no model; say which with --model", path="model")
+        raise InvalidRequest("the request names no model; pass --model", path="model")
     rendered = codec.render(call, catalog.profile(provider, call.model))
     if plan:
         rules = catalog.rules(provider, call.model, rendered.wire)
@@ -79,24 +76,19 @@ def command(
     else:
         planned = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = codec.assemble(rendered, planned)
-    _show(request, (*rendered.notices, *planned.notices), as_json)
+    _print(request, (*rendered.notices, *planned.notices), as_json)
 
 
-def _show(request: Request, notices: tuple[Notice, ...], as_json: bool) -> None:
+def _print(request: Request, notices: tuple[Notice, ...], as_json: bool) -> None:
     import msgspec
 
+    body = request.body.join()
     if as_json:
-        told = {
-            "method": request.method,
-            "path": request.path,
-            "headers": dict(request.headers),
-            "body": msgspec.Raw(request.body.join()),
-            "notices": notices,
-        }
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+        fields = {"method": request.method, "path": request.path, "headers": dict(request.headers)}
+        print_json(fields | {"body": msgspec.Raw(body), "notices": notices})
         return
-    pretty = msgspec.json.format(request.body.join(), indent=2).decode()
-    from ._console import Terminal
+    pretty = msgspec.json.format(body, indent=2).decode()
+    from .terminal import Terminal
 
     terminal = Terminal()
     if terminal.is_terminal:

@@ -1,5 +1,5 @@
-"""A picture of a report: what each turn read, wrote and sent afresh, and what it all cost against
-the same without a cache. Written by hand, so that nothing has to be installed to draw it."""
+"""The chart of `anaphora simulate --plot`: tokens read, written and uncached in each turn, and the
+cost so far with and without a cache, as an SVG."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from xml.sax.saxutils import escape
 
 from anaphora import catalog
 
-from .report import Bill, Report, Row
+from .simulate_report import CallRow, SimulationReport, TokenCost
 
 WIDTH, HEIGHT = 960, 560
 _LEFT, _RIGHT = 78, 24
 _BARS = (70, 300)
 _LINES = (356, 510)
 
-#: More turns than this share a bar.
+#: With more turns than this, several share a bar.
 _MOST_BARS = 240
 
 _STYLE = """
@@ -33,7 +33,7 @@ svg { font: 13px system-ui, sans-serif; --ink: #1b1f24; --faint: #8a929c; --line
 """
 
 
-class Turn(NamedTuple):
+class PlottedTurn(NamedTuple):
     read: float
     written: float
     fresh: float
@@ -45,9 +45,11 @@ class Turn(NamedTuple):
         return self.read + self.written + self.fresh
 
 
-def draw(report: Report) -> str:
+def draw(report: SimulationReport) -> str:
     """The SVG."""
-    in_usd = all(row.without_cache is not None and _paid(row) is not None for row in report.rows)
+    in_usd = all(
+        row.without_cache is not None and _shown(row).cost_usd is not None for row in report.rows
+    )
     turns = _binned([_turn(row, in_usd) for row in report.rows])
     share = math.ceil(len(report.rows) / max(1, len(turns)))
     return "\n".join(
@@ -67,47 +69,42 @@ def draw(report: Report) -> str:
     )
 
 
-def _title(report: Report) -> str:
+def _title(report: SimulationReport) -> str:
     count = len(report.conversations)
     where = report.elsewhere or f"{report.total.provider} {report.total.model}"
     name = report.conversations[0].conversation if count == 1 else f"{count} conversations"
     return f"{name}, {len(report.rows):,} calls: {where}"
 
 
-def _shown(row: Row) -> Bill:
-    """What happened, where that is known."""
+def _shown(row: CallRow) -> TokenCost:
+    """The bill, or the prediction where there is none."""
     return row.predicted if row.billed is None else row.billed
 
 
-def _paid(row: Row) -> float | None:
-    cost_usd = _shown(row).cost_usd
-    return None if cost_usd is None else float(cost_usd)
-
-
-def _turn(row: Row, in_usd: bool) -> Turn:
-    bill = _shown(row)
+def _turn(row: CallRow, in_usd: bool) -> PlottedTurn:
+    cost = _shown(row)
     if in_usd:
-        paid, full = _paid(row) or 0.0, float(row.without_cache or 0)
+        paid, full = float(cost.cost_usd or 0), float(row.without_cache or 0)
     else:
-        paid, full = _weighed(row, bill), float(bill.input)
-    return Turn(bill.read, bill.written, bill.uncached, paid, full)
+        paid, full = _weighted(row, cost), float(cost.input)
+    return PlottedTurn(cost.read, cost.written, cost.uncached, paid, full)
 
 
-def _weighed(row: Row, bill: Bill) -> float:
-    """The input in tokens at full price, where nobody knows dollars."""
+def _weighted(row: CallRow, cost: TokenCost) -> float:
+    """The input in tokens at full price, where the price is unknown."""
     rules = catalog.rules(row.provider, row.model)
-    writing = max((figure.value for figure in rules.write_price.values()), default=1.0)
-    return bill.read * rules.read_price.value + bill.written * writing + bill.uncached
+    write = max((figure.value for figure in rules.write_price.values()), default=1.0)
+    return cost.read * rules.read_price.value + cost.written * write + cost.uncached
 
 
-def _binned(turns: list[Turn]) -> list[Turn]:
-    """As many as can be told apart: counts are means of those that share a bar, costs sums."""
+def _binned(turns: list[PlottedTurn]) -> list[PlottedTurn]:
+    """At most `_MOST_BARS`: tokens are means of the turns that share a bar, costs are sums."""
     size = math.ceil(len(turns) / _MOST_BARS)
     if size <= 1:
         return turns
-    bins = [turns[at : at + size] for at in range(0, len(turns), size)]
+    bins = [turns[start : start + size] for start in range(0, len(turns), size)]
     return [
-        Turn(
+        PlottedTurn(
             *(sum(turn[field] for turn in some) / len(some) for field in range(3)),
             *(sum(turn[field] for turn in some) for field in (3, 4)),
         )
@@ -115,28 +112,28 @@ def _binned(turns: list[Turn]) -> list[Turn]:
     ]
 
 
-def _bars(turns: Sequence[Turn], share: int) -> Iterator[str]:
+def _bars(turns: Sequence[PlottedTurn], share: int) -> Iterator[str]:
     top, bottom = _BARS
     most = max((turn.tokens for turn in turns), default=0.0)
-    what = "tokens by turn" if share == 1 else f"tokens by turn, {share} turns a bar"
-    yield from _axis(top, bottom, most, what)
+    unit = "tokens by turn" if share == 1 else f"tokens by turn, {share} turns a bar"
+    yield from _axis(top, bottom, most, unit)
     high = _ceiling(most)
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(turns))
-    for at, turn in enumerate(turns):
+    for index, turn in enumerate(turns):
         base = float(bottom)
         for kind, tokens in zip(("read", "written", "fresh"), turn[:3], strict=True):
             size = tokens / high * (bottom - top)
             if size <= 0:
                 continue
             base -= size
-            left, width = _LEFT + at * step, max(0.5, step * 0.86)
+            left, width = _LEFT + index * step, max(0.5, step * 0.86)
             yield (
                 f'<rect class="{kind}" x="{left:.2f}" y="{base:.2f}"'
                 f' width="{width:.2f}" height="{size:.2f}"/>'
             )
 
 
-def _costs(turns: Sequence[Turn], in_usd: bool) -> Iterator[str]:
+def _costs(turns: Sequence[PlottedTurn], in_usd: bool) -> Iterator[str]:
     top, bottom = _LINES
     bill, full = _summed(turns, 3), _summed(turns, 4)
     most = max([*bill, *full])
@@ -146,13 +143,13 @@ def _costs(turns: Sequence[Turn], in_usd: bool) -> Iterator[str]:
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(turns))
     for kind, values in (("full", full), ("bill", bill)):
         points = " ".join(
-            f"{_LEFT + at * step:.2f},{bottom - value / high * (bottom - top):.2f}"
-            for at, value in enumerate(values)
+            f"{_LEFT + index * step:.2f},{bottom - value / high * (bottom - top):.2f}"
+            for index, value in enumerate(values)
         )
         yield f'<polyline class="{kind}" points="{points}"/>'
 
 
-def _summed(turns: Sequence[Turn], field: int) -> list[float]:
+def _summed(turns: Sequence[PlottedTurn], field: int) -> list[float]:
     values = [0.0]
     for turn in turns:
         values.append(values[-1] + turn[field])
@@ -197,7 +194,7 @@ def _legend() -> Iterator[str]:
 
 
 def _ceiling(most: float) -> float:
-    """A round number that is no smaller."""
+    """The next round number."""
     if most <= 0:
         return 1.0
     unit = 10.0 ** math.floor(math.log10(most))

@@ -1,23 +1,26 @@
-"""A model file for llama.cpp: random weights, 0.5 MB, written in a moment.
+"""A tiny model for llama.cpp (random weights, 0.5 MB), and the process that serves it.
 
-    python -m anaphora.cli._demo.engine_model OUT.gguf
+    python llama_model.py OUT.gguf            writes the model
+    python llama_model.py OUT.gguf --serve    and serves it until standard input ends
 
-Its tokens are the 256 bytes and a few special ones, so what it said is read back as the tokens that
-it said, and the engine's prefix cache holds answers, too. Which word it says is random and depends
-on everything before it; the form is not. What may follow a token is a table (`_FOLLOWS`), laid into
-dimensions of their own that no layer writes to:
+Its tokens are the 256 bytes and a few special ones, so a reply is read back as the tokens that were
+generated, and the engine's prefix cache holds replies too. The words are random and depend on the
+whole prompt; their form is fixed. `_FOLLOWS` lists the tokens that may follow a token; it is stored
+in embedding dimensions that no layer writes to:
 
-    an answer     a capital, six small letters in alphabetical order, a full stop, the end
-    <|act|>       makes it call one tool; whatever grammar the engine holds it to, a string ends
-                  after one such word and no white space is said
-    <|ponder|>    makes it think first, in two digits
-    <|accent|>    makes it say `é` first, a character of two tokens
+    a reply       a capital, six lowercase letters in alphabetical order, a full stop, the end
+    <|act|>       one tool call; under any grammar a string ends after one such word, and no white
+                  space is generated
+    <|ponder|>    reasoning first, in two digits
+    <|accent|>    `é` first, a character of two tokens
 
-The chat template places these cues (engine_template.jinja).
+The chat template (llama_template.jinja) inserts these cues.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -28,20 +31,20 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-TEMPLATE = Path(__file__).with_name("engine_template.jinja")
+TEMPLATE = Path(__file__).with_name("llama_template.jinja")
 CONTEXT = 16384
 
 _WIDTH, _LAYERS, _HEADS, _KEY_HEADS, _INNER = 64, 2, 2, 1, 128
 _HEAD = _WIDTH // _HEADS
 
-#: Control tokens first, then those that the engine must show in an answer's text.
+#: Control tokens first, then those that the engine must show in a reply's text.
 _CONTROL = ("<|pad|>", "<|turn|>", "<|end|>", "<|act|>", "<|ponder|>", "<|accent|>")
 _SHOWN = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 _SPECIAL = (*_CONTROL, *_SHOWN)
 
 _STAGES = ("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcd", "efgh", "ijkl", "mnop", "qrst", "uvwxyz", ".")
 
-#: Tokens of one kind, and what is said after one: the first choice, and the second for where a
+#: Tokens of one kind, and the tokens that follow: first choices, and second choices for where a
 #: grammar forbids the first. Bytes are given as text, special tokens by name.
 _FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
     *((tuple(stage), tuple(then), ('"',)) for stage, then in pairwise(_STAGES)),
@@ -56,7 +59,7 @@ _FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] =
     (("<|accent|>",), ("\xc3",), ()),
     (("\xc3",), ("\xa9",), ()),
 )
-#: After everything else a word begins; or JSON does, where that is asked for.
+#: After any other token a word begins, or JSON where the grammar asks for it.
 _OTHERWISE = (tuple(_STAGES[0]), ("{",))
 
 _KINDS = len(_FOLLOWS) + 1
@@ -65,7 +68,7 @@ _FIRST, _SECOND, _PLAIN, _BLANK, _NEVER = 200.0, 100.0, 0.0, -100.0, -200.0
 
 
 def write(path: Path, template: str | None = None) -> None:
-    """The model file, with its own chat template or another. Equal bytes each time."""
+    """Write the model file, with its own chat template or another; the bytes are always equal."""
     writer = gguf.GGUFWriter(path, "llama")
     _describe(writer)
     _vocabulary(writer)
@@ -92,10 +95,10 @@ def _describe(writer: gguf.GGUFWriter) -> None:
 
 
 def _vocabulary(writer: gguf.GGUFWriter) -> None:
-    said = _byte_names()
-    # An empty list of merges is not read. This one never applies: no text holds a raw zero byte.
-    merged = said[0] + said[0]
-    tokens = [*_SPECIAL, *said, merged]
+    names = _byte_names()
+    # An empty list of merges is rejected. This one never applies: no text holds a raw zero byte.
+    merged = names[0] + names[0]
+    tokens = [*_SPECIAL, *names, merged]
     kind = gguf.TokenType
     types = [kind.CONTROL] * len(_CONTROL) + [kind.USER_DEFINED] * len(_SHOWN)
     types += [kind.NORMAL] * (len(tokens) - len(types))
@@ -104,7 +107,7 @@ def _vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges([f"{said[0]} {said[0]}"])
+    writer.add_token_merges([f"{names[0]} {names[0]}"])
     writer.add_add_bos_token(False)
     writer.add_bos_token_id(_token("<|turn|>"))
     writer.add_eos_token_id(_token("<|end|>"))
@@ -112,8 +115,7 @@ def _vocabulary(writer: gguf.GGUFWriter) -> None:
 
 
 def _byte_names() -> list[str]:
-    """What GPT-2's tokenizer calls each byte: printable ones by themselves, the others by letters
-    from 256 on."""
+    """GPT-2's name for each byte: itself if printable, otherwise a letter from 256 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     names, others = [], 0
     for byte in range(256):
@@ -145,7 +147,7 @@ def _weights() -> dict[str, Array]:
             ("ffn_up", _INNER, _WIDTH),
             ("ffn_down", _WIDTH, _INNER),
         ):
-            # Attention speaks louder than the last token: a word is about all that was said.
+            # Attention outweighs the last token: a word depends on the whole prompt.
             scale = columns**-0.5 * (_LOUD if name.startswith("attn") else 1)
             tensors[f"blk.{layer}.{name}.weight"] = drawn(rows, columns, scale)
         for name in ("attn_output", "ffn_down"):
@@ -154,13 +156,13 @@ def _weights() -> dict[str, Array]:
             tensors[f"blk.{layer}.{name}.weight"] = ones
     tensors["output_norm.weight"] = ones
     tensors["output.weight"] = drawn(count, _WIDTH, 0.3)
-    _lay_down_what_follows(tensors["token_embd.weight"], tensors["output.weight"])
+    _store_followers(tensors["token_embd.weight"], tensors["output.weight"])
     return tensors
 
 
-def _lay_down_what_follows(embedding: Array, output: Array) -> None:
-    """The first dimensions tell a token's kind going in, and each token's rank after that kind
-    going out."""
+def _store_followers(embedding: Array, output: Array) -> None:
+    """The first dimensions hold a token's kind in the embedding, and each token's rank after that
+    kind in the output."""
     embedding[:, :_KINDS] = 0
     output[:, :_KINDS] = _NEVER
     for byte in range(0x21, 0x7F):
@@ -176,5 +178,43 @@ def _lay_down_what_follows(embedding: Array, output: Array) -> None:
         output[[_token(name) for name in first], kind] = _FIRST
 
 
+def serve(path: Path, slots: int, aside: int) -> None:
+    """Print the address that llama.cpp's server listens at, and serve until standard input ends."""
+    import xllamacpp  # type: ignore[import-untyped]
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.model_alias = {"tiny"}
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.n_parallel = slots
+    # The context is divided among the slots.
+    params.n_ctx = CONTEXT * slots
+    params.cache_ram_mib = aside
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.use_jinja = True
+    params.warmup = False
+    params.sampling.temp = 0.0
+    server = xllamacpp.Server(params)
+    sys.stdout.write(f"{server.listening_address}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    # Shutting the engine down takes longer than ending the process.
+    os._exit(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--aside", type=int, default=0, help="MiB for prompts without a slot")
+    parser.add_argument("--template", type=Path)
+    options = parser.parse_args()
+    write(options.model, options.template and options.template.read_text(encoding="utf-8"))
+    if options.serve:
+        serve(options.model, options.slots, options.aside)
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    main()

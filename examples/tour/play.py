@@ -1,0 +1,393 @@
+"""Runs the tour: both agents at every provider, a planted prefix break, and llama.cpp."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from anaphora import (
+    AsyncClient,
+    Call,
+    Conversation,
+    Message,
+    Params,
+    PromptBlock,
+    PromptIR,
+    Response,
+    emulator,
+)
+from anaphora.client.dispatch import dispatch_all
+from anaphora.client.session import PrefixWarning
+from anaphora.emulator import Emulator
+from anaphora.emulator.core.options import Options
+from anaphora.errors import AnaphoraError
+from anaphora.prompt import BlockMark, PromptCachePlan
+
+from .llama import LlamaTiming, cold_and_warm, missing_package
+from .story import INDEXED, PAUSE, STORY, TURNS, Step, Workspace, rates, script, state
+
+#: When the search index is built again: the planted change.
+REBUILT = "2026-11-15 09:49:20"
+
+#: The keys of the two layouts; the emulator accepts any, and keeps one cache for each.
+ENVIRON = {"BASELINE": "key-baseline", "ANAPHORA": "key-anaphora"}
+
+_PARAMS = Params(max_tokens=1024)
+_RATES = rates()
+
+#: Called after each turn with its number and the bills so far.
+OnTurn = Callable[[int, Sequence["Comparison"]], None]
+
+
+class TourStop(msgspec.Struct, frozen=True):
+    """A dialect (`anaphora wires`) and a model (`anaphora models`)."""
+
+    dialect: str
+    model: str
+
+    @property
+    def provider(self) -> str:
+        return self.dialect.partition("/")[0]
+
+
+#: A current model of every provider with a known price, and a local one. The five native wires
+#: come first.
+STOPS = (
+    TourStop("anthropic/anthropic", "claude-sonnet-5-5"),
+    TourStop("openai/openai_responses", "gpt-6.1-sol"),
+    TourStop("openai/openai_chat", "gpt-5.5"),
+    TourStop("google/gemini", "gemini-3.8-flash"),
+    TourStop("ollama/ollama", "gpt-oss:20b"),
+    TourStop("azure/openai_responses", "gpt-6.1-sol"),
+    TourStop("bedrock/openai_responses", "openai.gpt-6.1-sol"),
+    TourStop("deepseek/openai_chat", "deepseek-v4-pro"),
+    TourStop("xai/openai_responses", "grok-4.7"),
+    TourStop("mistral/openai_chat", "mistral-large-4"),
+    TourStop("moonshot/openai_chat", "kimi-k3.1-pro"),
+    TourStop("alibaba/openai_chat", "qwen3.8-max"),
+    TourStop("zai/openai_chat", "glm-5.3"),
+    TourStop("minimax/anthropic", "MiniMax-M3"),
+    TourStop("openrouter/openai_chat", "google/gemini-4-argon"),
+    TourStop("snowflake/openai_chat/claude", "claude-sonnet-4-6"),
+    TourStop("together/openai_chat", "moonshotai/Kimi-K3"),
+    TourStop("groq/openai_chat", "openai/gpt-oss-120b"),
+    TourStop("cerebras/openai_chat", "gpt-oss-120b"),
+    TourStop("crusoe/openai_chat", "openai/gpt-oss-120b"),
+)
+
+
+# ── Results ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class TurnCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The bill of one turn; None is unknown."""
+
+    input: int
+    """All input tokens,"""
+    read: int | None
+    """those of them that were read from the cache,"""
+    predicted: int | None
+    """and how many were predicted to be."""
+    written: int | None
+    output: int
+    cost_usd: Decimal | None
+
+
+class ConversationCost(msgspec.Struct, frozen=True):
+    """The bills of one conversation."""
+
+    turns: tuple[TurnCost, ...] = ()
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        known = [turn.cost_usd for turn in self.turns if turn.cost_usd is not None]
+        return sum(known, Decimal(0)) if len(known) == len(self.turns) else None
+
+    @property
+    def input(self) -> int:
+        return sum(turn.input for turn in self.turns)
+
+    @property
+    def read(self) -> int | None:
+        """None where the provider does not report it."""
+        known = [turn.read for turn in self.turns if turn.read is not None]
+        return sum(known) if known else None
+
+    @property
+    def predicted(self) -> int:
+        return sum(turn.predicted or 0 for turn in self.turns)
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Both layouts at one provider."""
+
+    dialect: str
+    model: str
+    baseline: ConversationCost = ConversationCost()
+    anaphora: ConversationCost = ConversationCost()
+
+    @property
+    def saved(self) -> float | None:
+        """The share of the baseline's cost that Anaphora's layout saves."""
+        baseline, ours = self.baseline.cost_usd, self.anaphora.cost_usd
+        return None if not baseline or ours is None else float(1 - ours / baseline)
+
+
+class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True):
+    """The planted change: the warning before the call and the verdict after it."""
+
+    dialect: str
+    model: str
+    turn: int
+    warning: str
+    offset: int
+    label: str
+    path: str
+    before: str
+    after: str
+    verdict: str
+    lost: int
+    cost_usd: Decimal | None
+    restored_read: int
+    """Tokens that the next turn reads, with the change undone,"""
+    restored_input: int
+    """of that turn's input."""
+
+
+class TourReport(msgspec.Struct, frozen=True, kw_only=True):
+    turns: int
+    calls: int
+    seconds: float
+    providers: tuple[Comparison, ...]
+    prefix_break: PrefixBreak
+    llama: LlamaTiming | None
+    """None when llama.cpp is not installed or was left out,"""
+    llama_skipped: str = ""
+    """and the reason."""
+
+
+# ── The tour ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Display:
+    """Shows the tour while it runs; this one shows nothing."""
+
+    def start(self, stops: int) -> None: ...
+
+    def show_turn(self, turn: int, providers: Sequence[Comparison]) -> None: ...
+
+    def show_break(self, prefix_break: PrefixBreak) -> None: ...
+
+    def start_llama(self) -> None: ...
+
+    def finish(self, report: TourReport) -> None: ...
+
+    def close(self) -> None:
+        """Called however the tour ends."""
+
+
+def play(stops: Sequence[TourStop], display: Display, *, llama: bool) -> TourReport:
+    """Run the whole tour."""
+    started = time.monotonic()
+    try:
+        display.start(len(stops))
+        with emulator.running(Options(script=script())) as emu:
+            providers, prefix_break = asyncio.run(tour(emu, stops, display.show_turn))
+        display.show_break(prefix_break)
+        timing, skipped = _llama(display) if llama else (None, "Left out (--no-engine).")
+        calls = sum(len(one.baseline.turns) + len(one.anaphora.turns) for one in providers)
+        report = TourReport(
+            turns=TURNS,
+            calls=calls + len(STORY.afterwards),
+            seconds=time.monotonic() - started,
+            providers=providers,
+            prefix_break=prefix_break,
+            llama=timing,
+            llama_skipped=skipped,
+        )
+        display.finish(report)
+        return report
+    finally:
+        display.close()
+
+
+def _llama(display: Display) -> tuple[LlamaTiming | None, str]:
+    """The timing, or why there is none."""
+    if (missing := missing_package()) is not None:
+        return None, f"Left out: {missing}. In the repository, `make setup` installs it."
+    display.start_llama()
+    try:
+        return asyncio.run(cold_and_warm()), ""
+    except (AnaphoraError, OSError, RuntimeError) as problem:
+        # The rest of the tour is still worth showing.
+        return None, f"It failed: {str(problem).partition(chr(10))[0]}"
+
+
+async def tour(
+    emulator: Emulator, stops: Sequence[TourStop], on_turn: OnTurn
+) -> tuple[tuple[Comparison, ...], PrefixBreak]:
+    """Run every turn at every provider; then the prefix break, at the first of them."""
+    config = _config(stops, emulator.url)
+    async with AsyncClient.from_config(config, environ=ENVIRON) as client:
+        visits = [_Visit(client, stop) for stop in stops]
+        for turn, step in enumerate(STORY.steps, 1):
+            await asyncio.gather(*(visit.take(turn, step) for visit in visits))
+            emulator.advance(PAUSE)
+            on_turn(turn, [visit.costs for visit in visits])
+        prefix_break = await _break_prefix(visits[0], emulator)
+        return tuple(visit.costs for visit in visits), prefix_break
+
+
+def _config(stops: Sequence[TourStop], url: str) -> dict[str, Any]:
+    """The configuration (llm.yaml) with every provider at the emulator, once for each layout."""
+    return {
+        "providers": {
+            f"{stop.dialect} {layout}": {
+                "dialect": stop.dialect,
+                "base_url": f"{url}/{stop.provider}",
+                "key": {"env": layout.upper()},
+            }
+            for stop in stops
+            for layout in ("baseline", "anaphora")
+        }
+    }
+
+
+# ── The agents ───────────────────────────────────────────────────────────────────────────────────
+
+
+class AnaphoraAgent:
+    """Anaphora's layout: a session, with the changing state behind the history."""
+
+    def __init__(self, client: AsyncClient, stop: TourStop) -> None:
+        self.workspace = Workspace()
+        self.registry = self.workspace.tools()
+        self._turn = 0
+        self._session = client.session(
+            f"{stop.dialect} anaphora",
+            model=stop.model,
+            system=(
+                PromptBlock.plain("identity", STORY.identity),
+                PromptBlock.plain("knowledge", STORY.knowledge),
+                PromptBlock.plain("rates", _RATES),
+            ),
+            tools=self.registry,
+            state=lambda: state(self._turn, self.workspace.failing(), self.workspace.edited),
+            params=_PARAMS,
+        )
+
+    async def take(self, turn: int, step: Step) -> Response:
+        self._turn = turn
+        result = await self._session.run(step.user or None, max_turns=1)
+        return result.answers[0]
+
+
+class BaselineAgent:
+    """A common layout: state at the head of the system prompt, tools in varying order, and one
+    cache marker at the end of the system prompt."""
+
+    def __init__(self, client: AsyncClient, stop: TourStop) -> None:
+        self._client = client
+        self._stop = stop
+        self._workspace = Workspace()
+        self._registry = self._workspace.tools()
+        self._messages = Conversation()
+
+    async def take(self, turn: int, step: Step) -> Response:
+        if step.user:
+            self._messages = self._messages.append(Message.user(step.user))
+        response = await self._client.complete(
+            self._call(turn), f"{self._stop.dialect} baseline", model=self._stop.model
+        )
+        self._messages = self._messages.append(response.reply.message)
+        if response.tool_calls:
+            results = await dispatch_all(self._registry, response.tool_calls)
+            self._messages = self._messages.append(Message(role="tool", parts=results))
+        return response
+
+    def _call(self, turn: int) -> Call:
+        now = state(turn, self._workspace.failing(), self._workspace.edited)
+        prompt = f"{now}\n\n{STORY.identity}\n{STORY.knowledge}\n{_RATES}"
+        tools = self._registry.tools()
+        first = turn % len(tools)
+        return Call(
+            ir=PromptIR.chat(
+                self._messages,
+                system=(PromptBlock.plain("prompt", prompt),),
+                cache=PromptCachePlan(marks=(BlockMark(0),), messages=False),
+            ),
+            model=self._stop.model,
+            tools=tools[first:] + tools[:first],
+            params=_PARAMS,
+        )
+
+
+class _Visit:
+    """Both agents at one provider."""
+
+    def __init__(self, client: AsyncClient, stop: TourStop) -> None:
+        self.baseline = BaselineAgent(client, stop)
+        self.anaphora = AnaphoraAgent(client, stop)
+        self.costs = Comparison(dialect=stop.dialect, model=stop.model)
+
+    async def take(self, turn: int, step: Step) -> None:
+        costs = self.costs
+        baseline = _turn_cost(await self.baseline.take(turn, step))
+        ours = _turn_cost(await self.anaphora.take(turn, step))
+        self.costs = msgspec.structs.replace(
+            costs,
+            baseline=ConversationCost((*costs.baseline.turns, baseline)),
+            anaphora=ConversationCost((*costs.anaphora.turns, ours)),
+        )
+
+
+def _turn_cost(response: Response) -> TurnCost:
+    usage = response.usage
+    return TurnCost(
+        input=usage.input or 0,
+        read=usage.read,
+        predicted=response.record.predicted,
+        written=usage.written_total,
+        output=usage.output or 0,
+        cost_usd=response.cost_usd,
+    )
+
+
+async def _break_prefix(visit: _Visit, emulator: Emulator) -> PrefixBreak:
+    """Change a few digits of a tool's description for one turn, then undo it."""
+    agent, turn = visit.anaphora, TURNS + 1
+    with warnings.catch_warnings():
+        # The same text is among the response's notices, which are shown.
+        warnings.simplefilter("ignore", PrefixWarning)
+        agent.workspace.index(agent.registry, REBUILT)
+        response = await agent.take(turn, STORY.afterwards[0])
+        emulator.advance(PAUSE)
+        agent.workspace.index(agent.registry, INDEXED)
+        restored = await agent.take(turn + 1, STORY.afterwards[1])
+    verdict = response.verdict
+    assert verdict is not None
+    assert verdict.change is not None
+    change = verdict.change
+    warning = next(notice for notice in response.notices if notice.code == "prefix_breaks")
+    return PrefixBreak(
+        dialect=visit.costs.dialect,
+        model=visit.costs.model,
+        turn=turn,
+        warning=warning.message,
+        offset=change.offset,
+        label=change.label,
+        path=change.path,
+        before=change.before,
+        after=change.after,
+        verdict=str(verdict),
+        lost=verdict.lost,
+        cost_usd=verdict.cost_usd,
+        restored_read=restored.usage.read or 0,
+        restored_input=restored.usage.input or 0,
+    )

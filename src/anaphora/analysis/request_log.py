@@ -1,0 +1,362 @@
+"""Request logs: one JSON object a line, with the bodies of a request and of its response.
+
+    logged = read_fields(fields)          one line, whatever the logger calls its fields
+    for entry in read(lines): ...         a whole log as traces, see `trace.sources`
+
+A request is split into blocks by its wire, markers included. A request that continues an earlier
+one belongs to the same conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, Literal
+
+import msgspec
+from blake3 import blake3
+from msgspec.structs import replace
+
+from anaphora import catalog, wire
+from anaphora.analysis.trace import Trace, TraceCall, TraceMessage, TraceUsage, provider_named
+from anaphora.analysis.trace.sources import Entry, Line, Problem, Source, objects, orderly
+from anaphora.analysis.trace.sources.lines import seconds
+from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.rendered import Kind, Rendered
+from anaphora.tokens import Counts, Size
+from anaphora.values import Reply, ReplyEnd, Ttl, Usage
+from anaphora.wire import Wire
+from anaphora.wire.detect import detect
+
+#: Names that loggers use for the fields of a line.
+REQUEST = ("request", "request_body", "requestBody", "req")
+RESPONSE = ("response", "response_body", "responseBody", "resp", "reply")
+_BODY = ("body", "json", "content", "data", "text", "postData")
+_STARTED = ("time", "timestamp", "t", "ts", "start_time", "startTime", "started_at", "created_at")
+_ENDED = ("t_end", "end_time", "endTime", "ended_at", "finished_at", "completed_at")
+_SECONDS = ("dur", "duration", "elapsed")
+_MILLISECONDS = ("duration_ms", "latency_ms", "elapsed_ms")
+#: Fields that a request's body has on one of the wires.
+PROMPT_FIELDS = ("messages", "input", "contents")
+_REPLY_FIELDS = ("choices", "usage", "usageMetadata", "output", "error")
+
+#: A part of the request's path that tells the wire,
+_PATHS = (
+    ("/chat/completions", "openai_chat"),
+    ("/responses", "openai_responses"),
+    ("/messages", "anthropic"),
+    ("generatecontent", "gemini"),
+    ("/api/chat", "ollama"),
+)
+#: and a field of the response that only that wire has.
+_REPLY_SIGNS = (
+    (b'"choices"', "openai_chat"),
+    (b'"usageMetadata"', "gemini"),
+    (b'"prompt_eval_count"', "ollama"),
+    (b'"stop_reason"', "anthropic"),
+    (b'"incomplete_details"', "openai_responses"),
+)
+
+
+class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a request log."""
+
+    request: bytes
+    response: bytes
+    wire: str
+    id: str = ""
+    provider: str = ""
+    model: str = ""
+    host: str = ""
+    path: str = ""
+    stream: bool = False
+    started: float | None = None
+    ended: float | None = None
+
+    def codec(self) -> tuple[Wire, str]:
+        """The wire in the provider's dialect, and the provider whose models it serves."""
+        row = None
+        provider = provider_named(self.provider) if self.provider else None
+        if self.host:
+            row = catalog.dialects().at_host(self.host, self.wire, self.path)
+        elif provider is not None:
+            try:
+                row = catalog.dialects().find(provider, self.wire)
+            except InvalidRequest:
+                row = None  # not known to use this wire; read it as the wire's own provider
+        codec = wire.get(self.wire) if row is None else wire.speak(row)
+        return codec, provider or (wire.PROVIDERS[self.wire] if row is None else row.provider)
+
+    def reply(self, codec: Wire) -> Reply:
+        """The response; raises when it cannot be read."""
+        if not self.stream:
+            return codec.read_reply(self.response)
+        reader = codec.reader()
+        last = [*reader.feed(self.response), *reader.close()][-1]
+        if not isinstance(last, ReplyEnd):
+            raise InvalidRequest("the stream ends in an error", path="response")
+        return last.reply
+
+
+# ── One line ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def recognises(fields: dict[str, Any]) -> bool:
+    return _first(fields, REQUEST) is not None and _first(fields, RESPONSE) is not None
+
+
+def status_of(fields: dict[str, Any]) -> int:
+    """The HTTP status; 200 where none is logged."""
+    response = _first(fields, RESPONSE)
+    for place in (fields, response if isinstance(response, dict) else {}):
+        status = _first(place, ("status", "status_code", "statusCode"))
+        if type(status) is int:
+            return status
+    return 200
+
+
+def read_fields(fields: dict[str, Any], *, response_needed: bool = True) -> LoggedCall:
+    request, response = _first(fields, REQUEST), _first(fields, RESPONSE)
+    if response is None and not response_needed:
+        response = {}
+    if request is None or response is None:
+        missing = "request" if request is None else "response"
+        raise InvalidRequest(f"no {missing} in it", path=missing)
+    wrapper = request if isinstance(request, dict) else {}
+    url = str(_first(fields, ("url", "uri")) or _first(wrapper, ("url", "uri")) or "")
+    host, url_path = _host_and_path(url)
+    body = _bytes(_unwrapped(request, PROMPT_FIELDS))
+    answer = _bytes(_unwrapped(response, _REPLY_FIELDS))
+    path = str(fields.get("path") or url_path)
+    started = seconds(_first(fields, _STARTED))
+    return LoggedCall(
+        request=body,
+        response=answer,
+        wire=_wire(str(fields.get("wire") or ""), path, body, answer),
+        id=str(fields.get("id") or ""),
+        provider=str(fields.get("provider") or ""),
+        model=str(fields.get("model") or ""),
+        host=str(fields.get("host") or host),
+        path=path,
+        stream=answer.lstrip()[:1] not in (b"{", b"["),
+        started=started,
+        ended=_ended(fields, started),
+    )
+
+
+def _host_and_path(url: str) -> tuple[str, str]:
+    _, separator, rest = url.partition("://")
+    address = (rest if separator else url).partition("?")[0].partition("#")[0]
+    if not separator:
+        return "", address
+    authority, slash, path = address.partition("/")
+    return authority.rpartition("@")[2].partition(":")[0].lower(), slash + path
+
+
+def _ended(fields: dict[str, Any], started: float | None) -> float | None:
+    ended = seconds(_first(fields, _ENDED))
+    if ended is not None or started is None:
+        return ended
+    for names, unit in ((_SECONDS, 1.0), (_MILLISECONDS, 1000.0)):
+        duration = _first(fields, names)
+        if isinstance(duration, int | float) and duration >= 0:
+            return started + duration / unit
+    return None
+
+
+def _wire(named: str, path: str, body: bytes, answer: bytes) -> str:
+    if named in wire.WIRES:
+        return named
+    if named:
+        raise InvalidRequest(f"no wire {named!r}; there are {', '.join(wire.WIRES)}", path="wire")
+    for part, name in _PATHS:
+        if part in path.lower():
+            return name
+    # Requests of different wires may look alike; responses do not.
+    for sign, name in _REPLY_SIGNS:
+        if sign in answer:
+            return name
+    try:
+        return detect(body)
+    except InvalidRequest:
+        hint = "log its path, or the wire's name as `wire`"
+        raise InvalidRequest(f"the wire of the request is unknown: {hint}") from None
+
+
+def _first(fields: dict[str, Any], names: Iterable[str]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _unwrapped(logged: Any, known: tuple[str, ...]) -> Any:
+    """The body inside an object that also holds headers and address."""
+
+    def is_body(value: dict[str, Any]) -> bool:
+        return any(name in value for name in known)
+
+    if not isinstance(logged, dict) or is_body(logged):
+        return logged
+    inner = _first(logged, _BODY)
+    if isinstance(inner, dict) and "text" in inner and not is_body(inner):
+        inner = inner["text"]  # as in HTTP archives
+    return logged if inner is None else inner
+
+
+def _bytes(body: Any) -> bytes:
+    return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+
+
+# ── Traces ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def read(lines: Iterator[Line]) -> Iterator[Entry]:
+    """The conversations of a request log, and problems with its lines."""
+    reader = _TraceReader()
+    file = ""
+    for one in objects(lines):
+        if isinstance(one, Problem):
+            yield one
+            continue
+        place, fields = one
+        file = file or place.rpartition(":")[0]
+        try:
+            if (status := status_of(fields)) >= 400:
+                yield Problem(place, f"answered with {status}: not billed", harmless=True)
+            else:
+                reader.add(place, read_fields(fields))
+        except (AnaphoraError, ValueError) as problem:
+            yield Problem(place, str(problem))
+    for conversation in reader.conversations:
+        trace = replace(conversation.trace(), group=file)
+        yield from orderly(Source(conversation.place, trace))
+
+
+class _RequestBlocks(msgspec.Struct, frozen=True):
+    """A request as a trace's messages: one for each block, so that markers and look-back count
+    what the provider counts."""
+
+    tools: list[Any] | None
+    tools_size: Size | None
+    messages: list[TraceMessage]
+    breakpoints: tuple[tuple[Literal["tools"] | int, Any], ...]
+
+
+class _LoggedConversation:
+    def __init__(self, place: str, head: Trace) -> None:
+        self.place = place
+        self.messages: list[TraceMessage] = []
+        self.calls: list[TraceCall] = []
+        self._head = head
+
+    def trace(self) -> Trace:
+        return replace(self._head, calls=tuple(self.calls), messages=tuple(self.messages))
+
+
+class _TraceReader:
+    """Appends each request to the conversation that it continues."""
+
+    def __init__(self) -> None:
+        self.conversations: list[_LoggedConversation] = []
+        self._ends: dict[Hashable, _LoggedConversation] = {}
+
+    def add(self, place: str, logged: LoggedCall) -> None:
+        codec, provider = logged.codec()
+        rendered = codec.split(logged.request, path=logged.path)
+        model = logged.model or rendered.model
+        blocks = _blocks(rendered)
+        usage = _trace_usage(logged.reply(codec).usage)
+        keys = _prefix_keys(blocks, (provider, model, logged.wire))
+        match = next((self._ends[key] for key in reversed(keys) if key in self._ends), None)
+        if match is None:
+            head = Trace(
+                id=logged.id or place.rpartition(":")[2],
+                provider=provider,
+                model=model,
+                calls=(),
+                messages=(),
+                tools=blocks.tools,
+                tools_size=blocks.tools_size,
+                source="requests",
+                wire=logged.wire,
+            )
+            match = _LoggedConversation(place, head)
+            self.conversations.append(match)
+        match.messages += blocks.messages[len(match.messages) :]
+        call = TraceCall(
+            messages=len(blocks.messages),
+            t=logged.started,
+            t_end=logged.ended,
+            usage=usage,
+            breakpoints=blocks.breakpoints,
+        )
+        for key in [key for key, one in self._ends.items() if one is match]:
+            del self._ends[key]
+        self._ends[keys[-1]] = match
+        match.calls.append(call)
+
+
+def _trace_usage(usage: Usage) -> TraceUsage:
+    if usage.uncached is None:
+        raise InvalidRequest("the response reports no usage", path="response")
+    written = dict(usage.written or {})
+    counted = TraceUsage(
+        input=usage.uncached,
+        cache_read=usage.read or 0,
+        cache_write_5m=written.pop("5m", 0) + written.pop("unsplit", 0),
+        cache_write_30m=written.pop("30m", 0),
+        cache_write_1h=written.pop("1h", 0),
+        cache_write_12h=written.pop("12h", 0),
+        output=usage.output,
+    )
+    # Decoding checks the counts; the constructor does not.
+    return msgspec.convert(msgspec.to_builtins(counted), TraceUsage)
+
+
+def _prefix_keys(blocks: _RequestBlocks, place: tuple[str, str, str]) -> list[Hashable]:
+    """A digest of each prefix of the request, the whole of it last."""
+    last = blake3(msgspec.json.encode([place, blocks.tools])).digest(16)
+    keys: list[Hashable] = []
+    for message in blocks.messages:
+        last = blake3(last + msgspec.json.encode(message)).digest(16)
+        keys.append(last)
+    return keys or [last]
+
+
+def _blocks(rendered: Rendered) -> _RequestBlocks:
+    tools: list[Any] = []
+    messages: list[TraceMessage] = []
+    #: Where each chunk is in the trace.
+    places: dict[int, Literal["tools"] | int] = {}
+    text_bytes = other = 0
+    for chunk, size in zip(rendered, Counts(rendered).sizes(), strict=True):
+        text = chunk.data.decode(errors="replace")
+        if chunk.section == "tools":
+            tools.append(text)
+            text_bytes, other = text_bytes + size.text, other + size.other
+            places[chunk.index] = "tools"
+            continue
+        places[chunk.index] = len(messages)
+        messages.append(replace(_message(rendered, chunk.index, chunk.kind, text), size=size))
+    marks: dict[Literal["tools"] | int, Ttl] = {
+        places[mark.chunk]: mark.ttl for mark in rendered.marks
+    }
+    if rendered.automatic is not None and messages:
+        marks.setdefault(len(messages) - 1, rendered.automatic)
+    tools_size = Size(text_bytes, other) if tools else None
+    return _RequestBlocks(tools or None, tools_size, messages, tuple(marks.items()))
+
+
+def _message(rendered: Rendered, index: int, kind: Kind, text: str) -> TraceMessage:
+    run, offset = rendered.locate(index)
+    if run.section == "system":
+        return TraceMessage(role="system", content=text)
+    role = run.log.roles[run.log.wire_message_of(offset)]
+    if kind is Kind.TOOL_RESULT:
+        return TraceMessage(role="tool", content=text)
+    if kind is Kind.TOOL_CALL:
+        return TraceMessage(role="assistant", tool_calls=[text])
+    if kind is Kind.THINKING:
+        return TraceMessage(role="assistant", content=[{"type": "thinking", "thinking": text}])
+    if role in ("system", "developer"):
+        return TraceMessage(role="system", content=text)
+    return TraceMessage(
+        role="assistant" if role in ("assistant", "model") else "user", content=text
+    )

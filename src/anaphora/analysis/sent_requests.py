@@ -1,0 +1,223 @@
+"""Requests from files as the verdict compares them: bytes as they were sent, bills where known."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+from msgspec.structs import replace
+
+from anaphora import catalog, wire
+from anaphora.cache.verdict import Diagnosis, Sent, diagnosis_of
+from anaphora.cache.verdict.blocks import block_of
+from anaphora.catalog import CacheRules
+from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import for_model
+from anaphora.values import Reply
+from anaphora.wire import Wire
+from anaphora.wire.detect import detect
+
+from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
+from .trace.sources import Line
+
+#: Names that loggers use for the conversation of a request.
+_CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
+
+#: Conversations that are open at a time,
+_OPEN = 64
+#: and the share of an earlier request's messages that its continuation repeats.
+_REPEATED = 0.5
+
+_fields = msgspec.json.Decoder(dict[str, Any]).decode
+_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class RequestDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller knows of the requests."""
+
+    origin: str | None = None
+    """The wire or dialect."""
+    provider: str | None = None
+    model: str | None = None
+    path: str = ""
+
+
+class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One request that was sent."""
+
+    place: str
+    sent: Sent
+    wire: str
+    provider: str
+    model: str
+    conversation: str = ""
+    """Where the log names it."""
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def rules(self) -> CacheRules:
+        return catalog.rules(self.provider, self.model, self.wire)
+
+
+def is_request(fields: dict[str, Any]) -> bool:
+    """A request's body, or a line of a request log."""
+    is_body = any(name in fields for name in PROMPT_FIELDS) and "calls" not in fields
+    return is_body or _is_logged(fields)
+
+
+def _is_logged(fields: dict[str, Any]) -> bool:
+    return any(isinstance(fields.get(name), dict | str) for name in REQUEST)
+
+
+def read_request(line: Line, defaults: RequestDefaults) -> SentRequest:
+    """The request in a line, or in a file that holds one."""
+    try:
+        fields = _fields(line.data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise InvalidRequest(f"not a JSON object: {problem}", path=line.place) from None
+    try:
+        if _is_logged(fields):
+            return _read_logged(line, fields, defaults)
+        name = defaults.origin or detect(line.data)
+        provider = defaults.provider or wire.provider_of(name)
+        return _sent(line.place, wire.get(name), line.data, provider, defaults)
+    except (AnaphoraError, ValueError) as problem:
+        if isinstance(problem, InvalidRequest):
+            raise problem.within(line.place) from None
+        raise InvalidRequest(str(problem), path=line.place) from None
+
+
+def _read_logged(line: Line, fields: dict[str, Any], defaults: RequestDefaults) -> SentRequest:
+    logged = read_fields(fields, response_needed=False)
+    codec, provider = logged.codec()
+    if defaults.origin is not None:
+        codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
+    request = _sent(
+        line.place,
+        codec,
+        _sent_bytes(line.data, logged.request),
+        defaults.provider or provider,
+        replace(
+            defaults,
+            model=defaults.model or logged.model or None,
+            path=defaults.path or logged.path,
+        ),
+    )
+    reply = _reply(codec, logged)
+    return replace(
+        request,
+        sent=replace(
+            request.sent,
+            at=logged.started if logged.started is not None else logged.ended,
+            usage=None if reply is None or reply.usage.uncached is None else reply.usage,
+            route=logged.host,
+        ),
+        conversation=next(
+            (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None), ""
+        ),
+        diagnosis=None if reply is None else diagnosis_of(reply),
+    )
+
+
+def _sent_bytes(line: bytes, decoded: bytes) -> bytes:
+    """The request as it stands in the line: decoding it would normalise white space and numbers."""
+    for name, raw in _raw_fields(line).items():
+        if name in REQUEST and bytes(raw)[:1] == b"{":
+            body = bytes(raw)
+            if any(field in _raw_fields(body) for field in PROMPT_FIELDS):
+                return body
+    return decoded
+
+
+def _reply(codec: Wire, logged: LoggedCall) -> Reply | None:
+    """The response, where there is one that can be read."""
+    if logged.response in (b"", b"{}", b"null"):
+        return None
+    try:
+        return logged.reply(codec)
+    except AnaphoraError:
+        return None
+
+
+def _sent(
+    place: str, codec: Wire, body: bytes, provider: str, defaults: RequestDefaults
+) -> SentRequest:
+    rendered = codec.split(body, path=defaults.path)
+    model = defaults.model or rendered.model
+    if not model:
+        raise InvalidRequest("the request names no model; pass --model", path="model")
+    rendered = for_model(rendered, catalog.profile(provider, model))
+    rules = catalog.rules(provider, model, rendered.wire)
+    return SentRequest(
+        place=place,
+        sent=Sent(rendered=rendered, plan=_plan(rendered, rules, body)),
+        wire=rendered.wire,
+        provider=provider,
+        model=model,
+    )
+
+
+class _CacheOptions(msgspec.Struct, frozen=True):
+    mode: str | None = None
+
+
+class _CacheFields(msgspec.Struct, frozen=True):
+    prompt_cache_options: _CacheOptions | None = None
+
+
+def _plan(rendered: Rendered, rules: CacheRules, body: bytes) -> Plan:
+    """The request's markers, and the one that the provider adds unless the request forbids it."""
+    automatic = rendered.automatic
+    if automatic is None and rules.automatic_breakpoint.value == "last_message":
+        try:
+            options = msgspec.json.decode(body, type=_CacheFields).prompt_cache_options
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            options = None
+        explicit = options is not None and options.mode == "explicit"
+        if not explicit and rules.default_ttl is not None:
+            automatic = rules.default_ttl.value
+    return Plan(marks=rendered.marks, automatic=automatic)
+
+
+# ── Pairing ──────────────────────────────────────────────────────────────────────────────────────
+
+_Recent = tuple[SentRequest, frozenset[bytes]]
+
+
+def paired(requests: Iterable[SentRequest]) -> Iterator[tuple[SentRequest | None, SentRequest]]:
+    """Each request with the one before it in its conversation: by the log's own name for it, or
+    the latest of those whose messages it repeats most."""
+    recent: deque[_Recent] = deque(maxlen=_OPEN)
+    for request in requests:
+        blocks = frozenset(
+            blake3(block_of(chunk).raw).digest(16)
+            for chunk in request.sent.rendered
+            if chunk.section == "messages"
+        )
+        before = _before(request, blocks, recent)
+        if before is not None:
+            recent.remove(before)
+        yield (None if before is None else before[0]), request
+        recent.append((request, blocks))
+
+
+def _before(
+    request: SentRequest, blocks: frozenset[bytes], recent: Iterable[_Recent]
+) -> _Recent | None:
+    best, most = None, _REPEATED
+    for one in recent:
+        earlier, known = one
+        if earlier.provider != request.provider or earlier.wire != request.wire:
+            continue
+        if request.conversation or earlier.conversation:
+            if request.conversation == earlier.conversation:
+                best = one
+            continue
+        share = len(blocks & known) / min(len(blocks), len(known)) if blocks and known else 0.0
+        if share >= most:
+            best, most = one, share
+    return best

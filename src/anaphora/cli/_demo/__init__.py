@@ -1,1 +1,0 @@
-"""What `anaphora demo` plays: a story, the agents in it, and how their bills are shown."""

@@ -1,1 +1,0 @@
-"""What `anaphora explain` is made of: requests read, paired, judged and shown."""

@@ -1,1 +1,0 @@
-"""What `anaphora lint` is made of: prompts read, looked at and shown."""

@@ -1,1 +1,0 @@
-"""What `anaphora rules` is made of."""

@@ -1,1 +1,0 @@
-"""What `anaphora simulate` is made of."""

@@ -1,0 +1,179 @@
+"""What commands share: the group they belong to, parameter types, exit codes, JSON output."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from anaphora import cli
+
+NAME = "anaphora"
+#: The environment variable by which a completion script asks for completions.
+COMPLETE = "_ANAPHORA_COMPLETE"
+
+OK, FOUND, USAGE, MISMATCH, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 4, 7, 64, 130
+
+#: Formats of recorded calls that `simulate`, `explain` and `rules check` read.
+LOG_FORMATS = ("trace", "claude_code", "codex", "requests")
+
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class Commands(click.Group):
+    """Finds its commands among the modules of `anaphora.cli`, and imports one when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        names = (module.name for module in pkgutil.iter_modules(cli.__path__))
+        helpers = ("main", "common", "terminal")
+        return sorted(name for name in names if "_" not in name and name not in helpers)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(f"anaphora.cli.{cmd_name}").command
+        return command
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 ok, 1 a check found something, 2 usage, 7 a key is missing,"
+    " 64 internal error.",
+)
+@click.version_option(package_name="anaphora", message="%(prog)s %(version)s")
+def anaphora() -> None:
+    """Define a prompt once, keep its prefix byte-stable, and know what it costs.
+
+    LLM providers discount a prompt whose beginning they have seen before, and charge the full price
+    when one byte of it changes. Anaphora keeps that prefix stable, and names the byte that broke
+    it.
+
+    New here? Start with `anaphora demo`: it needs no key and no network.
+    """
+
+
+# ── Parameter types ──────────────────────────────────────────────────────────────────────────────
+
+
+def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """The names that begin with `incomplete`, for the shell."""
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class WireName(click.ParamType[str]):
+    """A wire; with `dialects`, also a provider that uses one."""
+
+    name = "wire"
+
+    def __init__(self, *, dialects: bool = False) -> None:
+        self._dialects = dialects
+
+    def _known(self) -> dict[str, str]:
+        from anaphora import wire
+
+        return wire.names() if self._dialects else dict(wire.WIRES)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        known = self._known()
+        if value not in known:
+            self.fail(f"{value!r} {self._problem(value, known)}", param, ctx)
+        return value
+
+    def _problem(self, value: str, known: dict[str, str]) -> str:
+        from difflib import get_close_matches
+
+        from anaphora.wire import WIRES
+
+        wires = ", ".join(sorted(WIRES))
+        if not self._dialects:
+            return f"is not a wire; there are {wires}"
+        near = get_close_matches(value, known, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        return f"is neither a wire ({wires}) nor a provider that `anaphora wires` lists.{meant}"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        known = self._known()
+        names = [name for name in sorted(known) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=known[name]) for name in names]
+
+
+class ProviderName(click.ParamType[str]):
+    """A provider of the catalog."""
+
+    name = "provider"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from anaphora import catalog
+
+        known = catalog.shipped().providers
+        if value not in known:
+            self.fail(f"unknown provider {value!r}; there are {', '.join(known)}", param, ctx)
+        return value
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from anaphora import catalog
+
+        return completions(sorted(catalog.shipped().providers), incomplete)
+
+
+def selected(names: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The names in a comma-separated `--providers`; raises for one that is not known."""
+    from anaphora.errors import InvalidRequest
+
+    known = sorted(set(known))
+    wanted = tuple(name.strip() for name in names.split(",") if name.strip())
+    for name in wanted:
+        if name not in known:
+            raise InvalidRequest(f"{name!r} is none of {', '.join(known)}", path="--providers")
+    return wanted
+
+
+def require(feature: str, *packages: str, extra: str = "emulator") -> None:
+    """Stop with the command that installs what is missing."""
+    from importlib.util import find_spec
+
+    for package in packages:
+        if find_spec(package) is None:
+            raise click.ClickException(
+                f"{feature} needs {package}; install it with: pip install 'anaphora[{extra}]'"
+            )
+
+
+# ── Output ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def print_json(value: Any) -> None:
+    click.echo(to_json(value))
+
+
+def report_problems(problems: Iterable[object]) -> None:
+    """Print problems with the input to standard error."""
+    for problem in problems:
+        click.echo(f"anaphora: {problem}", err=True)
+
+
+def stop(code: int) -> NoReturn:
+    raise click.exceptions.Exit(code)

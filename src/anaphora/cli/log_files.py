@@ -1,0 +1,176 @@
+"""Recorded calls in files: opened, recognised by their structure and read; and their prices."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora import catalog
+from anaphora.analysis import request_log
+from anaphora.analysis.trace import sources, unplayable
+from anaphora.analysis.trace.sources import Entry, Line, Problem, Source
+from anaphora.catalog import Price
+from anaphora.errors import InvalidRequest
+
+LogFormat: TypeAlias = Literal["trace", "claude_code", "codex", "requests"]
+
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".log")
+#: Lines that are read to recognise a format.
+_DETECT_LINES = 50
+#: Models that an unknown price is reported for.
+_NAMED_MODELS = 5
+
+
+class SkippedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the input and why it was skipped."""
+
+    place: str
+    reason: str
+
+
+def skipped(problems: list[Problem], *, harmless: bool = False) -> tuple[SkippedInput, ...]:
+    return tuple(
+        SkippedInput(place=problem.place, reason=problem.reason)
+        for problem in problems
+        if problem.harmless == harmless
+    )
+
+
+def refuse(problems: list[Problem]) -> None:
+    """Raise for the first problem that is not harmless."""
+    wrong = [problem for problem in problems if not problem.harmless]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise InvalidRequest(wrong[0].reason + more, path=wrong[0].place)
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def gather(places: list[Path], format_: LogFormat | None) -> tuple[list[Source], list[Problem]]:
+    """All conversations that can be simulated, and the problems with the others."""
+    problems: list[Problem] = []
+    entries = (entry for file in files_in(places) for entry in _read(file, format_))
+    return playable(entries, problems), problems
+
+
+def playable(entries: Iterable[Entry], problems: list[Problem]) -> list[Source]:
+    """The conversations that can be simulated, each with an id of its own."""
+    found: dict[str, Source] = {}
+    for entry in entries:
+        if isinstance(entry, Problem):
+            problems.append(entry)
+        elif (reason := unplayable(entry.trace.provider, entry.trace.model)) is not None:
+            problems.append(Problem(entry.place, reason))
+        else:
+            trace = entry.trace
+            if trace.id in found:
+                trace = replace(trace, id=f"{trace.id} ({entry.place})")
+            found[trace.id] = entry._replace(trace=trace)
+    return list(found.values())
+
+
+def files_in(places: Iterable[Path]) -> list[Path]:
+    """The files, and for a folder every file in it that may be a log."""
+    found: list[Path] = []
+    for place in places:
+        if place.is_dir():
+            found += sorted(
+                file
+                for file in place.rglob("*")
+                if file.is_file() and file.name.endswith(_SUFFIXES)
+            )
+        else:
+            found.append(place)
+    return found
+
+
+def lines_of(file: Path, problems: list[Problem]) -> Iterator[Line]:
+    """The lines of a file, gzipped or not."""
+    with file.open("rb") as opened:
+        packed = opened.read(2) == b"\x1f\x8b"
+    with gzip.open(file) if packed else file.open("rb") as lines:
+        try:
+            yield from sources.numbered(lines, str(file))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+            problems.append(Problem(str(file), f"the file is cut off or damaged: {problem}"))
+
+
+def detect(
+    lines: list[Line], is_request: Callable[[dict[str, Any]], bool] = request_log.recognises
+) -> LogFormat | None:
+    """The format of a file by its first lines."""
+    for one in sources.objects(lines[:_DETECT_LINES]):
+        if isinstance(one, Problem):
+            continue
+        format_: LogFormat | None = sources.detect(one[1])
+        if format_ is not None:
+            return format_
+        if is_request(one[1]):
+            return "requests"
+    return None
+
+
+def _read(file: Path, format_: LogFormat | None) -> Iterator[Entry]:
+    """The conversations of a file, and problems with it."""
+    problems: list[Problem] = []
+    lines = list(lines_of(file, problems))
+    yield from problems
+    format_ = format_ or detect(lines)
+    if format_ == "requests":
+        yield from request_log.read(iter(lines))
+    elif format_ is not None:
+        yield from sources.read(format_, iter(lines))
+    elif lines:
+        yield Problem(str(file), "neither a trace, a session nor a request log; pass --format")
+    elif not problems:
+        yield Problem(str(file), "the file is empty")
+
+
+# ── Prices ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class PriceBook:
+    """Prices by provider, model and time of the call, and the models without one."""
+
+    def __init__(self) -> None:
+        self._now = datetime.datetime.now(datetime.UTC)
+        self._prices: dict[tuple[object, ...], Price | None] = {}
+        self._unpriced: dict[str, None] = {}
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Models without a known price, as `provider/model`."""
+        return tuple(self._unpriced)
+
+    def price(
+        self, provider: str, model: str, at: float | None, wire: str | None = None
+    ) -> Price | None:
+        """The price at a time in unix seconds, or now."""
+        when = self._moment(at)
+        key = provider, model, wire, when.timestamp() // catalog.PRICE_SLOT
+        if key not in self._prices:
+            price = self._prices[key] = catalog.price(provider, model, when, wire=wire)
+            if price is None:
+                self._unpriced[f"{provider}/{model}"] = None
+        return self._prices[key]
+
+    def _moment(self, at: float | None) -> datetime.datetime:
+        try:
+            return self._now if at is None else datetime.datetime.fromtimestamp(at, datetime.UTC)
+        except (OverflowError, OSError, ValueError):
+            return self._now
+
+
+def unpriced_note(unpriced: tuple[str, ...]) -> str:
+    """Which prices are unknown."""
+    some = ", ".join(unpriced[:_NAMED_MODELS])
+    more = f" and {len(unpriced) - _NAMED_MODELS} more" if len(unpriced) > _NAMED_MODELS else ""
+    return f"no price is known for {some}{more} (price table of {catalog.price_table_date()})"

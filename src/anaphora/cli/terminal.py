@@ -1,0 +1,99 @@
+"""Printing with rich: colours on a terminal, plain text elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from .log_files import SkippedInput
+
+T = TypeVar("T")
+#: A line of a page: plain, with a style, or of several pieces with styles of their own; or a table.
+Line: TypeAlias = str | tuple[str, str] | list[str | tuple[str, str]] | RenderableType
+
+#: Piped output is not wrapped: a row is one line.
+_PIPED_WIDTH = 140
+#: Items from which on a progress bar is shown.
+_LONG = 500
+#: Problems that are printed before the rest becomes a number.
+_PROBLEMS = 10
+
+
+class Terminal(Console):
+    """Standard output. NO_COLOR removes all escape codes, FORCE_COLOR keeps them in a pipe."""
+
+    def __init__(self, piped_width: int = _PIPED_WIDTH) -> None:
+        super().__init__(
+            color_system=None if os.environ.get("NO_COLOR") else "auto",
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+        if not self.is_terminal:
+            self.width = piped_width
+
+    def page(self, content: RenderableType) -> None:
+        """Print it; in plain text, without trailing blanks."""
+        if self.is_terminal:
+            self.print(content)
+            return
+        with self.capture() as captured:
+            self.print(content)
+        lines = (line.rstrip() for line in captured.get().splitlines())
+        self.file.write("\n".join(lines).rstrip() + "\n")
+
+    def on_broken_pipe(self) -> NoReturn:
+        # Called while the error is handled; the entry point handles it.
+        raise  # noqa: PLE0704
+
+
+def print_page(lines: Iterable[Line]) -> None:
+    Terminal().page(Group(*map(_renderable, lines)))
+
+
+def _renderable(line: Line) -> RenderableType:
+    if isinstance(line, str):
+        return Text(line)
+    if isinstance(line, tuple):
+        return Text(*line)
+    return Text.assemble(*line) if isinstance(line, list) else line
+
+
+def table(*titles: str, right: Iterable[str] = ()) -> Table:
+    """A table without lines; long cells are folded, columns in `right` are aligned to the right."""
+    made = Table(box=None, pad_edge=False)
+    for title in titles:
+        if title in right:
+            made.add_column(title, justify="right")
+        else:
+            made.add_column(title, overflow="fold")
+    return made
+
+
+def problem_lines(title: str, problems: Sequence[SkippedInput]) -> Iterator[Line]:
+    """The first few problems with the input."""
+    if not problems:
+        return
+    yield f"\n{title}: {len(problems):,}", "bold"
+    for one in problems[:_PROBLEMS]:
+        yield f"  {one.place}: {one.reason}"
+    if len(problems) > _PROBLEMS:
+        yield f"  and {len(problems) - _PROBLEMS:,} more; --json has them all", "dim"
+
+
+def tracked(items: Iterable[T], title: str, *, total: int) -> Iterator[T]:
+    """The items, with a progress bar on standard error when there are many and it is a terminal."""
+    if total < _LONG or not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    yield from track(items, title, total=total, console=console, transient=True)
