@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from .bills import Bills, calibrated, learned
 from .counts import Counts, for_model
-from .sizes import TOOLS, Size, bytes_in, ends, measured, tokens_in
+from .sizes import Size, bytes_in, ends, measured, tokens_in
 
 __all__ = [
-    "TOOLS",
     "Bills",
     "Counts",
     "Size",

@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from anaphora.catalog import Profile
+from anaphora.catalog import Profile, tool_overhead
 from anaphora.rendered import Rendered
 
 from .bills import Bills, calibrated, learned
-from .sizes import TOOLS, Odd, Size, odd_chunks, tokens_in
+from .sizes import Odd, Size, odd_chunks, tokens_in
 
 _Row: TypeAlias = tuple[int, int, int, Sequence[int], Odd]
 """A run: its first chunk, what is counted before the first byte of its log (bytes of text, tokens
@@ -149,7 +149,7 @@ class _Lead:
         schemas = [value for name, value in self.cache_params if name == "output_format"]
         first, text, other = 0, sum(map(len, schemas)), 0
         if any(run.section == "tools" for run in rendered.runs):
-            other += TOOLS.get(rendered.wire, 0)
+            other += tool_overhead(rendered.wire)
         self.rows: list[_Row] = []
         for run in self.runs:
             row = first, text + len(run.lead), other, run.log.ends, odd_chunks(run.log, run.count)

@@ -16,10 +16,6 @@ from typing import Any, NamedTuple
 
 from anaphora.rendered import ChunkLog, Kind
 
-#: Tokens billed for having tools, beyond what they say, by wire. On api.anthropic.com recorded
-#: prompts with function tools were billed 130 to 645 tokens more than their text, most 340 to 570.
-TOOLS = {"anthropic": 450}
-
 #: One image, document or sound, or a tool of the provider's own with its instructions. A stand-in:
 #: images are billed by their area, from 85 tokens to some 5,000.
 _MEDIA = 1200

@@ -14,9 +14,9 @@ from blake3 import blake3
 
 from anaphora.cache.simulator import Mark, TokenRuns
 from anaphora.canonical import dumps
-from anaphora.catalog import CacheRules, Profile
+from anaphora.catalog import CacheRules, Profile, tool_overhead
 from anaphora.rendered import Kind
-from anaphora.tokens import TOOLS, Size, calibrated, ends, measured
+from anaphora.tokens import Size, calibrated, ends, measured
 from anaphora.values import Section, Ttl
 
 from .form import Trace, TraceCall, TraceMessage
@@ -55,7 +55,7 @@ class Blocks:
         self._all: list[Block] = []
         if trace.tools:
             tools = dumps(trace.tools)
-            size = trace.tools_size or Size(len(tools), TOOLS.get(trace.wire or "", 0))
+            size = trace.tools_size or Size(len(tools), tool_overhead(trace.wire or ""))
             self._all.append(Block(_identity(tools), Kind.TOOL, "tools", "tools", size))
         if trace.system_tokens_unknown:
             unknown = ("system", trace.group or trace.id)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.catalog import Dialect, Place
+from anaphora.catalog import Dialect, ParamPlace
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptCachePlan, Reasoning, ToolChoice
 from anaphora.values import Extras, Notice
@@ -134,7 +134,7 @@ def hear(call: Call, dialect: Dialect) -> Call:
     return msgspec.structs.replace(call, extras=extras or None)
 
 
-def _is_the_wires(call: Call, param: str, place: Place) -> bool:
+def _is_the_wires(call: Call, param: str, place: ParamPlace) -> bool:
     """Words that the wire deals with itself: a choice of tools that has no other word here, and a
     tier of somebody else's, which the wire leaves out."""
     value = _get(call, param)
@@ -145,7 +145,7 @@ def _is_the_wires(call: Call, param: str, place: Place) -> bool:
     return bool(place.values) and value not in (*place.values, *place.values.values())
 
 
-def _ours(word: Any, place: Place) -> Any:
+def _ours(word: Any, place: ParamPlace) -> Any:
     for ours, theirs in place.values.items():
         if theirs == word and type(theirs) is type(word):
             return ours

@@ -10,8 +10,7 @@ import msgspec
 
 from anaphora import errors
 from anaphora import wire as wires
-from anaphora.catalog import CacheRules, Profile
-from anaphora.catalog.overflow import Overflow, overflow_of
+from anaphora.catalog import CacheRules, Overflow, Profile, overflow_of
 from anaphora.emulator.core.asked import Asked
 from anaphora.errors import Upstream
 
