@@ -99,7 +99,7 @@ def reply_with(text: str) -> Reply:
 def verdict_with(text: str) -> Verdict:
     return Verdict(
         result="miss",
-        causes=(Cause(kind="changed", said=text), Cause(kind="expired", said=text)),
+        causes=(Cause(kind="changed", text=text), Cause(kind="expired", text=text)),
         change=Change(
             kind="date",
             offset=1234,

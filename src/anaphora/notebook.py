@@ -136,7 +136,7 @@ def _verdict(verdict: Verdict) -> str:
     dot = f'<b style="color:{_COLOURS[verdict.result]}">●</b>'
     sentence = f"<div>{dot} {_escaped(verdict.sentence or verdict.result)}</div>"
     # The first cause is in the sentence.
-    also = "".join(_faint(f"also: {cause.said}") for cause in verdict.causes[1:])
+    also = "".join(_faint(f"also: {cause.text}") for cause in verdict.causes[1:])
     return _box(sentence, _figures(verdict), also, _change(verdict.change))
 
 

@@ -66,7 +66,7 @@ def test_claude_code_63930_without_that_marker_an_event_says_so_before_sending()
     one, two = split(place, body(place, spec())), split(place, body(place, after))
     (notice,) = preflight(one, two, RULES)
     assert notice.code == "lookback_exceeded"
-    assert "42 blocks before the next marker; 20 are looked at" in notice.message
+    assert "42 blocks before the next marker, and the look-back is 20" in notice.message
     assert verdict_of(place, one, two).cause == "lookback_exceeded"
 
 
@@ -165,7 +165,7 @@ def test_claude_code_86075_evicting_an_image_is_predicted_before_sending(name: s
     one, two = split(place, body(place, spec())), split(place, body(place, after))
     (notice,) = preflight(one, two)
     assert notice.code == "prefix_breaks"
-    assert notice.message.startswith("an image is gone")
+    assert notice.message.startswith("an image was removed")
     assert notice.tokens
 
 

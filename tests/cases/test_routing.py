@@ -12,7 +12,7 @@ from support.planted import GUIDE, PLACES, body, grown, spec, split, verdict_of
 from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory, Planner
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.cache.verdict import Sent, judge
+from anaphora.cache.verdict import SentCall, judge
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
@@ -83,7 +83,9 @@ def test_codex_35300_the_verdict_names_a_breakpoint_on_what_changes() -> None:
     one, two = said("09:41"), said("09:42")
     usage = Usage(uncached=0, read=0, written={"30m": Counts(one).total}, output=1)
     found = judge(
-        Sent(rendered=one, at=0.0, usage=usage), Sent(rendered=two, at=60.0, usage=usage), rules
+        SentCall(rendered=one, at=0.0, usage=usage),
+        SentCall(rendered=two, at=60.0, usage=usage),
+        rules,
     )
     assert (found.result, found.cause) == ("miss", "marker_on_volatile")
 

@@ -10,7 +10,7 @@ from support.planted import GUIDE, PLACES, body, grown, spec, split, verdict_of
 
 from anaphora import catalog
 from anaphora.analysis.lint import Costs, lint_request, lint_samples
-from anaphora.cache.verdict import Sent, judge
+from anaphora.cache.verdict import SentCall, judge
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
@@ -51,8 +51,8 @@ def test_zeroclaw_10858_the_verdict_says_what_a_rolled_date_cost_in_dollars() ->
     first = Usage(uncached=3, read=339_000, written={"5m": 1_000}, output=500)
     then = Usage(uncached=3, read=0, written={"5m": 341_000}, output=500)
     found = judge(
-        Sent(rendered=one, at=0.0, usage=first),
-        Sent(rendered=two, at=60.0, usage=then),
+        SentCall(rendered=one, at=0.0, usage=first),
+        SentCall(rendered=two, at=60.0, usage=then),
         catalog.rules("anthropic", model),
         price=catalog.price("anthropic", model, NOW),
     )

@@ -196,7 +196,7 @@ def test_the_answer_is_on_standard_output_and_the_rest_beside_it(ask: Ask, home:
     asked = ask("hello", "there")
     assert (asked.code, asked.out) == (0, "Hello yourself.\n")
     (line,) = asked.err.splitlines()
-    assert line.startswith("claude/claude-sonnet-4-5 · First: no call before it. · $0.0")
+    assert line.startswith("claude/claude-sonnet-4-5 · First call: nothing cached yet. · $0.0")
     assert line.endswith(conversation(home).stem)
     assert ask("-q", "hello").err == ""
 
@@ -385,7 +385,7 @@ def test_what_is_another_beginning_is_told(ask: Ask) -> None:
     ask("-s", LONG, "hello")
     asked = ask("-c", "-s", "Somebody else. " + LONG, "hello")
     assert "the system prompt or the tools changed" in asked.err
-    assert "First: no call before it" in asked.err
+    assert "First call: nothing cached yet" in asked.err
 
 
 def test_it_goes_on_with_whom_it_was_held(ask: Ask) -> None:
@@ -585,7 +585,7 @@ def test_one_object_for_machines(ask: Ask, home: Path) -> None:
     assert asked.err == ""
     assert (told["answer"], told["stop"], told["turns"]) == ("Hello yourself.", "end", 1)
     assert told["usage"]["input"] > 0
-    assert told["verdict"] == {"result": "first", "said": "First: no call before it."}
+    assert told["verdict"] == {"result": "first", "said": "First call: nothing cached yet."}
     assert float(told["cost_usd"]) > 0
     assert [attempt["status"] for attempt in told["attempts"]] == [200]
     assert told["conversation"] == conversation(home).stem

@@ -55,7 +55,7 @@ def test_two_requests_of_any_wire(
 def test_a_conversation_that_grew_is_fine(run: Run, tmp_path: Path) -> None:
     done = run("explain", *two(tmp_path, "anthropic", plant=False))
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Hit: 6,096 tokens were read, all that the call before left" in done.stdout
+    assert "Hit: 6,096 tokens read, everything the previous call cached" in done.stdout
 
 
 def test_as_json(run: Run, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_the_gap_between_them_may_be_told(run: Run, tmp_path: Path) -> None:
     files = two(tmp_path, "anthropic", plant=False)
     soon, late = run("explain", *files, "--gap", "60"), run("explain", *files, "--gap", "400")
     assert "Hit" in soon.stdout
-    assert "ran out 100 s ago" in late.stdout
+    assert "expired 100 s ago" in late.stdout
     assert (soon.returncode, late.returncode) == (0, 0)  # a clock breaks no prefix
 
 
@@ -183,7 +183,7 @@ def test_the_providers_own_word_is_merged_in(run: Run, tmp_path: Path) -> None:
         exchange(after, 1060, 0, 4600, answer=said),
     )
     done = run("explain", file)
-    assert "The provider says tools_changed, which agrees." in done.stdout.replace("\n", " ")
+    assert "The provider reports tools_changed, which agrees." in done.stdout.replace("\n", " ")
 
 
 def test_a_trace_and_sessions_are_read_too(run: Run, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_trace_and_sessions_are_read_too(run: Run, tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(json.dumps(trace).encode() + b"\n"))
     done = run("explain", str(packed))
     assert done.returncode == 0
-    assert "ran out 10 min ago" in done.stdout
+    assert "expired 10 min ago" in done.stdout
 
 
 def test_a_session_of_claude_code(run: Run, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_nothing_of_headers_or_keys_is_shown(run: Run, tmp_path: Path) -> None:
         run("explain", str(tmp_path / "c.json"), str(tmp_path / "d.json")),
         run("explain", "--json", str(tmp_path / "c.json"), str(tmp_path / "d.json")),
     ]
-    assert "another cache key" in runs[2].stdout
+    assert "the cache key changed" in runs[2].stdout
     for done in runs:
         assert done.returncode == 1
         assert canary not in done.stdout + done.stderr

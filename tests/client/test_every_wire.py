@@ -18,7 +18,7 @@ from blake3 import blake3
 from support.talking import LONG, MODELS, Talk, talking
 
 from anaphora import AsyncClient, emulator, errors
-from anaphora.cache.verdict.comparing import parting
+from anaphora.cache.prefix import first_difference
 from anaphora.client.response import Response
 from anaphora.client.session import Session
 from anaphora.emulator.core.options import Options
@@ -195,7 +195,7 @@ def check_prefixes(emu: Emulator, count: int) -> None:
     sent = [entry.called.sent.rendered for entry in emu.engine.journal._entries if entry.called]
     assert len(sent) == count
     for earlier, later in itertools.pairwise(sent):
-        assert parting(earlier, later, len(earlier)) is None
+        assert first_difference(earlier, later, len(earlier)) is None
 
 
 def plainly(reply: Reply) -> Any:

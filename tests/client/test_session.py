@@ -444,7 +444,7 @@ def test_the_provider_is_asked_why_a_prefix_was_missed(
             verdict = chat.last.verdict
             assert verdict is not None
             assert verdict.diagnosis is not None
-            assert verdict.diagnosis.word == "tools_changed"
+            assert verdict.diagnosis.code == "tools_changed"
             assert verdict.agrees is True
 
     asyncio.run(main())

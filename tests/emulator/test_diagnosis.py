@@ -9,7 +9,7 @@ import pytest
 
 from anaphora import catalog, wire
 from anaphora.cache import verdict
-from anaphora.cache.verdict import Sent
+from anaphora.cache.verdict import SentCall
 from anaphora.emulator.core.asked import Asked
 from anaphora.emulator.core.engine import Engine
 
@@ -34,14 +34,14 @@ OPENAI: Any = {
 HOMES = {"anthropic": ("/v1/messages", ANTHROPIC), "openai_responses": ("/v1/responses", OPENAI)}
 
 
-def asked(engine: Engine, name: str, body: Any, at: float) -> tuple[Any, Sent]:
+def asked(engine: Engine, name: str, body: Any, at: float) -> tuple[Any, SentCall]:
     data = json.dumps(body).encode()
     path = HOMES[name][0]
     answer = engine.answer(Asked(method="POST", path=path, headers=KEYS, body=data, at=at))
     assert answer.status == 200, answer.body
     codec = wire.get(name)
     reply = codec.read_reply(answer.body)
-    return reply, Sent(rendered=codec.split(data), at=at, usage=reply.usage)
+    return reply, SentCall(rendered=codec.split(data), at=at, usage=reply.usage)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_both_name_the_same(name: str, change: Any, word: str) -> None:
     second, after = asked(engine, name, {**body, **change, **compared}, 10.0)
     told = verdict.diagnosis_of(second)
     assert told is not None
-    assert told.word == word
+    assert told.code == word
     assert told.tokens == (first.usage.written_total or 0) - (second.usage.read or 0)
     rules = catalog.rules(wire.PROVIDERS[name], body["model"])
     found = verdict.judge(before, after, rules, diagnosis=told)
@@ -78,7 +78,7 @@ def test_an_answer_that_is_gone_cannot_be_compared_with() -> None:
     reply, _ = asked(engine, "openai_responses", {**OPENAI, **compared}, 0.0)
     told = verdict.diagnosis_of(reply)
     assert told is not None
-    assert told.word == "comparison_response_not_found"
+    assert told.code == "comparison_response_not_found"
 
 
 def test_what_expired_has_no_word_in_the_enumeration() -> None:
@@ -88,4 +88,4 @@ def test_what_expired_has_no_word_in_the_enumeration() -> None:
     reply, _ = asked(engine, "openai_responses", {**OPENAI, **compared}, 100_000.0)
     told = verdict.diagnosis_of(reply)
     assert told is not None
-    assert told.word == "unavailable"
+    assert told.code == "unavailable"

@@ -202,13 +202,13 @@ def test_law_6_no_word_of_a_dialect_is_heard_elsewhere(row: catalog.Dialect, cal
 
 
 def test_a_loss_in_silence_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anaphora.wire.openai_chat import params
+    from anaphora.wire.openai_chat import params, types
 
     call = asking.base(params={"top_k": 5, "seed": 7})
     stops = [(WIRES[name], name) for name in ("gemini", "openai_chat")]
     check(call, stops)
-    monkeypatch.setattr(params, "_envelopes", Envelopes())  # none from before
-    monkeypatch.setattr(params, "_NO_PLACE", ())
+    types.MEMO.clear()
+    monkeypatch.setattr(params, "_notices", lambda call, traits: [])
     with pytest.raises(AssertionError, match="top_k: lost in silence"):
         check(call, stops)
 

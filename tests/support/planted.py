@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from anaphora import catalog, wire
-from anaphora.cache.verdict import Sent, Verdict, judge
+from anaphora.cache.verdict import SentCall, Verdict, judge
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
@@ -219,4 +219,4 @@ def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) ->
     later = known.pop("usage", Usage(uncached=grown_to - read, read=read, output=1))
     one = {"at": 1000.0, "usage": first, **known.pop("earlier", {})}
     two = {"at": 1060.0, "usage": later, **known.pop("later", {})}
-    return judge(Sent(rendered=before, **one), Sent(rendered=after, **two), rules, **known)
+    return judge(SentCall(rendered=before, **one), SentCall(rendered=after, **two), rules, **known)

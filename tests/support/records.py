@@ -32,7 +32,7 @@ ANSWERED = Attempt(
 )
 VERDICT = Verdict(
     result="partial",
-    causes=(Cause(kind="changed", said="the text was edited"),),
+    causes=(Cause(kind="changed", text="the text was edited"),),
     change=Change(
         kind="text_edited",
         offset=400,
@@ -49,7 +49,7 @@ VERDICT = Verdict(
     billed=700,
     lost=200,
     cost_usd=Decimal("0.0006"),
-    diagnosis=Diagnosis(provider="anthropic", word="system_changed", tokens=200),
+    diagnosis=Diagnosis(provider="anthropic", code="system_changed", tokens=200),
     agrees=True,
 )
 FULL = Record(

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from anaphora.values import Message, Opaque, Part
-from anaphora.wire.openai_system import KEY
+from anaphora.wire.openai import SYSTEM_KEY as KEY
 
 T = TypeVar("T", bound=Part)
 

@@ -266,7 +266,7 @@ def test_law_7_tokens_counted_twice_are_in_the_partition_once(
 def _usage(name: str, usage: dict[str, Any]) -> Any:
     import importlib
 
-    module = importlib.import_module(f"anaphora.wire.{name}.usage")
+    module = importlib.import_module(f"anaphora.wire.{name}.reply")
     return module.read_usage(json.dumps(usage).encode(), "usage")
 
 

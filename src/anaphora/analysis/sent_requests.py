@@ -11,8 +11,8 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.cache.verdict import Diagnosis, Sent, diagnosis_of
-from anaphora.cache.verdict.blocks import block_of
+from anaphora.cache.verdict import Diagnosis, SentCall, diagnosis_of
+from anaphora.cache.verdict.json_blocks import block_of
 from anaphora.catalog import CacheRules
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
@@ -50,7 +50,7 @@ class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One request that was sent."""
 
     place: str
-    sent: Sent
+    sent: SentCall
     wire: str
     provider: str
     model: str
@@ -154,7 +154,7 @@ def _sent(
     rules = catalog.rules(provider, model, rendered.wire)
     return SentRequest(
         place=place,
-        sent=Sent(rendered=rendered, plan=_plan(rendered, rules, body)),
+        sent=SentCall(rendered=rendered, plan=_plan(rendered, rules, body)),
         wire=rendered.wire,
         provider=provider,
         model=model,

@@ -351,13 +351,13 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
 
 
 def _call(call: ExplainedCall) -> Iterator[Line]:
-    from anaphora.cache.verdict.rules import duration
+    from anaphora.cache.verdict.causes import format_duration
 
     verdict = call.verdict
-    gap = f" (+{duration(call.gap)})" if call.gap is not None else ""
+    gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
     yield [f"  turn {call.turn}{gap}: ", (verdict.sentence, _COLOURS[verdict.result])]
     for cause in verdict.causes[1:]:
-        yield f"    and {cause.said}"
+        yield f"    and {cause.text}"
     if verdict.change is not None:
         for sign, text, colour in (
             ("-", verdict.change.before, "red"),
@@ -370,7 +370,7 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
 
 
 def _total(explained: Explanation) -> Iterator[Line]:
-    from anaphora.cache.verdict.sentences import money_said
+    from anaphora.cache.verdict.values import format_loss
 
     from .log_files import unpriced_note
 
@@ -378,7 +378,7 @@ def _total(explained: Explanation) -> Iterator[Line]:
     counts = f"{total.hit} hits, {total.partial} partial, {total.miss} missed, {total.first} first"
     yield f"{total.turns} calls: {counts}", "bold"
     if total.lost:
-        yield f"{total.lost:,} tokens paid for again: {money_said(total.cost_usd)}"
+        yield f"{total.lost:,} tokens paid again: {format_loss(total.cost_usd)}"
     if total.broke:
         calls = "call" if total.broke == 1 else "calls"
         yield f"the prefix broke at {total.broke} {calls}", "red"

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from anaphora.cache.plan import SingleCallPlanner
-from anaphora.cache.verdict.money import saved_usd
+from anaphora.cache.verdict import saved_usd
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
 from anaphora.tokens import Counts

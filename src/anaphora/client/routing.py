@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from blake3 import blake3
 
-from anaphora.cache.verdict.sentences import amount_said
+from anaphora.cache.verdict import format_usd
 from anaphora.catalog import Price
 from anaphora.client.config.values import Hop
 from anaphora.values import Ttl
@@ -104,5 +104,5 @@ def moving_said(left: str, reached: str, tokens_cached: int, cost_usd: Decimal |
     if cost_usd is None:
         return f"{said}: dollars unknown"
     if cost_usd < 0:
-        return f"{said}, and {amount_said(-cost_usd)} less for them"
-    return f"{said}: {amount_said(cost_usd)}"
+        return f"{said}, and {format_usd(-cost_usd)} less for them"
+    return f"{said}: {format_usd(cost_usd)}"

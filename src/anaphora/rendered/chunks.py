@@ -158,6 +158,8 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     frozen_with: bytes | None = None
     """What a handle freezes besides chunks, where the provider holds prompts under handles; None:
     this wire holds nothing."""
+    binds_thinking: bool = False
+    """Signed thinking is only valid behind the prompt that it was written for."""
     messages_cacheable: bool = True
     message_ttl: Ttl | None = None
     """The TTL the caller asks for inside the history; None leaves it to the planner."""

@@ -33,6 +33,7 @@ class ChunkLog:
         "buffer",
         "contextual",
         "ends",
+        "first_image",
         "ids",
         "keys",
         "kinds",
@@ -61,6 +62,8 @@ class ChunkLog:
         self.keys: tuple[bytes, list[bytes]] | None = None
         """What simulators know the blocks by, as far as one has asked: what stood before the log,
         and a key for the prefix that ends with each block."""
+        self.first_image: tuple[int, int | None] = (0, None)
+        """How many chunks were searched for images, and the first one with an image."""
         self.odd: Any = None
         """What the token estimator knows of the chunks that are not all text."""
         self.message_ends = array("Q", first.message_ends)

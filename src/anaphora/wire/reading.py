@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -95,8 +95,11 @@ class Unknown:
 
     def take(self, name: str) -> Unknown | None:
         """Removes and returns the unknown members of the object in this field."""
-        inner = self.members.pop(name, None)
-        return inner if isinstance(inner, Unknown) else None
+        inner = self.members.get(name)
+        if not isinstance(inner, Unknown):
+            return None
+        del self.members[name]
+        return inner
 
     def take_elements(self, name: str) -> dict[int, Unknown]:
         """Removes and returns the unknown members of the list elements in this field, by index."""
@@ -125,6 +128,8 @@ class OtherBlock(msgspec.Struct, frozen=True):
     tag: str
     members: Members
     """All of it, the tag included."""
+    raw: msgspec.Raw
+    """The same, as it was sent."""
 
 
 def extras_of(wire: str, members: Members) -> Extras | None:
@@ -179,7 +184,8 @@ class LenientDecoder(Generic[T]):
     The structs forbid unknown fields. A tag that no struct has gives an `OtherBlock`. Options name
     fields of the outermost struct: of those in `whole` a value that does not decode is unknown as a
     whole, of those in `partial` each member that does not decode is unknown by itself.
-    `default_tag` stands for a missing tag.
+    `default_tag` stands for a missing tag. A name that a struct does not have is also looked up as
+    `rename` spells it.
     """
 
     def __init__(
@@ -189,12 +195,17 @@ class LenientDecoder(Generic[T]):
         whole: Iterable[str] = (),
         partial: Iterable[str] = (),
         default_tag: str | None = None,
+        rename: Callable[[str], str] | None = None,
     ) -> None:
         self.strict: Callable[[bytes | msgspec.Raw], T] = msgspec.json.Decoder(kind).decode
-        self._node = _node(kind, {}, default_tag)
+        known: dict[Any, _Node] = {}
+        self._node = _node(kind, known, default_tag)
         if isinstance(self._node, _Object):
             self._node.replace(whole, _Whole)
             self._node.replace(partial, _Partial)
+        for node in known.values():
+            if isinstance(node, _Object):
+                node.set_rename(rename)
 
     def decode(
         self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
@@ -254,6 +265,13 @@ class _Object(_Node):
             field.encode_name: (field.name, _node(field.type, known)) for field in fields
         }
         self._required = [field.encode_name for field in fields if field.required]
+        self._rename: Callable[[str], str] | None = None
+
+    def set_rename(self, rename: Callable[[str], str] | None) -> None:
+        self._rename = rename
+        for _, node in self._fields.values():
+            if isinstance(node, _Partial):
+                node.rename = rename
 
     def replace(self, names: Iterable[str], kind: type[_Node]) -> None:
         """Decodes these fields another way."""
@@ -265,14 +283,18 @@ class _Object(_Node):
         return self.from_members(_object(raw))
 
     def from_members(self, members: Members) -> _Separated:
+        if self._rename is not None:
+            members = _renamed(members, self._fields, self._rename)
         values: dict[str, Any] = {}
         unknown: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]] = {}
+        fields = self._fields
         for name, raw in members.items():
-            if name not in self._fields:
+            field = fields.get(name)
+            if field is None:
                 if name != self._tag_field:
                     unknown[name] = raw
                 continue
-            attribute, node = self._fields[name]
+            attribute, node = field
             try:
                 values[attribute] = node.strict(raw)
                 continue
@@ -299,7 +321,11 @@ class _Union(_Node):
     def __init__(self, kinds: Sequence[Any], known: dict[Any, _Node], default: str | None) -> None:
         super().__init__(Union[tuple(kinds)])  # noqa: UP007
         known[tuple(kinds)] = self
+        if default is None and len(kinds) == 1:
+            default = str(kinds[0].__struct_config__.tag)  # as msgspec does
         self._default = default
+        self._decode_tag: Callable[[msgspec.Raw], str | None]
+        self._decode_tag = msgspec.json.Decoder(str if default is None else str | None).decode
         self._tag_field = str(kinds[0].__struct_config__.tag_field)
         self._by_tag = {str(kind.__struct_config__.tag): _Object(kind, known) for kind in kinds}
 
@@ -308,13 +334,15 @@ class _Union(_Node):
         tag = self._default
         if self._tag_field in members:
             try:
-                tag = msgspec.json.decode(members[self._tag_field], type=str)
+                tag = self._decode_tag(members[self._tag_field]) or tag or ""
             except DECODE_ERRORS as problem:
                 raise _Invalid(decode_reason(problem), f".{self._tag_field}") from None
         if tag is None:
             raise _Invalid("is missing", f".{self._tag_field}")
         node = self._by_tag.get(tag)
-        return (OtherBlock(tag, members), None) if node is None else node.from_members(members)
+        if node is None:
+            return OtherBlock(tag, members, msgspec.Raw(raw)), None
+        return node.from_members(members)
 
 
 class _Choice(_Node):
@@ -385,11 +413,14 @@ class _Partial(_Whole):
             field.encode_name: (field.name, field.required, msgspec.json.Decoder(field.type).decode)
             for field in msgspec.structs.fields(self._struct)
         }
+        self.rename: Callable[[str], str] | None = None
 
     def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
         if bytes(raw)[:1] != b"{":
             return super().separate(raw)
         rest = {n: v for n, v in decode_members(raw).items() if bytes(v) != b"null"}
+        if self.rename is not None:
+            rest = _renamed(rest, self._fields, self.rename)
         values = {}
         for name, (attribute, required, decode) in self._fields.items():
             try:
@@ -400,6 +431,17 @@ class _Partial(_Whole):
             else:
                 del rest[name]
         return self._struct(**values), Unknown(dict(rest)) if rest else None
+
+
+def _renamed(members: Members, known: Container[str], rename: Callable[[str], str]) -> Members:
+    """The members, those with another spelling of a known name under that name."""
+    renamed: Members = {}
+    for name, raw in members.items():
+        spelled = name if name in known or rename(name) not in known else rename(name)
+        if spelled in renamed:
+            raise _Invalid("is given in two spellings", f".{spelled}")
+        renamed[spelled] = raw
+    return renamed
 
 
 def _object(raw: bytes | msgspec.Raw) -> Members:

@@ -9,7 +9,7 @@ import pytest
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
-from anaphora.cache.verdict import Sent, find_change, judge, preflight
+from anaphora.cache.verdict import SentCall, find_change, judge, preflight
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import ChunkLog, Rendered
 from anaphora.tokens import Counts
@@ -53,7 +53,7 @@ def test_a_turn_that_only_grew_copies_no_byte(monkeypatch: pytest.MonkeyPatch) -
     two = render(talk.append(Message.assistant("so"), Message.user("and then?")), one)
     plans = plan_once(one, RULES, reuse_expected=True), plan_once(two, RULES, reuse_expected=True)
     with watched(monkeypatch) as copied:
-        assert find_change(Sent(rendered=one, plan=plans[0]), Sent(rendered=two)) is None
+        assert find_change(SentCall(rendered=one, plan=plans[0]), SentCall(rendered=two)) is None
         assert preflight(one, two) == ()
     assert copied == []
 
@@ -74,13 +74,13 @@ def test_a_hit_costs_what_the_turn_added(monkeypatch: pytest.MonkeyPatch) -> Non
         then = Usage(uncached=9, read=cached, written={}, output=1)
         with watched(monkeypatch) as copied:
             found = judge(
-                Sent(
+                SentCall(
                     rendered=earlier,
                     plan=plan_once(earlier, RULES, reuse_expected=True),
                     at=turn * 60.0,
                     usage=first,
                 ),
-                Sent(
+                SentCall(
                     rendered=later,
                     plan=plan_once(later, RULES, reuse_expected=True),
                     at=turn * 60.0 + 60,

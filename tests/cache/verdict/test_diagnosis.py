@@ -51,7 +51,7 @@ def openai_reply(diagnostics: Any) -> Any:
         ({"cache_miss_reason": None}, None),
         (
             {"cache_miss_reason": {"type": "tools_changed"}},
-            Diagnosis(provider="anthropic", word="tools_changed"),
+            Diagnosis(provider="anthropic", code="tools_changed"),
         ),
         (
             {
@@ -60,15 +60,15 @@ def openai_reply(diagnostics: Any) -> Any:
                     "cache_missed_input_tokens": 812,
                 }
             },
-            Diagnosis(provider="anthropic", word="messages_changed", tokens=812),
+            Diagnosis(provider="anthropic", code="messages_changed", tokens=812),
         ),
         (
             {"cache_miss_reason": {"type": "unavailable"}},
-            Diagnosis(provider="anthropic", word="unavailable", found=False),
+            Diagnosis(provider="anthropic", code="unavailable", conclusive=False),
         ),
         (
             {"cache_miss_reason": {"type": "previous_message_not_found"}},
-            Diagnosis(provider="anthropic", word="previous_message_not_found", found=False),
+            Diagnosis(provider="anthropic", code="previous_message_not_found", conclusive=False),
         ),
     ],
 )
@@ -80,14 +80,14 @@ def test_anthropic_diagnostics(said: Any, expected: Diagnosis | None) -> None:
     "said, expected",
     [
         (None, None),
-        ({"type": "cache_hit"}, Diagnosis(provider="openai", word="cache_hit")),
+        ({"type": "cache_hit"}, Diagnosis(provider="openai", code="cache_hit")),
         (
             {"type": "cache_miss", "reason": "tools", "cache_missed_tokens": 2048},
-            Diagnosis(provider="openai", word="tools", tokens=2048),
+            Diagnosis(provider="openai", code="tools", tokens=2048),
         ),
         (
             {"type": "comparison_response_not_found"},
-            Diagnosis(provider="openai", word="comparison_response_not_found", found=False),
+            Diagnosis(provider="openai", code="comparison_response_not_found", conclusive=False),
         ),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_stream_carries_it_too() -> None:
     last = [*reader.feed(lines.encode()), *reader.close()][-1]
     assert isinstance(last, ReplyEnd)
     found = diagnosis_of(last.reply)
-    assert found == Diagnosis(provider="anthropic", word="system_changed")
+    assert found == Diagnosis(provider="anthropic", code="system_changed")
 
 
 def moved_tools() -> tuple[Json, Json]:
@@ -132,7 +132,7 @@ def judged(name: str, word: str, *, plant: bool = True) -> Verdict:
     before, after = moved_tools() if plant else (spec(), grown(spec()))
     one, two = split(place, body(place, before)), split(place, body(place, after))
     provider = "anthropic" if name == "anthropic" else "openai"
-    return verdict_of(place, one, two, diagnosis=Diagnosis(provider=provider, word=word, tokens=7))
+    return verdict_of(place, one, two, diagnosis=Diagnosis(provider=provider, code=word, tokens=7))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def judged(name: str, word: str, *, plant: bool = True) -> Verdict:
 def test_agreement_is_shown(name: str, word: str) -> None:
     found = judged(name, word)
     assert found.agrees is True
-    assert found.sentence.endswith(f"The provider says {word} (7 tokens), which agrees.")
+    assert found.sentence.endswith(f"The provider reports {word} (7 tokens), which agrees.")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_provider_that_blames_the_messages_while_no_byte_changed_is_contradict
 def test_one_that_cannot_tell_neither_agrees_nor_disagrees() -> None:
     place = PLACES["anthropic"]
     before, after = moved_tools()
-    said = Diagnosis(provider="anthropic", word="unavailable", found=False)
+    said = Diagnosis(provider="anthropic", code="unavailable", conclusive=False)
     one, two = split(place, body(place, before)), split(place, body(place, after))
     assert verdict_of(place, one, two, diagnosis=said).agrees is None
 
@@ -180,5 +180,5 @@ def test_parameters_by_the_names_that_openai_gives_them(word: str, was: Json, no
     place = PLACES["openai_responses"]
     one = split(place, body(place, {**spec(), "params": was}))
     two = split(place, body(place, {**grown(spec()), "params": now}))
-    found = verdict_of(place, one, two, diagnosis=Diagnosis(provider="openai", word=word))
+    found = verdict_of(place, one, two, diagnosis=Diagnosis(provider="openai", code=word))
     assert found.agrees is True

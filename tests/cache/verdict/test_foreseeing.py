@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anaphora import catalog
 from anaphora.cache.simulator import Outcome, Span
-from anaphora.cache.verdict.predicting import foresee
+from anaphora.cache.verdict.judgement import predict_read
 from anaphora.values import Usage
 
 IMPLICIT = catalog.rules("openai", "gpt-5.2", "openai_chat")
@@ -16,11 +16,11 @@ def test_a_miss_leaves_all_of_it_where_the_provider_caches_by_itself() -> None:
     before = Outcome((Span(0, 1536, "read", "found"), Span(1536, 2000, "uncached", "new")))
     now = Outcome((Span(0, 1920, "read", "found"), Span(1920, 2100, "uncached", "new")))
     billed = Usage(uncached=2000, read=0, output=10)
-    assert foresee(before, billed, now, IMPLICIT).left == 1920
+    assert predict_read(before, billed, now, IMPLICIT).left == 1920
 
 
 def test_a_miss_without_a_write_leaves_nothing_where_markers_write() -> None:
     before = Outcome((Span(0, 1536, "read", "found"), Span(1536, 2000, "uncached", "new")))
     now = Outcome((Span(0, 1536, "read", "found"), Span(1536, 2100, "uncached", "new")))
     billed = Usage(uncached=2000, read=0, written={}, output=10)
-    assert foresee(before, billed, now, MARKED).left == 0
+    assert predict_read(before, billed, now, MARKED).left == 0

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.planted import PLACES, body, spec, split, verdict_of
 
+from anaphora.cache.prefix import first_difference
 from anaphora.cache.verdict import preflight
-from anaphora.cache.verdict.blocks import UNREADABLE, block_of, cut
-from anaphora.cache.verdict.comparing import parting
-from anaphora.cache.verdict.patterns import volatile_change
+from anaphora.cache.verdict.json_blocks import UNREADABLE, block_of, cut_block, volatile_change
 from anaphora.tokens import Counts
 
 Json = dict[str, Any]
@@ -34,7 +33,7 @@ def test_growth_is_never_called_a_break(name: str, turns: list[str]) -> None:
     for at, text in enumerate(turns):
         after["messages"].append(("user" if at % 2 else "assistant", [text]))
     one, two = split(place, body(place, before)), split(place, body(place, after))
-    assert parting(one, two, len(one)) is None
+    assert first_difference(one, two, len(one)) is None
     assert preflight(one, two) == ()
     found = verdict_of(place, one, two, read=Counts(one).total)
     assert (found.result, found.broke, found.lost) == ("hit", False, 0)
@@ -70,7 +69,7 @@ def test_every_chunk_of_every_wire_is_json_again(name: str) -> None:
 
 @given(st.binary())
 def test_whatever_the_bytes_a_chunk_can_be_cut(data: bytes) -> None:
-    block = cut(data)
+    block = cut_block(data)
     assert isinstance(block.raw, bytes)
     block.value, block.whole  # noqa: B018  (they raise nothing)
 

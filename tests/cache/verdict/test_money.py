@@ -9,7 +9,7 @@ import pytest
 from support.planted import PLACES, body, grown, spec, split, verdict_of
 
 from anaphora import catalog
-from anaphora.cache.verdict.money import lost_usd
+from anaphora.cache.verdict.judgement import lost_usd
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 
@@ -59,7 +59,7 @@ def test_the_sentence_says_dollars_or_that_they_are_unknown() -> None:
     told = verdict_of(place, one, two, price=SONNET)
     assert told.cost_usd is not None
     assert f"${told.cost_usd:.4f} lost" in told.sentence
-    assert "dollars unknown" in verdict_of(place, one, two).sentence
+    assert "cost unknown" in verdict_of(place, one, two).sentence
 
 
 def test_what_is_not_sent_any_more_is_not_paid_for_again() -> None:

@@ -335,7 +335,7 @@ def test_how_long_ago_it_ran_out_is_said() -> None:
     place = PLACES["anthropic"]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
     found = verdict_of(place, one, two, later={"at": 1000.0 + 300 + 47})
-    assert "the 5m it was kept for ran out 47 s ago" in found.sentence
+    assert "the cache entry expired 47 s ago" in found.sentence
 
 
 @pytest.mark.parametrize("name", WIRES)

@@ -38,7 +38,7 @@ def test_signed_thinking_behind_a_change_is_named(thought: Json) -> None:
     after["messages"][0] = ("user", ["What was in the file?"])
     bound, broken = looked_at(before, after)
     assert (bound.code, bound.path) == ("thinking_bound", "messages[3].content[0]")
-    assert "newer models refuse the request" in bound.message
+    assert "newer models reject the request" in bound.message
     assert (broken.code, broken.path) == ("prefix_breaks", "messages[0].content[0].text")
     assert broken.tokens
 

@@ -35,8 +35,8 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import openai_chat
-from anaphora.wire.openai_chat.facts import MARKERS
-from anaphora.wire.openai_chat.usage import read_usage, write_usage
+from anaphora.wire.openai_chat.markers import MARKERS
+from anaphora.wire.openai_chat.reply import read_usage, write_usage
 from anaphora.wire.replies import reply_events
 
 models = st.sampled_from(["gpt-5.6", "gpt-5", "gpt-4o"])

@@ -22,6 +22,7 @@ from anaphora.values import (
     Opaque,
     Part,
     Refusal,
+    SegmentRole,
     Text,
     Thinking,
     ToolCall,
@@ -30,22 +31,34 @@ from anaphora.values import (
     from_json,
     to_json,
 )
-from anaphora.wire.fields import Fields
-from anaphora.wire.openai_chat import assistant, incoming, parts
+from anaphora.wire.openai_chat.markers import MARKABLE, Traits
+from anaphora.wire.openai_chat.parse import PART, Marks, parse, read_part
+from anaphora.wire.openai_chat.render import assistant_message, encoder_of
 from anaphora.wire.reading import request_error
 
 PNG = Bytes(b"\x89PNG", "image/png")
 PDF = Bytes(b"%PDF", "application/pdf")
+TRAITS = Traits(
+    max_tokens_field="max_completion_tokens",
+    system_role="developer",
+    breakpoints=True,
+    options=True,
+    markers={},
+    nearest={},
+    reasoning_field=None,
+    host="openai",
+    reasoning_needed=False,
+)
 
 
 def say(part: Part, role: str = "user") -> tuple[bytes | None, list[Notice]]:
     notices: list[Notice] = []
-    _, _, said = parts.said_in(role, part)
+    _, _, said = encoder_of(role, part)
     return said(part, notices), notices
 
 
 def read(data: bytes) -> Part:
-    return incoming.read_part(msgspec.Raw(data), "$", request_error, (0,), [])
+    return read_part(*PART.decode(msgspec.Raw(data), "$", request_error), "$", (0,), [])
 
 
 SAID: list[tuple[Part, bytes]] = [
@@ -126,14 +139,14 @@ def test_the_bytes_survive_storage(part: Part, data: bytes) -> None:
 
 @pytest.mark.parametrize("part, data", SAID)
 def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> None:
-    _, markable, _ = parts.said_in("user", part)
+    _, markable, _ = encoder_of("user", part)
     if not markable:
         assert part == Text("") or isinstance(part, Opaque)
         return
     marker = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
     marked = data[:-1] + marker + data[-1:]
-    marks: incoming.Marks = []
-    again = incoming.read_part(msgspec.Raw(marked), "$", request_error, (3,), marks)
+    marks: Marks = []
+    again = read_part(*PART.decode(msgspec.Raw(marked), "$", request_error), "$", (3,), marks)
     assert (again, marks) == (part, [((3,), "30m", None)])
 
 
@@ -252,16 +265,14 @@ ASSISTANT: list[tuple[tuple[Part, ...], bytes]] = [
 def test_an_assistants_message_becomes_these_bytes(said: tuple[Part, ...], data: bytes) -> None:
     notices: list[Notice] = []
     message = Message(role="assistant", parts=said)
-    assert assistant.assistant_message(message, notices) == data
+    assert assistant_message(message, TRAITS, notices) == data
     assert notices == []
     json.loads(data)
 
 
 @pytest.mark.parametrize("said, data", ASSISTANT)
 def test_these_bytes_become_the_assistants_parts(said: tuple[Part, ...], data: bytes) -> None:
-    fields = Fields(data, "$", request_error)
-    fields.raw("role")
-    found = incoming.read_assistant(fields, [], answer=False)
+    found = parse(b'{"model":"m","messages":[%b]}' % data).ir.run(SegmentRole.CONVERSATION)[0].parts
     calls = {part.id: part for part in found if isinstance(part, ToolCall)}
     for part, expected in zip(found, said, strict=True):
         if isinstance(expected, ToolCall) and expected.extras is not None:
@@ -285,13 +296,13 @@ def test_these_bytes_become_the_assistants_parts(said: tuple[Part, ...], data: b
 def test_what_an_assistant_cannot_say_is_told(said: tuple[Part, ...], codes: list[str]) -> None:
     notices: list[Notice] = []
     message = Message(role="assistant", parts=said)
-    assert assistant.assistant_message(message, notices) is None
+    assert assistant_message(message, TRAITS, notices) is None
     assert [notice.code for notice in notices] == codes
 
 
 def test_content_behind_a_call_moves_before_it_and_that_is_told() -> None:
     notices: list[Notice] = []
-    said = assistant.assistant_message(Message.assistant(ToolCall("c", "f"), "a"), notices)
+    said = assistant_message(Message.assistant(ToolCall("c", "f"), "a"), TRAITS, notices)
     assert said is not None
     assert said.index(b'"content"') < said.index(b'"tool_calls"')
     assert [(notice.code, notice.path) for notice in notices] == [("parts_reordered", "parts[1]")]
@@ -315,13 +326,13 @@ def test_a_broken_part_names_its_field(part: Part, path: str) -> None:
 
 def test_arguments_with_a_lone_surrogate_name_their_field() -> None:
     with pytest.raises(InvalidJson) as caught:
-        assistant.assistant_message(Message.assistant(ToolCall("c", "f", "\ud800")), [])
+        assistant_message(Message.assistant(ToolCall("c", "f", "\ud800")), TRAITS, [])
     assert caught.value.path == "parts[0].arguments"
 
 
 def test_what_is_no_part_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequest, match="Url is not a part"):
-        parts.said_in("user", Url("u"))
+        encoder_of("user", Url("u"))
 
 
 @pytest.mark.parametrize(
@@ -347,7 +358,7 @@ def test_a_malformed_part_names_the_field(data: bytes, path: str) -> None:
 def test_markable_parts_are_the_rules_tables() -> None:
     """The wire and the catalog say the same about what may carry a breakpoint."""
     markable = set(rules("openai", "gpt-5.6").markable.value)
-    assert {"text", *parts.MARKABLE_OPAQUE} <= markable
-    kinds: dict[Any, Kind] = {type(p): parts.said_in("user", p)[0] for p, _ in SAID}
+    assert markable >= MARKABLE
+    kinds: dict[Any, Kind] = {type(p): encoder_of("user", p)[0] for p, _ in SAID}
     assert kinds[Document] is Kind.DOCUMENT
     assert kinds[Audio] is Kind.AUDIO

@@ -32,7 +32,7 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import openai_chat, replies
-from anaphora.wire.openai_chat.reply import unsayable
+from anaphora.wire.openai_chat.reply import unsupported_parts
 from anaphora.wire.replies import reply_events
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -118,7 +118,7 @@ def test_parts_become_the_message(message: dict[str, Any], parts: tuple[Any, ...
     written = openai_chat.write_reply(reply)
     assert openai_chat.read_reply(written) == reply
     assert from_json(to_json(reply), Reply) == reply
-    assert unsayable(reply) == []
+    assert unsupported_parts(reply) == []
 
 
 def test_further_choices_and_what_stands_beside_a_message_are_kept() -> None:
@@ -201,7 +201,7 @@ def test_another_wires_reply_is_told_in_these_words() -> None:
     message = told["choices"][0]["message"]
     assert (message["content"], told["choices"][0]["finish_reason"]) == ("ab", "stop")
     assert told["usage"]["prompt_tokens"] == 6
-    assert [notice.code for notice in unsayable(reply)] == ["thinking_left_out"]
+    assert [notice.code for notice in unsupported_parts(reply)] == ["thinking_left_out"]
 
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────

@@ -215,7 +215,7 @@ TOOLS: list[tuple[Any, bytes]] = [
         b'{"type":"function","function":{"name":"f","description":"does","parameters":{"type" : "object"},"strict":true}}',
     ),
     (
-        Tool("f", schema="{}", extras={"openai_chat": '{"cache_control":{},"function":{"x":1}}'}),
+        Tool("f", schema="{}", extras={"openai_chat": '{"function":{"x":1},"cache_control":{}}'}),
         b'{"type":"function","function":{"name":"f","parameters":{},"x":1},"cache_control":{}}',
     ),
     (

@@ -9,13 +9,13 @@ from support import usual
 
 from anaphora.rendered import LogAppend
 from anaphora.values import Message, Text, ToolCall, ToolResult
-from anaphora.wire.openai_chat.facts import MARKERS, NEAREST, Facts
-from anaphora.wire.openai_chat.messages import add_any, add_messages
-from anaphora.wire.openai_chat.usual import say_usual
+from anaphora.wire.openai import NEAREST
+from anaphora.wire.openai_chat.markers import MARKERS, Traits
+from anaphora.wire.openai_chat.render import add_message, add_messages, encode_plain
 
 
-def facts_with(system_role: str, breakpoints: bool, needed: bool) -> Facts:
-    return Facts(
+def traits_with(system_role: str, breakpoints: bool, needed: bool) -> Traits:
+    return Traits(
         max_tokens_field="max_tokens",
         system_role=system_role,
         breakpoints=breakpoints,
@@ -28,8 +28,8 @@ def facts_with(system_role: str, breakpoints: bool, needed: bool) -> Facts:
     )
 
 
-FACTS = st.builds(
-    facts_with,
+TRAITS = st.builds(
+    traits_with,
     st.sampled_from(["system", "developer", "instructor"]),
     st.booleans(),
     st.sampled_from([False, False, True]),
@@ -37,14 +37,14 @@ FACTS = st.builds(
 LAST = st.sampled_from([None, "user", "assistant", "tool"])
 
 
-@given(st.lists(usual.messages("openai_chat"), max_size=5), FACTS, LAST)
-def test_both_ways_say_the_same(said: list[Message], facts: Facts, last: str | None) -> None:
+@given(st.lists(usual.messages("openai_chat"), max_size=5), TRAITS, LAST)
+def test_both_ways_say_the_same(said: list[Message], traits: Traits, last: str | None) -> None:
     def thoroughly(to: LogAppend) -> None:
         role = last
         for message in said:
-            role = add_any(to, message, role, "conversation", facts)
+            role = add_message(to, message, role, "conversation", traits)
 
-    quickly = usual.outcome(lambda to: add_messages(to, said, last, "conversation", facts))
+    quickly = usual.outcome(lambda to: add_messages(to, said, last, "conversation", traits))
     assert quickly == usual.outcome(thoroughly)
 
 
@@ -66,7 +66,7 @@ CALL = ToolCall("call_1", "look_up", '{"a":1}')
 )
 def test_these_are_usual(message: Message) -> None:
     """Else the law above would compare the thorough way with itself."""
-    assert say_usual(message, facts_with("developer", True, False)) is not None
+    assert encode_plain(message, traits_with("developer", True, False)) is not None
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_these_are_usual(message: Message) -> None:
     ids=repr,
 )
 def test_these_take_the_thorough_way(message: Message) -> None:
-    assert say_usual(message, facts_with("developer", True, False)) is None
+    assert encode_plain(message, traits_with("developer", True, False)) is None
 
 
 def test_calls_that_need_their_reasoning_take_the_thorough_way() -> None:
-    assert say_usual(Message.assistant("x", CALL), facts_with("system", False, True)) is None
+    assert encode_plain(Message.assistant("x", CALL), traits_with("system", False, True)) is None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from anaphora.cache.verdict.blocks import UNREADABLE, block_of
+from anaphora.cache.verdict.json_blocks import UNREADABLE, block_of
 from anaphora.rendered import Chunk, Plan, Rendered
 from anaphora.tokens import Counts
 

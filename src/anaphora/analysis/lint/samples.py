@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from anaphora.cache.prefix import first_difference
 from anaphora.cache.verdict.changes import change_at
-from anaphora.cache.verdict.comparing import parting
-from anaphora.cache.verdict.patterns import volatile_change
+from anaphora.cache.verdict.json_blocks import volatile_change
 from anaphora.cache.verdict.values import Change
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
@@ -38,7 +38,7 @@ def lint_samples(
     stable = sum(run.count for run in first.runs if run.section != "messages")
     told: set[tuple[str, str]] = set()
     for file, other in others:
-        offset = parting(first, other, stable)
+        offset = first_difference(first, other, stable)
         if offset is not None:
             change = change_at(first, other, offset)
             rule = _RULES.get(change.kind, "changes-between-samples")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anaphora.cache.verdict.comparing import shown
+from anaphora.cache.verdict.json_blocks import redacted
 from anaphora.tokens import tokens_in
 
 from .costs import Costs
@@ -56,7 +56,7 @@ def around(text: str, start: int, end: int) -> str:
     data = text.encode(errors="replace")
     first = len(text[:begin].encode(errors="replace"))
     last = first + len(text[begin:stop].encode(errors="replace"))
-    return shown(data, first, last)
+    return redacted(data, first, last)
 
 
 def text_tokens(text: str, ratio: float) -> int:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
-from anaphora.cache.verdict import Cause, Sent, Verdict, judge
+from anaphora.cache.verdict import Cause, SentCall, Verdict, judge
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Price
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Plan, Rendered
@@ -70,7 +70,7 @@ class _Said:
         self._parameters = Parameters(trace)
         self._log, self._chunks = _log(trace)
         self._tools = _tools(trace)
-        self._before: Sent | None = None
+        self._before: SentCall | None = None
 
     def judged(self, found: Predicted, price: Pricing | None) -> Judged:
         call = self.trace.calls[found.call]
@@ -82,7 +82,7 @@ class _Said:
         rendered = self._rendered(call, model, cache_params, profile.bytes_per_token.value)
         billed = call.usage
         assert billed is not None
-        sent = Sent(
+        sent = SentCall(
             rendered=rendered,
             plan=self._plan(call, rendered, rules),
             at=call.at,
@@ -161,7 +161,7 @@ def _explained(verdict: Verdict, found: Predicted) -> Verdict:
         return verdict
     assert found.cause is not None
     said = f"{MEANING[found.cause]} (likely, by the bills)"
-    return replace(verdict, causes=(Cause(kind="unexplained", said=said),))
+    return replace(verdict, causes=(Cause(kind="unexplained", text=said),))
 
 
 def _log(trace: Trace) -> tuple[ChunkLog, list[int]]:

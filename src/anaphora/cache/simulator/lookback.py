@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from anaphora.catalog import CacheRules
+from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Kind, Mark
 
 from .view import PromptView
@@ -26,6 +26,17 @@ def tool_run_positions(prompt: PromptView, position: int, reach: int) -> Iterato
         last = kind
         yield position
         position -= 1
+
+
+def lookback_steps(kinds: Iterable[Kind], unit: LookbackUnit) -> int:
+    """How many steps a look-back takes over these blocks, from the marker back."""
+    steps = 0
+    last: Kind | None = None
+    for kind in kinds:
+        if unit != "tool_runs" or kind not in _RUN_KINDS or kind is not last:
+            steps += 1
+        last = kind
+    return steps
 
 
 def request_boundaries(rules: CacheRules, prompt: PromptView, marks: tuple[Mark, ...]) -> list[int]:

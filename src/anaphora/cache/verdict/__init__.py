@@ -1,20 +1,23 @@
 """What happened to the cache at a call, why, and what that cost: one value and one sentence.
 
-    found = verdict.judge(Sent(rendered=a, at=0, usage=first), Sent(rendered=b, at=60, usage=then),
-                          catalog.rules("anthropic", model))
-    found.result, found.cause, found.change, found.cost_usd, str(found)
+    earlier, later = SentCall(rendered=a, at=0, usage=x), SentCall(rendered=b, at=60, usage=y)
+    verdict = judge(earlier, later, catalog.rules("anthropic", model))
+    verdict.result, verdict.cause, verdict.change, verdict.cost_usd, str(verdict)
 
-    verdict.preflight(a, b)         what will be lost, or refused, before anything is sent
+    preflight(a, b)         what will be lost or rejected, before anything is sent
 
-Requests come from `render`, or from `split` when somebody else made them. Two turns of one
-conversation are compared without looking at what they share.
+Requests come from `render`, or from `split` for requests of other programs. Two turns of one
+conversation are compared without reading what they share.
 """
 
 from __future__ import annotations
 
+from anaphora.cache.prefix import SentCall
+
+from .causes import preflight
+from .changes import find_change
 from .diagnosis import diagnosis_of
-from .judging import find_change, judge
-from .preflight import preflight
+from .judgement import Prediction, judge, saved_usd
 from .values import (
     VOLATILE,
     Cause,
@@ -23,8 +26,8 @@ from .values import (
     ChangeKind,
     Diagnosis,
     Result,
-    Sent,
     Verdict,
+    format_usd,
 )
 
 __all__ = [
@@ -34,11 +37,14 @@ __all__ = [
     "Change",
     "ChangeKind",
     "Diagnosis",
+    "Prediction",
     "Result",
-    "Sent",
+    "SentCall",
     "Verdict",
     "diagnosis_of",
     "find_change",
+    "format_usd",
     "judge",
     "preflight",
+    "saved_usd",
 ]

@@ -1,19 +1,41 @@
-"""What kind of difference it is, found from the structure of the two blocks."""
+"""Where two prompts differ, and what kind of difference it is, from the structure of the blocks."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from collections import Counter
+from itertools import takewhile
+from typing import Any, TypeAlias
 
+from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
 from anaphora.rendered import Chunk, Kind, Rendered
 
-from .blocks import UNREADABLE, Block, bare, block_of
-from .comparing import excerpt
-from .patterns import volatile_change
-from .sequences import moved_message, moved_part, tools_changed
+from .json_blocks import (
+    UNREADABLE,
+    JsonBlock,
+    block_of,
+    excerpt,
+    volatile_change,
+    without_whitespace,
+)
 from .values import Change, ChangeKind
 
+_Named: TypeAlias = tuple[ChangeKind, str]
+"""A kind of change, and the name of what changed."""
+
 _MISSING: Any = object()
+#: How many blocks ahead a message is searched for.
+_AHEAD = 2000
+#: The opening of the list of messages.
+_LEAD = re.compile(rb'^"(?:messages|input|contents)"\s*:\s*\[')
+
+
+def find_change(earlier: SentCall, later: SentCall) -> Change | None:
+    """The first byte that differs of what the earlier call may have cached; None when the later
+    call begins with all of it."""
+    offset = first_difference(earlier.rendered, later.rendered, cached_chunks(earlier))
+    return None if offset is None else change_at(earlier.rendered, later.rendered, offset)
 
 
 def change_at(earlier: Rendered, later: Rendered, offset: int) -> Change:
@@ -38,52 +60,159 @@ def change_at(earlier: Rendered, later: Rendered, offset: int) -> Change:
 def _kind(
     earlier: Rendered, later: Rendered, before: Chunk, after: Chunk | None
 ) -> tuple[ChangeKind, str, str]:
-    """The kind, the path inside the block, and what has a name."""
+    """The kind, the path inside the block, and the name of what changed."""
     if "tools" in (before.section, after.section if after is not None else ""):
-        found = tools_changed(earlier, later)
-        if found is not None:
-            return found[0], "", found[1]
+        changed = _tools_changed(earlier, later)
+        if changed is not None:
+            return changed[0], "", changed[1]
     if after is None:
-        gone = "message_dropped" if before.section == "messages" else "block_removed"
-        return gone, "", before.label  # type: ignore[return-value]
+        removed: ChangeKind = "block_removed"
+        if before.section == "messages":
+            removed = "message_dropped"
+        return removed, "", before.label
     one, two = block_of(before), block_of(after)
-    pictured = _image(earlier, later, before, after, one, two)
-    if pictured is not None:
-        return pictured, "", ""
-    if before.section == after.section == "messages":
-        moved = moved_message(earlier, later, before, after)
-    else:
-        moved = moved_part(earlier, later, before, after)
+    image = _image_changed(earlier, later, before, after, one, two)
+    if image is not None:
+        return image, "", ""
+    moved = _moved(earlier, later, before, after)
     if moved is not None:
         return moved[0], "", moved[1]
-    kind, inside = _inside(one, two)
+    if one.raw == two.raw:  # the same block in a message that opens differently
+        kind, inside = _json_change(one.outer, two.outer, one.whole, two.whole)
+    else:
+        kind, inside = _json_change(one.raw, two.raw, one.value, two.value)
     return kind, inside, ""
 
 
-def _image(
-    earlier: Rendered, later: Rendered, before: Chunk, after: Chunk, one: Block, two: Block
-) -> ChangeKind | None:
-    """An image that came or went, as a block of its own or inside of one."""
-    if (before.kind is Kind.IMAGE) != (after.kind is Kind.IMAGE):
-        return "image_added" if after.kind is Kind.IMAGE else "image_gone"
-    if Kind.IMAGE is before.kind is after.kind:
-        return _other_image(earlier, later, one, two)
-    was, now = _pictures(one.value), _pictures(two.value)
-    if len(was) == len(now):
-        return None
-    # Only where nothing else differs: an edited message may have lost an image besides.
-    if _pictureless(one.value) == _pictureless(two.value) or not was or not now:
-        return "image_added" if len(now) > len(was) else "image_gone"
+# ── Blocks that were added, removed or moved ─────────────────────────────────────────────────────
+
+
+def _tools_changed(earlier: Rendered, later: Rendered) -> _Named | None:
+    """The change of the list of tools; None when each is where it was."""
+    was, now = _tool_names(earlier), _tool_names(later)
+    known, present = set(was), set(now)
+    gone = [name for name in was if name not in present]
+    new = [name for name in now if name not in known]
+    if new and gone:
+        return "tool_removed", f"{_joined(gone)}; {_joined(new)} added instead"
+    if new:
+        return "tool_added", _joined(new)
+    if gone:
+        return "tool_removed", _joined(gone)
+    for index, (one, two) in enumerate(zip(was, now, strict=False)):
+        if one != two:
+            return "tool_moved", f"{one} from position {index} to {now.index(one)}"
     return None
 
 
-def _other_image(earlier: Rendered, later: Rendered, one: Block, two: Block) -> ChangeKind | None:
-    """Of several images, one that is nowhere any more is gone, and one that was nowhere is new."""
-    was, now = _image_blocks(earlier), _image_blocks(later)
-    if two.raw not in was and one.raw in now:
-        return "image_added"
-    if one.raw not in now and two.raw in was:
-        return "image_gone"
+def _tool_names(rendered: Rendered) -> list[str]:
+    """The names of all tools; repeated names are numbered."""
+    names: list[str] = []
+    seen: Counter[str] = Counter()
+    for run in rendered.runs:
+        if run.section == "tools":
+            for index in range(run.count):
+                name = run.label(index).removeprefix("tool ")
+                seen[name] += 1
+                names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return names
+
+
+def _joined(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+
+
+def _moved(earlier: Rendered, later: Rendered, before: Chunk, after: Chunk) -> _Named | None:
+    """A message or system block that was added, removed or moved; None when it was edited."""
+    if before.section == after.section == "messages":
+        kinds: tuple[ChangeKind, ...] = ("message_added", "message_dropped", "message_moved")
+        return _shift(
+            _contents(earlier, before.index), _contents(later, after.index), kinds, before, after
+        )
+    if before.section != after.section:
+        if after.section == "system":
+            return "block_added", after.label
+        return ("block_removed", before.label) if before.section == "system" else None
+    if before.section != "system":
+        return None
+    kinds = ("block_added", "block_removed", "block_moved")
+    return _shift(
+        _system_blocks(earlier, before.index),
+        _system_blocks(later, after.index),
+        kinds,
+        before,
+        after,
+    )
+
+
+def _shift(
+    was: list[bytes],
+    now: list[bytes],
+    kinds: tuple[ChangeKind, ...],
+    before: Chunk,
+    after: Chunk,
+) -> _Named | None:
+    """Both lists begin where the prompts differ. Only contents that occur once can be located."""
+    added, dropped, moved = kinds
+    if was[0] == now[0]:
+        return None
+    old_counts, new_counts = Counter(was), Counter(now)
+    stays = old_counts[was[0]] == 1 == new_counts[was[0]]
+    known = old_counts[now[0]] == 1 == new_counts[now[0]]
+    if stays and known:
+        return moved, before.label
+    if stays:
+        return added, after.label
+    if known:
+        return dropped, before.label
+    # Neither occurs again: an edit, unless what follows is nearer or farther than it was.
+    positions = {block: index for index, block in enumerate(was) if old_counts[block] == 1}
+    for index, block in enumerate(now):
+        if new_counts[block] == 1 and block in positions:
+            if positions[block] == index:
+                return None
+            return (dropped, before.label) if positions[block] > index else (added, after.label)
+    return None
+
+
+def _system_blocks(rendered: Rendered, first: int) -> list[bytes]:
+    chunks = (rendered.chunk(index) for index in range(first, len(rendered)))
+    return [block_of(chunk).raw for chunk in takewhile(lambda c: c.section == "system", chunks)]
+
+
+def _contents(rendered: Rendered, first: int) -> list[bytes]:
+    """The contents of blocks, without their position. A tool result is identified by its call,
+    which on some wires is named outside of the block."""
+    contents = []
+    for index in range(first, min(len(rendered), first + _AHEAD)):
+        chunk = rendered.chunk(index)
+        block = block_of(chunk)
+        is_result = chunk.kind is Kind.TOOL_RESULT
+        contents.append(_LEAD.sub(b"", block.outer).rstrip(b"]}") if is_result else block.raw)
+    return contents
+
+
+# ── Images ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _image_changed(
+    earlier: Rendered, later: Rendered, before: Chunk, after: Chunk, one: JsonBlock, two: JsonBlock
+) -> ChangeKind | None:
+    """An image that was added or removed, as a block of its own or inside of one."""
+    if (before.kind is Kind.IMAGE) != (after.kind is Kind.IMAGE):
+        return "image_added" if after.kind is Kind.IMAGE else "image_gone"
+    if Kind.IMAGE is before.kind is after.kind:
+        old, new = _image_blocks(earlier), _image_blocks(later)
+        if two.raw not in old and one.raw in new:
+            return "image_added"
+        return "image_gone" if one.raw not in new and two.raw in old else None
+    was, now = _images_in(one.value), _images_in(two.value)
+    if len(was) == len(now):
+        return None
+    # Only where nothing else differs: an edited message may also have lost an image.
+    if _without_images(one.value) == _without_images(two.value) or not was or not now:
+        return "image_added" if len(now) > len(was) else "image_gone"
     return None
 
 
@@ -100,45 +229,42 @@ def _is_image(value: Any) -> bool:
     return isinstance(data, dict) and str(data.get("mimeType", "")).startswith("image/")
 
 
-def _pictures(value: Any) -> list[Any]:
+def _images_in(value: Any) -> list[Any]:
     if _is_image(value):
         return [value]
     if isinstance(value, dict):
-        own = value.get("images")
-        listed = own if isinstance(own, list) else []
-        return [*listed, *(p for name in value if name != "images" for p in _pictures(value[name]))]
-    return [p for item in value for p in _pictures(item)] if isinstance(value, list) else []
+        listed = value.get("images")
+        own = listed if isinstance(listed, list) else []
+        others = [value[name] for name in value if name != "images"]
+        return [*own, *(image for item in others for image in _images_in(item))]
+    return (
+        [image for item in value for image in _images_in(item)] if isinstance(value, list) else []
+    )
 
 
-def _pictureless(value: Any) -> Any:
+def _without_images(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _pictureless(value[name]) for name in value if name != "images"}
+        return {name: _without_images(value[name]) for name in value if name != "images"}
     if isinstance(value, list):
-        return [_pictureless(item) for item in value if not _is_image(item)]
+        return [_without_images(item) for item in value if not _is_image(item)]
     return value
 
 
 # ── Inside a block ───────────────────────────────────────────────────────────────────────────────
 
 
-def _inside(one: Block, two: Block) -> tuple[ChangeKind, str]:
-    if one.raw == two.raw:
-        # The same block in a message that opens otherwise.
-        return _raw_kind(one.outer, two.outer, one.whole, two.whole)
-    return _raw_kind(one.raw, two.raw, one.value, two.value)
-
-
-def _raw_kind(one: bytes, two: bytes, was: Any, now: Any) -> tuple[ChangeKind, str]:
+def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> tuple[ChangeKind, str]:
+    """The kind of change and its path, from the raw JSON of a block and its value."""
     if was is UNREADABLE or now is UNREADABLE:
         return "text_edited", ""
     if was == now:
-        if bare(one) == bare(two):
+        if without_whitespace(one) == without_whitespace(two):
             return "whitespace", ""
         same = json.dumps(was) == json.dumps(now)
         return ("spelling" if same else "key_order"), ""
-    path, old, new = _leaf(was, now, "")
+    path, old, new = _first_leaf(was, now, "")
     if isinstance(old, str) and isinstance(new, str):
-        return _text_kind(old, new), path
+        return _text_change(old, new), path
     if isinstance(old, list) and isinstance(new, list):
         return "order", path
     if _is_number(old) and _is_number(new):
@@ -146,7 +272,7 @@ def _raw_kind(one: bytes, two: bytes, was: Any, now: Any) -> tuple[ChangeKind, s
     return "value_changed", path
 
 
-def _leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
+def _first_leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
     """The first place in which two values differ."""
     if isinstance(was, dict) and isinstance(now, dict):
         for name in [*was, *(name for name in now if name not in was)]:
@@ -154,46 +280,38 @@ def _leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
             if one is _MISSING or two is _MISSING:
                 return f"{path}.{name}", one, two
             if one != two:
-                return _leaf(one, two, f"{path}.{name}")
+                return _first_leaf(one, two, f"{path}.{name}")
     if isinstance(was, list) and isinstance(now, list):
-        if _same_items(was, now):
+        if len(was) == len(now) and sorted(map(json.dumps, was)) == sorted(map(json.dumps, now)):
             return path, was, now
         for index, (one, two) in enumerate(zip(was, now, strict=False)):
             if one != two:
-                return _leaf(one, two, f"{path}[{index}]")
-        shorter = min(len(was), len(now))
-        return f"{path}[{shorter}]", _MISSING, _MISSING
+                return _first_leaf(one, two, f"{path}[{index}]")
+        return f"{path}[{min(len(was), len(now))}]", _MISSING, _MISSING
     return path, was, now
 
 
-def _same_items(was: list[Any], now: list[Any]) -> bool:
-    return len(was) == len(now) and sorted(map(json.dumps, was)) == sorted(map(json.dumps, now))
-
-
-def _text_kind(old: str, new: str) -> ChangeKind:
-    """How one text became the other."""
-    stored = _json_kind(old, new)
+def _text_change(old: str, new: str) -> ChangeKind:
+    stored = _stored_json_change(old, new)
     if stored is not None:
         return stored
     if "".join(old.split()) == "".join(new.split()):
         return "whitespace"
-    found = volatile_change(old, new)
-    if found is not None:
-        return found
-    if sorted(old.splitlines()) == sorted(new.splitlines()):
-        return "order"
-    return "text_edited"
+    volatile = volatile_change(old, new)
+    if volatile is not None:
+        return volatile
+    return "order" if sorted(old.splitlines()) == sorted(new.splitlines()) else "text_edited"
 
 
-def _json_kind(old: str, new: str) -> ChangeKind | None:
-    """Of two texts that hold the same JSON (arguments are sent as text)."""
+def _stored_json_change(old: str, new: str) -> ChangeKind | None:
+    """For two texts that contain the same JSON (tool arguments are sent as text)."""
     if old[:1] not in ("{", "[") or new[:1] not in ("{", "["):
         return None
     try:
         was, now = json.loads(old), json.loads(new)
     except (ValueError, RecursionError):
         return None
-    return _raw_kind(old.encode(), new.encode(), was, now)[0] if was == now else None
+    return _json_change(old.encode(), new.encode(), was, now)[0] if was == now else None
 
 
 def _is_number(value: Any) -> bool:

@@ -1,75 +1,87 @@
-"""The provider's own word on a miss, and whether it is ours."""
+"""The provider's own diagnosis of a cache miss, and whether it agrees with ours."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from anaphora.values import Reply
 
-from .values import Cause, Change, Diagnosis
+from .values import Cause, CauseKind, Change, Diagnosis
 
-#: By the provider's word: the causes that would agree, and the section a changed byte would be in.
-_ANTHROPIC: dict[str, tuple[tuple[str, ...], str]] = {
-    "model_changed": (("model_changed", "parameter_changed"), ""),
-    "system_changed": ((), "system"),
-    "tools_changed": ((), "tools"),
-    "messages_changed": (("thinking_dropped", "images_changed", "parameter_changed"), "messages"),
-}
-_OPENAI: dict[str, tuple[tuple[str, ...], str]] = {
-    "model": (("model_changed",), ""),
-    "prompt_cache_key": (("other_key",), ""),
-    "tools": ((), "tools"),
-    "text_format": (("parameter_changed",), ""),
-    "reasoning_effort": (("parameter_changed",), ""),
-    "verbosity": (("parameter_changed",), ""),
-    "service_tier": (("parameter_changed",), ""),
-    "context_compacted": ((), "messages"),
-    "input": ((), "messages system"),
-}
-_WORDS = {"anthropic": _ANTHROPIC, "openai": _OPENAI}
+_Codes: TypeAlias = dict[str, tuple[tuple[CauseKind, ...], tuple[str, ...]]]
+"""By the provider's code: the causes that agree, and the sections in which a changed byte does."""
 
-#: What a byte that differs, or a marker that stands on it, is called.
-_LOCAL = ("changed", "marker_on_volatile")
+_CODES: tuple[tuple[str, _Codes], ...] = (
+    (
+        "anthropic",
+        {
+            "model_changed": (("model_changed", "parameter_changed"), ()),
+            "system_changed": ((), ("system",)),
+            "tools_changed": ((), ("tools",)),
+            "messages_changed": (
+                ("thinking_dropped", "images_changed", "parameter_changed"),
+                ("messages",),
+            ),
+        },
+    ),
+    (
+        "openai",
+        {
+            "model": (("model_changed",), ()),
+            "prompt_cache_key": (("other_key",), ()),
+            "tools": ((), ("tools",)),
+            "text_format": (("parameter_changed",), ()),
+            "reasoning_effort": (("parameter_changed",), ()),
+            "verbosity": (("parameter_changed",), ()),
+            "service_tier": (("parameter_changed",), ()),
+            "context_compacted": ((), ("messages",)),
+            "input": ((), ("messages", "system")),
+        },
+    ),
+)
 
-_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def diagnosis_of(reply: Reply) -> Diagnosis | None:
-    """What an answer says of the cache; None where it says nothing, or is not done comparing."""
+    """The diagnosis in a reply; None where there is none, or the comparison is not finished."""
     for extras in (reply.extras or {}).values():
         try:
-            said = _object(extras)
+            fields = _decode(extras)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
-        found = _anthropic(said.get("diagnostics")) or _openai(said.get("prompt_cache_diagnostics"))
+        found = _anthropic(fields.get("diagnostics"))
+        found = found or _openai(fields.get("prompt_cache_diagnostics"))
         if found is not None:
             return found
     return None
 
 
-def _anthropic(said: Any) -> Diagnosis | None:
-    reason = said.get("cache_miss_reason") if isinstance(said, dict) else None
+def _anthropic(field: Any) -> Diagnosis | None:
+    reason = field.get("cache_miss_reason") if isinstance(field, dict) else None
     if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
         return None
-    word = reason["type"]
-    tokens = _count(reason.get("cache_missed_input_tokens"))
-    return Diagnosis(provider="anthropic", word=word, tokens=tokens, found=word in _ANTHROPIC)
+    return Diagnosis(
+        provider="anthropic",
+        code=reason["type"],
+        tokens=_count(reason.get("cache_missed_input_tokens")),
+        conclusive=reason["type"] in _codes("anthropic"),
+    )
 
 
-def _openai(said: Any) -> Diagnosis | None:
-    if not isinstance(said, dict) or not isinstance(said.get("type"), str):
+def _openai(field: Any) -> Diagnosis | None:
+    if not isinstance(field, dict) or not isinstance(field.get("type"), str):
         return None
-    if said["type"] != "cache_miss":
-        found = said["type"] == "cache_hit"
-        return Diagnosis(provider="openai", word=said["type"], found=found)
-    word = said.get("reason")
+    kind, reason = field["type"], field.get("reason")
+    if kind != "cache_miss":
+        return Diagnosis(provider="openai", code=kind, conclusive=kind == "cache_hit")
     return Diagnosis(
         provider="openai",
-        word=word if isinstance(word, str) else "cache_miss",
-        tokens=_count(said.get("cache_missed_tokens")),
-        found=isinstance(word, str),
+        code=reason if isinstance(reason, str) else kind,
+        tokens=_count(field.get("cache_missed_tokens")),
+        conclusive=isinstance(reason, str),
     )
 
 
@@ -77,21 +89,25 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def _codes(provider: str) -> _Codes:
+    return next((codes for name, codes in _CODES if name == provider), {})
+
+
 def agrees(
     diagnosis: Diagnosis, causes: tuple[Cause, ...], change: Change | None, hit: bool
 ) -> bool | None:
-    """Whether the provider names something that was found here, too; None when it cannot tell."""
-    if not diagnosis.found:
+    """Whether the provider names a cause that was found here too; None when it cannot tell."""
+    if not diagnosis.conclusive:
         return None
-    if diagnosis.word == "cache_hit":
+    if diagnosis.code == "cache_hit":
         return hit
-    words = _WORDS.get(diagnosis.provider, {})
-    # OpenAI's client has these words with `_changed` behind.
-    known = words.get(diagnosis.word) or words.get(diagnosis.word.removesuffix("_changed"))
+    codes = _codes(diagnosis.provider)
+    # OpenAI's client has these codes with `_changed` appended.
+    known = codes.get(diagnosis.code) or codes.get(diagnosis.code.removesuffix("_changed"))
     if known is None:
         return None
     kinds, sections = known
     if any(cause.kind in kinds for cause in causes):
         return True
-    local = any(cause.kind in _LOCAL for cause in causes)
-    return local and change is not None and change.section in sections.split()
+    bytes_changed = any(cause.kind in ("changed", "marker_on_volatile") for cause in causes)
+    return bytes_changed and change is not None and change.section in sections

@@ -1,4 +1,4 @@
-"""What a verdict says: what became of a cached prefix, why, and what that cost."""
+"""A verdict: what became of a cached prefix, why, and what that cost, as a value and a sentence."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.rendered import Plan, Rendered
-from anaphora.values import Section, Usage
+from anaphora.values import Section
 from anaphora.values.display import html_of
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss"]
-"""Of what the call before left in the cache: all of it was read, some, or nothing. A first call has
-no call before it."""
+"""Whether all, some or none of what the previous call cached was read."""
 
 ChangeKind: TypeAlias = Literal[
     "key_order",
@@ -40,7 +38,32 @@ ChangeKind: TypeAlias = Literal[
     "value_changed",
 ]
 
-#: What changes by itself, without anybody meaning to say something else.
+_CHANGES: dict[ChangeKind, str] = {
+    "key_order": "JSON keys changed their order",
+    "whitespace": "only white space changed",
+    "spelling": "the same JSON value is written differently",
+    "order": "the same items are in another order",
+    "tool_added": "a tool was added",
+    "tool_removed": "a tool was removed",
+    "tool_moved": "a tool moved",
+    "block_added": "a block was added",
+    "block_removed": "a block was removed",
+    "block_moved": "a block moved",
+    "message_added": "a message was inserted",
+    "message_dropped": "a message was dropped",
+    "message_moved": "a message moved",
+    "image_added": "an image was added",
+    "image_gone": "an image was removed",
+    "date": "a date changed",
+    "clock": "a clock time changed",
+    "uuid": "a UUID changed",
+    "nonce": "an id or nonce changed",
+    "counter": "a number changed",
+    "text_edited": "the text was edited",
+    "value_changed": "a value changed",
+}
+
+#: Changes that happen by themselves, without an edit of the prompt.
 VOLATILE: frozenset[ChangeKind] = frozenset(("date", "clock", "uuid", "nonce", "counter"))
 
 CauseKind: TypeAlias = Literal[
@@ -64,36 +87,12 @@ CauseKind: TypeAlias = Literal[
 ]
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One call, as far as it is known."""
-
-    rendered: Rendered
-    plan: Plan | None = None
-    """None: the markers that the request itself carries."""
-    at: float | None = None
-    """When it was sent, in seconds,"""
-    began: float | None = None
-    """and when its answer began."""
-    usage: Usage | None = None
-    """What was billed."""
-    route: str = ""
-    """Where it went: host, account, workspace. Compared, never shown."""
-    complete: bool = True
-    """False: the record lacks a part of the prompt, so that nothing can be proven by it."""
-
-    @property
-    def marks(self) -> Plan:
-        if self.plan is not None:
-            return self.plan
-        return Plan(marks=self.rendered.marks, automatic=self.rendered.automatic)
-
-
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The first byte in which two prompts differ, and what kind of difference that is."""
+    """The first byte in which two prompts differ, and the kind of difference."""
 
     kind: ChangeKind
     offset: int
-    """The byte, counted in the prompt's bytes."""
+    """The byte, counted from the start of the prompt."""
     chunk: int
     section: Section
     label: str
@@ -101,62 +100,82 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Its JSON path in the request body."""
     before: str
-    """What the earlier prompt says around there,"""
+    """The earlier prompt's text around that byte."""
     after: str
-    """and the later one."""
+    """The later prompt's."""
     detail: str = ""
-    """Names: the tool that came, the message that went."""
+    """Names: the tool that was added, the message that was dropped."""
+
+    def __str__(self) -> str:
+        named = f" ({self.detail})" if self.detail and self.detail != self.label else ""
+        where = f"at byte {self.offset:,} in {self.label} ({self.path})"
+        return f"{_CHANGES[self.kind]}{named} {where}"
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason why less was read than could have been."""
+
     kind: CauseKind
-    said: str
-    """As part of a sentence."""
+    text: str
+    """The reason as a clause."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What the provider itself says of a miss."""
+    """The provider's own diagnosis of a cache miss."""
 
     provider: str
-    word: str
-    """In its own words: `tools_changed`, `prompt_cache_key`."""
+    code: str
+    """The provider's code: `tools_changed`, `prompt_cache_key`."""
     tokens: int | None = None
-    """How many it says were missed."""
-    found: bool = True
-    """False: it says that it cannot tell."""
+    """How many tokens it says were missed."""
+    conclusive: bool = True
+    """False: the provider could not compare."""
+
+    def __str__(self) -> str:
+        missed = f" ({self.tokens:,} tokens)" if self.tokens is not None else ""
+        return f"{self.code}{missed}"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """One call's verdict. `str()` is the sentence."""
+    """The verdict on one call. `str()` is the sentence."""
 
     result: Result
     causes: tuple[Cause, ...] = ()
-    """The first is the one that counts; the others hold besides."""
+    """The most important first."""
     change: Change | None = None
     left: int | None = None
-    """Tokens that the call before left to be read."""
+    """Tokens that the previous call left in the cache."""
     predicted: int | None = None
-    """Tokens that should have been read, by the rules,"""
+    """Tokens that should have been read, by the rules."""
     billed: int | None = None
-    """and that were, by the bill."""
+    """Tokens that were read, by the bill."""
     total: int | None = None
     """All input tokens, by the bill."""
     lost: int = 0
-    """Tokens that were there, or could have been, and were paid for again."""
+    """Tokens that could have been read and were paid again."""
     cost_usd: Decimal | None = None
-    """What that cost; None is unknown, which is not 0."""
+    """The cost of the lost tokens; None is unknown, which is not 0."""
     saved: Decimal | None = None
-    """What the cache took off this bill, what writing to it cost counted in."""
+    """What the cache saved on this bill, less the cost of writing to it."""
     diagnosis: Diagnosis | None = None
     agrees: bool | None = None
-    """Whether the provider says the same; None where it says nothing."""
+    """Whether the provider's diagnosis agrees; None where there is none."""
 
     @property
     def sentence(self) -> str:
-        """Made when somebody asks: most verdicts are only counted."""
-        from .sentences import sentence
-
-        return sentence(self)
+        text = _outcome(self)
+        if self.causes:
+            joined = ": " if self.result == "miss" and not self.left else ", because "
+            text += f"{joined}{self.causes[0].text}"
+            if more := len(self.causes) - 1:
+                text += f" (and {more} more reason{'s' if more > 1 else ''})"
+        text += "."
+        if self.lost:
+            paid = "would be" if self.billed is None else "were"
+            text += f" {self.lost:,} tokens {paid} paid again: {format_loss(self.cost_usd)}."
+        if self.diagnosis is not None:
+            text += f" The provider reports {self.diagnosis}, {_AGREEMENT[self.agrees]}."
+        return text
 
     @property
     def cause(self) -> CauseKind | None:
@@ -164,7 +183,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def broke(self) -> bool:
-        """The prompt, or a parameter that its cache depends on, is not what it was."""
+        """Whether the prompt, or a parameter that its cache depends on, changed."""
         broken = ("model_changed", "parameter_changed", "images_changed", "other_key")
         return self.change is not None or any(cause.kind in broken for cause in self.causes)
 
@@ -172,5 +191,44 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return self.sentence
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         return html_of(self)
+
+
+_AGREEMENT: dict[bool | None, str] = {
+    None: "which neither confirms nor contradicts this",
+    True: "which agrees",
+    False: "which disagrees",
+}
+
+
+def _outcome(verdict: Verdict) -> str:
+    read = (verdict.predicted if verdict.billed is None else verdict.billed) or 0
+    predicted = " (predicted; there is no bill)" if verdict.billed is None else ""
+    left = verdict.left
+    match verdict.result:
+        case "first":
+            return "First call: nothing cached yet"
+        case "hit" if not left:
+            return f"Hit: {read:,} tokens read, although the previous call cached none{predicted}"
+        case "hit" if verdict.total is not None:
+            saved = verdict.saved
+            gain = "" if saved is None or saved <= 0 else f", saved {format_usd(saved)}"
+            return f"Hit: {read:,} of {verdict.total:,} tokens read{gain}{predicted}"
+        case "hit":
+            return f"Hit: {read:,} tokens read, everything the previous call cached{predicted}"
+        case "partial":
+            return f"Partial hit: {read:,} of {left or 0:,} cached tokens read{predicted}"
+        case "miss" if left:
+            return f"Miss: none of {left:,} cached tokens read{predicted}"
+        case "miss":
+            return f"Not cached{predicted}"
+
+
+def format_usd(cost_usd: Decimal) -> str:
+    if cost_usd >= 1:
+        return f"${cost_usd:.2f}"
+    return f"${cost_usd:.4f}" if cost_usd >= Decimal("0.0001") else f"${cost_usd:.2g}"
+
+
+def format_loss(cost_usd: Decimal | None) -> str:
+    return "cost unknown" if cost_usd is None else f"{format_usd(cost_usd)} lost"

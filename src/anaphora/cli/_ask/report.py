@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache.verdict.sentences import amount_said
+from anaphora.cache.verdict import format_usd
 from anaphora.client.response import Response
 from anaphora.client.session.preview import Preview
 from anaphora.values import Notice
@@ -33,7 +33,7 @@ def line(outcome: Outcome, kept: Kept | None) -> str:
     said = [f"{last.record.provider}/{last.record.model}", str(last.verdict or "no verdict")]
     if len(outcome.answers) > 1:
         said.append(f"{len(outcome.answers)} turns")
-    said.append("price unknown" if outcome.cost_usd is None else amount_said(outcome.cost_usd))
+    said.append("price unknown" if outcome.cost_usd is None else format_usd(outcome.cost_usd))
     if kept is not None and outcome.kept:
         said.append(kept.id)
     return " · ".join(said)
@@ -89,7 +89,7 @@ def preview_lines(preview: Preview) -> list[str]:
     if preview.cost_usd is None:
         said.append("the price is unknown")
     elif preview.uncached_cost_usd is not None:
-        said.append(f"{amount_said(preview.uncached_cost_usd)} if nothing were cached")
+        said.append(f"{format_usd(preview.uncached_cost_usd)} if nothing were cached")
     said += [f"marker: {marker}" for marker in preview.markers]
     said += [f"note: {notice} [{notice.code}]" for notice in preview.notices]
     return [*said, "Nothing was sent."]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Literal, TypeAlias
 
-from anaphora.cache.verdict import Change, Sent, find_change, preflight
-from anaphora.cache.verdict.comparing import begins_with
+from anaphora.cache.prefix import begins_with
+from anaphora.cache.verdict import Change, SentCall, find_change, preflight
 from anaphora.catalog import CacheRules
 from anaphora.client.writing import Written
 from anaphora.errors import PrefixBroken
@@ -42,7 +42,7 @@ def certify(
     broken = next((notice for notice in notices if notice.code in _LOSSES), None)
     if broken is None or how == "tell" or not _kept(past, place.model.rules):
         return notices
-    change = find_change(past.sent, Sent(rendered=later, plan=written.plan))
+    change = find_change(past.sent, SentCall(rendered=later, plan=written.plan))
     if broken.code == "prefix_breaks" and change is not None and _dynamic(change, earlier, later):
         return notices
     if how == "raise":

@@ -15,8 +15,13 @@ import msgspec
 
 from anaphora.cache.plan import Planner
 from anaphora.cache.simulator import Outcome
-from anaphora.cache.verdict import Sent, diagnosis_of, judge
-from anaphora.cache.verdict.predicting import Prediction, billed, foresee, foresee_followed
+from anaphora.cache.verdict import SentCall, diagnosis_of, judge
+from anaphora.cache.verdict.judgement import (
+    Prediction,
+    predict_read,
+    predict_slot_read,
+    updated_bills,
+)
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Stop
 from anaphora.client.writing import Account, Written
@@ -29,7 +34,7 @@ from anaphora.values import Conversation, Reply, Thinking
 class Past(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The call before: what was sent and billed, and what a simulator makes of it."""
 
-    sent: Sent
+    sent: SentCall
     outcome: Outcome
 
 
@@ -98,7 +103,7 @@ class Place:
         planner = self.planner(at)
         outcome = planner.sent(written.rendered, written.plan, at=at, began=first)
         expected = self._expected(written.rendered, outcome)
-        sent = Sent(
+        sent = SentCall(
             rendered=written.rendered, plan=written.plan, at=at, began=first, usage=reply.usage
         )
         verdict = judge(
@@ -113,7 +118,7 @@ class Place:
         if self._following is not None:
             self._learn(written.rendered, outcome, reply)
         counts = planner.counts(written.rendered)
-        self.bills = billed(sent, self.model.rules, outcome.kept, counts)
+        self.bills = updated_bills(sent, self.model.rules, outcome.kept, counts)
         self.rendered = written.rendered
         self.past = Past(sent=sent, outcome=outcome)
         return Account(
@@ -138,8 +143,8 @@ class Place:
 
     def _expected(self, rendered: Rendered, outcome: Outcome) -> Prediction:
         if self._following is not None:
-            return foresee_followed(self._following, rendered, outcome)
+            return predict_slot_read(self._following, rendered, outcome)
         past = self.past
         if past is None:
             return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
-        return foresee(past.outcome, past.sent.usage, outcome, self.model.rules)
+        return predict_read(past.outcome, past.sent.usage, outcome, self.model.rules)

@@ -6,8 +6,7 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.verdict.predicting import Prediction
-from anaphora.cache.verdict.sentences import amount_said
+from anaphora.cache.verdict import Prediction, format_usd
 from anaphora.client.writing import Written, cost_unknown, tier_of
 from anaphora.tokens import Counts
 from anaphora.values import Notice, Usage
@@ -54,7 +53,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
             f" {usage.written_total or 0:,} to be written"
         )
         if self.cost_usd is not None:
-            said += f", {amount_said(self.cost_usd)} for the input"
+            said += f", {format_usd(self.cost_usd)} for the input"
         if self.wait:
             said += f", after a wait of {self.wait:.1f} s"
         return said

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from anaphora.cache import verdict
-from anaphora.cache.verdict import Sent
+from anaphora.cache.verdict import SentCall
 from anaphora.prompt import Call
 from anaphora.values import Usage
 
@@ -21,7 +21,7 @@ _OPENAI = (
 )
 
 
-def anthropic(call: Call, earlier: Sent | None, later: Sent) -> dict[str, Any] | None:
+def anthropic(call: Call, earlier: SentCall | None, later: SentCall) -> dict[str, Any] | None:
     """The `diagnostics` of an answer; null when the prefix was reused, or on a first turn."""
     if call.ir.cache.compare_with is None:
         return None
@@ -38,7 +38,7 @@ def anthropic(call: Call, earlier: Sent | None, later: Sent) -> dict[str, Any] |
     return {"cache_miss_reason": {"type": reason, "cache_missed_input_tokens": missed}}
 
 
-def openai(earlier: Sent | None, later: Sent) -> dict[str, Any]:
+def openai(earlier: SentCall | None, later: SentCall) -> dict[str, Any]:
     """The `prompt_cache_diagnostics` of an answer that was asked for them."""
     if earlier is None:
         return {"type": "comparison_response_not_found"}
@@ -59,7 +59,7 @@ def openai(earlier: Sent | None, later: Sent) -> dict[str, Any]:
     }
 
 
-def _differs(earlier: Sent, later: Sent, param: str) -> bool:
+def _differs(earlier: SentCall, later: SentCall, param: str) -> bool:
     before, after = (
         dict(earlier.rendered.envelope.cache_params),
         dict(later.rendered.envelope.cache_params),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from anaphora.cache.simulator import RenderedPrompt
-from anaphora.cache.verdict import Sent
+from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
 from anaphora.values import Message, Reply, Text, Thinking, ToolCall, Usage
 from anaphora.wire.ollama.stream_writer import moment_of
@@ -64,7 +64,7 @@ class Generator:
             spoken, thought = tokens_of(one, prompt.facts.profile)
             output, reasoning = output + spoken, reasoning + thought
         usage = bill.usage(route.wire, output, _counted(route.wire, said, reasoning))
-        sent = Sent(
+        sent = SentCall(
             rendered=prompt.rendered, plan=prompt.plan, at=asked.at, usage=usage, route=workspace
         )
         reply = Reply(
@@ -116,7 +116,7 @@ class Generator:
         workspace: str,
         prompt: Prompt,
         spoken: Said,
-        sent: Sent,
+        sent: SentCall,
         more: list[Said],
     ) -> dict[str, str] | None:
         """What an answer says besides its message and its counts."""

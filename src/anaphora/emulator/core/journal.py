@@ -15,7 +15,7 @@ import msgspec
 from anaphora import catalog
 from anaphora.cache import verdict
 from anaphora.cache.simulator import Outcome
-from anaphora.cache.verdict import Sent
+from anaphora.cache.verdict import SentCall
 from anaphora.catalog import Price
 from anaphora.errors import AnaphoraError
 
@@ -30,7 +30,7 @@ _BEFORE = 32
 class Called(msgspec.Struct, eq=False, kw_only=True):
     """A call that was billed, as long as its prompt is kept."""
 
-    sent: Sent
+    sent: SentCall
     outcome: Outcome
     facts: Facts
     size: int
@@ -86,7 +86,7 @@ class Journal:
         if self._kept > self._size:
             self._shrink()
 
-    def sent(self, workspace: str, reply_id: str) -> Sent | None:
+    def sent(self, workspace: str, reply_id: str) -> SentCall | None:
         """The request that an answer was given to, while it is kept."""
         entry = self._by_reply.get((workspace, reply_id))
         return None if entry is None or entry.called is None else entry.called.sent
@@ -171,11 +171,11 @@ def _shared(first: bytes, second: bytes) -> int:
     return low
 
 
-def _same_opening(first: Sent, second: Sent) -> bool:
+def _same_opening(first: SentCall, second: SentCall) -> bool:
     return _opening(first) is not None and _opening(first) == _opening(second)
 
 
-def _opening(sent: Sent) -> bytes | None:
+def _opening(sent: SentCall) -> bytes | None:
     """The first message."""
     runs = (run for run in sent.rendered.runs if run.section == "messages")
     return next((run.log.slice(0, run.log.ends[0]) for run in runs), None)

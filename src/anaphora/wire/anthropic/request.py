@@ -104,6 +104,7 @@ def render(
         marks=marks,
         automatic=automatic,
         frozen=frozen,
+        binds_thinking=True,
         messages_cacheable=plan.messages,
         message_ttl=message_ttl(plan, nearest, unmarked) if markers else None,
         bytes_per_token=profile.bytes_per_token.value,

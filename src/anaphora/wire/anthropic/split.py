@@ -78,6 +78,7 @@ def split(
         request_markers=MARKERS,
         marks=tuple(marks),
         automatic=automatic[0] if automatic is not None else None,
+        binds_thinking=True,
     )
 
 

@@ -1,28 +1,37 @@
-"""A single answer of Chat's, both ways: bytes to `Reply` and back, losing nothing.
+"""Reads and writes a single reply of Chat, losing nothing.
 
-The first choice is the answer. Further ones (`n`), and what a choice says beside its message, are
-carried along in the reply's extras as `choices` and `choice`.
+The first choice is the reply. Further ones (`n`), and fields beside a choice's message, are carried
+in the reply's extras as `choices` and `choice`.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from anaphora.canonical import string
+from anaphora.canonical import dumps, string
+from anaphora.errors import Parse
 from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
-from anaphora.wire.fields import Fields, rest_for
-from anaphora.wire.openai_failure import ErrorObject, from_object
-from anaphora.wire.reading import DECODE_ERRORS, converts_errors, reply_error
+from anaphora.wire.openai import members
+from anaphora.wire.openai_errors import from_json
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    LenientDecoder,
+    Members,
+    converts_errors,
+    decode_members,
+    decode_value,
+    encode_members,
+    extras_of,
+    object_members,
+    reply_error,
+)
+from anaphora.wire.replies import partition, positive_counts, valid_count
 
-from .assistant import sort_parts
-from .incoming import read_assistant
-from .parts import WIRE, extra_members
-from .usage import read_usage, write_usage
-from .usual_choice import read_usual
+from .parse import read_assistant
+from .render import own_members, sort_parts
+from .types import NULL, WIRE, ChatUsage, Choice, InputDetails
 
-_NULL = msgspec.Raw(b"null")
-
-STOPS: dict[str, StopReason] = {
+_STOPS: dict[str, StopReason] = {
     "stop": "end",
     "length": "length",
     "tool_calls": "tool_calls",
@@ -30,7 +39,7 @@ STOPS: dict[str, StopReason] = {
     "content_filter": "refusal",
     "model_length": "context_overflow",
 }
-_SAID: dict[StopReason, str] = {
+_FINISH_REASONS: dict[StopReason, str] = {
     "end": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
@@ -38,83 +47,66 @@ _SAID: dict[StopReason, str] = {
     "context_overflow": "length",
 }
 
+_CHOICE: LenientDecoder[Choice] = LenientDecoder(Choice, whole=("logprobs", "stop_reason"))
 
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_text = msgspec.json.Decoder(str).decode
+_decode_usage = msgspec.json.Decoder(ChatUsage).decode
 
 
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
-    """The answer in `body`. `Parse` names the field that is missing or not what it should be; an
-    error that came with a good status is raised as what it is."""
-    try:
-        usual = _read_usual(body)
-    except (*DECODE_ERRORS, KeyError):
-        usual = None
-    return _read_any(body) if usual is None else usual
-
-
-def _read_usual(body: bytes) -> Reply | None:
-    """An answer with nothing unusual in its choice, in one go; what stands beside it is carried
-    along in the order it came."""
-    members = _members(body)
-    choice = read_usual(members.pop("choices"))
-    if choice is None:
-        return None
-    parts, stop = choice
-    reply_id, model = _text(members.pop("id")), _text(members.pop("model"))
-    usage = members.pop("usage", _NULL)
-    members.pop("object", None)
-    for name in [name for name, raw in members.items() if raw == _NULL]:
-        del members[name]
-    return Reply(
-        id=reply_id,
-        model=model,
-        message=Message(id=reply_id, role="assistant", parts=parts),
-        stop=read_stop(stop),
-        stop_raw=stop,
-        usage=Usage() if usage == _NULL else read_usage(bytes(usage), "$.usage"),
-        extras=rest_for(WIRE, members),
-    )
-
-
-def _read_any(body: bytes) -> Reply:
-    """Field by field, so that what has no name is carried along, and what is wrong is named."""
-    fields = Fields(body, "$")
-    if "choices" not in fields and (error := fields.known("error", ErrorObject)) is not None:
-        raise from_object(error, 200)
-    choices = fields.take("choices", list[msgspec.Raw])
+    """The reply in `body`. `Parse` names the field that is missing or wrong; an error object that
+    came with status 200 is raised."""
+    fields = object_members(body, "$", reply_error)
+    if "choices" not in fields:
+        if bytes(fields.get("error", NULL))[:1] == b"{":
+            raise from_json(fields["error"])
+        raise reply_error("is missing", "$.choices")
+    choices = decode_value(fields.pop("choices"), list[msgspec.Raw], "$.choices", reply_error)
     if not choices:
-        raise fields.fail("holds no answer", "choices")
-    choice = Fields(choices[0], "$.choices[0]")
-    message = choice.nested("message")
+        raise reply_error("holds no answer", "$.choices")
+    choice, unknown = _CHOICE.decode(choices[0], "$.choices[0]", reply_error)
+    message = choice.message
     if message is None:
-        raise choice.fail("is missing", "message")
-    reply_id, model = fields.maybe("id", str) or "", fields.maybe("model", str) or ""
-    if (role := message.maybe("role", str)) not in (None, "assistant"):
-        raise message.fail(f"expected the assistant's message, not {role!r}", "role")
-    parts = read_assistant(message, [], answer=True)
-    stop = choice.maybe("finish_reason", str)
-    usage = fields.raw("usage")
-    fields.raw("object")
+        raise reply_error("is missing", "$.choices[0].message")
+    if message.role not in (None, "assistant"):
+        why = f"expected the assistant's message, not {message.role!r}"
+        raise reply_error(why, "$.choices[0].message.role")
+    inner = unknown.take("message") if unknown is not None else None
+    parts = read_assistant(message, inner, "$.choices[0].message", [], fail=reply_error)
+    reply_id = _text(fields, "id")
+    model = _text(fields, "model")
+    usage = bytes(fields.pop("usage", NULL))
+    fields.pop("object", None)
+    fields = {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
+    if unknown is not None and (beside := unknown.remaining()):
+        fields["choice"] = msgspec.Raw(encode_members(beside))
+    if len(choices) > 1:
+        fields["choices"] = msgspec.Raw(b"[" + b",".join(map(bytes, choices[1:])) + b"]")
     return Reply(
         id=reply_id,
         model=model,
         message=Message(id=reply_id, role="assistant", parts=parts),
-        stop=read_stop(stop),
-        stop_raw=stop,
-        usage=Usage() if usage in (None, b"null") else read_usage(usage, "$.usage"),
-        extras=_extras(fields, choice, choices[1:]),
+        stop=read_stop(choice.finish_reason),
+        stop_raw=choice.finish_reason,
+        usage=Usage() if usage == b"null" else read_usage(usage, "$.usage"),
+        extras=extras_of(WIRE, fields),
     )
+
+
+def _text(fields: Members, name: str) -> str:
+    raw = fields.pop(name, NULL)
+    text: str | None = decode_value(raw, str | None, f"$.{name}", reply_error)
+    return text or ""
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The answer as OpenAI would send it. What it has no field for is left out: ask `unsayable`
-    first."""
-    came = Fields(b"{" + extra_members(reply.extras) + b"}", f"extras.{WIRE}")
-    created = came.raw("created") or b"0"
-    choices = [write_choice(reply, 0, came.raw("choice")), *more_choices(came)]
-    rest = came.rest()
+    """The reply as OpenAI would send it. Parts without a field are left out; `unsupported_parts`
+    lists them."""
+    extras = own_members(reply.extras)
+    created = bytes(extras.pop("created", b"0"))
+    choice = extras.pop("choice", None)
+    choices = [write_choice(reply, 0, choice), *more_choices(extras)]
+    rest = encode_members(extras)[1:-1]
     return (
         b'{"id":'
         + string(reply.id)
@@ -131,76 +123,124 @@ def write_reply(reply: Reply) -> bytes:
     )
 
 
-def write_choice(reply: Reply, index: int, beside: bytes | None = None) -> bytes:
-    """One choice. `beside` is an object of fields that stand beside its message."""
-    rest = Fields(beside, f"extras.{WIRE}.choice").rest() if beside is not None else b""
-    return (
-        b'{"index":%d,"message":' % index
-        + _message(reply.message)
-        + b',"finish_reason":'
-        + (b"null" if _unstopped(reply) else string(write_stop(reply)))
-        + (b"," + rest if rest else b"")
-        + b"}"
+def write_choice(reply: Reply, index: int, fields: bytes | msgspec.Raw | None = None) -> bytes:
+    """One choice. `fields` is an object with the fields beside its message."""
+    rest = encode_members(decode_members(fields))[1:-1] if fields is not None else b""
+    # Some hosts give no reason.
+    unknown = reply.stop == "other" and reply.stop_raw is None
+    return b'{"index":%d,"message":%b,"finish_reason":%b%b}' % (
+        index,
+        _write_message(reply.message),
+        b"null" if unknown else string(write_stop(reply)),
+        b"," + rest if rest else b"",
     )
 
 
-def more_choices(came: Fields) -> list[bytes]:
-    """The choices after the first, as they came."""
-    return [bytes(raw) for raw in came.maybe("choices", list[msgspec.Raw]) or ()]
+def more_choices(extras: Members) -> list[bytes]:
+    """The choices after the first, which are taken out of the extras."""
+    raw = extras.pop("choices", NULL)
+    path = f"extras.{WIRE}.choices"
+    choices = decode_value(raw, list[msgspec.Raw] | None, path, reply_error) or []
+    return [bytes(choice) for choice in choices]
 
 
-def unsayable(reply: Reply) -> list[Notice]:
-    """What of an answer this wire cannot say."""
+def unsupported_parts(reply: Reply) -> list[Notice]:
+    """Notices for the parts of a reply that Chat has no field for."""
     notices: list[Notice] = []
     sort_parts(reply.message, notices)
     return notices
 
 
-def read_stop(said: str | None) -> StopReason:
-    return STOPS.get(said or "", "other")
+def read_stop(finish_reason: str | None) -> StopReason:
+    return _STOPS.get(finish_reason or "", "other")
 
 
 def write_stop(reply: Reply) -> str:
     if reply.stop_raw is not None and read_stop(reply.stop_raw) == reply.stop:
         return reply.stop_raw
-    return _SAID.get(reply.stop, "stop")
+    return _FINISH_REASONS.get(reply.stop, "stop")
 
 
-def _unstopped(reply: Reply) -> bool:
-    """Some hosts give no reason to stop."""
-    return reply.stop == "other" and reply.stop_raw is None
-
-
-def _extras(fields: Fields, choice: Fields, more: list[msgspec.Raw]) -> dict[str, str] | None:
-    choice.raw("index")
-    fields.drop_nulls()
-    choice.drop_nulls()
-    members = [fields.rest()]
-    if beside := choice.rest():
-        members.append(b'"choice":{' + beside + b"}")
-    if more:
-        members.append(b'"choices":[' + b",".join(map(bytes, more)) + b"]")
-    inner = b",".join(member for member in members if member)
-    return {WIRE: (b"{" + inner + b"}").decode()} if inner else None
-
-
-def _message(message: Message) -> bytes:
-    """The message of an answer: unlike a request's, its content is a text where it can be."""
-    refused = [part.text for part in message.parts if isinstance(part, Refusal)]
+def _write_message(message: Message) -> bytes:
+    """The message of a reply: unlike a request's, its content is a text if it can be."""
+    refusals = [part.text for part in message.parts if isinstance(part, Refusal)]
     texts = [part for part in message.parts if isinstance(part, Text)]
     others = tuple(part for part in message.parts if not isinstance(part, Refusal))
-    said = sort_parts(Message(role="assistant", parts=others), [])
-    if not said.content:
+    fields = sort_parts(Message(role="assistant", parts=others), [])
+    if not fields.content:
         content = b"null"
-    elif len(texts) == len(said.content) and not any(extra_members(t.extras) for t in texts):
+    elif len(texts) == len(fields.content) and not any(members(t.extras, WIRE) for t in texts):
         content = string("".join(text.text for text in texts))
     else:
-        content = b"[" + b",".join(said.content) + b"]"
-    members = [
+        content = b"[" + b",".join(fields.content) + b"]"
+    written = [
         b'"content":' + content,
-        b'"refusal":' + (string("".join(refused)) if refused else b"null"),
-        *(string(name) + b":" + string(text) for name, text in said.fields.items()),
-        *([b'"tool_calls":[' + b",".join(said.calls) + b"]"] if said.calls else []),
-        *([said.rest] if said.rest else []),
+        b'"refusal":' + (string("".join(refusals)) if refusals else b"null"),
+        *(string(name) + b":" + string(text) for name, text in fields.reasoning.items()),
     ]
-    return b'{"role":"assistant",' + b",".join(members) + b"}"
+    if fields.calls:
+        written.append(b'"tool_calls":[' + b",".join(fields.calls) + b"]")
+    if fields.extras:
+        written.append(fields.extras)
+    return b'{"role":"assistant",' + b",".join(written) + b"}"
+
+
+# ── Usage ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_usage(raw: bytes, path: str) -> Usage:
+    """The token counts as a partition of `prompt_tokens`; unreported ones stay unknown."""
+    try:
+        usage = _decode_usage(raw)
+    except DECODE_ERRORS as problem:
+        raise Parse(str(problem), path=path) from None
+    details = usage.prompt_tokens_details or InputDetails()
+    reported = (
+        details.cached_tokens,
+        usage.cached_tokens,
+        usage.num_cached_tokens,
+        usage.prompt_cache_hit_tokens,
+    )
+    read = next((tokens for tokens in map(valid_count, reported) if tokens is not None), None)
+    wrote = valid_count(details.cache_write_tokens)
+    uncached, read, written, overlap = partition(
+        valid_count(usage.prompt_tokens),
+        read,
+        None if wrote is None else positive_counts({"30m": wrote}),
+    )
+    reasoning = usage.completion_tokens_details
+    return Usage(
+        uncached=uncached,
+        read=read,
+        written=written,
+        output=valid_count(usage.completion_tokens),
+        reasoning=valid_count(reasoning.reasoning_tokens) if reasoning is not None else None,
+        overlap=overlap,
+        raw=raw.decode(),
+    )
+
+
+def write_usage(usage: Usage) -> bytes:
+    """The usage object: the provider's own if reading it gives the same counts."""
+    if usage.raw is not None:
+        try:
+            if read_usage(usage.raw.encode(), "usage") == usage:
+                return usage.raw.encode()
+        except Parse:
+            pass
+    prompt, output = usage.input or 0, usage.output or 0
+    fields: dict[str, object] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+    }
+    details: dict[str, object] = {}
+    if usage.read is not None:
+        details["cached_tokens"] = usage.read
+    if usage.written is not None:
+        details["cache_write_tokens"] = usage.written_total
+    if details:
+        fields["prompt_tokens_details"] = details
+    if usage.reasoning is not None:
+        fields["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning}
+    return dumps(fields, path="usage")

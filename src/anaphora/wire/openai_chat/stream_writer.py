@@ -1,4 +1,4 @@
-"""Chat's event stream, written."""
+"""Writer of Chat's event stream."""
 
 from __future__ import annotations
 
@@ -23,37 +23,38 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.fields import Fields
-from anaphora.wire.openai_failure import write_failure
+from anaphora.wire.openai import object_text
+from anaphora.wire.openai_errors import write_failure
+from anaphora.wire.reading import Members, decode_members, encode_members
 from anaphora.wire.sse import encode_event
 
-from .assistant import IN_CONTENT, reasoning_field, thinking_part
-from .parts import MESSAGE_FIELDS, OTHER_CALL, WIRE, extra_members, members_of
-from .reply import more_choices, write_stop
-from .usage import write_usage
+from .render import own_members, reasoning_field, thinking_part
+from .reply import more_choices, write_stop, write_usage
+from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, WIRE
 
 _FIELDS = {"text": "content", "refusal": "refusal"}
 
-#: Stands for the field of reasoning that is told as parts of the content.
+#: Stands for the field of reasoning that is written as content parts.
 _AS_PARTS = ""
 
 
 class StreamWriter:
-    """Events in, bytes out: the stream OpenAI would send.
+    """Turns events into the bytes that OpenAI would send.
 
-    What only shows at a part's end (reasoning of an unknown field, what is carried along) is
-    written then. What Chat has no field for is left out.
+    Content that is only known at the end of a part (reasoning of an unknown field, extras) is
+    written then. Content that Chat has no field for is left out.
     """
 
     def __init__(self) -> None:
         self._head, self._date, self._model = b"", b"0", b""
-        """What every chunk begins with, up to its choices."""
+        """The beginning of every chunk, up to its choices."""
         self._usage = Usage()
         self._fields: dict[int, str] = {}
-        """The delta's field that each open part is told in,"""
+        """The field of the delta that each open part is written to, by the part's index."""
         self._calls: dict[int, int] = {}
-        """or its number among the tool calls."""
-        self._told: set[int] = set()
+        """The number of each part among the tool calls."""
+        self._written: set[int] = set()
+        """Parts whose text has been written."""
 
     def write(self, event: Event) -> bytes:
         if isinstance(event, ReplyStart):
@@ -64,7 +65,7 @@ class StreamWriter:
         if isinstance(event, PartStart):
             return self._begin(event)
         if isinstance(event, PartDelta):
-            return self._more(event.index, event.delta)
+            return self._text(event.index, event.delta)
         if isinstance(event, PartEnd):
             return self._end_part(event.index, event.part)
         if isinstance(event, UsageUpdate):
@@ -85,41 +86,39 @@ class StreamWriter:
         return b""
 
     def _begin_call(
-        self, index: int, call_id: str, name: str, arguments: str = "", more: bytes = b""
+        self, index: int, call_id: str, name: str, arguments: str = "", extras: bytes = b""
     ) -> bytes:
-        at = self._calls[index] = len(self._calls)
+        number = self._calls[index] = len(self._calls)
         function = b'{"name":%b,"arguments":%b}' % (string(name), string(arguments))
         return self._delta(
             b'"tool_calls":[{"index":%d,"id":%b,"type":"function","function":%b%b}]'
-            % (at, string(call_id), function, b"," + more if more else b"")
+            % (number, string(call_id), function, b"," + extras if extras else b"")
         )
 
-    def _more(self, index: int, text: str) -> bytes:
+    def _text(self, index: int, text: str) -> bytes:
         if index in self._calls:
-            function = b'{"arguments":' + string(text) + b"}"
-            return self._call(index, b'"function":' + function)
+            return self._call(index, b'"function":{"arguments":' + string(text) + b"}")
         field = self._fields.get(index)
         if field is None:
             return b""
-        self._told.add(index)
+        self._written.add(index)
         if field == _AS_PARTS:
-            said = b'[{"type":"text","text":' + string(text) + b"}]"
-            return self._delta(b'"content":[{"type":"thinking","thinking":' + said + b"}]")
+            texts = b'[{"type":"text","text":' + string(text) + b"}]"
+            return self._delta(b'"content":[{"type":"thinking","thinking":' + texts + b"}]")
         return self._delta(string(field) + b":" + string(text))
 
     def _end_part(self, index: int, part: Part) -> bytes:
-        """What was not yet told of a part, now that it is whole."""
+        """The rest of a part that is complete now."""
         if isinstance(part, ToolCall):
-            own = extra_members(part.extras)
-            more = _unnumbered(b"{" + own + b"}") if own else b""
+            extras = _without_index(own_members(part.extras))
             if index not in self._calls:
-                return self._begin_call(index, part.id, part.name, part.arguments, more)
-            return self._call(index, more) if more else b""
+                return self._begin_call(index, part.id, part.name, part.arguments, extras)
+            return self._call(index, extras) if extras else b""
         if isinstance(part, Opaque):
-            return self._carried(part)
-        if index in self._told:
+            return self._opaque(part)
+        if index in self._written:
             if isinstance(part, Thinking) and self._fields[index] == _AS_PARTS:
-                return self._beside_thinking(part)
+                return self._thinking_fields(part)
             return b""
         if isinstance(part, Thinking):
             field = reasoning_field(part)
@@ -127,81 +126,78 @@ class StreamWriter:
                 return self._delta(b'"content":[' + thinking_part(part) + b"]")
             return self._delta(string(field) + b":" + string(part.text)) if field else b""
         if isinstance(part, Text | Refusal) and part.text:
-            field = "content" if isinstance(part, Text) else "refusal"
-            return self._delta(string(field) + b":" + string(part.text))
+            name = b'"content":' if isinstance(part, Text) else b'"refusal":'
+            return self._delta(name + string(part.text))
         return b""
 
-    def _beside_thinking(self, part: Thinking) -> bytes:
-        """What reasoning says beside its text, once that is told."""
-        fields = Fields(b"{" + extra_members(part.extras) + b"}", f"extras.{WIRE}")
+    def _thinking_fields(self, part: Thinking) -> bytes:
+        """The fields of a reasoning part whose text is written."""
+        extras = own_members(part.extras)
         for name in ("field", "host", "thinking"):
-            fields.raw(name)
-        rest = fields.rest()
-        if not rest:
+            extras.pop(name, None)
+        if not extras:
             return b""
+        rest = encode_members(extras)[1:-1]
         return self._delta(b'"content":[{"type":"thinking","thinking":[],' + rest + b"}]")
 
-    def _carried(self, part: Opaque) -> bytes:
+    def _opaque(self, part: Opaque) -> bytes:
         if part.provider != WIRE:
             return b""
         if part.kind == MESSAGE_FIELDS:
-            fields = members_of(part.json, "json")
-            return self._delta(fields) if fields else b""
+            members = object_text(part.json, "json")
+            return self._delta(members) if members else b""
         if part.kind == OTHER_CALL:
-            place = -1 - len(self._calls)
-            self._calls[place] = len(self._calls)
-            return self._call(place, _unnumbered(part.json.encode()))
+            key = -1 - len(self._calls)
+            self._calls[key] = len(self._calls)
+            return self._call(key, _without_index(decode_members(part.json)))
         return self._delta(b'"content":[' + part.json.encode() + b"]")
 
     def _call(self, index: int, members: bytes) -> bytes:
         return self._delta(b'"tool_calls":[{"index":%d,%b}]' % (self._calls[index], members))
 
     def _end(self, reply: Reply) -> bytes:
-        came = Fields(b"{" + extra_members(reply.extras) + b"}", f"extras.{WIRE}")
-        beside = came.nested("choice")
-        members = beside.rest() if beside is not None else b""
-        written = b"".join(self._other(raw) for raw in more_choices(came))
-        created = came.raw("created") or self._date
+        extras = own_members(reply.extras)
+        fields = bytes(extras.pop("choice", b"{}"))
+        written = b"".join(self._further_choice(raw) for raw in more_choices(extras))
+        created = bytes(extras.pop("created", b"")) or self._date
+        members = encode_members(decode_members(fields))[1:-1]
         last = _choice(0, b"", string(write_stop(reply)), members)
-        written += self._chunk(last, came.rest(), created)
+        written += self._chunk(last, encode_members(extras)[1:-1], created)
         usage = reply.usage if reply.usage != Usage() else self._usage
         if usage != Usage():
             written += self._chunk(b"", b'"usage":' + write_usage(usage), created)
         return written + encode_event("", b"[DONE]")
 
-    def _other(self, raw: bytes) -> bytes:
-        """A further choice, all at once."""
-        choice = Fields(raw, f"extras.{WIRE}.choices")
-        index, stop = choice.maybe("index", int) or 0, choice.raw("finish_reason") or b"null"
-        message = choice.nested("message")
-        delta = b""
-        if message is not None:
-            calls = message.maybe("tool_calls", list[msgspec.Raw]) or []
+    def _further_choice(self, raw: bytes) -> bytes:
+        """A further choice in one chunk."""
+        choice = decode_members(raw)
+        index = msgspec.json.decode(choice.pop("index", b"0"), type=int)
+        stop = bytes(choice.pop("finish_reason", NULL))
+        message = decode_members(choice.pop("message", b"{}"))
+        calls = msgspec.json.decode(message.pop("tool_calls", b"[]"), type=list[Members])
+        delta = {name: raw for name, raw in message.items() if bytes(raw) != b"null"}
+        if calls:
             numbered = [
-                b'{"index":%d,%b}' % (at, _unnumbered(bytes(call))) for at, call in enumerate(calls)
+                b'{"index":%d,%b}' % (number, _without_index(call))
+                for number, call in enumerate(calls)
             ]
-            message.drop_nulls()
-            delta = message.rest()
-            if numbered:
-                delta += b',"tool_calls":[' + b",".join(numbered) + b"]"
-        return self._chunk(_choice(index, delta, stop, choice.rest()))
+            delta["tool_calls"] = msgspec.Raw(b"[" + b",".join(numbered) + b"]")
+        rest = encode_members(choice)[1:-1]
+        return self._chunk(_choice(index, encode_members(delta)[1:-1], stop, rest))
 
     def _delta(self, members: bytes) -> bytes:
         return self._chunk(_choice(0, members, b"null"))
 
-    def _chunk(self, choices: bytes, more: bytes = b"", created: bytes = b"") -> bytes:
+    def _chunk(self, choices: bytes, members: bytes = b"", created: bytes = b"") -> bytes:
         head = self._head + (created or self._date) + self._model
-        return encode_event("", head + choices + (b"]," + more if more else b"]") + b"}")
+        return encode_event("", head + choices + (b"]," + members if members else b"]") + b"}")
 
 
-def _choice(index: int, delta: bytes, stop: bytes, beside: bytes = b"") -> bytes:
-    rest = b"," + beside if beside else b""
+def _choice(index: int, delta: bytes, stop: bytes, members: bytes = b"") -> bytes:
+    rest = b"," + members if members else b""
     return b'{"index":%d,"delta":{%b},"finish_reason":%b%b}' % (index, delta, stop, rest)
 
 
-def _unnumbered(call: bytes) -> bytes:
-    """The members of a tool call, or of what came along with it, less the number some hosts give
-    it: a stream has its own."""
-    fields = Fields(call, "tool_calls")
-    fields.raw("index")
-    return fields.rest()
+def _without_index(call: Members) -> bytes:
+    """The members of a tool call without its index: a stream numbers calls itself."""
+    return encode_members({name: raw for name, raw in call.items() if name != "index"})[1:-1]

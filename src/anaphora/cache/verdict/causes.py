@@ -1,0 +1,368 @@
+"""Why less was read than could have been: changed bytes and parameters, the clock, the rules."""
+
+from __future__ import annotations
+
+import re
+
+from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
+from anaphora.cache.simulator import RenderedPrompt, Span
+from anaphora.cache.simulator.lookback import automatic_position, lookback_steps
+from anaphora.catalog import CacheRules, Profile
+from anaphora.rendered import Chunk, ChunkRun, Kind, Plan, Rendered
+from anaphora.tokens import Counts
+from anaphora.values import TTL_SECONDS, Notice, Section, Ttl
+
+from .changes import change_at
+from .json_blocks import block_of
+from .values import VOLATILE, Cause, Change
+
+#: Parameters whose values are not private. Of the others only the name is shown.
+_SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
+_MOST_SHOWN = 60
+
+_IMAGE = re.compile(
+    rb'"type"\s*:\s*"(?:image|image_url|input_image)"|"(?:images)"\s*:\s*\[\s*"'
+    rb'|"mime_?[tT]ype"\s*:\s*"image/'
+)
+
+
+def find_causes(
+    earlier: SentCall,
+    later: SentCall,
+    rules: CacheRules,
+    change: Change | None,
+    profile: Profile | None,
+    read: int,
+    spans: tuple[Span, ...],
+    unread: bool,
+) -> tuple[Cause, ...]:
+    """All causes, the most important first. `read` is what was read; `spans` and `unread` are the
+    simulated call, and whether it leaves cached tokens unread."""
+    unmarked = _no_marker(earlier, rules)
+    causes = [unmarked, *_local(earlier, later, rules, change), _clock(earlier, later, rules, read)]
+    if change is None and unmarked is None:
+        # The tokens of the longest prefix that the earlier call asked to cache.
+        kept = Counts(earlier.rendered, later.rendered.bills).tokens(cached_chunks(earlier))
+        causes.append(_below_minimum(kept, rules))
+        causes.append(_lookback(earlier, later, rules))
+        causes.append(_thinking(earlier.rendered, later.rendered, profile))
+    known = tuple(cause for cause in causes if cause is not None)
+    return known or (_remaining(earlier, later, rules, spans, unread),)
+
+
+def reusable_tokens(
+    earlier: SentCall, later: SentCall, rules: CacheRules, left: int, cause: Cause
+) -> int:
+    """What could have been read had nothing gone wrong. Where nothing was marked, that is all that
+    the two prompts share."""
+    if cause.kind == "below_minimum":
+        return 0
+    if left or cause.kind != "no_marker":
+        return left
+    cacheable = earlier.rendered.cacheable
+    offset = first_difference(earlier.rendered, later.rendered, cacheable)
+    if offset is None:
+        offset = earlier.rendered.offset(cacheable)
+    shared = Counts(earlier.rendered, later.rendered.bills).before(offset)
+    return shared if shared >= rules.minimum_tokens.value else 0
+
+
+def preflight(
+    earlier: Rendered,
+    later: Rendered,
+    rules: CacheRules | None = None,
+    *,
+    plans: tuple[Plan | None, Plan | None] = (None, None),
+) -> tuple[Notice, ...]:
+    """Before anything is sent: what the later request loses of what the earlier one cached, and
+    what the provider may reject. With `rules` also causes that no byte shows: parameters, images,
+    the look-back. `plans` are the markers of the two calls, where the requests do not carry them.
+    """
+    before = SentCall(rendered=earlier, plan=plans[0])
+    after = SentCall(rendered=later, plan=plans[1])
+    offset = first_difference(earlier, later, earlier.cacheable)
+    change = None if offset is None else change_at(earlier, later, offset)
+    notices = [] if change is None else _bound_thinking(earlier, later, change)
+    kept = first_difference(earlier, later, cached_chunks(before)) is None
+    if change is not None and not kept:
+        counts = Counts(earlier, later.bills)
+        lost = counts.tokens(cached_chunks(before)) - counts.before(change.offset)
+        notices.append(Notice("prefix_breaks", str(change), change.path, tokens=lost))
+    if rules is None:
+        return tuple(notices)
+    causes = [cause for cause, _ in _parameters(before, after, rules)]
+    causes += _images(earlier, later, rules)
+    if kept and (far := _lookback(before, after, rules)) is not None:
+        causes.append(far)
+    return (*notices, *(Notice(cause.kind, cause.text) for cause in causes))
+
+
+def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[Notice]:
+    """Signed thinking that is sent again behind a change."""
+    if not later.binds_thinking:
+        return []
+
+    def thinking(rendered: Rendered) -> list[Chunk]:
+        chunks = (rendered.chunk(index) for index in range(change.chunk, len(rendered)))
+        return [chunk for chunk in chunks if chunk.kind is Kind.THINKING]
+
+    known = {block_of(chunk).raw for chunk in thinking(earlier)}
+    bound = [
+        chunk
+        for chunk in thinking(later)
+        if block_of(chunk).raw in known
+        and (b'"signature"' in chunk.data or b'"redacted_thinking"' in chunk.data)
+    ]
+    if not bound:
+        return []
+    param = dict(later.envelope.cache_params).get("thinking", b"")
+    end = "it will be dropped" if b"drop_block" in param else "newer models reject the request"
+    more = f" and in {len(bound) - 1} more blocks" if len(bound) > 1 else ""
+    reason = (
+        f"signed thinking in {bound[0].path}{more} is only valid behind an unchanged prompt, and"
+        f" {change}: {end}"
+    )
+    return [Notice("thinking_bound", reason, bound[0].path)]
+
+
+# ── The two requests ─────────────────────────────────────────────────────────────────────────────
+
+
+def _local(
+    earlier: SentCall, later: SentCall, rules: CacheRules, change: Change | None
+) -> list[Cause]:
+    """Changed bytes and changed parameters, in the order in which they are hashed."""
+    order = rules.hash_order.value
+    parameters = _parameters(earlier, later, rules)
+    images = _images(earlier.rendered, later.rendered, rules)
+    if change is None:
+        return [*(cause for cause, _ in parameters), *images]
+    index = order.index(change.section)
+    before = [cause for cause, section in parameters if order.index(section) <= index]
+    behind = [cause for cause, section in parameters if order.index(section) > index]
+    return [*before, _changed(earlier, rules, change), *behind, *images]
+
+
+def _changed(earlier: SentCall, rules: CacheRules, change: Change) -> Cause:
+    marks = _marker_chunks(earlier, rules)
+    only_here = bool(marks) and marks[0] == change.chunk == marks[-1]
+    if only_here and (change.kind in VOLATILE or change.chunk + 1 == len(earlier.rendered)):
+        text = f"the marker is on content that changes: {change}"
+        return Cause(kind="marker_on_volatile", text=text)
+    return Cause(kind="changed", text=str(change))
+
+
+def _parameters(
+    earlier: SentCall, later: SentCall, rules: CacheRules
+) -> list[tuple[Cause, Section]]:
+    """Changed parameters that the cache depends on, and the first section each invalidates."""
+    order = rules.hash_order.value
+    was = dict(earlier.rendered.envelope.cache_params)
+    now = dict(later.rendered.envelope.cache_params)
+    causes: list[tuple[Cause, Section]] = []
+    for name in dict.fromkeys([*was, *now]):
+        if was.get(name) == now.get(name):
+            continue
+        voided = rules.voided_by(name)  # type: ignore[arg-type]
+        if name == "model":
+            voided = voided or order
+        if voided:
+            first = min(voided, key=order.index)
+            causes.append((_parameter(name, was.get(name), now.get(name)), first))
+    if earlier.route != later.route:
+        text = "the call went to another host, account or workspace"
+        causes.append((Cause(kind="other_route", text=text), order[0]))
+    return sorted(causes, key=lambda pair: order.index(pair[1]))
+
+
+def _parameter(name: str, was: bytes | None, now: bytes | None) -> Cause:
+    if name == "cache_key":
+        return Cause(kind="other_key", text="the cache key changed")
+    values = f" from {_shown(name, was)} to {_shown(name, now)}" if name in _SHOWN else ""
+    if name == "model":
+        return Cause(kind="model_changed", text=f"the model changed{values}")
+    return Cause(kind="parameter_changed", text=f"the parameter {name} changed{values}")
+
+
+def _shown(name: str, value: bytes | None) -> str:
+    if value is None:
+        return "unset"
+    text = value.decode(errors="replace").strip('"')
+    if name == "tool_choice" and not text.isidentifier():
+        return "one" if len(text) > _MOST_SHOWN else text
+    return text[:_MOST_SHOWN]
+
+
+def _images(earlier: Rendered, later: Rendered, rules: CacheRules) -> list[Cause]:
+    """The first image that was added, or the last that was removed, where that matters."""
+    if "messages" not in rules.voided_by("images"):
+        return []
+    was, now = _has_image(earlier), _has_image(later)
+    if was == now:
+        return []
+    text = "the first image was added" if now else "the last image was removed"
+    return [Cause(kind="images_changed", text=f"{text}, which invalidates the cached messages")]
+
+
+def _has_image(rendered: Rendered) -> bool:
+    return any(_run_has_image(run) for run in rendered.runs if run.section == "messages")
+
+
+def _run_has_image(run: ChunkRun) -> bool:
+    """Searches only chunks that were not searched before."""
+    log = run.log
+    searched, first = log.first_image
+    if first is None and searched < run.count:
+        for index in range(searched, run.count):
+            data = log.slice(log.start(index), log.ends[index])
+            if log.kinds[index] is Kind.IMAGE or _IMAGE.search(data):
+                first = index
+                break
+        log.first_image = run.count, first
+    return first is not None and first < run.count
+
+
+# ── The clock ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> Cause | None:
+    """Too much time has passed, or too little. A write that is not visible yet takes nothing from
+    what was cached before it."""
+    if earlier.at is None or later.at is None:
+        return None
+    gap = later.at - earlier.at
+    ttl = _longest_ttl(earlier.marks, rules)
+    if ttl is not None and gap > TTL_SECONDS[ttl]:
+        ago = format_duration(gap - TTL_SECONDS[ttl])
+        text = f"the cache entry expired {ago} ago (TTL {ttl}, previous call"
+        return Cause(kind="expired", text=f"{text} {format_duration(gap)} earlier)")
+    readable = earlier.at
+    if rules.readable_from.value != "request_start" and earlier.began is not None:
+        readable = earlier.began
+    older = 0 if earlier.usage is None else earlier.usage.read or 0
+    if later.at <= readable + rules.visibility_delay.value and gap >= 0 and read >= older:
+        text = f"the previous call was only {gap:.1f} s earlier, so its write was not readable yet"
+        return Cause(kind="not_yet_visible", text=text)
+    return None
+
+
+def _longest_ttl(plan: Plan, rules: CacheRules) -> Ttl | None:
+    ttls = [mark.ttl for mark in plan.marks]
+    if plan.automatic is not None:
+        ttls.append(plan.automatic)
+    if not ttls and rules.mechanism.value != "explicit" and rules.default_ttl is not None:
+        ttls.append(rules.default_ttl.value)
+    return max(ttls, key=TTL_SECONDS.__getitem__, default=None)
+
+
+def format_duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+# ── The rules ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _no_marker(sent: SentCall, rules: CacheRules) -> Cause | None:
+    explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
+    if not explicit or sent.marks.marks or sent.marks.automatic is not None:
+        return None
+    text = "the previous call had no cache marker, and this provider caches nothing without one"
+    return Cause(kind="no_marker", text=text)
+
+
+def _below_minimum(tokens: int, rules: CacheRules) -> Cause | None:
+    minimum = rules.minimum_tokens.value
+    if tokens >= minimum:
+        return None
+    text = f"the prompt is below the minimum of {minimum:,} tokens (about {tokens:,})"
+    return Cause(kind="below_minimum", text=text)
+
+
+def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
+    """The last write is farther from every marker than the provider looks back."""
+    figure, unit = rules.lookback_positions, rules.lookback_unit
+    marks, next_marks = _marker_chunks(earlier, rules), _marker_chunks(later, rules)
+    if figure is None or unit is None or not marks or not next_marks:
+        return None
+    written = marks[-1]
+    if unit.value == "breakpoints":
+        if later.marks.automatic is not None or written in next_marks:
+            return None  # which boundaries the provider looks up itself is unknown
+        text = "no breakpoint is where the previous call wrote, so that entry is not looked up"
+        return Cause(kind="lookback_exceeded", text=text)
+    behind = [chunk for chunk in next_marks if chunk >= written]
+    if not behind:
+        text = "no marker is at or behind the previous call's write"
+        return Cause(kind="lookback_exceeded", text=text)
+    kinds = [_kind(later.rendered, chunk) for chunk in range(behind[0], written - 1, -1)]
+    counts = [lookback_steps(kinds, reading) for reading in unit.published]
+    far = [count for count in counts if count > figure.value]
+    if not far:
+        return None
+    text = f"the last write is {far[0]} blocks before the next marker, and the look-back is"
+    text += f" {figure.value}"
+    text += " (by one of the published ways of counting)" if len(far) < len(counts) else ""
+    return Cause(kind="lookback_exceeded", text=text)
+
+
+def _marker_chunks(sent: SentCall, rules: CacheRules) -> list[int]:
+    """The chunks that end a call's prefixes, the provider's own breakpoint included where its place
+    is known."""
+    plan = sent.marks
+    chunks = {mark.chunk for mark in plan.marks}
+    if plan.automatic is not None and rules.automatic_breakpoint.value == "last_block":
+        position = automatic_position(rules, RenderedPrompt(sent.rendered, plan))
+        chunks |= set() if position is None else {position}
+    return sorted(chunks)
+
+
+def _thinking(earlier: Rendered, later: Rendered, profile: Profile | None) -> Cause | None:
+    """Thinking since the last user message, which the provider drops at the next one."""
+    if profile is None or not profile.strips_thinking.value or not profile.strips_thinking.verified:
+        return None
+    if not any(_from_user(later, chunk) for chunk in range(len(earlier), len(later))):
+        return None
+    for chunk in range(len(earlier) - 1, -1, -1):
+        if _kind(earlier, chunk) is Kind.THINKING:
+            text = "the provider drops thinking at a user turn, which invalidates the messages"
+            return Cause(kind="thinking_dropped", text=text)
+        if _from_user(earlier, chunk):
+            return None
+    return None
+
+
+def _kind(rendered: Rendered, chunk: int) -> Kind:
+    run, index = rendered.locate(chunk)
+    return run.log.kinds[index]
+
+
+def _from_user(rendered: Rendered, chunk: int) -> bool:
+    run, index = rendered.locate(chunk)
+    if run.section != "messages" or run.log.kinds[index] is Kind.TOOL_RESULT:
+        return False
+    return run.log.roles[run.log.wire_message_of(index)] == "user"
+
+
+def _remaining(
+    earlier: SentCall, later: SentCall, rules: CacheRules, spans: tuple[Span, ...], unread: bool
+) -> Cause:
+    """The cause where none was found. The provider is blamed only when nothing else is possible."""
+    if any(span.reason == "not_persisted" for span in spans):
+        text = "the provider caches whole units only, and none ended there"
+        return Cause(kind="not_persisted", text=text)
+    if rules.automatic_breakpoint.value == "slots" and unread:
+        return Cause(kind="evicted", text="another conversation has taken the server's slot")
+    unknown = []
+    if not (earlier.complete and later.complete):
+        unknown.append("parts of the requests are not recorded")
+    if earlier.at is None or later.at is None:
+        unknown.append("the times of the calls are not recorded")
+    if unknown:
+        text = f"no known cause explains it; {' and '.join(unknown)}"
+        return Cause(kind="unexplained", text=text)
+    text = "bytes, parameters and rules all allow the read: the cause is on the provider's side"
+    return Cause(kind="provider_side", text=text)

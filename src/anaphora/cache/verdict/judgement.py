@@ -1,0 +1,241 @@
+"""The verdict on one call, from its bill and from what should have been read."""
+
+from __future__ import annotations
+
+from decimal import Decimal, localcontext
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.cache.prefix import SentCall, cached_chunks
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
+from anaphora.catalog import CacheRules, Price, Profile, Rates
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Bills, Counts
+from anaphora.values import TTL_SECONDS, Usage, WriteTtl
+
+from .causes import find_causes, reusable_tokens
+from .changes import find_change
+from .diagnosis import agrees
+from .values import Cause, Change, Diagnosis, Result, Verdict
+
+#: Between two calls whose times are unknown: long enough to be visible, too short to expire.
+_UNKNOWN_GAP = 60.0
+#: The share of a prefix that an implicit cache without granules reads when it finds all of it.
+_NEARLY = 0.92
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call should read, by the rules and the bill of the previous call."""
+
+    left: int
+    """Tokens that the previous call left in the cache."""
+    read: int
+    """Tokens that this one reads."""
+    outcome: Outcome
+    """The simulated call."""
+    exact: bool
+    """Whether `left` is exact to the token, as it is where markers are."""
+
+
+def judge(
+    earlier: SentCall | None,
+    later: SentCall,
+    rules: CacheRules,
+    *,
+    outcome: Outcome | None = None,
+    expected: Prediction | None = None,
+    price: Price | None = None,
+    profile: Profile | None = None,
+    diagnosis: Diagnosis | None = None,
+) -> Verdict:
+    """What became of what the earlier call cached, by the later one's bill; by the rules where
+    there is no bill. `outcome` is a simulation that knows more than these two calls, `expected` a
+    prediction that was already made, `diagnosis` the provider's own."""
+    billed_read = later.usage.read if later.usage is not None else None
+    if earlier is None:
+        return Verdict(
+            result="first",
+            billed=billed_read,
+            total=later.usage.input if later.usage is not None else None,
+            saved=saved_usd(later.usage, price),
+            diagnosis=diagnosis,
+        )
+    if not rules.slots.value:
+        earlier, later = _unmarked(earlier), _unmarked(later)
+    if expected is None:
+        bills = updated_bills(earlier, rules)
+        later = replace(later, rendered=replace(later.rendered, bills=bills))
+        expected = predict(earlier, later, rules, outcome)
+    read = expected.read if billed_read is None else billed_read
+    result = _result(read, expected, rules.granule_tokens.value)
+    usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
+    causes: tuple[Cause, ...] = ()
+    change: Change | None = None
+    lost = 0
+    if result != "hit" or billed_read is None:  # a billed hit proves that no change mattered
+        change = find_change(earlier, later)
+    if result != "hit":
+        spans = expected.outcome.spans
+        unread = expected.read < expected.left
+        causes = find_causes(earlier, later, rules, change, profile, read, spans, unread)
+        # Tokens that are no longer sent are not paid again.
+        missed = reusable_tokens(earlier, later, rules, expected.left, causes[0]) - read
+        lost = max(0, min(missed, (usage.input or 0) - read))
+    return Verdict(
+        result=result,
+        causes=causes,
+        change=change,
+        left=expected.left,
+        predicted=expected.read,
+        billed=billed_read,
+        total=None if later.usage is None else usage.input,
+        lost=lost,
+        cost_usd=lost_usd(usage, lost, price),
+        saved=saved_usd(later.usage, price),
+        diagnosis=diagnosis,
+        agrees=None if diagnosis is None else agrees(diagnosis, causes, change, result == "hit"),
+    )
+
+
+def _unmarked(sent: SentCall) -> SentCall:
+    """The call without marks that its provider ignores."""
+    return replace(sent, plan=Plan(held=sent.marks.held))
+
+
+def _result(read: int, expected: Prediction, granule: int) -> Result:
+    if not read:
+        return "miss"
+    least = float(expected.left)
+    if not expected.exact:
+        least = least - granule if granule > 1 else least * _NEARLY
+    return "hit" if read >= least else "partial"
+
+
+# ── Predictions ──────────────────────────────────────────────────────────────────────────────────
+
+
+def predict(
+    earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None = None
+) -> Prediction:
+    """What the later call should read, from these two calls and nothing else. Its prompt carries
+    the bill of the earlier one (`updated_bills`)."""
+    simulator = Simulator(rules)
+    start = earlier.at if earlier.at is not None else 0.0
+    then = start + _UNKNOWN_GAP
+    if earlier.at is not None and later.at is not None:
+        then = max(start, later.at)
+    before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
+    wrote = simulator.call(before, at=start, began=earlier.began, scope=earlier.route)
+    given = outcome
+    if outcome is None:
+        prompt = RenderedPrompt(later.rendered, later.marks)
+        outcome = simulator.predict(prompt, at=then, scope=later.route)
+    predictor = simulator.slot_predictor()
+    if predictor is not None and earlier.usage is not None:
+        predictor.billed(earlier.rendered, wrote, earlier.usage)
+        expected = predict_slot_read(predictor, later.rendered, outcome)
+    else:
+        expected = predict_read(wrote, earlier.usage, outcome, rules)
+    return expected if given is None else replace(expected, read=given.read)
+
+
+def predict_read(
+    wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules
+) -> Prediction:
+    """The same from the simulated calls: the previous one, which was billed `usage`, and this."""
+    kept = wrote.kept
+    missed = bool(kept) and usage is not None and usage.read == 0
+    explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
+    if not explicit and (not kept or (missed and not rules.slots.value)):
+        # Where the provider caches by itself, the whole prompt is cached whatever was read.
+        total = wrote.total if usage is None or not usage.input else usage.input
+        granule = rules.granule_tokens.value
+        left = total // granule * granule
+        left = left if left >= max(1, rules.minimum_tokens.value) else 0
+    elif usage is not None and usage.read is not None:
+        left = usage.read + (usage.written_total or 0)
+    else:
+        left = kept
+    return Prediction(left=left, read=outcome.read, outcome=outcome, exact=kept > 0)
+
+
+def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcome) -> Prediction:
+    """The same on a self-hosted server, whose slots also keep replies."""
+    before, read = predictor.before, predictor.read(later, outcome)
+    left = 0 if before is None else before.input
+    if before is not None and predictor.continues(later, outcome):
+        left = min(left, read)  # what the chat template renders differently cannot be read
+    return Prediction(left=left, read=read, outcome=outcome, exact=False)
+
+
+def updated_bills(
+    sent: SentCall, rules: CacheRules, kept: int | None = None, counts: Counts | None = None
+) -> Bills:
+    """The bills that the next prompt carries, this call's included. `kept` is what the simulator
+    says it left in the cache; `counts` are those of the prompt, where they exist."""
+    usage = sent.usage
+    total = None if usage is None else usage.input
+    if usage is None or not total:
+        return sent.rendered.bills
+    counts = Counts(sent.rendered) if counts is None else counts
+    if not rules.slots.value:
+        return counts.billed(total)
+    chunks = cached_chunks(sent)
+    if kept is not None and counts.tokens(chunks) != kept:
+        return counts.billed(total)
+    return counts.billed(total, (chunks, total - (usage.uncached or 0)))
+
+
+# ── Money ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
+    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
+    so they were written again as far as anything was, longest TTL first, and else paid as input."""
+    if not lost:
+        return Decimal(0)
+    if usage is None or price is None:
+        return None
+    rates = price.at(usage.input or 0)
+    written = sorted((usage.written or {}).items(), key=_longest_first)
+    paid = [(tokens, _write_rate(rates, ttl)) for ttl, tokens in written]
+    total, left = Decimal(0), lost
+    with localcontext(prec=60):
+        for tokens, rate in (*paid, (lost, rates.input)):
+            again = min(left, tokens)
+            if again and (rate is None or rates.read is None):
+                return None
+            if rate is not None and rates.read is not None:
+                total += again * (rate - rates.read)
+            left -= again
+        return total.scaleb(-6)
+
+
+def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
+    """What the input would have cost without a cache, less what it cost; negative where more was
+    written than read."""
+    tokens = usage.input if usage is not None else None
+    if usage is None or price is None or tokens is None:
+        return None
+    rates = price.at(tokens)
+    if rates.input is None:
+        return None
+    parts = [(usage.read or 0, rates.read)]
+    parts += [(count, _write_rate(rates, ttl)) for ttl, count in (usage.written or {}).items()]
+    total = Decimal(0)
+    for count, rate in parts:
+        if count and rate is None:
+            return None
+        if count and rate is not None:
+            total += count * (rates.input - rate)
+    return total.scaleb(-6)
+
+
+def _longest_first(written: tuple[WriteTtl, int]) -> int:
+    ttl = written[0]
+    return 0 if ttl == "unsplit" else -TTL_SECONDS[ttl]
+
+
+def _write_rate(rates: Rates, ttl: WriteTtl) -> Decimal | None:
+    return rates.writing(None if ttl == "unsplit" else ttl)

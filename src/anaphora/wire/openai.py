@@ -1,0 +1,210 @@
+"""Code that OpenAI's two wires share: cache options, breakpoints, system roles, data URLs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from anaphora.canonical import check_object
+from anaphora.prompt import Call, PromptBlock
+from anaphora.rendered import ChunkLog
+from anaphora.values import Bytes, Extras, FileId, Notice, Opaque, Part, Text, Ttl
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    ErrorFactory,
+    LenientDecoder,
+    Members,
+    object_members,
+    request_error,
+)
+
+#: Providers whose file ids and response ids are valid here.
+OPENAI = ("openai", "openai_chat", "openai_responses")
+
+# ── Caching ──────────────────────────────────────────────────────────────────────────────────────
+
+#: Tells OpenAI to write nothing to the cache but marked prefixes.
+ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
+
+#: The TTL that stands in for each that a caller may ask for.
+NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
+
+
+class Breakpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mode: str
+    ttl: str | None = None
+
+
+_BREAKPOINT: LenientDecoder[Breakpoint] = LenientDecoder(Breakpoint)
+
+
+def take_breakpoint(members: Members, path: str) -> tuple[bool, Ttl | None]:
+    """Takes the breakpoint out of a part: whether there was one, and its TTL (None: the
+    request's)."""
+    raw = members.pop("prompt_cache_breakpoint", None)
+    if raw is None or bytes(raw) == b"null":
+        return False, None
+    path = f"{path}.prompt_cache_breakpoint"
+    marker, _ = _BREAKPOINT.decode(raw, path, request_error)
+    return True, breakpoint_ttl(marker, path, request_error)
+
+
+def breakpoint_ttl(marker: Breakpoint, path: str, fail: ErrorFactory) -> Ttl | None:
+    if marker.mode != "explicit":
+        raise fail(f"{marker.mode!r} is not a mode; use explicit", f"{path}.mode")
+    if marker.ttl is None:
+        return None
+    if marker.ttl == "30m":
+        return "30m"
+    if marker.ttl == "12h":
+        return "12h"
+    raise fail(f"{marker.ttl!r} is not a TTL; use 30m or 12h", f"{path}.ttl")
+
+
+def key_slot(call: Call) -> bytes | None:
+    """The field for the planner's cache key; None if the caller set one."""
+    if call.ir.cache.key is not None or _in_extras(call, "prompt_cache_key"):
+        return None
+    return b',"prompt_cache_key":'
+
+
+def options_free(call: Call) -> bool:
+    """Whether the caller left the cache options to the planner."""
+    cache = call.ir.cache
+    options = (cache.mode, cache.automatic, cache.compare_with)
+    if cache.prewarm or any(option is not None for option in options):
+        return False
+    return not _in_extras(call, "prompt_cache_options")
+
+
+def _in_extras(call: Call, field: str) -> bool:
+    return call.extras is not None and any(
+        field in object_members(text.encode(), "extras", request_error)
+        for wire, text in call.extras.items()
+        if wire in OPENAI
+    )
+
+
+# ── The system prompt ────────────────────────────────────────────────────────────────────────────
+
+#: The extras that hold a `SystemPlace`.
+SYSTEM_KEY = "openai.system"
+
+
+class SystemPlace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The role and slot of system text in the request it was read from.
+
+    Chat takes a system message as `system` or `developer`; Responses takes the system prompt as
+    such a message or as `instructions`. They differ in what is hashed, and a stored response keeps
+    messages but no instructions. So `parse` keeps the place in the extras of the first part or
+    block, and `render` uses it again. Fields that are None are decided by the model's profile.
+    """
+
+    role: Literal["system", "developer"] | None = None
+    slot: Literal["message", "instructions"] | None = None
+    """Only Responses has two."""
+
+
+_decode_place = msgspec.json.Decoder(SystemPlace).decode
+_NO_PLACE = SystemPlace()
+
+
+def keep_place(extras: Extras | None, place: SystemPlace) -> Extras:
+    """The extras with the place in them."""
+    return {**(extras or {}), SYSTEM_KEY: msgspec.json.encode(place).decode()}
+
+
+def with_role(parts: tuple[Part, ...], role: str) -> tuple[Part, ...]:
+    """The parts of a system message, with the role kept in the first that is not blank."""
+    place = SystemPlace("developer" if role == "developer" else "system")
+    for index, part in enumerate(parts):
+        if not isinstance(part, Opaque) and (not isinstance(part, Text) or part.text.strip()):
+            first = msgspec.structs.replace(part, extras=keep_place(part.extras, place))
+            return (*parts[:index], first, *parts[index + 1 :])
+    return parts
+
+
+def place_of(items: Iterable[PromptBlock | Part]) -> SystemPlace:
+    """The place of the system prompt with these blocks, or the system message with these parts."""
+    for item in items:
+        if not isinstance(item, Opaque) and item.extras is not None and SYSTEM_KEY in item.extras:
+            try:
+                return _decode_place(item.extras[SYSTEM_KEY])
+            except DECODE_ERRORS:
+                return _NO_PLACE
+    return _NO_PLACE
+
+
+def role_of(place: SystemPlace, wanted: str) -> str:
+    """The role to write. `wanted` is the profile's: models that take `developer` take `system` too,
+    but not the other way round."""
+    return wanted if place.role is None or wanted == "system" else place.role
+
+
+def changed_role(place: SystemPlace, wanted: str, path: str) -> list[Notice]:
+    """A notice if the role differs from the one in the request it was read from."""
+    if place.role is None or role_of(place, wanted) == place.role:
+        return []
+    return [Notice("role_changed", f"{place.role} is not a role of this model: {wanted}", path)]
+
+
+# ── Parts and parameters ─────────────────────────────────────────────────────────────────────────
+
+
+def decode_base64(text: str, media_type: str) -> Bytes | None:
+    """The bytes, if encoding them again gives the same text."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return Bytes(data, media_type) if base64.b64encode(data).decode() == text else None
+
+
+def decode_data_url(url: str) -> Bytes | None:
+    """The bytes in a `data:` URL, if writing them again gives the same URL."""
+    media_type, separator, text = url.partition(";base64,")
+    if not separator or not media_type.startswith("data:"):
+        return None
+    return decode_base64(text, media_type.removeprefix("data:"))
+
+
+def data_url(source: Bytes) -> str:
+    return f"data:{source.media_type};base64,{base64.b64encode(source.data).decode()}"
+
+
+def members(extras: Extras | None, key: str) -> bytes:
+    """The extras under a key, as JSON object members without the braces."""
+    if extras is None or key not in extras:
+        return b""
+    return object_text(extras[key], f"extras.{key}")
+
+
+def object_text(json: str, path: str) -> bytes:
+    """A JSON object's members without the braces."""
+    return check_object(json, path=path).strip()[1:-1].strip().encode()
+
+
+def foreign_file(file: FileId) -> Notice:
+    return Notice("foreign_file", f"a file id of {file.provider} means nothing to OpenAI")
+
+
+def foreign_block(part: Opaque) -> Notice:
+    why = f"a {part.kind} block of {part.provider} means nothing to OpenAI; left out"
+    return Notice("foreign_block", why)
+
+
+def notices_below(path: str, notices: Iterable[Notice]) -> list[Notice]:
+    """The notices with `path` before their own paths."""
+    return [
+        msgspec.structs.replace(each, path=f"{path}.{each.path}" if each.path else path)
+        for each in notices
+    ]
+
+
+def supported_policies(log: ChunkLog, nearest: Mapping[Ttl, Ttl]) -> tuple[Any, ...]:
+    """The cache policies of a log, with TTLs that OpenAI has."""
+    return tuple((i, nearest[ttl] if ttl is not None else None) for i, ttl in log.policies)

@@ -1,0 +1,413 @@
+"""Reader of Chat's event stream.
+
+Only the first choice is given as events; further ones are collected and carried in the reply's
+extras. Unknown events and chunks after the end are ignored. A missing `[DONE]` is a failure only
+if no finish reason came before it. An error in the stream ends it with the parts so far. A JSON
+body in place of events is read as the whole reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from anaphora.canonical import dumps, string
+from anaphora.errors import AnaphoraError, Parse, Transport
+from anaphora.values import Event, Opaque, Part, Refusal, Reply, Text, Thinking, ToolCall, Usage
+from anaphora.wire.openai_errors import from_json
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    LenientDecoder,
+    Members,
+    Unknown,
+    as_anaphora_error,
+    decode_members,
+    encode_members,
+    extras_of,
+    reply_error,
+)
+from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.sse import EventDecoder
+
+from .parse import PART, read_part, reasoning_extras
+from .reply import read_reply, read_stop, read_usage, write_choice
+from .types import (
+    IN_CONTENT,
+    MESSAGE_FIELDS,
+    NULL,
+    OTHER_CALL,
+    WIRE,
+    CallDelta,
+    ChoiceDelta,
+    Chunk,
+    Delta,
+    FunctionDelta,
+    TextChunk,
+)
+
+#: OpenAI's limit on `n`.
+_MAX_CHOICES = 128
+
+_CHUNK: LenientDecoder[Chunk] = LenientDecoder(Chunk)
+
+_decode_text = msgspec.json.Decoder(TextChunk).decode
+
+#: Fields of a chunk that are read here; the others are carried in the reply's extras.
+_READ = ("id", "object", "model", "choices", "usage", "obfuscation", "error")
+
+#: Fields that some hosts send in pieces beside the content, and texts in them that grow.
+_LIST_FIELDS = ("reasoning_details", "annotations", "executed_tools", "images")
+_OBJECT_FIELDS = ("audio", "function_call", "extra_content")
+_GROWING = ("arguments", "data", "transcript")
+
+
+class StreamReader:
+    """Turns bytes into events. Call `close` when the connection ends."""
+
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
+        self._sse = EventDecoder()
+        self._read_body = read_body
+        self._choice = _ChoiceBuilder()
+        self._build = self._choice.build
+        self._others: dict[int, _ChoiceBuilder] = {}
+        self._fields: dict[str, bytes] = {}
+        self._finished = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        build = self._build
+        events: list[Event] = []
+        try:
+            for payload in self._sse.feed_data(data):
+                index = self._choice.text_index
+                if index is not None and not build.ended:
+                    # Nearly every chunk holds a piece of text and nothing else.
+                    try:
+                        (choice,) = _decode_text(payload).choices
+                    except (msgspec.DecodeError, UnicodeError, ValueError):
+                        pass
+                    else:
+                        if not choice.index and (text := choice.delta.content):
+                            events.append(build.add_text(index, text))
+                            continue
+                if payload and not build.ended:
+                    events += self._finish() if payload == b"[DONE]" else self._read(payload)
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            events += build.fail(as_anaphora_error(problem))
+        return events
+
+    def close(self) -> list[Event]:
+        """The connection ended. Without a finish reason before it, that is a failure."""
+        if self._build.ended:
+            return []
+        if self._finished:
+            return self._finish()
+        if self._sse.body is not None:
+            return self._build.read_whole_body(bytes(self._sse.body), self._read_body)
+        return self._build.fail(Transport("the stream ended before the answer did"))
+
+    def _read(self, payload: bytes) -> list[Event]:
+        chunk, unknown = _CHUNK.decode(payload, "stream", reply_error)
+        events: list[Event] = []
+        build = self._build
+        choices = chunk.choices or []
+        of_choices = {}
+        if unknown is not None:
+            of_choices = unknown.take_elements("choices")
+            self._fields |= {name: bytes(raw) for name, raw in unknown.remaining().items()}
+        if not build.started:
+            # Azure reports on the prompt before the reply has an id.
+            self._keep_fields(payload)
+            if choices or chunk.id:
+                events += build.start(chunk.id or "", chunk.model or "")
+        for choice in choices:
+            events += self._on_choice(choice, payload)
+        for index, inner in of_choices.items():
+            self._keep_unknown(choices[index], inner)
+        if chunk.usage is not NULL and (usage := bytes(chunk.usage)) != b"null":
+            self._keep_fields(payload)
+            events += build.update_usage(read_usage(usage, "stream.usage"))
+        if chunk.error is not NULL and bytes(chunk.error) != b"null":
+            events += build.fail(from_json(chunk.error))
+        return events
+
+    def _keep_unknown(self, delta: ChoiceDelta, unknown: Unknown) -> None:
+        """Unknown fields of a choice and of a call are carried along. Those of a delta are left out
+        with a notice: as fields of the message they would be sent back to the host, and hosts
+        reject them."""
+        choice = self._choice_at(delta.index)
+        if (inner := unknown.take("delta")) is not None:
+            choice.keep_of_calls(inner.take_elements("tool_calls"))
+            self._build.note_dropped_fields("delta", inner.remaining())
+        choice.keep(unknown.remaining())
+
+    def _on_choice(self, delta: ChoiceDelta, payload: bytes) -> list[Event]:
+        choice = self._choice_at(delta.index)
+        events = choice.add(delta)
+        if delta.finish_reason is not None:
+            choice.build.stop_raw = delta.finish_reason
+            choice.build.stop = read_stop(delta.finish_reason)
+            self._keep_fields(payload)
+        if delta.index:
+            return []
+        if delta.usage is not NULL and (usage := bytes(delta.usage)) != b"null":
+            events += self._build.update_usage(read_usage(usage, "stream.choices.usage"))
+        self._finished = self._finished or delta.finish_reason is not None
+        return events
+
+    def _choice_at(self, index: int | None) -> _ChoiceBuilder:
+        if not index:
+            return self._choice
+        if index not in self._others and len(self._others) >= _MAX_CHOICES:
+            raise Parse(f"more than {_MAX_CHOICES} choices", path="stream.choices")
+        return self._others.setdefault(index, _ChoiceBuilder())
+
+    def _finish(self) -> list[Event]:
+        if not self._build.started:
+            return self._build.fail(
+                Parse("the stream ended without saying anything", path="stream")
+            )
+        events = self._choice.end_parts()
+        if self._build.usage == Usage() and (usage := _groq_usage(self._fields)):
+            events += self._build.update_usage(read_usage(usage, "stream.x_groq.usage"))
+        fields = dict(self._fields)
+        if self._choice.fields:
+            fields["choice"] = dumps(self._choice.fields)
+        if self._others:
+            written = [self._others[index].write(index) for index in sorted(self._others)]
+            fields["choices"] = b"[" + b",".join(written) + b"]"
+        members = b",".join(string(name) + b":" + value for name, value in fields.items())
+        self._build.extras = {WIRE: f"{{{members.decode()}}}"} if members else None
+        return events + self._build.finish()
+
+    def _keep_fields(self, payload: bytes) -> None:
+        """Keeps the unread fields of a chunk. Called for the first chunk and the last ones; those
+        in between repeat them."""
+        for name, raw in decode_members(payload).items():
+            if name not in _READ and (value := bytes(raw)) != b"null":
+                self._fields[name] = value
+
+
+class _OpenCall:
+    """A tool call that is not complete yet."""
+
+    __slots__ = ("custom", "function_extras", "id", "index", "name", "own_extras")
+
+    def __init__(self, index: int, custom: bool) -> None:
+        self.index = index
+        self.custom = custom
+        self.id = ""
+        self.name = ""
+        self.own_extras: Members = {}
+        self.function_extras: Members = {}
+
+    def finish(self, text: str) -> Part:
+        if self.custom:
+            inner = b'{"name":%b,"input":%b}' % (string(self.name), string(text))
+            whole = b'{"id":%b,"type":"custom","custom":%b}' % (string(self.id), inner)
+            return Opaque(WIRE, OTHER_CALL, whole.decode())
+        extras = dict(self.own_extras)
+        if self.function_extras:
+            extras["function"] = msgspec.Raw(encode_members(self.function_extras))
+        return ToolCall(self.id, self.name, text, extras_of(WIRE, extras))
+
+    def differs(self, delta: CallDelta) -> bool:
+        """Whether a delta with a name begins another call. Some hosts number every call 0, or do
+        not number them."""
+        if delta.id and self.id:
+            return delta.id != self.id
+        return delta.index is None and bool(self.name)
+
+
+class _ChoiceBuilder:
+    """The parts of one choice, built from its deltas.
+
+    Parts stand in the order in which the stream first mentions them and stay open to its end: a
+    choice has one text and one reasoning, however often the stream alternates between them.
+    """
+
+    def __init__(self) -> None:
+        self.build = ReplyBuilder()
+        self.fields: dict[str, Any] = {}
+        """Fields beside the message: log probabilities, a host's own finish reason."""
+        self.text_index: int | None = None
+        """The index of the text part, once it has begun."""
+        self._message_fields: dict[str, Any] = {}
+        self._thinking_fields: Members = {}
+        """Fields of reasoning that comes as a content part."""
+        self._extra_size = 0
+        self._places: dict[str, int] = {}
+        """The part of each text field: content, refusal, and the fields of reasoning."""
+        self._calls: dict[int, _OpenCall] = {}
+        self._last_calls: list[_OpenCall] = []
+        """The calls of the last delta."""
+        self._count = 0
+
+    def add(self, choice: ChoiceDelta) -> list[Event]:
+        delta = choice.delta
+        events: list[Event] = []
+        if delta is not None:
+            # A host that fills both fields of reasoning puts the same text into them.
+            if delta.reasoning_content:
+                events += self._add_text("reasoning_content", delta.reasoning_content)
+            elif delta.reasoning:
+                events += self._add_text("reasoning", delta.reasoning)
+            if isinstance(delta.content, str):
+                if delta.content:
+                    events += self._add_text("text", delta.content)
+            elif delta.content:
+                events += self._add_content(delta.content)
+            if delta.refusal:
+                events += self._add_text("refusal", delta.refusal)
+            if delta.tool_calls:
+                self._last_calls = []
+                for call in delta.tool_calls:
+                    events += self._add_call(call)
+            self._collect(delta)
+        if choice.logprobs is not None:
+            self._add_logprobs(choice.logprobs)
+        if choice.native_finish_reason is not None:
+            self.fields["native_finish_reason"] = choice.native_finish_reason
+        return events
+
+    def keep_of_calls(self, unknown: dict[int, Unknown]) -> None:
+        """Keeps unknown fields of the calls of the last delta and of their functions."""
+        for position, fields in unknown.items():
+            if position < len(self._last_calls):
+                call = self._last_calls[position]
+                inner = fields.take("function")
+                function = inner.remaining() if inner is not None else {}
+                own = fields.remaining()
+                self._count_extra([own, function])
+                call.function_extras |= function
+                call.own_extras |= own
+
+    def keep(self, fields: Members) -> None:
+        """Keeps unknown fields beside the message; the last value counts."""
+        self._count_extra(fields)
+        self.fields |= {name: msgspec.json.decode(raw) for name, raw in fields.items()}
+
+    def end_parts(self) -> list[Event]:
+        """Ends all parts; unknown fields of the message become the last one."""
+        events: list[Event] = []
+        for index in sorted(self.build.open):
+            events += self.build.end(index)
+        if self._message_fields:
+            part = Opaque(WIRE, MESSAGE_FIELDS, dumps(self._message_fields).decode())
+            events += self.build.add_whole(self._next_index(), "opaque", part)
+            self._message_fields = {}
+        return events
+
+    def write(self, index: int) -> bytes:
+        """A further choice, as it stands in a single reply."""
+        self.end_parts()
+        fields = dumps(self.fields) if self.fields else None
+        return write_choice(self.build.reply(), index, fields)
+
+    def _next_index(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _add_text(self, field: str, text: str) -> list[Event]:
+        index = self._places.get(field)
+        if index is not None:
+            return [self.build.add_text(index, text)]
+        index = self._places[field] = self._next_index()
+        if field == "text":
+            self.text_index = index
+            begun = self.build.begin(index, "text", Text)
+        elif field == "refusal":
+            begun = self.build.begin(index, "refusal", Refusal)
+        else:
+
+            def finish(text: str) -> Part:
+                rest = encode_members(self._thinking_fields)[1:-1] if field == IN_CONTENT else b""
+                return Thinking(text, provider=WIRE, extras=reasoning_extras(field, rest))
+
+            begun = self.build.begin(index, "thinking", finish, name=field)
+        return [*begun, self.build.add_text(index, text)]
+
+    def _add_content(self, parts: list[msgspec.Raw]) -> list[Event]:
+        """Content as a list of parts, which some hosts send in streams too."""
+        events: list[Event] = []
+        for raw in parts:
+            part = read_part(*PART.decode(raw, "stream.content", reply_error), "stream.content")
+            if isinstance(part, Text):
+                events += self._add_text("text", part.text) if part.text else []
+            elif isinstance(part, Thinking):
+                for name, value in decode_members(raw).items():
+                    if name not in ("type", "thinking"):
+                        self._thinking_fields[name] = value
+                events += self._add_text(IN_CONTENT, part.text) if part.text else []
+            else:
+                self._count_extra(raw)
+                events += self.build.add_whole(self._next_index(), "opaque", part)
+        return events
+
+    def _add_call(self, delta: CallDelta) -> list[Event]:
+        events: list[Event] = []
+        function = delta.function or FunctionDelta()
+        custom = delta.custom
+        name = custom.name if custom is not None else function.name
+        key = delta.index if delta.index is not None else max(0, len(self._calls) - 1)
+        call = self._calls.get(key)
+        if call is not None and name and call.differs(delta):
+            key = len(self._calls)
+            call = None
+        if call is None:
+            call = self._calls[key] = _OpenCall(self._next_index(), custom is not None)
+            kind = "opaque" if call.custom else "tool_call"
+            events += self.build.begin(
+                call.index, kind, call.finish, id=delta.id or None, name=name or None
+            )
+        self._last_calls.append(call)
+        call.id, call.name = call.id or delta.id or "", call.name or name or ""
+        if bytes(delta.extra_content) != b"null":
+            call.own_extras["extra_content"] = delta.extra_content
+        text = custom.input if custom is not None else function.arguments
+        if isinstance(text, dict):
+            text = dumps(text).decode()
+        return [*events, self.build.add_text(call.index, text)] if text else events
+
+    def _collect(self, delta: Delta) -> None:
+        """Collects the fields that hosts send in pieces."""
+        for name in _LIST_FIELDS:
+            if items := getattr(delta, name):
+                self._count_extra(items)
+                self._message_fields.setdefault(name, []).extend(items)
+        for name in _OBJECT_FIELDS:
+            if members := getattr(delta, name):
+                self._count_extra(members)
+                known = self._message_fields.setdefault(name, {})
+                for key, value in members.items():
+                    if key in _GROWING and isinstance(value, str):
+                        value = (known.get(key) or "") + value
+                    known[key] = value
+
+    def _add_logprobs(self, logprobs: dict[str, Any]) -> None:
+        known = self.fields.setdefault("logprobs", {})
+        for name, items in logprobs.items():
+            self._count_extra(items)
+            earlier = known.get(name)
+            if isinstance(items, list) and isinstance(earlier or [], list):
+                items = [*(earlier or []), *items] or None
+            known[name] = items if items is not None else earlier
+
+    def _count_extra(self, value: Any) -> None:
+        self._extra_size += len(msgspec.json.encode(value))
+        if self._extra_size > TEXT_LIMIT:
+            raise Parse(f"more than {TEXT_LIMIT} bytes beside the text", path="stream")
+
+
+class _Groq(msgspec.Struct, frozen=True):
+    usage: msgspec.Raw = NULL
+
+
+def _groq_usage(fields: dict[str, bytes]) -> bytes | None:
+    """The usage where Groq puts it in every stream."""
+    try:
+        usage = bytes(msgspec.json.decode(fields.get("x_groq", b"{}"), type=_Groq).usage)
+    except DECODE_ERRORS:
+        return None
+    return None if usage == b"null" else usage

@@ -1,0 +1,210 @@
+"""OpenAI's errors, read and written, on both of its wires and on the hosts that copy them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from anaphora import errors
+from anaphora.canonical import dumps
+from anaphora.errors import Upstream
+from anaphora.values import ReplyFail
+from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.reading import DECODE_ERRORS
+
+#: Error classes by code or type, several codes each. `invalid_request_error` is not here: the
+#: status says more.
+_CODES: dict[type[Upstream], str] = {
+    errors.QuotaExhausted: "insufficient_quota billing_hard_limit_reached billing_not_active",
+    errors.RateLimited: "rate_limit_exceeded rate_limit_error requests tokens",
+    # The second is llama.cpp's.
+    errors.ContextOverflow: "context_length_exceeded exceed_context_size_error",
+    errors.ContentRefused: "content_filter content_policy_violation image_content_policy_violation"
+    " invalid_prompt bio_policy misalignment_policy_violation",
+    errors.Unauthenticated: "invalid_api_key authentication_error invalid_authentication"
+    " account_deactivated",
+    errors.Forbidden: "permission_error permission_denied unsupported_country_region_territory",
+    errors.NotFound: "model_not_found not_found_error previous_response_not_found"
+    " image_file_not_found",
+    errors.TooLarge: "request_too_large string_above_max_length image_file_too_large",
+    errors.Overloaded: "server_error internal_error internal_server_error service_unavailable"
+    " service_unavailable_error server_is_overloaded overloaded_error slow_down"
+    " vector_store_timeout",
+}
+_BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
+
+#: Status, type and code that each class is written with.
+_WRITTEN: dict[type[Upstream], tuple[int, str, str | None]] = {
+    errors.RequestRejected: (400, "invalid_request_error", None),
+    errors.ContentRefused: (400, "invalid_request_error", "content_policy_violation"),
+    errors.ContextOverflow: (400, "invalid_request_error", "context_length_exceeded"),
+    errors.Unauthenticated: (401, "invalid_request_error", "invalid_api_key"),
+    errors.Forbidden: (403, "permission_error", None),
+    errors.NotFound: (404, "invalid_request_error", "model_not_found"),
+    errors.TooLarge: (413, "invalid_request_error", "request_too_large"),
+    errors.RateLimited: (429, "requests", "rate_limit_exceeded"),
+    errors.QuotaExhausted: (429, "insufficient_quota", "insufficient_quota"),
+    errors.Overloaded: (503, "server_error", None),
+}
+
+
+class ErrorObject(msgspec.Struct, frozen=True):
+    """The error object. Hosts put values of any type into these fields; only text and numbers are
+    used."""
+
+    message: Any = None
+    type: Any = None
+    param: Any = None
+    code: Any = None
+    status_code: Any = None
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorObject | str
+
+
+class _FieldProblem(msgspec.Struct, frozen=True):
+    """One invalid field in FastAPI's format, which many hosts use."""
+
+    msg: str
+    loc: tuple[str | int, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return ".".join(str(step) for step in self.loc if step != "body")
+
+
+class _Detail(msgspec.Struct, frozen=True):
+    detail: str | tuple[_FieldProblem, ...]
+
+
+_decode_detail = msgspec.json.Decoder(_Detail).decode
+_decode_body = msgspec.json.Decoder(_ErrorBody).decode
+#: Some hosts leave out the enclosing object.
+_decode_bare = msgspec.json.Decoder(ErrorObject).decode
+_decode_error = msgspec.json.Decoder(ErrorObject | str).decode
+
+
+def read_error(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    now: datetime.datetime | None = None,
+) -> Upstream:
+    """The error of a response. Header names are lowercase; `now` is needed for dates in them."""
+    error_object = _find_error_object(body)
+    request_id = headers.get("x-request-id")
+    wait = retry_after(headers, now)
+    if error_object is None:
+        # A proxy's page, or an empty body: only the status is known.
+        kind = error_class(status, None, _BY_CODE)
+        message = f"HTTP {status} without an error object"
+        error = kind(message, status=status, request_id=request_id, retry_after=wait)
+        return with_retry_hints(error, headers, now)
+    return with_retry_hints(from_object(error_object, status, request_id, wait), headers, now)
+
+
+def from_object(
+    told: ErrorObject, status: int, request_id: str | None = None, wait: float | None = None
+) -> Upstream:
+    """The error of an error object, which streams and responses with status 200 carry too."""
+    code, error_type = _text(told.code), _text(told.type)
+    if status < 400:
+        number = told.code if isinstance(told.code, int) else told.status_code
+        status = number if isinstance(number, int) and 400 <= number < 600 else status
+    known = _known(code, error_type)
+    if known is None and status < 400 and error_type != "invalid_request_error":
+        known = "server_error"  # the request was accepted and failed later
+    message = _text(told.message)
+    return overflow_class(error_class(status, known, _BY_CODE), message)(
+        message or error_type or code or "an error without a message",
+        status=status,
+        code=code or error_type,
+        param=_text(told.param),
+        request_id=request_id,
+        retry_after=wait,
+    )
+
+
+def from_json(raw: msgspec.Raw) -> Upstream:
+    """The error of the `error` field of a stream's chunk: an object or a text."""
+    try:
+        error = _decode_error(raw)
+    except DECODE_ERRORS:
+        error = ErrorObject()
+    return from_object(ErrorObject(message=error) if isinstance(error, str) else error, 200)
+
+
+def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body as OpenAI would send them."""
+    status, kind, code = _WRITTEN.get(type(error), (500, "server_error", None))
+    if error.status is not None and error.status >= 400:
+        status = error.status
+    # The error's own code is used where the class is the same with it.
+    as_read = error_class(status, _known(error.code, kind), _BY_CODE)
+    if error.code and overflow_class(as_read, str(error)) is type(error):
+        code = None if error.code == kind else error.code
+    headers = {"content-type": "application/json"}
+    if error.retry_after is not None:
+        headers["retry-after"] = f"{error.retry_after:g}"
+    if error.request_id is not None:
+        headers["x-request-id"] = error.request_id
+    return status, headers, _body(str(error), kind, error.param, code)
+
+
+def write_failure(event: ReplyFail) -> bytes:
+    """The error object that ends a stream of Chat Completions."""
+    written = {cls.__name__: (kind, code) for cls, (_, kind, code) in _WRITTEN.items()}
+    kind, code = written.get(event.error, ("server_error", None))
+    return _body(event.message, kind, None, event.code or code)
+
+
+def _body(message: str, kind: str, param: str | None, code: str | None) -> bytes:
+    return dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def _known(*codes: str | None) -> str | None:
+    """The first code that has a class of its own."""
+    return next((code for code in codes if code in _BY_CODE), None)
+
+
+def _text(value: Any) -> str | None:
+    """Text as it is, lists and objects as JSON, anything else as None."""
+    if value is None or value == "" or isinstance(value, bool | int | float):
+        return None
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _find_error_object(body: bytes) -> ErrorObject | None:
+    if body.lstrip()[:1] == b"[":
+        # Google's compatible endpoint wraps it in a list.
+        try:
+            (body,) = map(bytes, msgspec.json.decode(body, type=list[msgspec.Raw])[:1])
+        except (*DECODE_ERRORS, ValueError):
+            return None
+    try:
+        error = _decode_body(body).error
+        return ErrorObject(message=error) if isinstance(error, str) else error
+    except DECODE_ERRORS:
+        pass
+    try:
+        return _from_detail(_decode_detail(body).detail)
+    except DECODE_ERRORS:
+        pass
+    try:
+        bare = _decode_bare(body)
+    except DECODE_ERRORS:
+        return None
+    return bare if bare.message or bare.type else None
+
+
+def _from_detail(detail: str | tuple[_FieldProblem, ...]) -> ErrorObject | None:
+    if not detail:
+        return None
+    if isinstance(detail, str):
+        return ErrorObject(message=detail)
+    messages = [f"{each.path}: {each.msg}" if each.path else each.msg for each in detail]
+    return ErrorObject(message="; ".join(messages), param=detail[0].path)
