@@ -229,7 +229,7 @@ class Session(Calling):
             return False
         turn = self._history.ask()
         history = turn.history
-        if not history or not history[-1].says_the_same(reply.message):
+        if not history or not history[-1].same_content(reply.message):
             return False
         place = self._place(stop)
         asked = Asked(messages=(), changes=params)

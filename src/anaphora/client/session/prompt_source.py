@@ -274,7 +274,7 @@ def _merged(given: Conversation, history: Conversation, answered: Conversation) 
 def _ends_with(given: Conversation, pending: tuple[Message, ...]) -> bool:
     last = given[max(0, len(given) - len(pending)) :]
     return len(last) == len(pending) and all(
-        mine.says_the_same(theirs) for mine, theirs in zip(last, pending, strict=True)
+        mine.same_content(theirs) for mine, theirs in zip(last, pending, strict=True)
     )
 
 
