@@ -213,7 +213,7 @@ def test_without_key_and_network(run: Any, tmp_path: Path) -> None:
     assert asked.returncode == 0
     assert asked.stdout.strip()
     emulated, verdict = asked.stderr.splitlines()
-    assert emulated.startswith("emulated: nobody is asked")
+    assert emulated.startswith("emulated: no provider is called")
     assert verdict.startswith("anthropic/claude-")
 
 
@@ -238,23 +238,23 @@ def test_who_is_asked(ask: Ask, arguments: tuple[str, ...], provider: str, model
 @pytest.mark.parametrize(
     "arguments, code, told",
     [
-        (("-p", "gtp", "hello"), 2, "no provider 'gtp' to ask; did you mean gpt?"),
-        (("-p", "gpt", "hello"), 2, "say which model of gpt with -m: gpt-5.6, gpt-5.2, …"),
+        (("-p", "gtp", "hello"), 2, "no provider 'gtp'; did you mean gpt?"),
+        (("-p", "gpt", "hello"), 2, "choose a model of gpt with -m: gpt-5.6, gpt-5.2, …"),
         (("-p", "gpt", "-m", "gpt-4", "hello"), 2, "'gpt-4' is not among the known_models of gpt"),
         (("-p", "keyless", "hello"), 7, "the environment variable $NOBODY_SETS_THIS is not set"),
-        (("-p", "failing", "hello"), 1, "after 2 attempts; try again in a moment, or ask another with -p"),
-        (("-c", "hello"), 2, "there is no conversation to go on with"),
-        (("--continue", "../../etc/passwd", "hello"), 2, "is no id; --list shows them"),
-        (("--continue", "2026", "hello"), 2, "there is none; --list shows all of them"),
+        (("-p", "failing", "hello"), 1, "after 2 attempts; try again in a moment, or use another provider with -p"),
+        (("-c", "hello"), 2, "there is no conversation to continue"),
+        (("--continue", "../../etc/passwd", "hello"), 2, "is not an id; --list shows them"),
+        (("--continue", "2026", "hello"), 2, "no such conversation; --list shows all of them"),
         (("-c", "--continue", "x", "hello"), 2, "-c or --continue ID, not both"),
-        (("--emulate", "--config", "llm.yaml", "hello"), 2, "--emulate asks the emulator"),
+        (("--emulate", "--config", "llm.yaml", "hello"), 2, "--emulate and --config exclude each other"),
         (("--effort", "enormous", "hello"), 2, "'enormous' is none of none, minimal, low"),
         (("--tool", "fares", "hello"), 2, "--tool fares: write module:function"),
-        (("--tool", "nowhere:x", "hello"), 2, "there is no module nowhere here"),
+        (("--tool", "nowhere:x", "hello"), 2, "no module nowhere in "),
         (("--tool", "fares:x", "hello"), 2, "--tool fares:x: fares has no x"),
-        (("--tool", "fares:NUMBER", "hello"), 2, "NUMBER is no function"),
+        (("--tool", "fares:NUMBER", "hello"), 2, "NUMBER is not a function"),
         (("--schema", "fares.py", "hello"), 2, "fares.py: not JSON"),
-        ((), 2, "what is the question?"),
+        ((), 2, "no question: anaphora ask"),
         (("-f", "-", "-"), 2, "standard input can be read once"),
         (("-f", "nowhere.txt", "hello"), 2, "'nowhere.txt' does not exist"),
     ],
@@ -309,7 +309,7 @@ def test_where_the_configuration_is_looked_for(
     asked = ask("hello")
     assert (asked.code, asked.err) == (
         2,
-        "anaphora: $ANAPHORA_CONFIG names nowhere.yaml, and there is no such file\n",
+        "anaphora: $ANAPHORA_CONFIG names nowhere.yaml, which does not exist\n",
     )
 
 
@@ -340,7 +340,7 @@ def test_a_key_in_the_environment_is_enough_and_it_is_said(
     asked = ask("--preview", "hello")
     assert asked.code == 0
     assert asked.out.startswith(f"{provider}/")
-    assert asked.err.startswith(f"no llm.yaml: asking {provider}/")
+    assert asked.err.startswith(f"no llm.yaml: using {provider}/")
     assert asked.err.endswith(f"with the key from ${variable}\n")
 
 
@@ -357,7 +357,7 @@ def test_a_conversation_is_kept_and_goes_on(ask: Ask, home: Path, emu: Emulator)
     assert " · Hit: " in asked.err, asked.err
     assert said(home) == ["user", "assistant"] * 2
     assert [next(iter(line)) for line in lines(home)] == [
-        "settings", "message", "message", "answered", "message", "message", "answered",
+        "settings", "message", "message", "last_call", "message", "message", "last_call",
     ]  # fmt: skip
     newest, first = emu.requests()
     assert newest["read"] == sum(first["written"].values()) > 0
@@ -404,7 +404,7 @@ def test_the_last_one_or_any_other(ask: Ask) -> None:
     assert ask("--continue", first, "--json", "hello").json["conversation"] == first
     assert ask("-c", "--json", "hello").json["conversation"] == first
     asked = ask("--continue", first[:4], "hello")
-    assert (asked.code, "2 conversations begin like that" in asked.err) == (2, True)
+    assert (asked.code, "2 conversations begin with it" in asked.err) == (2, True)
 
 
 def test_the_list(ask: Ask, home: Path) -> None:
@@ -415,7 +415,7 @@ def test_the_list(ask: Ask, home: Path) -> None:
     shown = ask("--list")
     assert shown.code == 0
     assert [line.split()[0] for line in shown.out.splitlines()] == ["id", "broken", id]
-    assert "cannot be read" in shown.out
+    assert "unreadable" in shown.out
     (_, told) = ask("--list", "--json").json["conversations"]
     assert (told["id"], told["messages"], told["question"]) == (id, 2, "hello")
 
@@ -432,7 +432,7 @@ def test_a_line_that_was_not_finished_costs_no_more_than_itself(ask: Ask, home: 
     conversation(home).write_bytes(whole + b'{"message": {"role": "us')
     asked = ask("-c", "hello")
     assert asked.code == 0
-    assert "was not whole, and is left out" in asked.err
+    assert "is incomplete and is left out" in asked.err
     assert conversation(home).read_bytes().startswith(whole)
     assert said(home) == ["user", "assistant"] * 2
 
@@ -447,13 +447,13 @@ def test_a_line_that_nobody_wrote_is_named(ask: Ask, home: Path) -> None:
 
 
 def test_two_do_not_go_on_with_one_conversation(ask: Ask, home: Path) -> None:
-    from anaphora.cli._ask.conversations import Kept
+    from anaphora.cli.ask_store import StoredConversation
 
     ask("hello")
-    held = Kept(conversation(home))
+    held = StoredConversation(conversation(home))
     held.open()
     asked = ask("-c", "hello")
-    assert (asked.code, "is being held elsewhere" in asked.err) == (2, True)
+    assert (asked.code, "is in use by another process" in asked.err) == (2, True)
     held.close()
     assert ask("-c", "hello").code == 0
 
@@ -465,7 +465,7 @@ def test_an_answer_that_cannot_be_kept_is_still_an_answer(
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "file"))
     asked = ask("hello")
     assert (asked.code, asked.out) == (1, "Hello yourself.\n")
-    assert "anaphora: not kept: " in asked.err
+    assert "anaphora: not stored: " in asked.err
 
 
 def test_the_emulators_conversations_are_its_own(ask: Ask, home: Path) -> None:
@@ -474,7 +474,7 @@ def test_the_emulators_conversations_are_its_own(ask: Ask, home: Path) -> None:
     assert ask("--emulate", "-c", "--json", "hello").json["conversation"] == made_up
     assert ask("-c", "--json", "hello").json["conversation"] == id
     asked = ask("--continue", made_up, "hello")
-    assert (asked.code, "goes on with --emulate only" in asked.err) == (2, True)
+    assert (asked.code, "continue it with --emulate" in asked.err) == (2, True)
 
 
 # ── What is said ─────────────────────────────────────────────────────────────────────────────────
@@ -485,7 +485,7 @@ def test_the_question_may_be_piped(ask: Ask, home: Path, arguments: tuple[str, .
     assert ask(*arguments, stdin="hello ✓\n".encode()).out == "Hello yourself.\n"
     assert lines(home)[1]["message"]["parts"] == [{"type": "text", "text": "hello ✓\n"}]
     asked = ask("-", stdin=b"\xff\xfe")
-    assert (asked.code, "standard input: neither text" in asked.err) == (2, True)
+    assert (asked.code, "standard input: neither UTF-8 text" in asked.err) == (2, True)
 
 
 def test_files_go_before_the_question(ask: Ask, home: Path) -> None:
@@ -511,7 +511,7 @@ def test_files_that_cannot_be_said(ask: Ask, home: Path, emu: Emulator) -> None:
     with (home / "huge.txt").open("wb") as file:
         file.truncate(20 * 1024 * 1024 + 1)
     for name, told in (
-        ("program", "program: neither text"),
+        ("program", "program: neither UTF-8 text"),
         ("huge.txt", "huge.txt: larger than 20 MiB"),
     ):
         asked = ask("-f", name, "hello")
@@ -530,7 +530,7 @@ def test_tools_run_and_are_shown(ask: Ask, home: Path, how: tuple[str, ...]) -> 
     assert " · 2 turns · $" in line
     assert said(home) == ["user", "assistant", "tool", "assistant"]
     asked = ask("-c", "hello")
-    assert (asked.code, "name them again: --tool fares:find_fare" in asked.err) == (2, True)
+    assert (asked.code, "pass them again: --tool fares:find_fare" in asked.err) == (2, True)
     assert ask("-c", "--tool", "fares:find_fare", "hello").out == "Hello yourself.\n"
 
 
@@ -551,12 +551,12 @@ def test_turns_are_bounded_and_a_run_goes_on(ask: Ask, home: Path) -> None:
     tool = ("--tool", "fares:find_fare")
     asked = ask(*tool, "--max-turns", "1", "A fare to Rome?")
     assert asked.code == 1
-    assert f"`anaphora ask --continue {conversation(home).stem}` goes on" in asked.err
+    assert f"resume with `anaphora ask --continue {conversation(home).stem}`" in asked.err
     assert said(home) == ["user", "assistant", "tool"]
     assert ask(*tool, "-c").out == "89 EUR, then.\n"
     assert said(home) == ["user", "assistant", "tool", "assistant"]
     asked = ask(*tool, "-c")  # and now there is nothing left to go on with
-    assert (asked.code, "what is the question?" in asked.err) == (2, True)
+    assert (asked.code, "no question: anaphora ask" in asked.err) == (2, True)
 
 
 @pytest.mark.parametrize("how", [(), ("--no-stream",)])
@@ -574,9 +574,9 @@ def test_answers_of_a_form(ask: Ask, how: tuple[str, ...]) -> None:
 def test_ends_that_are_early(ask: Ask) -> None:
     asked = ask("Be cut off")
     assert (asked.code, asked.out) == (0, "It was a dark and\n")
-    assert "--max-tokens allows more" in asked.err
+    assert "raise it with --max-tokens" in asked.err
     asked = ask("Please refuse")
-    assert "the model declined" in asked.err
+    assert "the model refused to answer" in asked.err
 
 
 def test_one_object_for_machines(ask: Ask, home: Path) -> None:
@@ -585,7 +585,7 @@ def test_one_object_for_machines(ask: Ask, home: Path) -> None:
     assert asked.err == ""
     assert (told["answer"], told["stop"], told["turns"]) == ("Hello yourself.", "end", 1)
     assert told["usage"]["input"] > 0
-    assert told["verdict"] == {"result": "first", "said": "First call: nothing cached yet."}
+    assert told["verdict"] == {"result": "first", "sentence": "First call: nothing cached yet."}
     assert float(told["cost_usd"]) > 0
     assert [attempt["status"] for attempt in told["attempts"]] == [200]
     assert told["conversation"] == conversation(home).stem
@@ -667,7 +667,7 @@ def test_what_is_interrupted_has_said_what_came(
         asking.send_signal(signal.SIGINT)
         out, err = asking.communicate(timeout=30)
     assert asking.returncode == 130
-    assert err == b"anaphora: interrupted; the answer is not whole, and is not kept\n"
+    assert err == b"anaphora: interrupted; the incomplete answer is not stored\n"
     if how:
         told = json.loads(out)
         assert told["interrupted"]

@@ -74,9 +74,22 @@ def rules(provider: str, model: str, wire: str | None = None) -> CacheRules:
     return SHIPPED.catalog.rules(provider, model, wire)
 
 
+def provider_named(name: str) -> str | None:
+    """The catalog's name of a provider, which may be given by an alias or by its host."""
+    return SHIPPED.dialects.provider_named(name, SHIPPED.catalog.providers)
+
+
 def models(provider: str | None = None) -> tuple[Profile, ...]:
     """Every known model, of one provider or of all."""
     return SHIPPED.catalog.models(provider)
+
+
+def default_model(provider: str, today: datetime.date) -> str | None:
+    """The first model of a provider that has not retired."""
+    for profile in models(provider):
+        if profile.retires is None or profile.retires.value > today:
+            return profile.id
+    return None
 
 
 __all__ = [
@@ -111,6 +124,7 @@ __all__ = [
     "decode",
     "decode_dialects",
     "decode_prices",
+    "default_model",
     "dialects",
     "is_overflow",
     "models",
@@ -119,6 +133,7 @@ __all__ = [
     "price",
     "price_table_date",
     "profile",
+    "provider_named",
     "rules",
     "shipped",
     "tool_overhead",

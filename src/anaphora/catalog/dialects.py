@@ -7,6 +7,7 @@ A row holds only the differences, so a provider with a known protocol is added b
 from __future__ import annotations
 
 import datetime
+from collections.abc import Container
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -164,6 +165,8 @@ class Dialect(_Row, frozen=True, kw_only=True):
     path: str = ""
     """The path, if not the wire's; `{model}:{method}` where it contains the model."""
     auth: Auth = "bearer"
+    key_variables: tuple[str, ...] = ()
+    """Environment variables that usually hold the key, if not NAME_API_KEY."""
     headers: dict[str, str] = {}
     """Sent with every request, besides the wire's."""
     fields: dict[Param, str | Literal[False] | ParamPlace] = {}
@@ -206,6 +209,24 @@ class Dialect(_Row, frozen=True, kw_only=True):
                 raise ValueError(f"fields.{param} needs either `at` or `header`")
 
 
+#: What other tools call a provider.
+_ALIASES = {
+    "gemini": "google",
+    "google-vertex": "google",
+    "vertex": "google",
+    "claude": "anthropic",
+    "kimi": "moonshot",
+    "moonshotai": "moonshot",
+    "qwen": "alibaba",
+    "dashscope": "alibaba",
+    "grok": "xai",
+    "zhipu": "zai",
+    "azure-openai": "azure",
+    "amazon-bedrock": "bedrock",
+    "llama.cpp": "llamacpp",
+}
+
+
 class Dialects(msgspec.Struct, frozen=True):
     """All rows; of two with the same provider, wire and surface the later one counts."""
 
@@ -240,6 +261,17 @@ class Dialects(msgspec.Struct, frozen=True):
         ]
         # Routers serve several providers at one host, each under its own path.
         return next((row for row in found if row.path and row.path == path), *found[:1] or (None,))
+
+    def provider_named(self, name: str, known: Container[str]) -> str | None:
+        """The catalog's name of a provider, which may be given by an alias or by its host."""
+        low = name.lower()
+        low = _ALIASES.get(low, low)
+        if low in known:
+            return low
+        if "." not in low:
+            return None
+        rows = (self.at_host(low, wire) for wire in dict.fromkeys(row.wire for row in self.rows))
+        return next((row.provider for row in rows if row is not None), None)
 
     def with_rows(self, text: str, *, file: str = "<override>") -> Dialects:
         """These with more rows, which replace rows of the same provider, wire and surface."""

@@ -2,25 +2,105 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from ._ask import completing
+from .common import EXISTING_FILE, completions, print_json
 
-_File = click.Path(exists=True, dir_okay=False, path_type=Path)
+if TYPE_CHECKING:
+    from .ask_provider import AskConfig
+
+
+# ── Completion: no suggestions when anything fails ───────────────────────────────────────────────
+
+
+def _complete_provider(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    config = _config(ctx)
+    return [] if config is None else completions(config.names, incomplete)
+
+
+def _complete_model(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Models of the given provider; without one, `provider/model` of all."""
+    from .ask_provider import models_of
+
+    config = _config(ctx)
+    if config is None:
+        return []
+    with contextlib.suppress(Exception):
+        if provider := ctx.params.get("provider"):
+            return completions(models_of(config, provider), incomplete)
+        names = (
+            f"{name}/{model}"
+            for name in config.client.providers
+            for model in models_of(config, name)
+        )
+        return completions(names, incomplete)
+    return []
+
+
+def _complete_conversation(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    from .ask_report import listing
+
+    return [
+        CompletionItem(row["id"], help=row["question"])
+        for row in listing()
+        if row["id"].startswith(incomplete)
+    ]
+
+
+def _complete_effort(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    from typing import get_args
+
+    from anaphora.catalog import Effort
+
+    return completions(get_args(Effort), incomplete)
+
+
+def _config(ctx: click.Context) -> AskConfig | None:
+    from .ask_provider import emulator_config, find_config
+
+    with contextlib.suppress(Exception):
+        if ctx.params.get("emulate"):
+            return emulator_config("http://localhost")
+        return find_config(ctx.params.get("config"))
+    return None
+
+
+# ── The command ──────────────────────────────────────────────────────────────────────────────────
 
 
 @click.command()
 @click.argument("question", nargs=-1)
-@click.option("-m", "--model", shell_complete=completing.model, help="MODEL, or PROVIDER/MODEL.")
+@click.option("-m", "--model", shell_complete=_complete_model, help="MODEL, or PROVIDER/MODEL.")
 @click.option(
-    "-p", "--provider", shell_complete=completing.provider, help="A provider or route of llm.yaml."
+    "-p", "--provider", shell_complete=_complete_provider, help="Provider or route of llm.yaml."
 )
-@click.option("-s", "--system", help="Who the model is: the system prompt.")
+@click.option("-s", "--system", help="System prompt.")
 @click.option(
-    "--tool", "tools", multiple=True, metavar="MODULE:FUNCTION", help="It may call this; repeat."
+    "--tool",
+    "tools",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="Function the model may call; repeatable.",
 )
 @click.option(
     "-f",
@@ -28,88 +108,79 @@ _File = click.Path(exists=True, dir_okay=False, path_type=Path)
     "files",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    help="Goes with the question: text, image, sound or PDF; repeat.",
+    help="Attach a text, image, audio or PDF file; repeatable.",
 )
-@click.option("-c", "--last", is_flag=True, help="Go on with the last conversation.")
+@click.option("-c", "--last", is_flag=True, help="Continue the last conversation.")
 @click.option(
     "--continue",
     "continued",
     metavar="ID",
-    shell_complete=completing.conversation,
-    help="Go on with this one.",
+    shell_complete=_complete_conversation,
+    help="Continue this conversation.",
 )
-@click.option("--list", "listing", is_flag=True, help="Show the conversations that are kept.")
-@click.option("--no-keep", "keep", flag_value=False, default=True, help="Do not keep this one.")
-@click.option("--config", type=_File, help="Instead of the llm.yaml that is looked for.")
-@click.option("--emulate", is_flag=True, help="Ask the emulator: no key, no network.")
-@click.option("--schema", type=_File, help="A JSON schema; prints an answer that conforms to it.")
+@click.option("--list", "listing", is_flag=True, help="List stored conversations.")
+@click.option("--no-keep", "keep", flag_value=False, default=True, help="Do not store this one.")
+@click.option("--config", type=EXISTING_FILE, help="Configuration to use instead of llm.yaml.")
+@click.option("--emulate", is_flag=True, help="Use the local emulator: no key, no network.")
+@click.option("--schema", type=EXISTING_FILE, help="JSON Schema that the answer must conform to.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with the bill.")
-@click.option("--no-stream", "stream", flag_value=False, default=True, help="Wait for all of it.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="How long the answer may be.")
+@click.option("--no-stream", "stream", flag_value=False, default=True, help="Do not stream.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Limit of output tokens.")
 @click.option(
     "--max-turns",
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How often the model is called at most, with tools.",
+    help="Limit of model calls, with tools.",
 )
-@click.option("--temperature", type=click.FloatRange(0, 2), help="How freely it speaks.")
+@click.option("--temperature", type=click.FloatRange(0, 2), help="Sampling temperature.")
+@click.option("--effort", shell_complete=_complete_effort, help="Reasoning effort: low, high, ….")
 @click.option(
-    "--effort", shell_complete=completing.effort, help="How hard it thinks: low, high, …."
+    "--preview", is_flag=True, help="Predict tokens read, written and the cost; send nothing."
 )
-@click.option(
-    "--preview", is_flag=True, help="Say what it would read, write and cost; send nothing."
-)
-@click.option("-q", "--quiet", is_flag=True, help="The answer, and nothing beside it.")
-def command(listing: bool, **given: Any) -> None:
-    """Ask a model, and see what became of the cache.
+@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
+def command(listing: bool, **options: Any) -> None:
+    """Ask a model, and see how the prompt cache was used.
 
-    The answer is printed as it comes; tool calls, notices and, in the end, verdict and price go to
-    standard error. QUESTION is read from standard input when it is - or piped.
+    The answer is streamed to standard output; tool calls, notices and, at the end, verdict and cost
+    go to standard error. QUESTION is read from standard input when it is - or piped.
 
-    Whom to ask is in llm.yaml: --config, $ANAPHORA_CONFIG, ./llm.yaml, or anaphora/llm.yaml where
-    configurations are. Without one, the first provider is asked whose key is in the environment
-    (ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY, …).
+    Providers come from llm.yaml: --config, $ANAPHORA_CONFIG, ./llm.yaml, or anaphora/llm.yaml in
+    the user's configuration folder. Without one, the first provider whose key is in the environment
+    is used (ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY, …).
 
-    Conversations are kept where data is, in anaphora/conversations, and readable for you alone.
-    -c without a question goes on where one broke off.
+    Conversations are stored in anaphora/conversations in the user's data folder, readable only by
+    the user. -c without a question resumes an interrupted conversation.
 
-    Exit code 2 when it cannot be asked like that, 4 when the answer does not conform to --schema,
-    7 when a key is missing or refused, 1 when the provider fails, 130 when interrupted.
+    Exit code 2 for invalid options or input, 4 when the answer does not conform to --schema, 7 when
+    a key is missing or rejected, 1 when the provider fails, 130 when interrupted.
     """
     if listing:
-        _list(given["as_json"])
+        _list(options["as_json"])
         return
-    from ._ask.asking import Options, ask
+    from .ask_run import AskOptions, ask
 
-    ask(Options(**given))
+    ask(AskOptions(**options))
 
 
 def _list(as_json: bool) -> None:
-    from ._ask import conversations, report
+    from .ask_report import listing
 
-    found = report.listing(conversations.listed())
+    rows = listing()
     if as_json:
-        click.echo(report.as_json({"conversations": found}))
+        print_json({"conversations": rows})
         return
-    if not found:
+    if not rows:
         click.echo("no conversations yet", err=True)
         return
-    from rich.table import Table
+    from .terminal import Terminal, table
 
-    from .terminal import Terminal
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("id", "last", "with", "messages", "question"):
-        table.add_column(title, justify="right" if title == "messages" else "left", no_wrap=True)
-    for told in found:
-        whom = f"{told['provider']}/{told['model']}" if told["model"] else told["provider"]
-        whom = f"{whom} (emulated)" if told["emulated"] else whom or "cannot be read"
-        table.add_row(
-            told["id"],
-            f"{told['at']:%Y-%m-%d %H:%M}",
-            whom,
-            str(told["messages"]),
-            told["question"],
-        )
-    Terminal().page(table)
+    shown = table("id", "last", "provider", "messages", "question", right=["messages"])
+    for column in shown.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    for row in rows:
+        provider = f"{row['provider']}/{row['model']}" if row["model"] else row["provider"]
+        provider = f"{provider} (emulated)" if row["emulated"] else provider or "unreadable"
+        last = f"{row['at']:%Y-%m-%d %H:%M}"
+        shown.add_row(row["id"], last, provider, str(row["messages"]), row["question"])
+    Terminal().page(shown)

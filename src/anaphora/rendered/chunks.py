@@ -146,8 +146,8 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     only_marks: bytes | None = None
     """The bytes that request none; None where that is not possible."""
     key_place: bytes | str | None = None
-    """The place of the planner's cache key: the bytes before it in the body, or a header's name; None
-    where none may be sent, or the caller has chosen one."""
+    """The place of the planner's cache key: the bytes before it in the body, or a header's name.
+    None: none may be sent, or the caller has chosen one."""
     marks: tuple[Mark, ...] = ()
     """The caller's marks."""
     automatic: Ttl | None = None

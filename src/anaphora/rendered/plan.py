@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A marker on a chunk. `splice` is its offset in the chunk's data, if not the chunk's own (for a
+    """A marker on a chunk. `splice` is its offset in the chunk's data, if not the chunk's own (a
     block nested in a tool result)."""
 
     chunk: int
@@ -23,8 +23,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class CacheHandle(msgspec.Struct, frozen=True):
-    """The first `chunks` chunks and the settings frozen with them, stored at the provider under this
-    name and not sent. `digest` identifies them."""
+    """The first `chunks` chunks and the settings frozen with them, stored at the provider under
+    this name and not sent. `digest` identifies them."""
 
     handle: str
     chunks: int

@@ -1,12 +1,12 @@
-"""Conversations that are kept: a file each, a line for whatever was said.
+"""Stored conversations of `anaphora ask`: one file each, with one JSON object a line.
 
     {"settings": {"provider": "claude", "model": "…", "system": "…"}}     the last one holds
     {"message": {"role": "user", …}}
     {"message": {"role": "assistant", …}}
-    {"answered": {"at": …, "usage": …}}                                   what the last call came to
+    {"last_call": {"at": …, "usage": …}}                                  the bill of the last call
 
-A line is written at once and behind all others, so a crash costs at most the line it happened in.
-Files are the user's alone.
+Lines are only appended, so a crash costs at most the line it happened in. Files are readable only
+by the user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,70 +25,70 @@ from anaphora.errors import InvalidRequest, Io, Parse
 from anaphora.prompt import Params
 from anaphora.values import Message, StopReason, Usage, from_json, to_json
 
-from . import places
+from .ask_provider import user_folder
 
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*\Z")
 _SUFFIX = ".jsonl"
 
 
-class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Common ground of what is in a line."""
+class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of what a line holds."""
 
 
-class Settings(_Told, frozen=True, kw_only=True):
+class ConversationSettings(_Stored, frozen=True, kw_only=True):
     """How a conversation is held, until the next settings."""
 
     provider: str
     model: str | None = None
     system: str = ""
     tools: tuple[str, ...] = ()
-    """As they were named: `module:function`."""
+    """As given: `module:function`."""
     emulated: bool = False
 
 
-class Call(_Told, frozen=True, kw_only=True):
-    """What is known of the last call, so that the next can be held against it."""
+class LastCall(_Stored, frozen=True, kw_only=True):
+    """The last call, which the next one is compared with."""
 
     provider: str
     model: str
-    beginning: str
-    """A digest of system prompt and tools."""
+    prefix_digest: str
+    """Of system prompt and tools."""
     params: Params
     id: str
-    answered_by: str
+    served_model: str
     stop: StopReason
     usage: Usage
     at: float
-    first: float
+    first_token_at: float
 
 
-class Line(_Told, frozen=True, kw_only=True):
+class StoredLine(_Stored, frozen=True, kw_only=True):
     """Exactly one of these."""
 
-    settings: Settings | None = None
+    settings: ConversationSettings | None = None
     message: Message | None = None
-    answered: Call | None = None
+    last_call: LastCall | None = None
 
 
-class Kept:
-    """A conversation in its file. A new one has no file until something is kept."""
+class StoredConversation:
+    """A conversation and its file, which is created with the first line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.settings: Settings | None = None
+        self.settings: ConversationSettings | None = None
         self.messages: list[Message] = []
-        self.answered: Call | None = None
-        """None where something was said since."""
+        self.last_call: LastCall | None = None
+        """None when messages follow it."""
         self.torn = False
-        """The last line was not whole, and is left out."""
+        """The last line is incomplete and was removed."""
         self._file: int | None = None
 
     @property
     def id(self) -> str:
         return self.path.name.removesuffix(_SUFFIX)
 
-    def keep(self, line: Line) -> None:
-        """Writes a line, or nothing."""
+    def append(self, line: StoredLine) -> None:
+        """Write a line, or nothing."""
         try:
             if self._file is None:
                 self._create()
@@ -97,12 +96,12 @@ class Kept:
             _write(self._file, to_json(line) + b"\n")
         except OSError as problem:
             raise Io(f"{self.path}: cannot be written: {problem.strerror}") from None
-        self._note(line)
+        self._apply(line)
 
-    def hold(self, settings: Settings) -> None:
-        """Goes on like this."""
+    def use(self, settings: ConversationSettings) -> None:
+        """Store the settings if they changed."""
         if settings != self.settings:
-            self.keep(Line(settings=settings))
+            self.append(StoredLine(settings=settings))
 
     def close(self) -> None:
         if self._file is not None:
@@ -110,7 +109,7 @@ class Kept:
             self._file = None
 
     def open(self) -> None:
-        """Reads the file and keeps it, so that nobody else goes on with it meanwhile."""
+        """Read the file, and lock it until `close`."""
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
             _lock(self._file, self.id)
@@ -124,28 +123,28 @@ class Kept:
             raise Io(f"{self.path}: cannot be read: {problem.strerror}") from None
         self._read(data[:whole])
         if self.settings is None:
-            raise Parse(f"{self.path}: does not say with whom it was held")
+            raise Parse(f"{self.path}: names no provider")
 
     def peek(self) -> None:
-        """Reads the file as it is at the moment."""
+        """Read the file without locking it."""
         data = self.path.read_bytes()
         self._read(data[: data.rfind(b"\n") + 1])
 
     def _read(self, data: bytes) -> None:
         for number, text in enumerate(data.splitlines(), 1):
             try:
-                self._note(from_json(text, Line))
+                self._apply(from_json(text, StoredLine))
             except Parse as problem:
                 raise Parse(f"{self.path}:{number}: {problem}") from None
 
-    def _note(self, line: Line) -> None:
+    def _apply(self, line: StoredLine) -> None:
         if line.settings is not None:
             self.settings = line.settings
         if line.message is not None:
             self.messages.append(line.message)
-            self.answered = None
-        if line.answered is not None:
-            self.answered = line.answered
+            self.last_call = None
+        if line.last_call is not None:
+            self.last_call = line.last_call
 
     def _create(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -154,55 +153,59 @@ class Kept:
         _lock(self._file, self.id)
 
 
-def new() -> Kept:
+def new() -> StoredConversation:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    return Kept(places.conversations() / f"{name}{_SUFFIX}")
+    return StoredConversation(_folder() / f"{name}{_SUFFIX}")
 
 
-def named(id: str) -> Kept:
-    """The conversation of that id, or the only one whose id begins like that."""
+def find(id: str) -> StoredConversation:
+    """The conversation with that id, or the only one whose id begins with it."""
     if not _ID.match(id):
-        raise InvalidRequest(f"{id!r} is no id; --list shows them", path="--continue")
+        raise InvalidRequest(f"{id!r} is not an id; --list shows them", path="--continue")
     paths = _paths()
     found = [path for path in paths if path.name == id + _SUFFIX]
     found = found or [path for path in paths if path.name.startswith(id)]
     if len(found) != 1:
-        reason = f"{len(found)} conversations begin like that" if found else "there is none"
+        reason = f"{len(found)} conversations begin with it" if found else "no such conversation"
         raise InvalidRequest(f"{id}: {reason}; --list shows all of them", path="--continue")
-    return Kept(found[0])
+    return StoredConversation(found[0])
 
 
-def last(*, emulated: bool) -> Kept:
-    """The one that was held last: with providers, or with the emulator."""
-    for kept in listed():
-        if kept.settings is not None and kept.settings.emulated == emulated:
-            return Kept(kept.path)
-    with_whom = " with the emulator" if emulated else ""
-    raise InvalidRequest(f"there is no conversation{with_whom} to go on with", path="-c")
+def latest(*, emulated: bool) -> StoredConversation:
+    """The last conversation, with providers or with the emulator."""
+    for stored in every():
+        if stored.settings is not None and stored.settings.emulated == emulated:
+            return StoredConversation(stored.path)
+    where = " with the emulator" if emulated else ""
+    raise InvalidRequest(f"there is no conversation{where} to continue", path="-c")
 
 
-def listed() -> Iterator[Kept]:
-    """All of them, the newest first; one that cannot be read has no settings."""
+def every() -> Iterator[StoredConversation]:
+    """All of them, the newest first; an unreadable one has no settings."""
     for path in _paths():
-        kept = Kept(path)
+        stored = StoredConversation(path)
         with contextlib.suppress(OSError, Parse):
-            kept.peek()
-        yield kept
+            stored.peek()
+        yield stored
+
+
+def _folder() -> Path:
+    return user_folder("XDG_DATA_HOME", ".local/share") / "conversations"
 
 
 def _paths() -> list[Path]:
-    folder = places.conversations()
+    folder = _folder()
     if not folder.is_dir():
         return []
-    found: list[tuple[Any, Path]] = []
+    found: list[tuple[int, Path]] = []
     for path in folder.glob(f"*{_SUFFIX}"):
-        with contextlib.suppress(OSError):  # somebody may just have deleted it
+        with contextlib.suppress(OSError):  # it may have been deleted just now
             found.append((path.stat().st_mtime_ns, path))
     return [path for _, path in sorted(found, reverse=True)]
 
 
 def _write(file: int, data: bytes) -> None:
-    """All of it or nothing: a disk that is full leaves no half line behind."""
+    """Write all of it or nothing: a full disk leaves no partial line behind."""
     before = os.fstat(file).st_size
     try:
         written = os.write(file, data)
@@ -216,11 +219,11 @@ def _write(file: int, data: bytes) -> None:
 def _lock(file: int, id: str) -> None:
     try:
         import fcntl
-    except ImportError:  # no such thing there; then two may go on with one conversation
+    except ImportError:  # not on Windows, where two processes may use one conversation
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InvalidRequest(
-            f"conversation {id} is being held elsewhere at the moment; wait for it", path="-c"
+            f"conversation {id} is in use by another process; wait for it", path="-c"
         ) from None

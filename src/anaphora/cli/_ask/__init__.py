@@ -1,1 +1,0 @@
-"""What `anaphora ask` is made of."""

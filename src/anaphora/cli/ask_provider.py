@@ -1,0 +1,213 @@
+"""The configuration of `anaphora ask`, and the provider and model that it chooses."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from anaphora import catalog, wire
+from anaphora.catalog import Dialect
+from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
+from anaphora.client.config.values import ClientConfig, Hop
+from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
+from anaphora.marked import nearest
+
+_FILE = "llm.yaml"
+_VARIABLE = "ANAPHORA_CONFIG"
+
+#: Output limit of generated configurations, for wires that require one: room for a long answer.
+_MAX_TOKENS = 8192
+#: The emulator accepts any key; this one is not looked for in the environment.
+_EMULATOR_KEY = {"ANAPHORA_EMULATED_KEY": "emulated"}
+#: The emulated provider that is used without -p or -m.
+_EMULATED_PROVIDER = "anthropic"
+
+
+class AskConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration and its origin."""
+
+    client: ClientConfig
+    place: str
+    """A file, `environment` or `emulator`."""
+    environ: Mapping[str, str]
+    generated: bool = False
+    """Not from a file: models are the catalog's, and the chosen provider is printed."""
+    emulated: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.client.providers, *self.client.routes)
+
+
+class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """Of a provider or a route."""
+    model: str | None
+    """None: the hops of a route have their own."""
+    providers: dict[str, ResolvedProvider]
+    routes: dict[str, tuple[Hop, ...]]
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        secrets = (one.secret for one in self.providers.values())
+        return tuple(secret.reveal() for secret in secrets if secret is not None)
+
+
+# ── Configuration ────────────────────────────────────────────────────────────────────────────────
+
+
+def user_folder(variable: str, default: str) -> Path:
+    """A folder of the XDG base directory specification, which ignores relative paths."""
+    path = Path(os.environ.get(variable, ""))
+    return (path if path.is_absolute() else Path.home() / default) / "anaphora"
+
+
+def find_config(named: Path | None) -> AskConfig:
+    """The configuration from a file, or from the keys in the environment."""
+    user_file = user_folder("XDG_CONFIG_HOME", ".config") / _FILE
+    file = named or _variable_file()
+    if file is None:
+        file = next((path for path in (Path(_FILE), user_file) if path.is_file()), None)
+    if file is not None:
+        return AskConfig(client=ClientConfig.read(file), place=str(file), environ=os.environ)
+    config = _environment_config(os.environ)
+    if not config.providers:
+        names = [name for names in _key_variables().values() for name in names]
+        raise MissingSecret(
+            f"no provider is configured: no llm.yaml (looked for ./{_FILE}, {user_file}), and no"
+            f" key in the environment ({', '.join(names[:3])}, …). Set one, write an llm.yaml, or"
+            " use the emulator: anaphora ask --emulate"
+        )
+    return AskConfig(client=config, place="environment", environ=os.environ, generated=True)
+
+
+def emulator_config(url: str) -> AskConfig:
+    """Every provider of the catalog at the emulator."""
+    (key,) = _EMULATOR_KEY
+    names = dict.fromkeys((_EMULATED_PROVIDER, *(row.provider for row in _first_dialects())))
+    providers = {name: _provider(name, key) | {"base_url": f"{url}/{name}"} for name in names}
+    return AskConfig(
+        client=ClientConfig.from_mapping({"providers": providers}),
+        place="emulator",
+        environ=_EMULATOR_KEY,
+        generated=True,
+        emulated=True,
+    )
+
+
+def _variable_file() -> Path | None:
+    named = os.environ.get(_VARIABLE)
+    if named and not Path(named).is_file():
+        raise InvalidConfig(f"${_VARIABLE} names {named}, which does not exist")
+    return Path(named) if named else None
+
+
+def _environment_config(environ: Mapping[str, str]) -> ClientConfig:
+    """Every provider whose key is set, by its name in the catalog."""
+    providers = {}
+    for provider, names in _key_variables().items():
+        found = next((name for name in names if environ.get(name)), None)
+        if found is not None:
+            providers[provider] = _provider(provider, found)
+    return ClientConfig.from_mapping({"providers": providers})
+
+
+def _provider(name: str, key: str) -> dict[str, Any]:
+    return {"dialect": name, "key": {"env": key}, "max_tokens": _MAX_TOKENS}
+
+
+def _key_variables() -> dict[str, tuple[str, ...]]:
+    """The variables that hold each provider's key, for hosted providers with one address."""
+    return {
+        row.provider: row.key_variables or (f"{row.provider.upper()}_API_KEY",)
+        for row in _first_dialects()
+        if row.base_url.startswith("https:") and "{" not in row.base_url and row.auth != "none"
+    }
+
+
+def _first_dialects() -> Iterator[Dialect]:
+    """The first row of each provider."""
+    seen = set()
+    for row in catalog.dialects().rows:
+        if row.provider not in seen:
+            seen.add(row.provider)
+            yield row
+
+
+# ── Choice ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def choose(
+    config: AskConfig, provider: str | None, model: str | None, *, keys: bool = True
+) -> ProviderChoice:
+    """The provider or route, and the model. Without `keys`, missing keys are no error."""
+    name, model = _named(config, provider, model)
+    client = config.client
+    if name in client.routes:
+        routes = {name: client.routes[name]}
+        needed = {hop.provider for hop in client.routes[name]}
+    else:
+        routes, needed = {}, {name}
+        model = model or client.providers[name].model
+        if model is None and config.generated:
+            model = catalog.default_model(name, datetime.datetime.now(datetime.UTC).date())
+        if model is None:
+            listed = models_of(config, name)[:3]
+            known = f": {', '.join(listed)}, …" if listed else ""
+            raise InvalidRequest(f"choose a model of {name} with -m{known}")
+    providers = _resolved(config, needed, keys=keys)
+    return ProviderChoice(name=name, model=model, providers=providers, routes=routes)
+
+
+def split(config: AskConfig, model: str) -> tuple[str | None, str]:
+    """`provider/model` taken apart; a model's name may contain a slash as well."""
+    first, slash, rest = model.partition("/")
+    return (first, rest) if slash and rest and first in config.names else (None, model)
+
+
+def models_of(config: AskConfig, name: str) -> tuple[str, ...]:
+    """A provider's models: those in its configuration, or the catalog's."""
+    provider = config.client.providers.get(name)
+    if provider is None:
+        return ()
+    if provider.known_models:
+        return provider.known_models
+    system = name if config.generated else wire.provider_of(check(config.client)[name].wire)
+    listed = tuple(profile.id for profile in catalog.models(system))
+    return listed if provider.model in (None, *listed) else (provider.model or "", *listed)
+
+
+def _named(config: AskConfig, provider: str | None, model: str | None) -> tuple[str, str | None]:
+    if provider is not None:
+        if provider not in config.names:
+            near = nearest(provider, config.names)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(config.names)}"
+            raise InvalidRequest(f"no provider {provider!r}; {hint}", path="-p")
+        return provider, model
+    if not config.names:
+        # Raises with the file's name.
+        check(config.client)
+    if model is not None:
+        named, rest = split(config, model)
+        if named is not None:
+            return named, rest
+        for name in config.client.providers:
+            if model in models_of(config, name):
+                return name, model
+    return config.names[0], model
+
+
+def _resolved(config: AskConfig, needed: set[str], *, keys: bool) -> dict[str, ResolvedProvider]:
+    """The providers that may be called; keys of the others may be missing."""
+    resolved = {}
+    for one, missing in resolve_each(config.client, environ=config.environ):
+        if one.id in needed:
+            if missing is not None and keys:
+                raise missing
+            resolved[one.id] = one
+    return resolved
