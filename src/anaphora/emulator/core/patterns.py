@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from anaphora import catalog
-from anaphora.marked import Marked
+from anaphora.yaml_values import YamlValue
 
 
-def provider_pattern(value: Marked) -> str:
+def provider_pattern(value: YamlValue) -> str:
     """A provider, or a pattern of providers. A misspelt one would never be met."""
     pattern = value.text()
     known = dict.fromkeys(row.provider for row in catalog.dialects().rows)

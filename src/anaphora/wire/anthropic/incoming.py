@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.prompt import PartMark
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import MarkRequest, PartMark
 from anaphora.values import (
     Bytes,
     Document,

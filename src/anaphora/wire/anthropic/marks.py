@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from anaphora.catalog import Profile
-from anaphora.prompt import BlockMark, PromptIR, ToolMark
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import BlockMark, MarkRequest, PromptIR, ToolMark
 from anaphora.rendered import ChunkRun
 from anaphora.values import AnyTool, ToolResult
 from anaphora.wire.markers import MarkLocation, find_message

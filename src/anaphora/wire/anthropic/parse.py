@@ -19,6 +19,7 @@ from anaphora.prompt import (
     BlockMark,
     Call,
     Earlier,
+    MarkRequest,
     OutputSchema,
     Params,
     PartMark,
@@ -29,7 +30,6 @@ from anaphora.prompt import (
     ToolChoice,
     ToolMark,
 )
-from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import (
     AnyTool,
     Conversation,

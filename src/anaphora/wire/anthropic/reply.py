@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import MarkRequest
 from anaphora.values import Message, Notice, Part, Reply, StopReason, Usage
 from anaphora.wire.fields import Fields
 from anaphora.wire.reading import DECODE_ERRORS, converts_errors, reply_error

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.prompt import BlockMark, Call, PartMark, PromptBlock
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import BlockMark, Call, MarkRequest, PartMark, PromptBlock
 from anaphora.values import Extras, Message, Part, ToolResult, Ttl
 
 Markers = Mapping[Ttl, dict[str, Any]]

@@ -10,7 +10,7 @@ from blake3 import blake3
 from anaphora.emulator.core.asked import Asked
 from anaphora.emulator.core.patterns import provider_pattern
 from anaphora.errors import InvalidRequest
-from anaphora.marked import Marked
+from anaphora.yaml_values import YamlValue
 
 from .fault import KINDS, Fault
 
@@ -48,7 +48,7 @@ class Faults(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, text: str, file: str) -> Faults:
         """What a file says; anything that it should not is an error with file and line."""
-        whole = Marked.read(text, file)
+        whole = YamlValue.read(text, file)
         if whole is None:
             return cls()
         rules = whole.fields(("faults",), ("faults",))["faults"].items()
@@ -128,7 +128,7 @@ _WHICH = ("nth", "every", "rate")
 _FIELDS = ("fault", "seconds", "after", "path", "provider", *_WHICH)
 
 
-def _rule(row: Marked) -> Rule:
+def _rule(row: YamlValue) -> Rule:
     found = row.fields(_FIELDS, ("fault",))
     name = found["fault"].choice(KINDS)
     for field in ("seconds", "after"):

@@ -35,8 +35,8 @@ import msgspec
 from anaphora import wire as wires
 from anaphora.canonical import dumps
 from anaphora.emulator.core.patterns import provider_pattern
-from anaphora.marked import Marked
 from anaphora.values import StopReason
+from anaphora.yaml_values import YamlValue
 
 from .heard import Heard
 from .said import Said
@@ -101,7 +101,7 @@ class Script(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, text: str, file: str) -> Script:
         """What a file says; anything that it should not is an error with file and line."""
-        whole = Marked.read(text, file)
+        whole = YamlValue.read(text, file)
         if whole is None:
             return cls()
         rows = whole.fields(("replies",), ("replies",))["replies"].items()
@@ -132,13 +132,13 @@ class Player:
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _rule(row: Marked) -> Rule:
+def _rule(row: YamlValue) -> Rule:
     found = row.fields(("match", "reply"), ("reply",))
     match = _match(found["match"]) if "match" in found else Match()
     return Rule(match=match, reply=_reply(found["reply"]))
 
 
-def _match(row: Marked) -> Match:
+def _match(row: YamlValue) -> Match:
     found = row.fields(Match.__struct_fields__)
     told = {name: value.text() for name, value in found.items() if name not in _SPECIAL}
     if "wire" in found and not any(fnmatchcase(name, told["wire"]) for name in wires.WIRES):
@@ -154,14 +154,14 @@ def _match(row: Marked) -> Match:
 _SPECIAL = ("provider", "regex", "nth")
 
 
-def _regex(value: Marked) -> re.Pattern[str]:
+def _regex(value: YamlValue) -> re.Pattern[str]:
     try:
         return re.compile(value.text())
     except re.error as problem:
         value.wrong(f"no regular expression: {problem}")
 
 
-def _reply(row: Marked) -> Written:
+def _reply(row: YamlValue) -> Written:
     found = row.fields(Written.__struct_fields__)
     if not found.keys() - {"pace"}:
         row.wrong("says nothing; give it a text, thinking, a refusal, tool_calls or a stop")
@@ -181,7 +181,7 @@ def _reply(row: Marked) -> Written:
     )
 
 
-def _call(row: Marked) -> Called:
+def _call(row: YamlValue) -> Called:
     found = row.fields(Called.__struct_fields__, ("name",))
     arguments = "{}"
     if "arguments" in found:
