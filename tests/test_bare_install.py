@@ -229,3 +229,16 @@ def test_what_needs_an_extra_says_so_and_is_no_traceback(installed: Callable[[st
     assert done.returncode == 1
     assert "pip install 'anaphora[emulator]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_wheel_holds_the_tour_of_the_demo(installed: Callable[[str], Run]) -> None:
+    run = installed("cli,emulator")
+    demo = ("-m", "anaphora", "demo", "--providers", "anthropic,ollama")
+    shown = passed(run(*demo))
+    assert "The bill for 20 turns" in shown
+    assert "Left out: xllamacpp is not installed." in shown
+    report = json.loads(passed(run(*demo, "--json")))
+    assert [one["dialect"] for one in report["providers"]] == [
+        "anthropic/anthropic",
+        "ollama/ollama",
+    ]

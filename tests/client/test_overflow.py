@@ -15,7 +15,7 @@ from anaphora.catalog import Dialect, is_overflow
 from anaphora.catalog.load import SHIPPED
 from anaphora.catalog.overflow import decode_overflows
 from anaphora.client.session import Session
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 
 ROWS = {row.name: row for row in catalog.dialects().rows}
 #: The model with the smallest window of each dialect whose windows are known and not huge.

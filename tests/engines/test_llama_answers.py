@@ -20,7 +20,7 @@ from support.llama_talk import (
 )
 
 from anaphora import wire
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -283,7 +283,7 @@ def test_an_exchange_is_said_again_without_loss(
     sent = request(name, made)
     given = llama.send(sent)
     outcome = check(
-        Exchange(
+        RecordedExchange(
             id="live",
             wire=name,
             request=sent.body.join().decode(),

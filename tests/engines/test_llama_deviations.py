@@ -26,7 +26,7 @@ from support.llama_talk import (
 )
 
 from anaphora import cache, errors, wire
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.prompt import OutputSchema, ToolChoice
 from anaphora.values import (
     Conversation,
@@ -282,7 +282,7 @@ def test_half_a_character_makes_a_response_begin_again_and_again(llama: Llama) -
 def test_a_count_that_is_unknown_stays_so_when_it_is_written_again(llama: Llama) -> None:
     sent = request("anthropic", call("accent", stream=True))
     outcome = check(
-        Exchange(
+        RecordedExchange(
             id="accent",
             wire="anthropic",
             request=sent.body.join().decode(),
