@@ -120,22 +120,22 @@ async def main():
         answers.append(await client.complete("Hello?", "claude"))
         turn = client.send("Hello?", "claude")
         async for event in turn: pass
-        answers.append(turn.answered)
+        answers.append(turn.response)
         chat = client.session("claude")
         answers.append(await chat.send("Hello?"))
         turn = chat.send("Hello?")
         async for event in turn: pass
-        answers.append(turn.answered)
+        answers.append(turn.response)
         assert chat.cost_usd == answers[2].cost_usd + answers[3].cost_usd
 
 
 asyncio.run(main())
 with anaphora.Client.from_config(llm, environ={"KEY": "any"}) as client:
     answers.append(client.complete("Hello?", "claude"))
-    answers.append(client.session("claude").send("Hello?").reply())
+    answers.append(client.session("claude").send("Hello?").result())
     turn = client.send("Hello?", "claude")
     assert [*turn]
-    answers.append(turn.answered)
+    answers.append(turn.response)
 for answered in answers:
     assert answered.text and answered.notices == (), answered.notices
     print(answered.cost_usd)
@@ -229,3 +229,16 @@ def test_what_needs_an_extra_says_so_and_is_no_traceback(installed: Callable[[st
     assert done.returncode == 1
     assert "pip install 'anaphora[emulator]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_wheel_holds_the_tour_of_the_demo(installed: Callable[[str], Run]) -> None:
+    run = installed("cli,emulator")
+    demo = ("-m", "anaphora", "demo", "--providers", "anthropic,ollama")
+    shown = passed(run(*demo))
+    assert "The bill for 20 turns" in shown
+    assert "Left out: xllamacpp is not installed." in shown
+    report = json.loads(passed(run(*demo, "--json")))
+    assert [one["dialect"] for one in report["providers"]] == [
+        "anthropic/anthropic",
+        "ollama/ollama",
+    ]
