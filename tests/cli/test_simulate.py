@@ -87,7 +87,7 @@ def test_every_token_has_a_reason(log: Callable[..., Path]) -> None:
     for row in told(log(trace()))["rows"]:
         bill = row["predicted"]
         total = bill["read"] + bill["written"] + bill["uncached"]
-        assert sum(span["tokens"] for span in row["spans"]) == total
+        assert sum(span["end"] - span["start"] for span in row["spans"]) == total
 
 
 def test_dollars_are_exact_sums(log: Callable[..., Path]) -> None:

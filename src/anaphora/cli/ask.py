@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 
 
 def _complete_provider(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001
-    incomplete: str,
+    ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     config = _config(ctx)
     return [] if config is None else completions(config.names, incomplete)
 
 
 def _complete_model(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001
-    incomplete: str,
+    ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Models of the given provider; without one, `provider/model` of all."""
     from .ask_provider import models_of
@@ -50,9 +46,7 @@ def _complete_model(
 
 
 def _complete_conversation(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    incomplete: str,
+    ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     from .ask_report import listing
 
@@ -64,9 +58,7 @@ def _complete_conversation(
 
 
 def _complete_effort(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    incomplete: str,
+    ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     from typing import get_args
 

@@ -37,7 +37,7 @@ from anaphora.values import (
     to_json,
 )
 
-from .ask_provider import ProviderChoice
+from .ask_provider import AskConfig, ProviderChoice
 from .ask_store import ConversationSettings, LastCall, StoredConversation, StoredLine
 
 #: Control characters; an answer must not move the cursor or change the terminal.
@@ -140,6 +140,8 @@ class _StreamPrinter:
 class AskRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A question and how it is asked."""
 
+    config: AskConfig
+    choice: ProviderChoice
     content: tuple[Part, ...]
     """Empty: resume an interrupted conversation."""
     settings: ConversationSettings
@@ -171,7 +173,6 @@ class AskChat:
     def __init__(
         self,
         client: AsyncClient,
-        choice: ProviderChoice,
         request: AskRequest,
         stored: StoredConversation | None,
         printer: AnswerPrinter,
@@ -181,8 +182,8 @@ class AskChat:
         self._printer = printer
         self._store_failed = False
         self._session = client.session(
-            choice.name,
-            model=choice.model,
+            request.choice.name,
+            model=request.choice.model,
             system=request.settings.system,
             tools=request.registry,
             messages=tuple(stored.messages) if stored is not None else (),

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -14,12 +14,11 @@ from msgspec.structs import replace
 
 from .common import (
     FOUND,
-    LOG_FORMATS,
     USAGE,
-    ProviderName,
-    WireName,
+    log_format_option,
     print_json,
     report_problems,
+    request_options,
     stop,
 )
 
@@ -76,35 +75,22 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--from",
-    "origin",
-    type=WireName(dialects=True),
-    help="Wire or provider of the requests; detected by default.",
-)
-@click.option("--provider", type=ProviderName(), help="Provider, if not the wire's own.")
-@click.option("--model", help="Model, if the requests do not name it.")
-@click.option("--path", default="", help="URL path they were sent to, for wires that use it.")
+@request_options
 @click.option(
     "--gap",
     type=click.FloatRange(min=0),
     help="Seconds between two requests, if no times are recorded.",
 )
-@click.option(
-    "--format", "format_", type=click.Choice(LOG_FORMATS), help="Log format; detected by default."
-)
+@log_format_option
 @click.option("--all", "everything", is_flag=True, help="Also show every hit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     files: tuple[Path, ...],
-    origin: str | None,
-    provider: str | None,
-    model: str | None,
-    path: str,
     gap: float | None,
     format_: LogFormat | None,
     everything: bool,
     as_json: bool,
+    **request: Any,
 ) -> None:
     """Explain why a prompt cache was missed, and what that cost.
 
@@ -117,8 +103,7 @@ def command(
     """
     from anaphora.analysis.sent_requests import RequestDefaults
 
-    defaults = RequestDefaults(origin=origin, provider=provider, model=model, path=path)
-    explained = _explain(files, defaults, format_, gap)
+    explained = _explain(files, RequestDefaults(**request), format_, gap)
     report_problems(explained.problems)
     if not explained.turns:
         report_problems(["nothing to explain"])

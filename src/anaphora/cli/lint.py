@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,10 +13,9 @@ from .common import (
     EXISTING_FILE,
     FOUND,
     USAGE,
-    ProviderName,
-    WireName,
     print_json,
     report_problems,
+    request_options,
     stop,
 )
 
@@ -43,15 +42,7 @@ _CONTROLS = dict.fromkeys([*range(32), 127], " ")
     type=click.Choice(("note", "warning", "error")),
     help="Lowest severity that counts; warning by default.",
 )
-@click.option(
-    "--from",
-    "origin",
-    type=WireName(dialects=True),
-    help="Wire or provider of the requests; detected by default.",
-)
-@click.option("--provider", type=ProviderName(), help="Provider of the prompts.")
-@click.option("--model", help="Model of the prompts; plain texts do not name one.")
-@click.option("--path", default="", help="URL path they were sent to, for wires that use it.")
+@request_options
 @click.option("--config", type=EXISTING_FILE, help=f"Used instead of ./{CONFIG}.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--sarif", "as_sarif", is_flag=True, help="Print the findings as SARIF 2.1.0.")
@@ -59,13 +50,10 @@ def command(
     files: tuple[Path, ...],
     samples: bool,
     severity: Severity | None,
-    origin: str | None,
-    provider: str | None,
-    model: str | None,
-    path: str,
     config: Path | None,
     as_json: bool,
     as_sarif: bool,
+    **request: Any,
 ) -> None:
     """Find what will break a cached prefix, before it does.
 
@@ -87,12 +75,8 @@ def command(
     if as_json and as_sarif:
         raise click.UsageError("--json or --sarif, not both")
     settings = _config(config)
-    defaults = RequestDefaults(
-        origin=origin,
-        provider=provider or settings.provider,
-        model=model or settings.model,
-        path=path,
-    )
+    known = {"provider": settings.provider, "model": settings.model}
+    defaults = RequestDefaults(**request | {name: request[name] or known[name] for name in known})
     threshold: Severity = severity or settings.severity or "warning"  # type: ignore[assignment]
     prompts = _prompts(files, defaults)
     report_problems(prompts.problems)

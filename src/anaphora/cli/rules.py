@@ -10,7 +10,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from .common import FOUND, LOG_FORMATS, ProviderName, WireName, print_json, stop
+from .common import FOUND, ProviderName, WireName, log_format_option, print_json, stop
 
 if TYPE_CHECKING:
     from anaphora.analysis.rules_check import Row
@@ -89,9 +89,7 @@ def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
     show_default=True,
     help="Calls to show for each rule.",
 )
-@click.option(
-    "--format", "format_", type=click.Choice(LOG_FORMATS), help="Log format; detected by default."
-)
+@log_format_option
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
 @click.option("--strict", is_flag=True, help="Fail on input that would be skipped.")
 def check(

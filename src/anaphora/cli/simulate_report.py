@@ -11,6 +11,7 @@ import msgspec
 from anaphora import catalog
 from anaphora.analysis.trace import MEANING, Cause, Predicted, Verdict, provider_named
 from anaphora.analysis.trace.sources import Problem, Source
+from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
 
@@ -29,15 +30,6 @@ class TokenCost(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def input(self) -> int:
         return self.read + self.written + self.uncached
-
-
-class SpanRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A span of the prompt that is read, written or neither, and the reason."""
-
-    tokens: int
-    fate: str
-    reason: str
-    detail: str = ""
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +56,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     happened: Verdict | None
     cause: Cause | None
     because: str
-    spans: tuple[SpanRow, ...]
+    spans: tuple[Span, ...]
 
 
 class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,10 +124,7 @@ def row_of(call: Predicted, source: Source, prices: PriceBook, *, moved: bool) -
         happened=None if moved else call.happened,
         cause=cause,
         because=MEANING[cause] if cause is not None else "",
-        spans=tuple(
-            SpanRow(tokens=span.tokens, fate=span.fate, reason=span.reason, detail=span.detail)
-            for span in call.outcome.spans
-        ),
+        spans=call.outcome.spans,
     )
 
 
