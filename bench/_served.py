@@ -113,9 +113,10 @@ def main() -> None:
     if kind == "bare":
         serve(bare, port)
         return
-    from anaphora.emulator.server import run
 
-    run.serve(port=port)
+    from anaphora.emulator.server import serve as serve_emulator
+
+    serve_emulator(port=port)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 from anaphora import catalog
-from anaphora.analysis.trace import MEANING, Predicted, Predictor, Trace, unplayable
+from anaphora.analysis.trace import CAUSE_TEXTS, Predicted, Predictor, Trace, unsupported
+from anaphora.analysis.trace import sources as trace_sources
 from anaphora.analysis.trace.sources import Problem, numbered
-from anaphora.analysis.trace.sources import form as trace_form
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
@@ -48,10 +48,10 @@ class Played:
 
     def _read(self, file: Path) -> Iterator[Trace]:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-            for entry in trace_form.read(numbered(lines, file.name)):
+            for entry in trace_sources.read_traces(numbered(lines, file.name)):
                 if isinstance(entry, Problem):
                     self.skipped[f"broken line ({entry})"] += 1
-                elif (why := unplayable(entry.trace.provider, entry.trace.model)) is not None:
+                elif (why := unsupported(entry.trace.provider, entry.trace.model)) is not None:
                     self.skipped[why] += 1
                 else:
                     yield entry.trace
@@ -67,7 +67,7 @@ class Score:
         self.exact = sum(call.exact for call in pairs)
         self.exact_baseline = sum(call.baseline == read_by(call) for call in pairs)
         self.classes = sum(call.expected == call.happened for call in pairs)
-        self.classes_baseline = sum(call.baseline_says == call.happened for call in pairs)
+        self.classes_baseline = sum(call.baseline_class == call.happened for call in pairs)
         self.loops = len(loops)
         self.loops_exact = sum(call.exact for call in loops)
 
@@ -152,7 +152,7 @@ def causes(calls: list[Predicted]) -> None:
     """Why Anthropic's bills were not as predicted; the unexplained ones, one by one."""
     wrong = [call for call in calls if call.is_pair and call.cause is not None]
     found = Counter(call.cause for call in wrong if call.cause is not None)
-    rows = [[MEANING[cause], f"{count:,}"] for cause, count in found.most_common()]
+    rows = [[CAUSE_TEXTS[cause], f"{count:,}"] for cause, count in found.most_common()]
     table(["Anthropic: reads that differ from the prediction", "pairs"], rows)
     print()
     misses = [call for call in wrong if call.cause == "unexplained"]

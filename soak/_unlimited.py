@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 
 from _served import serve
 
-from anaphora.emulator.core.engine import Engine
-from anaphora.emulator.core.faults import Faults
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.server.app import App, Cut
+from anaphora.emulator.app import App, ConnectionCut
+from anaphora.emulator.engine import Engine
+from anaphora.emulator.faults import Faults
+from anaphora.emulator.options import EmulatorOptions
 
 #: Faults, and the share of requests that each befalls.
 FAULTS = {
@@ -37,9 +37,9 @@ FAULTS = {
 _LIMITS = (b"anthropic-ratelimit-", b"x-ratelimit-")
 
 
-def options() -> Options:
+def options() -> EmulatorOptions:
     rows = "".join(f'  - {{fault: "{name}", rate: {rate}}}\n' for name, rate in FAULTS.items())
-    return Options(faults=Faults.decode("faults:\n" + rows, "faults.yaml"))
+    return EmulatorOptions(faults=Faults.decode("faults:\n" + rows, "faults.yaml"))
 
 
 class Unlimited:
@@ -57,7 +57,7 @@ class Unlimited:
 
         try:
             await self._app(scope, receive, send_unlimited)
-        except Cut:
+        except ConnectionCut:
             raise ConnectionError("cut on purpose") from None
 
 

@@ -10,8 +10,13 @@ import msgspec
 
 from anaphora import ToolRegistry
 from anaphora.canonical import dumps
-from anaphora.emulator.core.replies.script import Match, Rule, Script
-from anaphora.emulator.core.replies.scripted import Called, Written
+from anaphora.emulator.replies.script import (
+    Script,
+    ScriptMatch,
+    ScriptReply,
+    ScriptRule,
+    ScriptToolCall,
+)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +86,13 @@ def script() -> Script:
     rules = []
     for turn, step in enumerate((*STORY.steps, *STORY.afterwards), 1):
         calls = [
-            Called(name=name, arguments=dumps(arguments).decode())
+            ScriptToolCall(name=name, arguments=dumps(arguments).decode())
             for name, arguments in step.tool_calls
         ]
-        reply = Written(text=step.reply, tool_calls=tuple(calls))
+        reply = ScriptReply(text=step.reply, tool_calls=tuple(calls))
         rules += [
-            Rule(match=Match(text=opening(turn)), reply=reply),
-            Rule(match=Match(system=opening(turn)), reply=reply),
+            ScriptRule(match=ScriptMatch(text=opening(turn)), reply=reply),
+            ScriptRule(match=ScriptMatch(system=opening(turn)), reply=reply),
         ]
     return Script(tuple(rules))
 

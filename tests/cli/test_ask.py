@@ -21,8 +21,8 @@ import pytest
 from anaphora import emulator
 from anaphora.cli.main import main
 from anaphora.emulator import Emulator
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.core.replies.script import Script
+from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.replies.script import Script
 
 CANARY = "sk-canary-51c7"
 LONG = "You are terse, and you never say a word too much. " * 300
@@ -72,7 +72,7 @@ class Asked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Emulator]:
-    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as emu:
+    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as emu:
         yield emu
 
 

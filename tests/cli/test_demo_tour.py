@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from anaphora import catalog, emulator, wire
-from anaphora.emulator.core.options import Options
+from anaphora.emulator.options import EmulatorOptions
 from tour.play import (
     REBUILT,
     STOPS,
@@ -47,7 +47,7 @@ def toured() -> Toured:
         assert {len(one.baseline.turns) for one in providers} == {turn}
         watched.append(turn)
 
-    with emulator.running(Options(script=script())) as emu:
+    with emulator.running(EmulatorOptions(script=script())) as emu:
         providers, broken = asyncio.run(tour(emu, STOPS[:5], watch))
         return Toured(providers, broken, watched, emu.requests()[::-1])
 

@@ -115,7 +115,7 @@ def test_a_model_without_a_price_is_named_and_its_dollars_are_unknown(
 def test_the_page_names_the_causes_and_the_largest_differences(log: Callable[..., Path]) -> None:
     page = simulate(log(trace())).stdout
     assert re.search(r"talk +claude-sonnet-4-5 +3 +2/3 +1/2 +10,200 +5,000", page)
-    assert "1  nothing recorded explains it" in page
+    assert "1  not explained by the recording" in page
     assert "talk call 2: 5,200 read expected, 0 billed, 10 s after the call before" in page
     assert "\x1b" not in page
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from anaphora import emulator
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 
 
 @pytest.fixture(scope="session")

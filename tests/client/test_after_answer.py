@@ -25,7 +25,7 @@ from anaphora.client.response import Response
 from anaphora.client.session import Session
 from anaphora.client.session.running import RunResult
 from anaphora.client.sync import SyncSession
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import Params
 from anaphora.values import Message, Reply, ReplyEnd
 

@@ -10,7 +10,7 @@ import pytest
 from support.talking import LONG, talking
 
 from anaphora import CachePolicy, Conversation, Message, PromptBlock, PromptIR, ToolRegistry
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import RenderedContext, Segment
 

@@ -10,7 +10,7 @@ from support.talking import LONG, talking
 
 from anaphora import AsyncClient
 from anaphora.client import client as client_module
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, Transport
 
 MODEL = "claude-sonnet-4-5"

@@ -18,9 +18,9 @@ from support.talking import LONG, MODELS, talking
 from anaphora import emulator
 from anaphora.client.response import Response
 from anaphora.client.session import Session
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.core.replies.script import Script
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.replies.script import Script
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import Reasoning
 from anaphora.tools import ToolRegistry
 from anaphora.values import Message, Text, Thinking, ToolCall, from_json, to_json
@@ -66,7 +66,7 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"]
 
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
-    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
         yield running
 
 

@@ -21,9 +21,9 @@ from anaphora import AsyncClient, emulator, errors
 from anaphora.cache.prefix import first_difference
 from anaphora.client.response import Response
 from anaphora.client.session import Session
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.core.replies.script import Script
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.replies.script import Script
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, Params, PromptIR, Reasoning
 from anaphora.tools import ToolRegistry
 from anaphora.values import (
@@ -95,7 +95,7 @@ class Trip:
 
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
-    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
         yield running
 
 
@@ -192,7 +192,7 @@ def check_events(heard: list[Event], reply: Reply) -> None:
 
 def check_prefixes(emu: Emulator, count: int) -> None:
     """Each request on the wire begins with the one before it."""
-    sent = [entry.called.sent.rendered for entry in emu.engine.journal._entries if entry.called]
+    sent = [entry.billed.sent.rendered for entry in emu.engine.journal._entries if entry.billed]
     assert len(sent) == count
     for earlier, later in itertools.pairwise(sent):
         assert first_difference(earlier, later, len(earlier)) is None

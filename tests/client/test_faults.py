@@ -20,9 +20,9 @@ from support.talking import MODELS, WIRES, Talk, talking
 from anaphora import errors
 from anaphora import wire as wires
 from anaphora.client.session import Session
-from anaphora.emulator.core.faults import KINDS
-from anaphora.emulator.core.saying import events
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.faults import KINDS
+from anaphora.emulator.generator import stream_events
+from anaphora.emulator.server import Emulator
 from anaphora.values import (
     Event,
     Message,
@@ -697,7 +697,7 @@ def test_an_answer_that_is_complete_is_not_less_so_when_the_line_breaks(
         usage=Usage(uncached=5, read=0, output=3),
     )
     writer = wires.get(wire).writer()
-    said = b"".join(writer.write(event) for event in events(reply, 0.0))
+    said = b"".join(writer.write(event) for event in stream_events(reply, 0.0))
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     async def handler(

@@ -11,7 +11,7 @@ from support.talking import LONG, Talk, talking
 from anaphora.client.asking import Asked
 from anaphora.client.session import Session
 from anaphora.client.session.holding import Handles
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.rendered import CreateHandle
 from anaphora.values import Message
 

@@ -14,8 +14,8 @@ import pytest
 from support.talking import WIRES, talking
 
 from anaphora import emulator
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.core.replies.script import Script
+from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.replies.script import Script
 from anaphora.tools import ToolRegistry
 
 SCRIPT = """
@@ -87,7 +87,7 @@ def test_a_result_is_sent_once(wire: str, result: dict[str, Any], word: str, tim
     registry.add_mcp([{"name": "look", "inputSchema": {"type": "object"}}], call)
 
     async def main() -> None:
-        script = Options(script=Script.decode(SCRIPT, "script.yaml"))
+        script = EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))
         with emulator.running(script) as emu:
             async with talking(emu, [wire]) as talk:
                 chat = talk.client.session(wire, tools=registry)

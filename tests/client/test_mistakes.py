@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.talking import talking
 
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.errors import AnaphoraError, InvalidRequest, Timeout
 from anaphora.prompt import Call, Params, PromptIR, ToolChoice
 from anaphora.values import Message, ReplyEnd, Tool

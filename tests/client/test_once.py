@@ -9,7 +9,7 @@ import pytest
 from support.talking import talking
 
 from anaphora.client.session import Session
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.tools import ToolRegistry
 

@@ -21,7 +21,7 @@ from support.talking import KEY, LONG, MODELS, WIRES, Talk, settings, talking
 from anaphora import AsyncClient
 from anaphora.cli.common import anaphora
 from anaphora.client.session import Session
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.tools import ToolRegistry

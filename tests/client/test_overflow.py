@@ -14,7 +14,7 @@ from anaphora import AsyncClient, catalog, emulator, errors, wire
 from anaphora.catalog import Dialect
 from anaphora.catalog.overflow import decode_overflows, is_overflow, overflows
 from anaphora.client.session import Session
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 
 ROWS = {row.name: row for row in catalog.dialects().rows}
 #: The model with the smallest window of each dialect whose windows are known and not huge.

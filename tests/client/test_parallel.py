@@ -10,9 +10,9 @@ import pytest
 from support.talking import talking
 
 from anaphora import emulator
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.core.replies.script import Script
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.replies.script import Script
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import ToolChoice
 from anaphora.tools import ToolRegistry
 
@@ -39,7 +39,7 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[Emulator]:
-    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.talking import LONG, MODELS, Talk, talking
 
 from anaphora import Message, PromptBlock, Tool
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, PromptIR, ToolChoice
 from anaphora.values import CachePolicy
 

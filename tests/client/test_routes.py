@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.talking import MODELS, talking
 
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, PromptIR
 from anaphora.values import Message
 

@@ -8,7 +8,7 @@ import pytest
 from support.talking import MODELS, talking
 
 from anaphora.client.session.running import RunResult
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.tools import ToolRegistry
 from anaphora.values import ReplyEnd, ToolCall
 

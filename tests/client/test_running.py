@@ -14,9 +14,9 @@ from support.talking import LONG, WIRES, Talk, talking
 from anaphora import emulator, errors
 from anaphora.client.session import Session
 from anaphora.client.session.running import RunResult
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.core.replies.script import Script
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.replies.script import Script
+from anaphora.emulator.server import Emulator
 from anaphora.tools import ToolRegistry
 from anaphora.values import Message, ReplyEnd, ToolResult, from_json, to_json
 
@@ -54,7 +54,7 @@ HOME = "anthropic"
 
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
-    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from support.talking import LONG, MODELS, talking
 
 from anaphora import errors
 from anaphora.client.session import OnPrefixBreak, PrefixWarning, Session
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import ToolChoice
 from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, ReplyEnd

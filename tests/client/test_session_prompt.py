@@ -16,7 +16,7 @@ from support.talking import LONG, WIRES, settings, talking
 
 from anaphora import Client, errors
 from anaphora.client.session import Session
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import PartMark, PromptCachePlan, PromptIR, RenderedContext, Segment
 from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, SegmentRole, ToolCall, ToolResult

@@ -16,7 +16,7 @@ from support.talking import KEY, LONG, talking
 
 from anaphora import wire
 from anaphora.cli import roundtrip, translate
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import Params
 from anaphora.values import Reply
 from anaphora.wire.openai_responses import read_reply

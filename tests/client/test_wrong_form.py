@@ -14,7 +14,7 @@ from support.talking import MODELS, WIRES, talking
 
 from anaphora import errors
 from anaphora import wire as wires
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.values import (
     Event,
     Message,

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from anaphora.emulator.core import billing
-from anaphora.emulator.core.asked import Asked
-from anaphora.emulator.core.engine import Engine
+from anaphora.emulator import billing
+from anaphora.emulator.engine import Engine
+from anaphora.emulator.exchange import EmulatorRequest
 
 PREFIX = "What is said first, and stays. " * 400
 
@@ -26,16 +26,16 @@ def read(engine: Engine, path: str, number: int) -> int:
         talk = [{"role": "user", "content": [marked]}]  # type: ignore[dict-item]
         body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": talk}  # type: ignore[dict-item]
     headers = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
-    asked = Asked(
+    asked = EmulatorRequest(
         method="POST",
         path=path,
         headers=headers,
         body=json.dumps(body).encode(),
-        at=float(engine.journal._count),
+        now=float(engine.journal._count),
     )
-    answer = engine.answer(asked)
+    answer = engine.respond(asked)
     assert answer.status == 200, answer.body
-    found: int = engine.journal.told(1)[0]["read"]
+    found: int = engine.journal.entries(1)[0]["read"]
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.emulator.core.replies.conforming import Unfit, conforming
+from anaphora.emulator.replies.schema_value import SchemaGenerator, UnsatisfiableSchema
 
 TREE: Any = {
     "$defs": {
@@ -60,7 +60,7 @@ SCHEMAS: dict[str, Any] = {
 def test_what_is_made_fits(name: str) -> None:
     schema = SCHEMAS[name]
     for seed in range(20):
-        made = json.loads(conforming(json.dumps(schema), b"%d" % seed))
+        made = json.loads(SchemaGenerator().generate(json.dumps(schema), b"%d" % seed))
         assert jsonschema_rs.is_valid(schema, made)
 
 
@@ -81,14 +81,14 @@ def test_what_is_made_fits(name: str) -> None:
     ],
 )
 def test_what_cannot_be_made_is_told(schema: Any) -> None:
-    with pytest.raises(Unfit):
-        conforming(json.dumps(schema), b"seed")
+    with pytest.raises(UnsatisfiableSchema):
+        SchemaGenerator().generate(json.dumps(schema), b"seed")
 
 
 def test_keys_come_in_the_order_of_the_schema() -> None:
     names = ["zeta", "alpha", "mid"]
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
-    assert list(json.loads(conforming(json.dumps(schema), b"seed"))) == names
+    assert list(json.loads(SchemaGenerator().generate(json.dumps(schema), b"seed"))) == names
 
 
 def schemas() -> st.SearchStrategy[Any]:
@@ -128,6 +128,6 @@ def schemas() -> st.SearchStrategy[Any]:
 @given(schemas(), st.binary(max_size=4))
 def test_whatever_is_asked_for_in_plain_words_is_made(schema: Any, seed: bytes) -> None:
     text = json.dumps(schema)
-    made = conforming(text, seed)
+    made = SchemaGenerator().generate(text, seed)
     assert jsonschema_rs.is_valid(schema, json.loads(made))
-    assert conforming(text, seed) == made
+    assert SchemaGenerator().generate(text, seed) == made

@@ -10,8 +10,8 @@ import pytest
 from anaphora import catalog, wire
 from anaphora.cache import verdict
 from anaphora.cache.verdict import SentCall
-from anaphora.emulator.core.asked import Asked
-from anaphora.emulator.core.engine import Engine
+from anaphora.emulator.engine import Engine
+from anaphora.emulator.exchange import EmulatorRequest
 
 LONG = "A beginning that stays the same. " * 400
 KEYS = {"authorization": "Bearer k", "anthropic-version": "2023-06-01"}
@@ -37,7 +37,9 @@ HOMES = {"anthropic": ("/v1/messages", ANTHROPIC), "openai_responses": ("/v1/res
 def asked(engine: Engine, name: str, body: Any, at: float) -> tuple[Any, SentCall]:
     data = json.dumps(body).encode()
     path = HOMES[name][0]
-    answer = engine.answer(Asked(method="POST", path=path, headers=KEYS, body=data, at=at))
+    answer = engine.respond(
+        EmulatorRequest(method="POST", path=path, headers=KEYS, body=data, now=at)
+    )
     assert answer.status == 200, answer.body
     codec = wire.get(name)
     reply = codec.read_reply(answer.body)

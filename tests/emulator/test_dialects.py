@@ -11,12 +11,11 @@ from mistralai.client import Mistral
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
-from anaphora.emulator.core.asked import Asked
-from anaphora.emulator.core.engine import Engine
-from anaphora.emulator.core.faults import HEADER
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.core.routes import find
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.engine import Engine
+from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.emulator.faults import HEADER
+from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.server import Emulator
 from anaphora.values import ReplyEnd
 
 LONG = "A beginning that stays the same. " * 600
@@ -54,14 +53,14 @@ def body_of(row: Dialect, stream: bool = False) -> dict[str, Any]:
 
 
 def ask(engine: Engine, path: str, body: dict[str, Any], at: float = 0.0, **query: str) -> Any:
-    return engine.answer(
-        Asked(
+    return engine.respond(
+        EmulatorRequest(
             method="POST",
             path=path,
             query=query,
             headers=KEYED,
             body=json.dumps(body).encode(),
-            at=at,
+            now=at,
         )
     )
 
@@ -86,13 +85,13 @@ def test_every_dialect_answers_in_its_own_words(name: str) -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_every_dialect_has_a_path_of_its_own(name: str) -> None:
     row = ROWS[name]
-    route = find("POST", path_of(row), KEYED)
+    route = Engine().routes.find("POST", path_of(row), KEYED)
     assert route is not None
-    assert (route.provider, route.wire) == (row.provider, row.wire)
+    assert (route.provider, route.host.wire) == (row.provider, row.wire)
 
 
 def test_only_those_that_were_asked_for_answer() -> None:
-    engine = Engine(Options(providers=("deepseek",)))
+    engine = Engine(EmulatorOptions(providers=("deepseek",)))
     asked = {
         name: ask(engine, path_of(ROWS[name]), body_of(ROWS[name])).status
         for name in ("deepseek/openai_chat", "openai/openai_chat")
@@ -141,7 +140,7 @@ def test_a_fault_is_told_in_the_dialect(provider: str, fault: str) -> None:
     row = ROWS[f"{provider}/openai_chat"]
     headers = {"authorization": "Bearer k", HEADER: fault}
     body = json.dumps(body_of(row)).encode()
-    asked = Asked(method="POST", path=path_of(row), headers=headers, body=body)
-    told = json.loads(Engine().answer(asked).body)
+    asked = EmulatorRequest(method="POST", path=path_of(row), headers=headers, body=body)
+    told = json.loads(Engine().respond(asked).body)
     for place, expected in FAULTS[provider, fault].items():
         assert expected.items() <= told[place].items()

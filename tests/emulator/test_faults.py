@@ -14,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import errors, wire
-from anaphora.emulator.core.asked import JSON, NDJSON, SSE, Answer, Asked, Chunk
-from anaphora.emulator.core.faults import HEADER, KINDS, Fault, Faults
+from anaphora.emulator.exchange import (
+    JSON,
+    NDJSON,
+    SSE,
+    EmulatorRequest,
+    EmulatorResponse,
+    ResponseChunk,
+)
+from anaphora.emulator.faults import HEADER, KINDS, Fault, Faults
 from anaphora.errors import InvalidRequest, Upstream
 from anaphora.values import (
     Message,
@@ -44,47 +51,53 @@ REPLY = Reply(
 every_wire = pytest.mark.parametrize("name", WIRES)
 
 
-def whole(name: str) -> Answer:
+def whole(name: str) -> EmulatorResponse:
     body = wire.get(name).write_reply(REPLY)
-    return Answer(headers={"content-type": JSON}, chunks=(Chunk(0.0, body),), wire=name)
+    return EmulatorResponse(
+        headers={"content-type": JSON}, chunks=(ResponseChunk(0.0, body),), wire=name
+    )
 
 
-def stream(name: str) -> Answer:
+def stream(name: str) -> EmulatorResponse:
     writer = wire.get(name).writer()
     events: list[Any] = [ReplyStart("r1", "m"), PartStart(0, "text")]
     events += [PartDelta(0, f"{word} ") for word in SAID.split()]
     events += [PartEnd(0, Text(SAID)), ReplyEnd(REPLY)]
     end = b"\n" if name == "ollama" else b"\n\n"
     data = b"".join(writer.write(event) for event in events)
-    chunks = tuple(Chunk(0.0, piece + end) for piece in data.split(end) if piece)
+    chunks = tuple(ResponseChunk(0.0, piece + end) for piece in data.split(end) if piece)
     kind = NDJSON if name == "ollama" else SSE
-    return Answer(headers={"content-type": kind}, chunks=chunks, stream=True, wire=name)
+    return EmulatorResponse(headers={"content-type": kind}, chunks=chunks, stream=True, wire=name)
 
 
-def array() -> Answer:
+def array() -> EmulatorResponse:
     """Gemini's stream when nobody asks for events."""
     objects = [chunk.data.removeprefix(b"data: ").strip() for chunk in stream("gemini").chunks]
-    chunks = [Chunk(0.0, (b",\n" if at else b"[") + data) for at, data in enumerate(objects)]
-    chunks.append(Chunk(0.0, b"]"))
-    return Answer(headers={"content-type": JSON}, chunks=tuple(chunks), stream=True, wire="gemini")
+    chunks = [
+        ResponseChunk(0.0, (b",\n" if at else b"[") + data) for at, data in enumerate(objects)
+    ]
+    chunks.append(ResponseChunk(0.0, b"]"))
+    return EmulatorResponse(
+        headers={"content-type": JSON}, chunks=tuple(chunks), stream=True, wire="gemini"
+    )
 
 
 def fault(name: str, **more: Any) -> Fault:
-    told = {"seconds": KINDS[name].seconds or 0.0, "at": NOW.timestamp(), **more}
+    told = {"seconds": KINDS[name].seconds or 0.0, "now": NOW.timestamp(), **more}
     return Fault(name=name, **told)
 
 
-def error_in(answer: Answer) -> Upstream:
+def error_in(answer: EmulatorResponse) -> Upstream:
     read = wire.get(answer.wire).read_error
     return read(answer.status, answer.headers, answer.body, NOW)
 
 
-def read(answer: Answer) -> list[Any]:
+def read(answer: EmulatorResponse) -> list[Any]:
     reader = wire.get(answer.wire).reader()
     return [event for chunk in answer.chunks for event in reader.feed(chunk.data)] + reader.close()
 
 
-def text_of(answer: Answer) -> str:
+def text_of(answer: EmulatorResponse) -> str:
     events = read(answer)
     assert isinstance(events[-1], ReplyEnd)
     return events[-1].reply.text
@@ -113,7 +126,7 @@ def test_an_error_in_the_words_of_the_wire(
     status: int,
     error: type[Upstream],
     wait: float | None,
-    made: Callable[[str], Answer],
+    made: Callable[[str], EmulatorResponse],
 ) -> None:
     answer = fault(kind).apply(made(name))
     assert (answer.status, answer.stream) == (status, False)
@@ -154,7 +167,7 @@ def test_google_tells_the_wait_in_the_body() -> None:
 
 @given(st.floats(1, 4e9))
 def test_dates_are_http_dates_and_never_too_early(at: float) -> None:
-    answer = fault("rate-limit-date", seconds=0.0, at=at).apply(whole("anthropic"))
+    answer = fault("rate-limit-date", seconds=0.0, now=at).apply(whole("anthropic"))
     moment = parsedate_to_datetime(answer.headers["retry-after"])
     assert 0 <= moment.timestamp() - at < 1
 
@@ -171,7 +184,7 @@ def test_an_error_with_a_good_status(name: str) -> None:
 
 @every_wire
 @pytest.mark.parametrize("made", [whole, stream])
-def test_slowness_changes_no_byte(name: str, made: Callable[[str], Answer]) -> None:
+def test_slowness_changes_no_byte(name: str, made: Callable[[str], EmulatorResponse]) -> None:
     answer = made(name)
     late = fault("slow-first-byte", seconds=3).apply(answer)
     assert late.body == answer.body
@@ -186,7 +199,7 @@ def test_slowness_changes_no_byte(name: str, made: Callable[[str], Answer]) -> N
 @pytest.mark.parametrize("made", [whole, stream])
 @pytest.mark.parametrize("after", [None, 0, 1, 1000])
 def test_a_cut_always_takes_something_away(
-    name: str, made: Callable[[str], Answer], after: int | None
+    name: str, made: Callable[[str], EmulatorResponse], after: int | None
 ) -> None:
     answer = fault("cut", after=after).apply(made(name))
     assert answer.body == made(name).body
@@ -286,13 +299,13 @@ def test_every_fault_does_something(kind: str, name: str) -> None:
 # ── Which requests ───────────────────────────────────────────────────────────────────────────────
 
 
-def asked(path: str = "/v1/messages", header: str | None = None) -> Asked:
+def asked(path: str = "/v1/messages", header: str | None = None) -> EmulatorRequest:
     headers = {} if header is None else {HEADER: header}
-    return Asked(method="POST", path=path, headers=headers, at=7.0)
+    return EmulatorRequest(method="POST", path=path, headers=headers, now=7.0)
 
 
 def hit(text: str, count: int, seed: int = 0, path: str = "/v1/messages") -> list[int]:
-    chooser = Faults.decode(text, "faults.yaml").begin(seed)
+    chooser = Faults.decode(text, "faults.yaml").selector(seed)
     found = [chooser.next(asked(path), "anthropic") for _ in range(count)]
     return [at for at, fault in enumerate(found, 1) if fault is not None]
 
@@ -318,7 +331,7 @@ def test_rules(which: str, expected: list[int]) -> None:
 
 def test_requests_are_counted_by_rule() -> None:
     text = "faults:\n- {fault: 500, nth: 1, path: /a}\n- {fault: 503, nth: 1}\n"
-    chooser = Faults.decode(text, "f").begin()
+    chooser = Faults.decode(text, "f").selector()
     found = [chooser.next(asked(path)) for path in ("/b", "/a", "/a")]
     assert [fault.name if fault else None for fault in found] == ["503", "500", None]
 
@@ -339,16 +352,16 @@ def test_seeds_differ() -> None:
 @pytest.mark.parametrize(
     "header, expected",
     [
-        ("503", Fault(name="503", at=7.0)),
-        ("rate-limit", Fault(name="rate-limit", seconds=1, at=7.0)),
-        ("rate-limit; seconds=2.5", Fault(name="rate-limit", seconds=2.5, at=7.0)),
-        ("cut; after=3", Fault(name="cut", after=3, at=7.0)),
+        ("503", Fault(name="503", now=7.0)),
+        ("rate-limit", Fault(name="rate-limit", seconds=1, now=7.0)),
+        ("rate-limit; seconds=2.5", Fault(name="rate-limit", seconds=2.5, now=7.0)),
+        ("cut; after=3", Fault(name="cut", after=3, now=7.0)),
     ],
 )
 def test_a_request_asks_for_its_fault(header: str, expected: Fault) -> None:
-    assert Faults().begin().next(asked(header=header)) == expected
+    assert Faults().selector().next(asked(header=header)) == expected
     # Whatever the rules say.
-    always = Faults.decode("faults: [{fault: 500}]", "f").begin()
+    always = Faults.decode("faults: [{fault: 500}]", "f").selector()
     assert always.next(asked(header=header)) == expected
 
 
@@ -366,7 +379,7 @@ def test_a_request_asks_for_its_fault(header: str, expected: Fault) -> None:
 )
 def test_a_header_that_means_nothing_is_an_error(header: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        Faults().begin().next(asked(header=header))
+        Faults().selector().next(asked(header=header))
     assert caught.value.path == HEADER
 
 

@@ -17,12 +17,12 @@ import openai
 import pytest
 
 from anaphora import emulator
-from anaphora.emulator.core.asked import Asked
-from anaphora.emulator.core.engine import Engine
-from anaphora.emulator.core.journal import Journal
-from anaphora.emulator.core.options import Latency, Options
-from anaphora.emulator.core.replies.script import Script
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.engine import Engine
+from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.emulator.journal import Journal
+from anaphora.emulator.options import EmulatorOptions, Latency
+from anaphora.emulator.replies.script import Script
+from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, Io
 
 LONG = "A beginning that stays the same. " * 400
@@ -45,8 +45,8 @@ def body(system: str, *said: str) -> Any:
 def ask(engine: Engine, asked: Any, at: float = 0.0) -> Any:
     headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
     data = json.dumps(asked).encode()
-    return engine.answer(
-        Asked(method="POST", path="/v1/messages", headers=headers, body=data, at=at)
+    return engine.respond(
+        EmulatorRequest(method="POST", path="/v1/messages", headers=headers, body=data, now=at)
     )
 
 
@@ -72,7 +72,7 @@ def test_a_conversation_that_goes_on_is_a_hit() -> None:
     engine = Engine()
     ask(engine, body(LONG, "Hello"), 0.0)
     ask(engine, body(LONG, "Hello", "Hi.", "More"), 10.0)
-    last = engine.journal.told(1)[0]
+    last = engine.journal.entries(1)[0]
     assert last["verdict"]["result"] == "hit"
     assert last["read"] > 0
 
@@ -80,7 +80,7 @@ def test_a_conversation_that_goes_on_is_a_hit() -> None:
 def test_a_refusal_is_in_the_journal_and_bills_nothing() -> None:
     engine = Engine()
     assert ask(engine, {**body(LONG), "wat": 1}).status == 400
-    (told,) = engine.journal.told()
+    (told,) = engine.journal.entries()
     assert told["status"] == 400
     assert told["error"]
     assert "read" not in told
@@ -89,20 +89,20 @@ def test_a_refusal_is_in_the_journal_and_bills_nothing() -> None:
 def test_keys_and_prompts_are_not_in_the_journal() -> None:
     engine = Engine()
     ask(engine, body(LONG + " hush-hush"))
-    told = json.dumps(engine.journal.told())
+    told = json.dumps(engine.journal.entries())
     assert "hush-hush" not in told
     assert '"k"' not in told
 
 
 def test_the_journal_is_bounded_by_calls_and_by_bytes() -> None:
-    engine = Engine(Options(remembered=5))
-    engine.journal = engine._generator._journal = Journal(5, size=3 * len(LONG))
+    engine = Engine(EmulatorOptions(remembered=5))
+    engine.journal = engine._generator._journal = Journal(5, max_bytes=3 * len(LONG))
     for number in range(12):
         ask(engine, body(LONG, f"Question {number}"), float(number))
-    told = engine.journal.told()
+    told = engine.journal.entries()
     assert [one["number"] for one in told] == [12, 11, 10, 9, 8]
     assert all(one["verdict"]["sentence"] for one in told), "told before it was let go"
-    kept = [entry for entry in engine.journal._entries if entry.called is not None]
+    kept = [entry for entry in engine.journal._entries if entry.billed is not None]
     assert len(kept) <= 3
 
 
@@ -163,7 +163,7 @@ LOOKUP: Any = {"type": "function", "function": {"name": "lookup", "parameters": 
 
 def test_a_script_answers_what_it_matches() -> None:
     with (
-        emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as emu,
+        emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as emu,
         openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client,
     ):
         said: Any = [{"role": "user", "content": "A refund, please"}]
@@ -180,19 +180,19 @@ def test_a_script_answers_what_it_matches() -> None:
 
 
 def test_another_seed_gives_other_answers_and_the_same_one_the_same() -> None:
-    answers = [ask(Engine(Options(seed=seed)), body(LONG)).body for seed in (1, 1, 2)]
+    answers = [ask(Engine(EmulatorOptions(seed=seed)), body(LONG)).body for seed in (1, 1, 2)]
     assert answers[0] == answers[1] != answers[2]
 
 
 def test_a_stream_takes_the_time_that_was_asked_for() -> None:
-    engine = Engine(Options(latency=Latency.read("200ms,10ms")))
+    engine = Engine(EmulatorOptions(latency=Latency.parse("200ms,10ms")))
     chunks = ask(engine, {**body(LONG), "stream": True}).chunks
     assert [chunk.delay for chunk in chunks] == [0.2, *[0.01] * (len(chunks) - 1)]
 
 
 def test_calls_that_start_together_all_write() -> None:
     """What is written can be read once the answer has begun, and no sooner."""
-    engine = Engine(Options(latency=Latency(first=2.0)))
+    engine = Engine(EmulatorOptions(latency=Latency(first=2.0)))
     together = [json.loads(ask(engine, body(LONG), at).body)["usage"] for at in (0.0, 1.0, 3.0)]
     assert [bool(usage["cache_read_input_tokens"]) for usage in together] == [False, False, True]
 
@@ -200,7 +200,7 @@ def test_calls_that_start_together_all_write() -> None:
 @pytest.mark.parametrize("wrong", ["", "5", "5m", "1s,2s,3s", "fast", "-1s"])
 def test_a_latency_that_is_none_is_told(wrong: str) -> None:
     with pytest.raises(InvalidRequest, match="latency"):
-        Latency.read(wrong)
+        Latency.parse(wrong)
 
 
 # ── Starting ─────────────────────────────────────────────────────────────────────────────────────
@@ -245,13 +245,13 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
 
 
 def _free() -> int:
-    from anaphora.emulator.server.run import _free_port
+    from anaphora.emulator.server import free_port
 
-    return _free_port("127.0.0.1")
+    return free_port("127.0.0.1")
 
 
 def test_a_port_that_is_taken_is_told(emu: Emulator) -> None:
-    from anaphora.emulator.server.run import serve
+    from anaphora.emulator.server import serve
 
     with pytest.raises(Io, match=str(emu.port)):
         serve(port=emu.port)

@@ -18,9 +18,9 @@ from google import genai
 from google.genai import types
 
 from anaphora import emulator
-from anaphora.emulator.core.faults import HEADER, KINDS, Faults
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.faults import HEADER, KINDS, Faults
+from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.server import Emulator
 
 SAID: Any = [{"role": "user", "content": "Hello"}]
 MISSING = "the end is missing"
@@ -233,7 +233,7 @@ def test_what_a_client_sees(
 def test_a_client_that_tries_again_gets_its_answer(emu: Emulator, fault: str) -> None:
     """The header would fail every try; a rule fails the first."""
     rule = f"faults: [{{fault: '{fault}', nth: 1}}]"
-    with emulator.running(Options(faults=Faults.decode(rule, "rule.yaml"))) as other:
+    with emulator.running(EmulatorOptions(faults=Faults.decode(rule, "rule.yaml"))) as other:
         with openai.OpenAI(base_url=f"{other.url}/v1", api_key="k", max_retries=1) as client:
             answer = client.chat.completions.create(model="gpt-4o", messages=SAID)
         assert answer.choices[0].message.content

@@ -17,7 +17,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)

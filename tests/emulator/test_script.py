@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import catalog, wire
-from anaphora.emulator.core.replies.heard import Heard
-from anaphora.emulator.core.replies.said import Said
-from anaphora.emulator.core.replies.script import Script
+from anaphora.emulator.billing import Billing
+from anaphora.emulator.hosts import HOSTS
+from anaphora.emulator.replies.reply import GeneratedReply
+from anaphora.emulator.replies.script import Script, ScriptInput
+from anaphora.emulator.replies.text import IdGenerator
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.values import Message, Refusal, Reply, Text, Thinking, Tool, ToolCall, Usage
@@ -34,13 +36,13 @@ every_wire = pytest.mark.parametrize("name", list(wire.WIRES))
 
 def heard(
     *messages: Message, name: str = "anthropic", system: str = "", params: Params | None = None
-) -> Heard:
+) -> ScriptInput:
     ir = PromptIR.chat(messages, system=system)
     model = MODELS[name]
     provider = wire.PROVIDERS[name]
-    return Heard(
+    return ScriptInput(
         call=Call(ir=ir, model=model, tools=(LOOKUP,), params=params or Params()),
-        wire=name,
+        host=HOSTS[name](Billing(), IdGenerator(0)),
         provider=provider,
         profile=catalog.profile(provider, model),
         path="/v1/messages",
@@ -48,12 +50,12 @@ def heard(
     )
 
 
-def play(text: str, *requests: Heard) -> list[Said | None]:
-    player = Script.decode(text, "script.yaml").begin()
+def play(text: str, *requests: ScriptInput) -> list[GeneratedReply | None]:
+    player = Script.decode(text, "script.yaml").player()
     return [player.next(request) for request in requests]
 
 
-def said(text: str, request: Heard) -> Said:
+def said(text: str, request: ScriptInput) -> GeneratedReply:
     [found] = play(text, request)
     assert found is not None
     return found
@@ -234,20 +236,24 @@ def test_an_empty_file_says_nothing() -> None:
     "text, line, reason",
     [
         ("replies:\n- match: {}\n", 2, "reply is missing"),
-        ("replies:\n- reply: {}\n", 2, "says nothing"),
-        ("replies:\n- reply: {pace: 1}\n", 2, "says nothing"),
+        ("replies:\n- reply: {}\n", 2, "the reply is empty"),
+        ("replies:\n- reply: {pace: 1}\n", 2, "the reply is empty"),
         ("replies:\n- reply: Hello\n", 2, "expected a mapping, found a text"),
         ("replies:\n- reply:\n    txt: Hello\n", 3, "unknown field 'txt'"),
         ("replies:\n- reply:\n    text: 17\n", 3, "expected a text, found a number"),
         ("replies:\n- reply:\n    text: no\n", 3, "expected a text, found true or false"),
         ("replies:\n- reply:\n    text: a\n    stop: tired\n", 4, "'tired' is none of end"),
-        ("replies:\n- reply:\n    text: a\n    stop: end\n    stop_sequence: b\n", 5, "goes with"),
+        (
+            "replies:\n- reply:\n    text: a\n    stop: end\n    stop_sequence: b\n",
+            5,
+            "needs the stop",
+        ),
         ("replies:\n- reply:\n    text: a\n    pace: fast\n", 4, "'fast' is no time"),
         ("replies:\n- reply:\n    tool_calls:\n    - arguments: {}\n", 4, "name is missing"),
         (
             "replies:\n- reply:\n    tool_calls:\n    - {name: f, arguments: [1]}\n",
             4,
-            "arguments are a mapping",
+            "arguments must be a mapping",
         ),
         (
             "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments:\n        a: 2026-01-01\n",
@@ -269,7 +275,7 @@ def test_an_empty_file_says_nothing() -> None:
             5,
             "holds itself",
         ),
-        ("replies:\n- match:\n    regex: '('\n  reply: {text: a}\n", 3, "no regular expression"),
+        ("replies:\n- match:\n    regex: '('\n  reply: {text: a}\n", 3, "not a regular expression"),
         ("replies:\n- match:\n    wire: opneai\n  reply: {text: a}\n", 3, "none of the wires"),
         (
             "replies:\n- match:\n    provider: opneai\n  reply: {text: a}\n",
@@ -306,7 +312,7 @@ def test_no_value_breaks_the_decoder(value: Any) -> None:
 
 
 def test_the_documented_script_is_one() -> None:
-    from anaphora.emulator.core.replies import script
+    from anaphora.emulator.replies import script
 
     assert script.__doc__ is not None
     example = script.__doc__[script.__doc__.index("    replies:") :]

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from anaphora import emulator
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 
 MODEL = "claude-opus-5-5"
 LONG = "A beginning that stays the same. " * 400
@@ -268,7 +268,7 @@ def test_a_prompt_longer_than_the_window_is_refused(client: anthropic.Anthropic)
 
 
 def test_only_known_keys_where_some_are_named() -> None:
-    with emulator.running(emulator.Options(keys=frozenset({"good"}))) as emu:
+    with emulator.running(emulator.EmulatorOptions(keys=frozenset({"good"}))) as emu:
         for key, good in (("good", True), ("bad", False)):
             with anthropic.Anthropic(base_url=emu.url, api_key=key, max_retries=0) as client:
                 if good:

@@ -12,7 +12,7 @@ import pytest
 from google import genai
 from google.genai import errors, types
 
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 
 #: Where aiohttp is installed the SDK uses it, in a way that aiohttp advises against.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")

@@ -11,7 +11,7 @@ import jsonschema_rs
 import ollama
 import pytest
 
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 
 MODEL = "qwen3:0.6b"
 SAID: Any = [{"role": "user", "content": "Hello"}]

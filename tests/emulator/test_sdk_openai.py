@@ -12,7 +12,7 @@ import openai
 import pydantic
 import pytest
 
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 
 MODEL = "gpt-5.6"
 OLDER = "gpt-4o"

@@ -16,9 +16,11 @@ import pytest
 
 from anaphora import catalog, errors, wire
 from anaphora.catalog import Feature, Figure
-from anaphora.emulator.core import strict
-from anaphora.emulator.core.asked import Asked
-from anaphora.emulator.core.engine import Engine
+from anaphora.emulator import strict
+from anaphora.emulator.billing import ModelFacts
+from anaphora.emulator.engine import Engine
+from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.emulator.hosts import HOSTS
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
@@ -39,6 +41,16 @@ PATHS = {
 }
 
 
+def error_of(
+    name: str, request: EmulatorRequest, facts: ModelFacts, **more: Any
+) -> Upstream | None:
+    try:
+        strict.check(HOSTS[name].checks, request, facts, **more)
+    except Upstream as error:
+        return error
+    return None
+
+
 def check(
     name: str,
     body: Any,
@@ -57,7 +69,7 @@ def check(
     model = model if isinstance(model, str) else MODELS[name]
     path = path or PATHS[name]
     sent = {"anthropic-version": "2023-06-01"} if headers is None else headers
-    asked = Asked(method="POST", path=path, headers=sent, body=data)
+    asked = EmulatorRequest(method="POST", path=path, headers=sent, body=data)
     call: Call | None = None
     rendered: Rendered | None = None
     try:
@@ -66,9 +78,8 @@ def check(
         pass
     rules, profile = catalog.rules(provider, model, name), catalog.profile(provider, model)
     counts = path.endswith("/count_tokens")
-    return strict.check(
-        asked, name, provider, call, rendered, rules, profile, tokens, counts=counts
-    )
+    facts = ModelFacts(provider, name, profile, rules)
+    return error_of(name, asked, facts, call=call, rendered=rendered, tokens=tokens, counts=counts)
 
 
 DAY = datetime.date(2026, 11, 14)
@@ -787,9 +798,10 @@ def test_other_hosts_refuse_what_the_catalog_says(feature: Feature, asking: dict
     )
     rules = catalog.rules("deepseek", "deepseek-v4-flash", "openai_chat")
     body = json.dumps(chat(**asking)).encode()
-    asked = Asked(method="POST", path="/chat/completions", body=body)
+    asked = EmulatorRequest(method="POST", path="/chat/completions", body=body)
     call = wire.get("deepseek").parse(body)
-    error = strict.check(asked, "openai_chat", "deepseek", call, None, rules, profile)
+    facts = ModelFacts("deepseek", "openai_chat", profile, rules)
+    error = error_of("openai_chat", asked, facts, call=call)
     assert isinstance(error, errors.RequestRejected)
     assert error.param == list(asking)[-1]
 
@@ -822,8 +834,8 @@ def checked(name: str, body: Any) -> Upstream | None:
     provider, model = wire.PROVIDERS[name], MODELS[name]
     rules, profile = catalog.rules(provider, model, name), catalog.profile(provider, model)
     headers, data = {"anthropic-version": "2026-10-21"}, json.dumps(body).encode()
-    asked = Asked(method="POST", path=PATHS[name], headers=headers, body=data)
-    return strict.check(asked, name, provider, None, None, rules, profile)
+    asked = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=data)
+    return error_of(name, asked, ModelFacts(provider, name, profile, rules))
 
 
 @pytest.mark.parametrize("name, bodies", BODIES)
@@ -859,9 +871,8 @@ def test_plain_messages_are_those_that_no_check_objects_to(
     def nothing_is(_: msgspec.Raw) -> object:
         raise msgspec.DecodeError
 
-    talk, checks = strict._of(name)
-    looked = strict.reading.Talk(talk.field, nothing_is)
-    monkeypatch.setattr(strict, "_of", lambda _: (looked, checks))
+    looked = msgspec.structs.replace(HOSTS[name].checks, decode_plain=nothing_is)
+    monkeypatch.setattr(HOSTS[name], "checks", looked)
     for body, error in found:
         assert str(checked(name, body)) == error, body
 
@@ -881,8 +892,8 @@ def test_json_may_be_asked_for_in_any_form(name: str, body: Any) -> None:
     headers = {"authorization": "Bearer k", "x-goog-api-key": "k"}
     for mutant in mutants(body):
         data = json.dumps(mutant).encode()
-        asked = Asked(method="POST", path=PATHS[name], headers=headers, body=data)
-        assert engine.answer(asked).status in (200, 400), mutant
+        asked = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=data)
+        assert engine.respond(asked).status in (200, 400), mutant
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -890,8 +901,8 @@ def test_json_may_be_asked_for_in_any_form(name: str, body: Any) -> None:
 def test_what_is_nested_too_deep_is_refused(name: str, body: bytes) -> None:
     headers = {"x-api-key": "k", "x-goog-api-key": "k", "authorization": "Bearer k"}
     headers["anthropic-version"] = "2023-06-01"
-    asked = Asked(method="POST", path=PATHS[name], headers=headers, body=body)
-    assert Engine().answer(asked).status == 400
+    asked = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=body)
+    assert Engine().respond(asked).status == 400
 
 
 def test_what_is_nested_just_too_deep_is_refused() -> None:
@@ -902,5 +913,7 @@ def test_what_is_nested_just_too_deep_is_refused() -> None:
         schema = b'{"a":' * depth + b"1" + b"}" * depth
         tool = b'{"type":"function","function":{"name":"a","parameters":%b}}' % schema
         body = b'{%b,"tools":[%b]}' % (talk, tool)
-        asked = Asked(method="POST", path=PATHS["openai_chat"], headers=headers, body=body)
-        assert engine.answer(asked).status in (200, 400), depth
+        asked = EmulatorRequest(
+            method="POST", path=PATHS["openai_chat"], headers=headers, body=body
+        )
+        assert engine.respond(asked).status in (200, 400), depth

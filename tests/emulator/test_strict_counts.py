@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from anaphora.emulator.core.asked import Answer, Asked
-from anaphora.emulator.core.engine import Engine
+from anaphora.emulator.engine import Engine
+from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse
 
 CLAUDE = "/v1/messages/count_tokens"
 RESPONSES = "/v1/responses/input_tokens"
@@ -33,9 +33,11 @@ def contents(*parts: Any, **more: Any) -> dict[str, Any]:
     return {"contents": [{"role": "user", "parts": list(parts)}], **more}
 
 
-def ask(path: str, body: dict[str, Any]) -> Answer:
+def ask(path: str, body: dict[str, Any]) -> EmulatorResponse:
     data = json.dumps(body).encode()
-    return Engine().answer(Asked(method="POST", path=path, headers=HEADERS[path], body=data))
+    return Engine().respond(
+        EmulatorRequest(method="POST", path=path, headers=HEADERS[path], body=data)
+    )
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

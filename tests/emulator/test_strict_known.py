@@ -25,7 +25,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses.input_token_count_params import InputTokenCountParams
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
-from anaphora.emulator.core.strict.known import anthropic, gemini, openai
+from anaphora.emulator.strict import SAMPLING, anthropic, gemini, openai
 
 
 def members(kind: Any) -> Iterator[Any]:
@@ -72,7 +72,7 @@ def camel(name: str) -> str:
 def test_anthropic() -> None:
     assert fields(MessageParams) == anthropic.TOP
     assert fields(BetaMessageParams) - anthropic.TOP == anthropic.BETA_TOP
-    assert not anthropic.TOP & set(anthropic.SAMPLING)
+    assert not anthropic.TOP & set(SAMPLING)
     assert fields(MessageCountTokensParams) == anthropic.COUNT
     assert fields(BetaCountTokensParams) - anthropic.COUNT == anthropic.BETA_COUNT
     messages = [fields(kind) for kind in members(anthropic_types.MessageParam)]

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from anaphora import catalog, wire
-from anaphora.emulator.core import strict
-from anaphora.emulator.core.asked import Asked
+from anaphora.emulator import strict
+from anaphora.emulator.billing import ModelFacts
+from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.emulator.hosts import HOSTS
 from anaphora.errors import Upstream
 
 FILE = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"
@@ -67,10 +69,18 @@ def checked(record: dict[str, Any]) -> Upstream | None:
     provider = own[0] if own else "vllm" if host != "localhost" else wire.PROVIDERS[name]
     body = record["request"].encode()
     call, rendered = wire.get(name).parse(body, path), wire.get(name).split(body, (), path)
-    asked = Asked(method="POST", path=path, headers=HEADERS, body=body)
-    rules = catalog.rules(provider, call.model, name)
-    profile = catalog.profile(provider, call.model)
-    return strict.check(asked, name, provider, call, rendered, rules, profile)
+    asked = EmulatorRequest(method="POST", path=path, headers=HEADERS, body=body)
+    facts = ModelFacts(
+        provider,
+        name,
+        catalog.profile(provider, call.model),
+        catalog.rules(provider, call.model, name),
+    )
+    try:
+        strict.check(HOSTS[name].checks, asked, facts, call=call, rendered=rendered)
+    except Upstream as error:
+        return error
+    return None
 
 
 @pytest.mark.parametrize("record", list(recorded(good=True)))

@@ -19,9 +19,9 @@ from support import traces
 from anaphora import catalog, emulator, wire
 from anaphora.cache.plan import plan_once
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.emulator.core.billing import asked_plan
-from anaphora.emulator.core.options import Options
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.prompts import request_plan
+from anaphora.emulator.server import Emulator
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Usage
 
@@ -71,7 +71,7 @@ def conversations(name: str) -> Iterator[Played]:
 
 @pytest.fixture(scope="module")
 def lenient() -> Iterator[Emulator]:
-    with emulator.running(Options(strict=False)) as running:
+    with emulator.running(EmulatorOptions(strict=False)) as running:
         yield running
 
 
@@ -95,7 +95,7 @@ def test_the_bill_is_the_simulators(lenient: Emulator, name: str) -> None:
                 assert answer.status_code == 200, answer.text
                 billed = played.codec.read_reply(answer.content).usage
                 at = _at(emu)
-                seen = asked_plan(
+                seen = request_plan(
                     played.codec.split(request.body.join(), path=request.path), played.rules
                 )
                 expected = played.expected(sent.rendered, seen, at)

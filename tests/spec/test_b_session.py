@@ -14,7 +14,7 @@ from support.bodies import marked, message_texts, system_texts
 from support.talking import LONG, WIRES, Talk, talking
 
 from anaphora.client.session import Session
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import RenderedContext
 from anaphora.values import Conversation, Message, ToolCall, to_json
 

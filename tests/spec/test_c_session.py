@@ -13,7 +13,7 @@ from support.bodies import marked, message_texts, system_texts
 from support.talking import LONG, WIRES, Talk, talking
 
 from anaphora.client.session import Session
-from anaphora.emulator.server.run import Emulator
+from anaphora.emulator.server import Emulator
 from anaphora.errors import NotFound, QuotaExhausted
 from anaphora.prompt import (
     BlockMark,

@@ -22,7 +22,7 @@ from anaphora import AsyncClient
 from anaphora.client.record import Record
 from anaphora.client.transport import HttpRequest, HttpResponse
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
-from anaphora.emulator.core.faults import HEADER
+from anaphora.emulator.faults import HEADER
 
 KEY = "sk-canary-4711"
 

@@ -17,9 +17,16 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.analysis.trace import Trace, TraceCall, TraceMessage, TraceUsage, provider_named
-from anaphora.analysis.trace.sources import Entry, Line, Problem, Source, objects, orderly
-from anaphora.analysis.trace.sources.lines import seconds
+from anaphora.analysis.trace import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.lines import seconds
+from anaphora.analysis.trace.sources import (
+    FoundTrace,
+    LogLine,
+    Problem,
+    TraceEntry,
+    objects,
+    without_clock_errors,
+)
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Kind, Rendered
 from anaphora.tokens import Counts, Size
@@ -75,7 +82,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
     def codec(self) -> tuple[Wire, str]:
         """The wire in the provider's dialect, and the provider whose models it serves."""
         row = None
-        provider = provider_named(self.provider) if self.provider else None
+        provider = catalog.provider_named(self.provider) if self.provider else None
         if self.host:
             row = catalog.dialects().at_host(self.host, self.wire, self.path)
         elif provider is not None:
@@ -207,7 +214,7 @@ def _bytes(body: Any) -> bytes:
 # ── Traces ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def read(lines: Iterator[Line]) -> Iterator[Entry]:
+def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     """The conversations of a request log, and problems with its lines."""
     reader = _TraceReader()
     file = ""
@@ -226,7 +233,7 @@ def read(lines: Iterator[Line]) -> Iterator[Entry]:
             yield Problem(place, str(problem))
     for conversation in reader.conversations:
         trace = replace(conversation.trace(), group=file)
-        yield from orderly(Source(conversation.place, trace))
+        yield from without_clock_errors(FoundTrace(conversation.place, trace))
 
 
 class _RequestBlocks(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from anaphora.wire import Wire
 from anaphora.wire.detect import detect
 
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
-from .trace.sources import Line
+from .trace.sources import LogLine
 
 #: Names that loggers use for the conversation of a request.
 _CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
@@ -73,7 +73,7 @@ def _is_logged(fields: dict[str, Any]) -> bool:
     return any(isinstance(fields.get(name), dict | str) for name in REQUEST)
 
 
-def read_request(line: Line, defaults: RequestDefaults) -> SentRequest:
+def read_request(line: LogLine, defaults: RequestDefaults) -> SentRequest:
     """The request in a line, or in a file that holds one."""
     try:
         fields = _fields(line.data)
@@ -91,7 +91,7 @@ def read_request(line: Line, defaults: RequestDefaults) -> SentRequest:
         raise InvalidRequest(str(problem), path=line.place) from None
 
 
-def _read_logged(line: Line, fields: dict[str, Any], defaults: RequestDefaults) -> SentRequest:
+def _read_logged(line: LogLine, fields: dict[str, Any], defaults: RequestDefaults) -> SentRequest:
     logged = read_fields(fields, response_needed=False)
     codec, provider = logged.codec()
     if defaults.origin is not None:

@@ -52,6 +52,11 @@ def rules(provider: str, model: str, wire: str | None = None) -> CacheRules:
     return shipped().rules(provider, model, wire)
 
 
+def provider_named(name: str) -> str | None:
+    """The catalog's name of a provider, which may be given by an alias or by its host."""
+    return dialects().provider_named(name, shipped().providers)
+
+
 def models(provider: str | None = None) -> tuple[Profile, ...]:
     """Every known model, of one provider or of all."""
     return shipped().models(provider)
@@ -103,6 +108,7 @@ __all__ = [
     "price",
     "price_table_date",
     "profile",
+    "provider_named",
     "rules",
     "shipped",
 ]

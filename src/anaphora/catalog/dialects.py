@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+from collections.abc import Container
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -204,6 +205,24 @@ class Dialect(_Row, frozen=True, kw_only=True):
                 raise ValueError(f"fields.{param} needs either `at` or `header`")
 
 
+#: What other tools call a provider.
+_ALIASES = {
+    "gemini": "google",
+    "google-vertex": "google",
+    "vertex": "google",
+    "claude": "anthropic",
+    "kimi": "moonshot",
+    "moonshotai": "moonshot",
+    "qwen": "alibaba",
+    "dashscope": "alibaba",
+    "grok": "xai",
+    "zhipu": "zai",
+    "azure-openai": "azure",
+    "amazon-bedrock": "bedrock",
+    "llama.cpp": "llamacpp",
+}
+
+
 class Dialects(msgspec.Struct, frozen=True):
     """All rows; of two with the same provider, wire and surface the later one holds."""
 
@@ -238,6 +257,17 @@ class Dialects(msgspec.Struct, frozen=True):
         ]
         # Routers serve several providers at one host, each under a path of its own.
         return next((row for row in found if row.path and row.path == path), *found[:1] or (None,))
+
+    def provider_named(self, name: str, known: Container[str]) -> str | None:
+        """The catalog's name of a provider, which may be given by an alias or by its host."""
+        low = name.lower()
+        low = _ALIASES.get(low, low)
+        if low in known:
+            return low
+        if "." not in low:
+            return None
+        rows = (self.at_host(low, wire) for wire in dict.fromkeys(row.wire for row in self.rows))
+        return next((row.provider for row in rows if row is not None), None)
 
     def with_rows(self, text: str, *, file: str = "<override>") -> Dialects:
         """These with more rows; a row for a provider, wire and surface that is here takes its

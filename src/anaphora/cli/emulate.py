@@ -10,7 +10,7 @@ import click
 from .common import EXISTING_FILE, require, selected
 
 if TYPE_CHECKING:
-    from anaphora.emulator.server.run import Emulator
+    from anaphora.emulator.server import Emulator
 
 
 @click.command(short_help="Run a local emulator of every provider.")
@@ -43,14 +43,14 @@ def command(
     """
     require("the emulator", "granian", "starlette", "yaml")
     from anaphora import catalog
-    from anaphora.emulator.core.faults import Faults
-    from anaphora.emulator.core.options import Latency, Options
-    from anaphora.emulator.core.replies.script import Script
-    from anaphora.emulator.server.run import serve
+    from anaphora.emulator.faults import Faults
+    from anaphora.emulator.options import EmulatorOptions, Latency
+    from anaphora.emulator.replies.script import Script
+    from anaphora.emulator.server import serve
 
-    options = Options(
+    options = EmulatorOptions(
         seed=seed,
-        latency=Latency.read(latency),
+        latency=Latency.parse(latency),
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
         script=Script() if script is None else Script.decode(script.read_text(), str(script)),
         faults=Faults() if faults is None else Faults.decode(faults.read_text(), str(faults)),

@@ -24,8 +24,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from anaphora.analysis.sent_requests import RequestDefaults, SentRequest
-    from anaphora.analysis.trace.sources import Line as SourceLine
-    from anaphora.analysis.trace.sources import Problem, Source
+    from anaphora.analysis.trace.sources import FoundTrace, LogLine, Problem
     from anaphora.cache.verdict import Verdict
 
     from .log_files import LogFormat, PriceBook
@@ -144,10 +143,10 @@ def _explain(
 # ── Requests, one in each file ───────────────────────────────────────────────────────────────────
 
 
-def _single_requests(places: tuple[Path, ...]) -> list[SourceLine] | None:
+def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
     """The files as one request each, in the given order; None when they are logs."""
     from anaphora.analysis.sent_requests import is_request
-    from anaphora.analysis.trace.sources import Line
+    from anaphora.analysis.trace.sources import LogLine
     from anaphora.errors import InvalidRequest
 
     if len(places) < 2 or any(place.is_dir() for place in places):
@@ -165,12 +164,12 @@ def _single_requests(places: tuple[Path, ...]) -> list[SourceLine] | None:
             if place.suffix == ".json" and not (isinstance(fields, dict) and "calls" in fields):
                 raise InvalidRequest("not a request of a known wire", path=str(place))
             return None
-        lines.append(Line(str(place), data))
+        lines.append(LogLine(str(place), data))
     return lines
 
 
 def _in_order(
-    lines: list[SourceLine], defaults: RequestDefaults, gap: float | None
+    lines: list[LogLine], defaults: RequestDefaults, gap: float | None
 ) -> Iterator[tuple[SentRequest | None, SentRequest]]:
     from anaphora.analysis.sent_requests import read_request
     from anaphora.errors import InvalidRequest
@@ -253,7 +252,7 @@ def _logged_calls(
 
 
 def _requests(
-    lines: list[SourceLine], defaults: RequestDefaults, problems: list[Problem]
+    lines: list[LogLine], defaults: RequestDefaults, problems: list[Problem]
 ) -> Iterator[SentRequest]:
     from anaphora.analysis.request_log import status_of
     from anaphora.analysis.sent_requests import read_request
@@ -274,7 +273,7 @@ def _requests(
             problems.append(Problem(line.place, str(problem)))
 
 
-def _recorded(entries: Iterable[Source], prices: PriceBook) -> Iterator[ExplainedCall]:
+def _recorded(entries: Iterable[FoundTrace], prices: PriceBook) -> Iterator[ExplainedCall]:
     from anaphora.analysis.trace.verdicts import judge_traces
 
     places = {entry.trace.id: entry.place for entry in entries}

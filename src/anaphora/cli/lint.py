@@ -22,7 +22,7 @@ from .common import (
 if TYPE_CHECKING:
     from anaphora.analysis.lint import Config, Costs, Finding, Severity
     from anaphora.analysis.sent_requests import RequestDefaults, SentRequest
-    from anaphora.analysis.trace.sources import Line as SourceLine
+    from anaphora.analysis.trace.sources import LogLine
 
     from .terminal import Line
 
@@ -156,16 +156,16 @@ def _prompts(files: tuple[Path, ...], defaults: RequestDefaults) -> LintInput:
 def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest | PromptText | str]:
     """The prompts of a file; for one that cannot be read, the reason."""
     from anaphora.analysis.sent_requests import read_request
-    from anaphora.analysis.trace.sources import Line, numbered
+    from anaphora.analysis.trace.sources import LogLine, numbered
     from anaphora.errors import InvalidRequest
 
     data = file.read_bytes()
-    lines: list[SourceLine] = []
+    lines: list[LogLine] = []
     try:
         if file.suffix.lower() in _LINES_SUFFIXES:
             lines = list(numbered(data.splitlines(), str(file)))
         elif file.suffix.lower() not in _TEXT_SUFFIXES and _is_request(data, file):
-            lines = [Line(str(file), data)]
+            lines = [LogLine(str(file), data)]
         else:
             yield PromptText(str(file), data.decode("utf-8-sig"))
     except UnicodeDecodeError as problem:

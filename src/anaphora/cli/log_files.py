@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.analysis import request_log
-from anaphora.analysis.trace import sources, unplayable
-from anaphora.analysis.trace.sources import Entry, Line, Problem, Source
+from anaphora.analysis.trace import sources, unsupported
+from anaphora.analysis.trace.sources import FoundTrace, LogLine, Problem, TraceEntry
 from anaphora.catalog import Price
 from anaphora.errors import InvalidRequest
 
@@ -54,20 +54,20 @@ def refuse(problems: list[Problem]) -> None:
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def gather(places: list[Path], format_: LogFormat | None) -> tuple[list[Source], list[Problem]]:
+def gather(places: list[Path], format_: LogFormat | None) -> tuple[list[FoundTrace], list[Problem]]:
     """All conversations that can be simulated, and the problems with the others."""
     problems: list[Problem] = []
     entries = (entry for file in files_in(places) for entry in _read(file, format_))
     return playable(entries, problems), problems
 
 
-def playable(entries: Iterable[Entry], problems: list[Problem]) -> list[Source]:
+def playable(entries: Iterable[TraceEntry], problems: list[Problem]) -> list[FoundTrace]:
     """The conversations that can be simulated, each with an id of its own."""
-    found: dict[str, Source] = {}
+    found: dict[str, FoundTrace] = {}
     for entry in entries:
         if isinstance(entry, Problem):
             problems.append(entry)
-        elif (reason := unplayable(entry.trace.provider, entry.trace.model)) is not None:
+        elif (reason := unsupported(entry.trace.provider, entry.trace.model)) is not None:
             problems.append(Problem(entry.place, reason))
         else:
             trace = entry.trace
@@ -92,7 +92,7 @@ def files_in(places: Iterable[Path]) -> list[Path]:
     return found
 
 
-def lines_of(file: Path, problems: list[Problem]) -> Iterator[Line]:
+def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
     """The lines of a file, gzipped or not."""
     with file.open("rb") as opened:
         packed = opened.read(2) == b"\x1f\x8b"
@@ -104,7 +104,7 @@ def lines_of(file: Path, problems: list[Problem]) -> Iterator[Line]:
 
 
 def detect(
-    lines: list[Line], is_request: Callable[[dict[str, Any]], bool] = request_log.recognises
+    lines: list[LogLine], is_request: Callable[[dict[str, Any]], bool] = request_log.recognises
 ) -> LogFormat | None:
     """The format of a file by its first lines."""
     for one in sources.objects(lines[:_DETECT_LINES]):
@@ -118,7 +118,7 @@ def detect(
     return None
 
 
-def _read(file: Path, format_: LogFormat | None) -> Iterator[Entry]:
+def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     """The conversations of a file, and problems with it."""
     problems: list[Problem] = []
     lines = list(lines_of(file, problems))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from .common import FOUND, ProviderName, WireName, log_format_option, print_json, stop
 
 if TYPE_CHECKING:
-    from anaphora.analysis.rules_check import Row
+    from anaphora.analysis.rules_check import CheckedFigure
     from anaphora.catalog import CacheRules, Figure
 
     from .log_files import LogFormat, SkippedInput
@@ -30,7 +30,7 @@ class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
     """Billed calls that were checked."""
     conversations: int
     threshold: float
-    rows: tuple[Row, ...]
+    rows: tuple[CheckedFigure, ...]
     """The contradicted ones first."""
     failed: tuple[str, ...]
     """Verified rows that are contradicted; any of them makes the exit code 1."""
@@ -125,12 +125,12 @@ def check(
         refuse(problems)
     billed = [
         call
-        for call in rules_check.seen(source.trace for source in sources)
+        for call in rules_check.billed_calls(source.trace for source in sources)
         if (provider is None or call.provider == provider)
         and (model is None or fnmatchcase(call.model.lower(), model.lower()))
     ]
     calls = tracked(billed, "checking", total=len(billed))
-    rows = rules_check.held(calls, threshold=threshold, examples=examples)
+    rows = rules_check.check_rules(calls, threshold=threshold, examples=examples)
     places = {source.trace.id: source.place for source in sources}
     report = RulesReport(
         calls=len(billed),
@@ -163,11 +163,11 @@ def _figures(rules: CacheRules) -> Iterator[tuple[str, Figure[Any]]]:
             yield from ((f"{field.name}.{key}", figure) for key, figure in value.items())
 
 
-def _name(row: Row) -> str:
+def _name(row: CheckedFigure) -> str:
     return f"{row.provider} {row.figure}"
 
 
-def _placed(row: Row, places: dict[str, str]) -> Row:
+def _placed(row: CheckedFigure, places: dict[str, str]) -> CheckedFigure:
     """The row with the file and line of each example."""
     examples = tuple(replace(one, place=places.get(one.trace, "")) for one in row.examples)
     return replace(row, examples=examples)
@@ -194,7 +194,7 @@ def _report_lines(report: RulesReport) -> Iterator[Line]:
     yield _summary(report), "bold"
 
 
-def _table(rows: list[Row]) -> Line:
+def _table(rows: list[CheckedFigure]) -> Line:
     from .terminal import table
 
     counts = ("calls", "support", "contradict")
@@ -213,7 +213,7 @@ def _table(rows: list[Row]) -> Line:
     return listed
 
 
-def _contradiction(row: Row) -> Iterator[Line]:
+def _contradiction(row: CheckedFigure) -> Iterator[Line]:
     """Rule X contradicted by 14 of 230 calls, e.g. …"""
     calls = f"{row.contradicting:,} of {row.looked_at:,} calls"
     fewer = "" if row.contradicted else f", no more than {row.tolerance:.0%}"
@@ -228,7 +228,7 @@ def _contradiction(row: Row) -> Iterator[Line]:
         yield f"  disputed: {_spelled(other.value)} {fit} ({other.source})"
 
 
-def _unstated(rows: list[Row]) -> Iterator[Line]:
+def _unstated(rows: list[CheckedFigure]) -> Iterator[Line]:
     """Counts that no rule states."""
     if not rows:
         return
@@ -246,12 +246,12 @@ def _summary(report: RulesReport) -> str:
     return f"\n{checked}: contradicted by more than {report.threshold:.0%}: {rows}"
 
 
-def _models(row: Row) -> str:
+def _models(row: CheckedFigure) -> str:
     more = len(row.models) - 3
     return ", ".join(row.models[:3]) + (f" and {more} more" if more > 0 else "")
 
 
-def _value(row: Row) -> str:
+def _value(row: CheckedFigure) -> str:
     return _spelled(row.value) if row.verified else f"~{_spelled(row.value)}"
 
 

@@ -31,16 +31,17 @@ class ModelName(click.ParamType[tuple[str, str]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        from anaphora.analysis.trace import provider_named, unplayable
+        from anaphora import catalog
+        from anaphora.analysis.trace import unsupported
 
         if isinstance(value, tuple):
             return value
         name, _, model = value.partition("/")
         if not model:
             self.fail(f"{value!r} is not of the form provider/model", param, ctx)
-        if (reason := unplayable(name, model)) is not None:
+        if (reason := unsupported(name, model)) is not None:
             self.fail(f"{reason}; `anaphora models` lists the known ones", param, ctx)
-        return provider_named(name) or name, model
+        return catalog.provider_named(name) or name, model
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -213,7 +214,7 @@ def _shown(report: SimulationReport) -> Iterator[CallTotals]:
 
 
 def _differences(report: SimulationReport) -> Iterator[Line]:
-    from anaphora.analysis.trace import MEANING
+    from anaphora.analysis.trace import CAUSE_TEXTS
 
     left = len(report.conversations) - _CONVERSATIONS
     if left > 0:
@@ -222,7 +223,7 @@ def _differences(report: SimulationReport) -> Iterator[Line]:
         return
     yield "\nMost likely causes of differences", "bold"
     for cause, count in report.causes.items():
-        yield f"  {count:6,}  {MEANING[cause]}"
+        yield f"  {count:6,}  {CAUSE_TEXTS[cause]}"
     wrong = sorted((row for row in report.rows if row.cause is not None), key=_error, reverse=True)
     yield "\nThe largest differences", "bold"
     for row in wrong[:_DIFFERENCES]:

@@ -9,8 +9,8 @@ from decimal import Decimal
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.trace import MEANING, Cause, Predicted, Verdict, provider_named
-from anaphora.analysis.trace.sources import Problem, Source
+from anaphora.analysis.trace import CAUSE_TEXTS, HitClass, LikelyCause, Predicted
+from anaphora.analysis.trace.sources import FoundTrace, Problem
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
@@ -52,9 +52,9 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     original_cost_usd: Decimal | None
     """The bill of the recorded call, when it is simulated on another model."""
     exact: bool | None
-    expected: Verdict | None
-    happened: Verdict | None
-    cause: Cause | None
+    expected: HitClass | None
+    happened: HitClass | None
+    cause: LikelyCause | None
     because: str
     spans: tuple[Span, ...]
 
@@ -83,7 +83,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[CallRow, ...]
     conversations: tuple[CallTotals, ...]
     total: CallTotals
-    causes: dict[Cause, int]
+    causes: dict[LikelyCause, int]
     skipped: tuple[SkippedInput, ...]
     not_compared: tuple[SkippedInput, ...]
     """Valid input without a bill to compare with."""
@@ -91,7 +91,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """Models without a known price."""
 
 
-def row_of(call: Predicted, source: Source, prices: PriceBook, *, moved: bool) -> CallRow:
+def row_of(call: Predicted, source: FoundTrace, prices: PriceBook, *, moved: bool) -> CallRow:
     """One prediction beside its bill; `moved`: the call is simulated on another model."""
     price = prices.price(call.provider, call.model, call.at, call.wire)
     trace = source.trace
@@ -99,7 +99,7 @@ def row_of(call: Predicted, source: Source, prices: PriceBook, *, moved: bool) -
     usage = call.outcome.usage(output=None if recorded is None else recorded.output)
     billed = original = None
     if recorded is not None and moved:
-        provider = provider_named(trace.provider) or trace.provider
+        provider = catalog.provider_named(trace.provider) or trace.provider
         original = _cost(prices.price(provider, trace.model, call.at, trace.wire), recorded)
     elif recorded is not None:
         billed = _token_cost(recorded, price)
@@ -123,7 +123,7 @@ def row_of(call: Predicted, source: Source, prices: PriceBook, *, moved: bool) -
         expected=call.expected,
         happened=None if moved else call.happened,
         cause=cause,
-        because=MEANING[cause] if cause is not None else "",
+        because=CAUSE_TEXTS[cause] if cause is not None else "",
         spans=call.outcome.spans,
     )
 

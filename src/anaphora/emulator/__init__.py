@@ -1,13 +1,13 @@
-"""A local server that speaks every wire, keeps a prompt cache by the provider's rules, bills like
-it, refuses like it, and misbehaves on request.
+"""A local server that speaks every wire, keeps a prompt cache by the provider's rules, bills and
+rejects requests like it, and injects faults.
 
     from anaphora import emulator
 
     with emulator.running() as emu:
         client = anthropic.Anthropic(base_url=emu.url, api_key="any")
 
-`core` is pure: it does no I/O, and time is an argument. `server` is Starlette and Granian, which
-come with the extra `anaphora[emulator]`.
+All modules but `app` and `server` are pure: they do no I/O, and time is an argument. Those two need
+Starlette and Granian, which come with the extra `anaphora[emulator]`.
 """
 
 from __future__ import annotations
@@ -16,27 +16,35 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .core.options import Options
-    from .server.run import Emulator
+    from .faults import Faults
+    from .options import EmulatorOptions, Latency
+    from .replies.script import Script
+    from .server import Emulator
 
-__all__ = ["Emulator", "Options", "running"]
+__all__ = ["Emulator", "EmulatorOptions", "Faults", "Latency", "Script", "running"]
 
-#: What is loaded only when it is asked for: the command line asks before it has the extra.
-_LATE = {"Emulator": ".server.run", "Options": ".core.options"}
+#: Loaded on first use: the command line imports this package without the extra.
+_MODULES = {
+    "Emulator": ".server",
+    "EmulatorOptions": ".options",
+    "Faults": ".faults",
+    "Latency": ".options",
+    "Script": ".replies.script",
+}
 
 
 def running(
-    options: Options | None = None, *, host: str = "127.0.0.1", port: int = 0
+    options: EmulatorOptions | None = None, *, host: str = "127.0.0.1", port: int = 0
 ) -> AbstractContextManager[Emulator]:
-    """An emulator for as long as the block lasts, at a port that is free unless one is named."""
-    from .server.run import running as run
+    """An emulator for the duration of the block; port 0 takes a free one."""
+    from .server import running as run
 
     return run(options, host=host, port=port)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_LATE[name], __name__), name)
+    return getattr(import_module(_MODULES[name], __name__), name)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from support.tracing import bill
 
-from anaphora.analysis.trace import MEANING, Predicted, TraceUsage
-from anaphora.analysis.trace.causes import cause_of
+from anaphora.analysis.trace import CAUSE_TEXTS, Predicted, TraceUsage
 from anaphora.cache.simulator import Outcome, Span
 
 
@@ -66,11 +65,11 @@ CASES: list[tuple[str | None, Outcome, TraceUsage, dict[str, Any]]] = [
 def test_the_cause(
     cause: str | None, outcome: Outcome, billed: TraceUsage, facts: dict[str, Any]
 ) -> None:
-    assert cause_of(call(outcome, billed, **facts)) == cause
+    assert call(outcome, billed, **facts).cause == cause
 
 
 def test_every_cause_has_a_meaning_and_a_case() -> None:
-    assert {cause for cause, *_ in CASES} - {None} == set(MEANING)
+    assert {cause for cause, *_ in CASES} - {None} == set(CAUSE_TEXTS)
 
 
 def test_without_a_bill_there_is_nothing_to_explain() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphora.analysis.trace import Trace
-from anaphora.analysis.trace.sources import Problem, Source, detect, numbered, read
+from anaphora.analysis.trace.sources import FoundTrace, Problem, detect, numbered, read
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "session.jsonl"
 
@@ -55,7 +55,7 @@ def result(uuid: str, parent: str, second: int, id: str) -> dict[str, Any]:
     return user(uuid, parent, second, [{"type": "tool_result", "tool_use_id": id, "content": "ok"}])
 
 
-def entries(*lines: dict[str, Any] | bytes) -> list[Source | Problem]:
+def entries(*lines: dict[str, Any] | bytes) -> list[FoundTrace | Problem]:
     data = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines]
     return list(read("claude_code", numbered(data, "s.jsonl")))
 
@@ -63,7 +63,7 @@ def entries(*lines: dict[str, Any] | bytes) -> list[Source | Problem]:
 def traces(*lines: dict[str, Any]) -> list[Trace]:
     found = entries(*lines)
     assert not [one for one in found if isinstance(one, Problem)]
-    return [one.trace for one in found if isinstance(one, Source)]
+    return [one.trace for one in found if isinstance(one, FoundTrace)]
 
 
 def test_an_answer_in_several_lines_is_one_call_and_is_billed_once() -> None:
@@ -176,15 +176,13 @@ def test_broken_lines_and_counts_are_named_and_the_rest_is_read() -> None:
     )
     broken, negative, source = found
     assert str(broken).startswith("s.jsonl:2: ")
-    assert str(negative) == "s.jsonl:3: usage.input_tokens is -4, and no count is negative"
-    assert isinstance(source, Source)
+    assert str(negative) == "s.jsonl:3: usage.input_tokens is negative: -4"
+    assert isinstance(source, FoundTrace)
     assert source.place == "s.jsonl:4"
 
 
 def test_a_session_without_answers_says_so() -> None:
-    assert [str(one) for one in entries(user("1", None, 0))] == [
-        "s.jsonl: no answer with a usage in it"
-    ]
+    assert [str(one) for one in entries(user("1", None, 0))] == ["s.jsonl: no reply with usage"]
 
 
 def test_the_example_of_the_documentation() -> None:
@@ -193,5 +191,5 @@ def test_the_example_of_the_documentation() -> None:
         assert detect(first) == "claude_code"
         lines.seek(0)
         (source,) = read("claude_code", numbered(lines, "session.jsonl"))
-    assert isinstance(source, Source)
+    assert isinstance(source, FoundTrace)
     assert [call.messages for call in source.trace.calls] == [1, 3, 5, 7, 9, 11, 13]

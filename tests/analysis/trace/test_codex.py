@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from anaphora.analysis.trace import Trace
-from anaphora.analysis.trace.sources import Problem, Source, detect, numbered, read
+from anaphora.analysis.trace.sources import FoundTrace, Problem, detect, numbered, read
 
 META = {"type": "session_meta", "payload": {"id": "c", "model_provider": "openai"}}
 TURN = {"type": "turn_context", "payload": {"model": "gpt-5.5", "effort": "high"}}
@@ -38,7 +38,7 @@ THOUGHT = item(3, "reasoning", summary=[], encrypted_content="xx")
 LOOP = [META, TURN, ASKED, THOUGHT, CALL, count(5, 9000), OUTPUT, ANSWER, count(10, 9300, 8960)]
 
 
-def entries(*lines: dict[str, Any] | bytes) -> list[Source | Problem]:
+def entries(*lines: dict[str, Any] | bytes) -> list[FoundTrace | Problem]:
     data = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines]
     return list(read("codex", numbered(data, "r.jsonl")))
 
@@ -46,7 +46,7 @@ def entries(*lines: dict[str, Any] | bytes) -> list[Source | Problem]:
 def traces(*lines: dict[str, Any]) -> list[Trace]:
     found = entries(*lines)
     assert not [one for one in found if isinstance(one, Problem)]
-    return [one.trace for one in found if isinstance(one, Source)]
+    return [one.trace for one in found if isinstance(one, FoundTrace)]
 
 
 def test_a_call_sent_what_stood_before_its_answer() -> None:
@@ -106,9 +106,9 @@ def test_what_cannot_be_right_is_named() -> None:
     found = entries(META, TURN, ASKED, count(5, 100, 200), count(6, 100, -1), b"{", ANSWER)
     assert [str(one) for one in found] == [
         "r.jsonl:4: 200 read and 0 written of 100 input tokens",
-        "r.jsonl:5: usage.cached_input_tokens is -1, and no count is negative",
+        "r.jsonl:5: usage.cached_input_tokens is negative: -1",
         "r.jsonl:6: Input data was truncated",
-        "r.jsonl: no token counts in it",
+        "r.jsonl: no token counts",
     ]
 
 

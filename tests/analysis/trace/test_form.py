@@ -66,7 +66,7 @@ def test_a_bill_is_a_partition_by_ttl() -> None:
         (line()[:-1] + b', "tools": ' + b"[" * 100_000, "recursion"),
         (with_usage(cache_read=-1), r">= 0.*usage\.cache_read"),
         (with_usage(input=1.5), r"usage\.input"),
-        (line(calls=[{"messages": 2}]), r"calls\[0\].messages is 2, and there are only 1"),
+        (line(calls=[{"messages": 2}]), r"calls\[0\].messages is 2, but there are only 1"),
         (line(calls=[{"messages": -1}]), r"calls\[0\].messages|calls\[...\].messages"),
         (line(calls=[{"messages": 1, "t": "today"}]), r"\.t"),
     ],

@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 from support.tracing import at, bill, talk
 
-from anaphora.analysis.trace import TraceCall, provider_named, unplayable
-from anaphora.analysis.trace.sources import Problem, Source, detect, numbered, orderly
-from anaphora.analysis.trace.sources.lines import count, seconds
+from anaphora import catalog
+from anaphora.analysis.trace import TraceCall, unsupported
+from anaphora.analysis.trace.lines import count, seconds
+from anaphora.analysis.trace.sources import (
+    FoundTrace,
+    Problem,
+    detect,
+    numbered,
+    without_clock_errors,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +63,8 @@ def test_what_is_no_count_is_refused(value: object) -> None:
         count({"tokens": value}, "tokens")
 
 
-def placed(*calls: TraceCall) -> list[Source | Problem]:
-    return list(orderly(Source("f:3", talk(*calls))))
+def placed(*calls: TraceCall) -> list[FoundTrace | Problem]:
+    return list(without_clock_errors(FoundTrace("f:3", talk(*calls))))
 
 
 def test_a_clock_that_runs_backwards_is_named_and_its_call_not_compared() -> None:
@@ -71,7 +78,7 @@ def test_a_clock_that_runs_backwards_is_named_and_its_call_not_compared() -> Non
         "f:3: calls[1] is 3.5 s earlier than the call before it: the clock runs backwards"
     )
     assert str(ends) == "f:3: calls[2] ends 10.0 s before it begins: the clock runs backwards"
-    assert isinstance(source, Source)
+    assert isinstance(source, FoundTrace)
     assert [call.usage is not None for call in source.trace.calls] == [True, False, False, True]
     assert [call.at for call in source.trace.calls] == [100, None, None, 130]
 
@@ -79,7 +86,7 @@ def test_a_clock_that_runs_backwards_is_named_and_its_call_not_compared() -> Non
 def test_clocks_that_stand_still_or_are_not_there_are_fine() -> None:
     calls = at(100, 1, None), TraceCall(messages=3), at(100, 5, None)
     (source,) = placed(*calls)
-    assert isinstance(source, Source)
+    assert isinstance(source, FoundTrace)
     assert source.trace.calls == calls
 
 
@@ -96,11 +103,11 @@ def test_clocks_that_stand_still_or_are_not_there_are_fine() -> None:
     ],
 )
 def test_a_provider_goes_by_several_names(name: str, provider: str | None) -> None:
-    assert provider_named(name) == provider
+    assert catalog.provider_named(name) == provider
 
 
 def test_what_is_not_known_cannot_be_played() -> None:
-    assert unplayable("anthropic", "claude-sonnet-4-5-20250929") is None
-    assert unplayable("anthropic", "claude-9") == "unknown model 'claude-9' of anthropic"
-    assert unplayable("nobody", "m") == "unknown provider 'nobody'"
-    assert unplayable("vllm", "whatever/is-loaded") is None
+    assert unsupported("anthropic", "claude-sonnet-4-5-20250929") is None
+    assert unsupported("anthropic", "claude-9") == "unknown model 'claude-9' of anthropic"
+    assert unsupported("nobody", "m") == "unknown provider 'nobody'"
+    assert unsupported("vllm", "whatever/is-loaded") is None

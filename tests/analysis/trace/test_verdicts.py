@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from support.traces import FOLDER, missing
 
-from anaphora.analysis.trace import Trace, TraceCall, read_line, unplayable
-from anaphora.analysis.trace.verdicts import Judged, judge_traces
+from anaphora.analysis.trace import Trace, TraceCall, read_line, unsupported
+from anaphora.analysis.trace.verdicts import TraceVerdict, judge_traces
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def recorded(name: str) -> list[Trace]:
     with gzip.open(FOLDER / f"{name}.jsonl.gz") as lines:
         traces = [read_line(line, f"{name}:{number}") for number, line in enumerate(lines, 1)]
-    return [trace for trace in traces if unplayable(trace.provider, trace.model) is None]
+    return [trace for trace in traces if unsupported(trace.provider, trace.model) is None]
 
 
-def pairs(traces: list[Trace]) -> Iterator[tuple[TraceCall, TraceCall, Judged]]:
+def pairs(traces: list[Trace]) -> Iterator[tuple[TraceCall, TraceCall, TraceVerdict]]:
     """Each billed call with the one before it and its verdict."""
     judged = {(one.trace, one.call): one for one in judge_traces(traces)}
     for trace in traces:

@@ -16,8 +16,8 @@ from support.served import served
 from anaphora import emulator, errors
 from anaphora.client.adapter import ClientAdapter, LlmMessage, LlmRequest, StreamChunk, TokenUsage
 from anaphora.client.client import AsyncClient
-from anaphora.emulator import Options
-from anaphora.emulator.core.replies.script import Script
+from anaphora.emulator import EmulatorOptions
+from anaphora.emulator.replies.script import Script
 from anaphora.values import Reply
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ PERSON = {
 
 @pytest.fixture(scope="module")
 def url() -> Any:
-    with emulator.running(Options(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
         yield running.url
 
 

@@ -1,16 +1,24 @@
-"""The rules held against bills, row by row: which figure does a billed call support, which does it
-contradict?
+"""Check the catalog's figures against bills: which figure does a billed call support, and which
+does it contradict?
 
-    for row in rules_check.held(rules_check.seen(traces)):
+    for row in rules_check.check_rules(rules_check.billed_calls(traces)):
         row.figure, row.contradicting, row.looked_at, row.examples
 
-A prediction may be wrong for many reasons; here each figure is asked alone, and a call counts only
-where it could have spoken for the figure or against it. What is not conclusive is not counted.
+A prediction may be wrong for many reasons; here each figure is tested alone, and a call counts only
+where it is conclusive for that figure.
 """
 
 from __future__ import annotations
 
-from .rows import THRESHOLD, Example, Other, Row, held
-from .seen import Seen, seen
+from .billed_calls import BilledTraceCall, billed_calls
+from .rows import THRESHOLD, CheckedFigure, DisputedFigure, Example, check_rules
 
-__all__ = ["THRESHOLD", "Example", "Other", "Row", "Seen", "held", "seen"]
+__all__ = [
+    "THRESHOLD",
+    "BilledTraceCall",
+    "CheckedFigure",
+    "DisputedFigure",
+    "Example",
+    "billed_calls",
+    "check_rules",
+]

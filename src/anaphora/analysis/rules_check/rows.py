@@ -1,4 +1,4 @@
-"""All calls, summed up by row: a figure as it is written in the catalog."""
+"""The evidence of all calls, summed up by figure of the catalog."""
 
 from __future__ import annotations
 
@@ -11,60 +11,59 @@ import msgspec
 
 from anaphora.catalog import CacheRules, Figure, Knob
 
-from . import changes, lasting, lengths, marks
-from .evidence import Ask
-from .seen import Seen
+from . import checks, lifetime_checks
+from .billed_calls import BilledTraceCall
+from .checks import CheckFunction
 
-#: The share of conclusive calls that may contradict a row before it is called contradicted.
+#: The share of conclusive calls that may contradict a figure before it counts as contradicted.
 THRESHOLD = 0.05
-
-#: Missing an entry has many reasons. A lifetime is in doubt when most of them are missed.
+#: An entry is missed for many reasons. A TTL is in doubt when most are missed.
 _MOSTLY = 0.5
 
 
 class Check(NamedTuple):
     figure: str
-    ask: Ask
+    function: CheckFunction
     tolerance: float = 0.0
     """The share that other causes explain."""
     is_share: bool = False
-    """The figure itself says how many calls go wrong."""
+    """The figure itself is a share of calls that go wrong."""
 
 
 _CACHE_PARAMS: tuple[Knob, ...] = get_args(Knob)
 
 CHECKS: tuple[Check, ...] = (
-    Check("mechanism", marks.mechanism),
-    Check("minimum_tokens", lengths.minimum_tokens),
-    Check("granule_tokens", lengths.granule_tokens),
-    Check("output_cached", lengths.output_cached),
-    Check("uncached_tail", lengths.uncached_tail),
-    Check("lookback_positions", marks.lookback_positions),
-    Check("lookback_unit", marks.lookback_unit),
-    Check("ttls", marks.ttls),
-    Check("default_ttl", lasting.default_ttl, tolerance=_MOSTLY),
-    Check("lifetime", lasting.lifetime),
-    Check("reads_refresh", lasting.reads_refresh),
-    Check("visibility_delay", lasting.visibility_delay),
-    Check("missed", lasting.missed, is_share=True),
-    Check("cut_short", lasting.cut_short, is_share=True),
-    *(Check(f"invalidates.{param}", changes.invalidates(param)) for param in _CACHE_PARAMS),
+    Check("mechanism", checks.mechanism),
+    Check("minimum_tokens", checks.minimum_tokens),
+    Check("granule_tokens", checks.granule_tokens),
+    Check("output_cached", checks.output_cached),
+    Check("uncached_tail", checks.uncached_tail),
+    Check("lookback_positions", checks.lookback_positions),
+    Check("lookback_unit", checks.lookback_unit),
+    Check("ttls", checks.ttls),
+    Check("default_ttl", lifetime_checks.default_ttl, tolerance=_MOSTLY),
+    Check("lifetime", lifetime_checks.lifetime),
+    Check("reads_refresh", lifetime_checks.reads_refresh),
+    Check("visibility_delay", lifetime_checks.visibility_delay),
+    Check("missed", lifetime_checks.missed, is_share=True),
+    Check("cut_short", lifetime_checks.cut_short, is_share=True),
+    *(Check(f"invalidates.{param}", checks.invalidates(param)) for param in _CACHE_PARAMS),
 )
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """One call that contradicts a row."""
+    """One call that contradicts a figure."""
 
     trace: str
     call: int
     billed: str
     says: str
     place: str = ""
-    """The file and line of the conversation, where somebody knows."""
+    """The file and line of the conversation, where known."""
 
 
-class Other(msgspec.Struct, frozen=True, kw_only=True):
-    """Another published value, and how it fares with the same calls."""
+class DisputedFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """Another published value, tested with the same calls."""
 
     value: Any
     source: str
@@ -73,42 +72,44 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
-        """No call speaks against it."""
+        """Whether no call contradicts it."""
         return self.contradicting == 0
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure, and the calls that speak of it."""
+class CheckedFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure, and the calls that are conclusive for it."""
 
     provider: str
     models: tuple[str, ...]
     figure: str
     value: Any
-    """None where the rules do not state it; then the counts stand for themselves."""
+    """None where the rules do not state it."""
     source: str
     date: datetime.date | None
     verified: bool
     looked_at: int
-    """Calls that could tell."""
+    """Conclusive calls."""
     supporting: int
     contradicting: int
     tolerance: float
     """The share that may contradict it for other reasons."""
     contradicted: bool
     examples: tuple[Example, ...]
-    disputed: tuple[Other, ...] = ()
+    disputed: tuple[DisputedFigure, ...] = ()
 
     @property
     def share(self) -> float:
         return self.contradicting / self.looked_at
 
 
-def held(calls: Iterable[Seen], *, threshold: float = THRESHOLD, examples: int = 3) -> list[Row]:
-    """Every row that some call speaks of, the contradicted first."""
+def check_rules(
+    calls: Iterable[BilledTraceCall], *, threshold: float = THRESHOLD, examples: int = 3
+) -> list[CheckedFigure]:
+    """Every figure for which some call is conclusive, contradicted ones first."""
     sums: dict[tuple[str, str, bytes], _Sum] = {}
     for call in calls:
         for check in CHECKS:
-            _note(sums, check, call, examples)
+            _count(sums, check, call, examples)
     rows = [one.row(threshold) for one in sums.values() if one.looked_at]
     return sorted(rows, key=lambda row: (not row.contradicted, not row.verified, -row.share))
 
@@ -118,22 +119,26 @@ class _Sum:
         self._provider = provider
         self._check = check
         self._figure = figure
+        self._disputed = figure.disputed if figure is not None else ()
         self.models: dict[str, None] = {}
         self.supporting = 0
         self.contradicting = 0
         self.examples: list[Example] = []
-        self.others = [[0, 0] for _ in (figure.disputed if figure is not None else ())]
+        self.others = [[0, 0] for _ in self._disputed]
 
     @property
     def looked_at(self) -> int:
         return self.supporting + self.contradicting
 
-    def row(self, threshold: float) -> Row:
-        figure, check, looked = self._figure, self._check, self.looked_at
+    def row(self, threshold: float) -> CheckedFigure:
+        figure, check, looked_at = self._figure, self._check, self.looked_at
         tolerance = max(threshold, check.tolerance)
         if check.is_share and figure is not None:
-            tolerance = max(threshold, _likely(figure.value, looked))
-        return Row(
+            # What a stated share may come to in so many calls, chance included.
+            share = figure.value
+            chance = 3 * math.sqrt(share * (1 - share) / looked_at) if looked_at else 0.0
+            tolerance = max(threshold, share + chance)
+        return CheckedFigure(
             provider=self._provider,
             models=tuple(self.models),
             figure=check.figure,
@@ -141,59 +146,54 @@ class _Sum:
             source="not stated" if figure is None else figure.source,
             date=None if figure is None else figure.date,
             verified=figure is not None and figure.verified,
-            looked_at=looked,
+            looked_at=looked_at,
             supporting=self.supporting,
             contradicting=self.contradicting,
             tolerance=tolerance,
-            contradicted=figure is not None and self.contradicting > tolerance * looked,
+            contradicted=figure is not None and self.contradicting > tolerance * looked_at,
             examples=tuple(self.examples),
             disputed=tuple(
-                Other(value=other.value, source=other.source, looked_at=of, contradicting=wrong)
+                DisputedFigure(
+                    value=other.value, source=other.source, looked_at=of, contradicting=wrong
+                )
                 for other, (of, wrong) in zip(self._disputed, self.others, strict=True)
             ),
         )
 
-    @property
-    def _disputed(self) -> tuple[Any, ...]:
-        return () if self._figure is None else self._figure.disputed
 
-
-def _note(
-    sums: dict[tuple[str, str, bytes], _Sum], check: Check, call: Seen, examples: int
+def _count(
+    sums: dict[tuple[str, str, bytes], _Sum], check: Check, call: BilledTraceCall, examples: int
 ) -> None:
     figure = _figure(call.rules, check.figure)
     if figure is None and not check.is_share:
         return
-    told = check.ask(call, None if figure is None else figure.value)
+    evidence = check.function(call, None if figure is None else figure.value)
     disputed = figure.disputed if figure is not None else ()
-    asked = [check.ask(call, other.value) for other in disputed]
-    if told is None and not any(asked):
+    others = [check.function(call, other.value) for other in disputed]
+    if evidence is None and not any(others):
         return
     # The same figure of several models is one row.
     key = call.provider, check.figure, msgspec.json.encode(figure)
     if key not in sums:
         sums[key] = _Sum(call.provider, check, figure)
-    one = sums[key]
-    for count, other in zip(one.others, asked, strict=True):
-        count[0] += other is not None
-        count[1] += other is not None and not other.holds
-    if told is None:
+    total = sums[key]
+    for counts, other in zip(total.others, others, strict=True):
+        counts[0] += other is not None
+        counts[1] += other is not None and not other.holds
+    if evidence is None:
         return
-    one.models[call.model] = None
-    one.supporting += told.holds
-    one.contradicting += not told.holds
-    if not told.holds and len(one.examples) < examples:
-        example = Example(trace=call.trace, call=call.call, billed=told.billed, says=told.says)
-        one.examples.append(example)
+    total.models[call.model] = None
+    total.supporting += evidence.holds
+    total.contradicting += not evidence.holds
+    if not evidence.holds and len(total.examples) < examples:
+        example = Example(
+            trace=call.trace, call=call.call, billed=evidence.billed, says=evidence.rule
+        )
+        total.examples.append(example)
 
 
 def _figure(rules: CacheRules, name: str) -> Figure[Any] | None:
     field, _, param = name.partition(".")
-    found: Any = getattr(rules, field)
-    figure: Figure[Any] | None = found.get(param) if param else found
+    value: Any = getattr(rules, field)
+    figure: Figure[Any] | None = value.get(param) if param else value
     return figure
-
-
-def _likely(share: float, calls: int) -> float:
-    """What a stated share may come to in so many calls, chance included."""
-    return share + 3 * math.sqrt(share * (1 - share) / calls) if calls else share

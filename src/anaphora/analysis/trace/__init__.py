@@ -1,23 +1,20 @@
-"""Real conversations with what they were billed, and the simulator held against them."""
+"""Recorded conversations with their bills, and predictions compared with them."""
 
 from __future__ import annotations
 
-from .causes import MEANING, Cause
-from .form import Trace, TraceCall, TraceMessage, TraceUsage, read_line
-from .places import provider_named, unplayable
-from .predict import Predicted, Predictor, Verdict
+from .format import Trace, TraceCall, TraceMessage, TraceUsage, read_line, unsupported
+from .predict import CAUSE_TEXTS, HitClass, LikelyCause, Predicted, Predictor
 
 __all__ = [
-    "MEANING",
-    "Cause",
+    "CAUSE_TEXTS",
+    "HitClass",
+    "LikelyCause",
     "Predicted",
     "Predictor",
     "Trace",
     "TraceCall",
     "TraceMessage",
     "TraceUsage",
-    "Verdict",
-    "provider_named",
     "read_line",
-    "unplayable",
+    "unsupported",
 ]

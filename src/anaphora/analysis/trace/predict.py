@@ -1,7 +1,7 @@
-"""The simulator held against real bills, one call after the other.
+"""Compare simulated calls with real bills, one call after the other.
 
-A prediction knows only what came before it: the calls, and what those were billed. Beside it stands
-the simplest one there is: a call reads what the call before it read and wrote.
+A prediction uses only the calls before it and their bills. The baseline is the simplest prediction:
+a call reads what the previous call read and wrote.
 """
 
 from __future__ import annotations
@@ -14,21 +14,50 @@ import msgspec
 from anaphora import catalog
 from anaphora.cache.simulator import Outcome, Simulator
 
-from .causes import Cause, cause_of
-from .form import Trace, TraceUsage
-from .playing import Playing
-from .prompts import Anchors, prompt_of
+from .format import Trace, TraceUsage
+from .prompts import BilledLengths, Replay
 
-Verdict: TypeAlias = Literal["hit", "partial", "miss"]
-"""Of what the call before left in the cache: all, some or none was read."""
+HitClass: TypeAlias = Literal["hit", "partial", "miss"]
+"""Whether all, some or none of what the previous call left in the cache was read."""
 
+LikelyCause: TypeAlias = Literal[
+    "written_by_others",
+    "unrecorded_write",
+    "began_earlier",
+    "outlived",
+    "prompt_changed",
+    "out_of_order",
+    "not_visible_yet",
+    "older_entry",
+    "messages_voided",
+    "within_granule",
+    "length_estimated",
+    "routing",
+    "unexplained",
+]
+
+CAUSE_TEXTS: dict[LikelyCause, str] = {
+    "written_by_others": "written by a call that is not recorded: others have the same beginning",
+    "unrecorded_write": "more was cached than was billed before: aborted calls also write",
+    "began_earlier": "only the end of the call is recorded; it began before the entry expired",
+    "outlived": "the entry was read after its TTL",
+    "prompt_changed": "fewer tokens were sent than before: the beginning was edited or dropped",
+    "out_of_order": "the clock ran backwards: calls of two branches, or out of order",
+    "not_visible_yet": "an older entry was read seconds after a write that was not readable yet",
+    "older_entry": "an older entry was read: another branch, or a changed message",
+    "messages_voided": "only the beginning was read: a parameter or an early message changed",
+    "within_granule": "within one granule: the length was estimated",
+    "length_estimated": "the same entry with another count: its length was estimated",
+    "routing": "an implicit cache found less: another server, evicted, or a changed beginning",
+    "unexplained": "not explained by the recording: lost at the provider, or changed by the client",
+}
 
 _Place: TypeAlias = tuple[str, str, str | None]
-"""Provider, model and wire: what has rules of its own."""
+"""Provider, model and wire: each has its own rules."""
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """One call: what was expected and what was billed."""
+    """One call: what was predicted and what was billed."""
 
     trace: str
     call: int
@@ -37,18 +66,18 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     wire: str | None = None
     at: float | None
     gap: float | None
-    """Seconds since the call before it in its conversation began."""
+    """Seconds since the previous call of the conversation began."""
     in_loop: bool
-    """Nothing but answers of tools since the call before."""
+    """Only tool results since the previous call."""
     outcome: Outcome
     billed: TraceUsage | None
-    """What it was billed where it was had, even when it is played elsewhere."""
+    """The original bill, even when the call is replayed elsewhere."""
     baseline: int | None
-    """What the call before it read and wrote; None for a first call."""
+    """What the previous call read and wrote; None for a first call."""
     older: bool = False
     """What was read is what some earlier call of the conversation had left."""
     ends_only: bool = False
-    """When it began is not recorded."""
+    """Its start is not recorded."""
     implicit: bool = False
     granule: int = 1
     delay: float = 0.0
@@ -59,27 +88,32 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         return self.billed is not None and self.outcome.read == self.billed.cache_read
 
     @property
-    def expected(self) -> Verdict | None:
-        return self._verdict(self.outcome.read)
+    def expected(self) -> HitClass | None:
+        return self._class(self.outcome.read)
 
     @property
-    def happened(self) -> Verdict | None:
-        return None if self.billed is None else self._verdict(self.billed.cache_read)
+    def happened(self) -> HitClass | None:
+        return None if self.billed is None else self._class(self.billed.cache_read)
 
     @property
-    def baseline_says(self) -> Verdict | None:
-        return None if self.baseline is None else self._verdict(self.baseline)
+    def baseline_class(self) -> HitClass | None:
+        return None if self.baseline is None else self._class(self.baseline)
 
     @property
     def is_pair(self) -> bool:
-        """There is a bill, and one before it that left something to read."""
+        """Whether there is a bill, and one before it that left something to read."""
         return self.billed is not None and self.baseline is not None
 
     @property
-    def cause(self) -> Cause | None:
-        return cause_of(self)
+    def cause(self) -> LikelyCause | None:
+        """The most likely cause of a difference, from what the recording shows; None when there is
+        no difference or no bill."""
+        if self.billed is None or self.exact:
+            return None
+        read = self.billed.cache_read
+        return _more(self, read) if read > self.outcome.read else _less(self, read)
 
-    def _verdict(self, read: int) -> Verdict | None:
+    def _class(self, read: int) -> HitClass | None:
         if self.baseline is None:
             return None
         if read == 0:
@@ -87,82 +121,111 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         return "hit" if read >= self.baseline else "partial"
 
 
+def _more(call: Predicted, read: int) -> LikelyCause:
+    """More was read than predicted."""
+    expired = any(span.reason == "expired" for span in call.outcome.spans)
+    if call.baseline is None:
+        return "written_by_others"
+    if call.granule > 1 and read - call.outcome.read <= call.granule:
+        return "within_granule"
+    if expired and not call.older:
+        return "written_by_others"
+    if expired:
+        return "began_earlier" if call.ends_only else "outlived"
+    if call.older:
+        return "older_entry"
+    if call.implicit:
+        return "written_by_others" if call.outcome.read == 0 else "length_estimated"
+    return "unrecorded_write"
+
+
+def _less(call: Predicted, read: int) -> LikelyCause:
+    """Less was read than predicted."""
+    assert call.billed is not None
+    if read and call.granule > 1 and call.outcome.read - read <= call.granule:
+        return "within_granule"
+    if call.gap is not None and call.gap < 0:
+        return "out_of_order"
+    if call.baseline is not None and call.billed.total < call.baseline:
+        return "prompt_changed"
+    if call.implicit:
+        return "routing"
+    if read and call.older:
+        soon = call.gap is not None and call.gap <= call.delay
+        return "not_visible_yet" if soon else "older_entry"
+    return "messages_voided" if read else "unexplained"
+
+
 class Predictor:
-    """Plays conversations in the order they happened, those of one group together."""
+    """Replays conversations in the order they happened, those of one group together."""
 
     def __init__(self, *, elsewhere: tuple[str, str] | None = None) -> None:
-        """`elsewhere` is a provider and model to play everything on instead of its own. There the
-        bills tell how long the prompts are, and nothing of the cache."""
+        """`elsewhere` is a provider and model to replay everything on instead of its own. The bills
+        then give the lengths of the prompts, and nothing about the cache."""
         self._elsewhere = elsewhere
-        self._simulators: dict[_Place, Simulator] = {}
-        self._anchors: dict[_Place, Anchors] = {}
+        self._simulators: dict[_Place, tuple[Simulator, BilledLengths]] = {}
 
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
-        """A prediction for every call. What cannot be played is an error before anything is."""
-        conversations = [Playing(trace, self._elsewhere) for trace in traces]
+        """A prediction for every call. Unsupported traces raise before the first one."""
+        replays = [Replay(trace, self._elsewhere) for trace in traces]
         moments = [
-            (conversation.scope, at, order, index, conversation)
-            for order, conversation in enumerate(conversations)
-            for index, at in enumerate(conversation.times())
+            (replay.scope, at, order, index)
+            for order, replay in enumerate(replays)
+            for index, at in enumerate(replay.times())
         ]
-        moments.sort(key=lambda moment: moment[:4])
-        for _, at, _, index, conversation in moments:
-            yield self._predict(conversation, index, at)
+        for _, at, order, index in sorted(moments):
+            yield self._predict(replays[order], index, at)
 
-    def _predict(self, conversation: Playing, index: int, at: float) -> Predicted:
-        trace, call = conversation.trace, conversation.trace.calls[index]
-        place = conversation.provider, conversation.model, conversation.wire
-        simulator = self._simulators.get(place)
-        if simulator is None:
-            simulator = self._simulators[place] = Simulator(catalog.rules(*place))
-            self._anchors[place] = Anchors()
-        anchors, rules = self._anchors[place], simulator.rules
-        blocks, keys = conversation.sent(call)
+    def _predict(self, replay: Replay, index: int, at: float) -> Predicted:
+        trace, call = replay.trace, replay.trace.calls[index]
+        place = replay.provider, replay.model, replay.wire
+        if place not in self._simulators:
+            self._simulators[place] = Simulator(catalog.rules(*place)), BilledLengths()
+        simulator, lengths = self._simulators[place]
+        rules, scope, first = simulator.rules, replay.scope, replay.blocks.first
+        blocks, keys = replay.sent(call)
         if self._elsewhere is not None and call.usage is not None and keys:
-            conversation.measure(keys, call.usage, anchors)
-        estimates = conversation.blocks.estimates(blocks)
-        sizes = anchors.sizes(keys, estimates)
-        before = conversation.before(index)
-        in_loop = before is not None and conversation.only_tools(before, call)
-        cache_params = conversation.cache_params(call, in_loop=in_loop)
-        scope, first = conversation.scope, conversation.blocks.first
-        # Of a beginning that is not in the trace a marker is assumed once a bill has shown one.
+            replay.convert_length(keys, call.usage, lengths)
+        estimates = replay.blocks.estimates(blocks)
+        before = replay.billed_before(index)
+        in_loop = before is not None and replay.only_tools(before, call)
+        params = replay.cache_params(call, in_loop=in_loop)
+        # On a beginning that is not recorded, a marker is assumed once a bill has shown one.
         unknown = trace.system_tokens_unknown and self._elsewhere is None
-        lead = not unknown or anchors.knows(keys[first - 1 : first])
-        prompt = prompt_of(call, blocks, first, sizes, rules, cache_params, lead, conversation.ttls)
+        mark_lead = not unknown or lengths.knows(keys[first - 1 : first])
+        sizes = lengths.sizes(keys, estimates)
+        prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
         outcome = simulator.predict(prompt, at=at, scope=scope)
         billed, older = call.usage, False
         if billed is not None and keys and self._elsewhere is None:
             if unknown and billed.cache_read > outcome.read == 0:
-                # Others of the same account begin alike: that much is the system prompt.
-                anchors.learn(keys[first - 1], billed.cache_read)
-                lead = True
-            until = conversation.learn_ttls(billed)
-            if unknown and until is not None:
-                anchors.learn(keys[first - 1], until)
-                lead = True
-            older = conversation.remembers(billed)
-            conversation.learn(keys, billed, anchors, rules)
+                # Other calls of the account begin the same: that much is the system prompt.
+                lengths.learn(keys[first - 1], billed.cache_read)
+                mark_lead = True
+            lead = replay.learn_ttls(billed)
+            if unknown and lead is not None:
+                lengths.learn(keys[first - 1], lead)
+                mark_lead = True
+            older = replay.was_left(billed)
+            replay.learn_length(keys, billed, lengths, rules)
             # What it left in the cache is as long as the bill says.
-            sizes = anchors.sizes(keys, estimates)
-            prompt = prompt_of(
-                call, blocks, first, sizes, rules, cache_params, lead, conversation.ttls
-            )
+            sizes = lengths.sizes(keys, estimates)
+            prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
         simulator.call(prompt, at=at, scope=scope)
-        known = before.usage if before is not None else None
+        left = None if before is None or before.usage is None else before.usage.cached or None
         began = before.at if before is not None else None
         return Predicted(
             trace=trace.id,
             call=index,
-            provider=conversation.provider,
-            model=conversation.model,
-            wire=conversation.wire,
+            provider=replay.provider,
+            model=replay.model,
+            wire=replay.wire,
             at=call.at,
             gap=None if began is None or call.at is None else call.at - began,
             in_loop=in_loop,
             outcome=outcome,
             billed=billed,
-            baseline=None if known is None else known.cached or None,
+            baseline=left,
             older=older,
             ends_only=call.t is None and call.dur is None,
             implicit=rules.mechanism.value == "implicit" or not rules.slots.value,

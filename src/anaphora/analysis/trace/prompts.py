@@ -1,8 +1,8 @@
-"""A call of a trace as a cache sees it.
+"""The calls of a trace as a cache sees them.
 
-What a trace does not hold is supplied: the tools and system prompt as one block at the beginning,
-markers at its end and behind the last message where none are recorded. Counts are exact where an
-earlier bill told them, and estimated in between.
+What a trace does not record is assumed: tools and system prompt as one block at the beginning,
+markers at its end and behind the last message. Token counts are exact where an earlier bill gives
+them, and estimated in between.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from itertools import pairwise
 
 from blake3 import blake3
 
+from anaphora import catalog
 from anaphora.cache.simulator import Mark, TokenRuns
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Profile
+from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
-from anaphora.tokens import TOOLS, Size, calibrated, ends, measured
-from anaphora.values import Section, Ttl
+from anaphora.tokens import TOOLS, Size, bytes_in, calibrated, ends, measured, tokens_in
+from anaphora.values import TTL_SECONDS, Section, Ttl
 
-from .form import Trace, TraceCall, TraceMessage
-from .notes import has_thinking
+from .format import RecordedParams, Trace, TraceCall, TraceMessage, TraceUsage
 
-#: The size of what stands before the messages, where the recording does not hold it.
+#: The assumed size of a system prompt and tools that are not recorded.
 _UNKNOWN = Size(0, 3000)
+#: The least time between a call and the next that sends its reply back.
+_LEAST_GAP = 0.001
 
-_TTLS: dict[str, Ttl] = {"5m": "5m", "30m": "30m", "1h": "1h", "12h": "12h", "24h": "24h"}
-_SPOKEN = ("assistant", "model")
 
+class TraceBlock:
+    """One message, the tools, or the system prompt."""
 
-class Block:
-    """One message, or what stands before them all."""
-
-    __slots__ = ("identity", "kind", "section", "size", "spoken", "thinks")
+    __slots__ = ("from_model", "identity", "kind", "section", "size", "stripped")
 
     def __init__(
         self, identity: Hashable, kind: Kind, section: Section, role: str, size: Size
@@ -40,88 +40,87 @@ class Block:
         self.identity = identity
         self.kind = kind
         self.section = section
-        self.spoken = role in _SPOKEN
+        self.from_model = role in ("assistant", "model")
         self.size = size
-        self.thinks: Block | None = None
-        """The same without the model's reasoning, where it holds any."""
+        self.stripped: TraceBlock | None = None
+        """The same without thinking, where it contains any."""
 
 
-class Blocks:
-    """The messages of one conversation as blocks: the tools, the system prompt, each message."""
+class TraceBlocks:
+    """One conversation as blocks: the tools, the system prompt, each message."""
 
     def __init__(self, trace: Trace, profile: Profile) -> None:
         self._per_token = profile.bytes_per_token.value
         self._strips = profile.strips_thinking.value and profile.strips_thinking.verified
-        self._all: list[Block] = []
+        self._all: list[TraceBlock] = []
         if trace.tools:
             tools = dumps(trace.tools)
             size = trace.tools_size or Size(len(tools), TOOLS.get(trace.wire or "", 0))
-            self._all.append(Block(_identity(tools), Kind.TOOL, "tools", "tools", size))
+            self._all.append(TraceBlock(_identity(tools), Kind.TOOL, "tools", "tools", size))
         if trace.system_tokens_unknown:
             unknown = ("system", trace.group or trace.id)
-            self._all.append(Block(unknown, Kind.SYSTEM, "system", "system", _UNKNOWN))
+            self._all.append(TraceBlock(unknown, Kind.SYSTEM, "system", "system", _UNKNOWN))
         self.first = len(self._all)
-        """Where the messages begin."""
-        self._asks: list[int] = []
-        """Where a user says something that is no tool's result."""
+        """The first message."""
+        self._user_turns: list[int] = []
+        """User messages that are not tool results."""
         for message in trace.messages:
             block = self._message(message)
             if message.role == "user" and block.kind is not Kind.TOOL_RESULT:
-                self._asks.append(len(self._all))
+                self._user_turns.append(len(self._all))
             self._all.append(block)
 
-    def __getitem__(self, position: int) -> Block:
+    def __getitem__(self, position: int) -> TraceBlock:
         return self._all[position]
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def estimates(self, blocks: list[Block]) -> list[int]:
-        """The tokens up to the end of each block, by their sizes alone."""
+    def estimates(self, blocks: list[TraceBlock]) -> list[int]:
+        """The estimated tokens up to the end of each block."""
         return ends([block.size for block in blocks], self._per_token)
 
-    def upto(self, call: TraceCall) -> int:
-        """How many blocks a call sent."""
-        return self.first + call.messages
-
-    def sent(self, count: int) -> list[Block]:
-        """The first blocks as the provider hashes them. Where it drops earlier reasoning at a
-        user's turn, what stands before the last of those is without."""
+    def sent(self, call: TraceCall) -> list[TraceBlock]:
+        """The blocks of a call as the provider hashes them: without thinking before the last user
+        turn, where the provider drops it."""
+        count = self.first + call.messages
         blocks = self._all[:count]
         if self._strips:
-            last = next((at for at in reversed(self._asks) if at < count), 0)
-            blocks[:last] = [block.thinks or block for block in blocks[:last]]
+            last = next((turn for turn in reversed(self._user_turns) if turn < count), 0)
+            blocks[:last] = [block.stripped or block for block in blocks[:last]]
         return blocks
 
-    def _message(self, message: TraceMessage) -> Block:
+    def _message(self, message: TraceMessage) -> TraceBlock:
         section: Section = "system" if message.role == "system" else "messages"
+        types = message.block_types
         kind = Kind.TEXT
-        if message.role == "tool" or _holds(message, "tool_result"):
+        if message.role == "tool" or "tool_result" in types:
             kind = Kind.TOOL_RESULT
-        elif message.tool_calls or _holds(message, "tool_use"):
+        elif message.tool_calls or "tool_use" in types:
             kind = Kind.TOOL_CALL
         block = _block(message, message.content, kind, section)
-        if self._strips and has_thinking(message):
-            kept = [one for one in message.content if not _is_thinking(one)]
-            block.thinks = _block(message, kept, kind, section)
+        if self._strips and message.has_thinking:
+            thinking = ("thinking", "redacted_thinking")
+            pairs = zip(message.content, types, strict=True)
+            kept = [content for content, kind_name in pairs if kind_name not in thinking]
+            block.stripped = _block(message, kept, kind, section)
         return block
 
 
-def _block(message: TraceMessage, content: object, kind: Kind, section: Section) -> Block:
-    said = dumps([message.role, content, message.tool_calls, message.tool_call_id])
+def _block(message: TraceMessage, content: object, kind: Kind, section: Section) -> TraceBlock:
+    data = dumps([message.role, content, message.tool_calls, message.tool_call_id])
     size = message.size
     if size is None or content is not message.content:
-        size = measured(said)
-    return Block(_identity(said), kind, section, message.role, size)
+        size = measured(data)
+    return TraceBlock(_identity(data), kind, section, message.role, size)
 
 
-def _identity(said: bytes) -> bytes:
-    return blake3(said).digest(16)
+def _identity(data: bytes) -> bytes:
+    return blake3(data).digest(16)
 
 
-class Anchors:
-    """Counts that bills have told, by the prefix that they are of. Everything between two of them
-    is estimated, and scaled to fit."""
+class BilledLengths:
+    """Token counts from bills, by prefix. Counts in between are estimated and scaled to fit."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
@@ -132,86 +131,173 @@ class Anchors:
     def knows(self, keys: list[Hashable]) -> bool:
         return all(key in self._known for key in keys)
 
-    def sizes(self, keys: list[Hashable], ends: list[int]) -> list[int]:
-        """The tokens of each block, so that every prefix with a known count has that. `ends` are
-        the estimates up to the end of each."""
+    def sizes(self, keys: list[Hashable], estimates: list[int]) -> list[int]:
+        """The tokens of each block, so that every prefix with a known count has that count."""
         points: list[tuple[int, int]] = []
-        for key, end in zip(keys, ends, strict=True):
+        for key, end in zip(keys, estimates, strict=True):
             known = self._known.get(key)
             if known is None:
                 continue
-            # The deeper the newer: where an older bill says more, something before has changed.
+            # The deeper the newer: where an older bill is higher, the prompt has changed since.
             while points and (points[-1][1] > known or points[-1][0] == end):
                 points.pop()
             points.append((end, known))
-        counted = [calibrated(points, end) for end in ends]
+        counted = [calibrated(points, end) for end in estimates]
         return [end - start for start, end in pairwise([0, *counted])]
 
 
-def prompt_of(
-    call: TraceCall,
-    blocks: list[Block],
-    first: int,
-    sizes: list[int],
-    rules: CacheRules,
-    cache_params: dict[str, bytes],
-    lead: bool,
-    ttls: tuple[Ttl, Ttl],
-) -> TokenRuns:
-    """Where no markers are recorded, one is assumed behind the last message, and with `lead` one
-    behind what stands before the messages; `ttls` are theirs, the later last."""
-    explicit = rules.mechanism.value == "explicit"
-    return TokenRuns(
-        [(block.identity, size) for block, size in zip(blocks, sizes, strict=True)],
-        markers=_lawful(_markers(call, blocks, first, lead, ttls), rules)
-        if explicit or call.breakpoints
-        else (),
-        automatic=_automatic(rules),
-        kinds=[block.kind for block in blocks],
-        sections=[block.section for block in blocks],
-        from_model=[block.spoken for block in blocks],
-        cache_params=cache_params,
-    )
+class Replay:
+    """A conversation call by call, and what its bills have shown so far."""
 
+    def __init__(self, trace: Trace, elsewhere: tuple[str, str] | None = None) -> None:
+        """`elsewhere` is another provider and model to replay it on."""
+        self.trace = trace
+        home = catalog.provider_named(trace.provider) or trace.provider
+        self.provider, self.model = elsewhere or (home, trace.model)
+        self.wire = trace.wire if elsewhere is None else None
+        self._moved = elsewhere is not None
+        try:
+            profile = catalog.profile(self.provider, self.model)
+        except InvalidRequest as problem:
+            raise problem.within(f"{trace.id}.provider") from None
+        self.blocks = TraceBlocks(trace, profile)
+        self._per_token = profile.bytes_per_token.value
+        self._per_token_home = self._per_token
+        if self._moved and home in catalog.shipped().providers:
+            self._per_token_home = catalog.profile(home, trace.model).bytes_per_token.value
+        self.scope = trace.group or trace.id
+        self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
+        """The TTLs of assumed markers, by the bills: before the messages, and behind the last."""
+        self._params = RecordedParams(trace)
+        self._keys: list[tuple[Hashable, Hashable]] = []
+        """The last call's blocks: identity, and the key of the prefix each one ends."""
+        self._left: set[int] = set()
+        """Tokens that each earlier call left in the cache."""
 
-def _automatic(rules: CacheRules) -> Ttl | None:
-    """The breakpoint that a provider with both kinds places by itself."""
-    if rules.automatic_breakpoint.value != "last_message" or rules.default_ttl is None:
-        return None
-    return rules.default_ttl.value
+    def times(self) -> list[float]:
+        """When each call started, or ended where the start is unknown. A call follows the one whose
+        reply it sends back, whatever the clock says."""
+        times: list[float] = []
+        for call in self.trace.calls:
+            at = call.at
+            if times:
+                at = max(times[-1] + _LEAST_GAP, times[-1] + 1.0 if at is None else at)
+            times.append(at or 0.0)
+        return times
 
+    def cache_params(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
+        """The parameters of a call that its cache depends on."""
+        params = self._params.after(call, in_loop=in_loop)
+        model = self.model if self._moved else self._params.model
+        return {**params, "model": catalog.rules(self.provider, model).model.encode()}
 
-def _lawful(markers: tuple[Mark, ...], rules: CacheRules) -> tuple[Mark, ...]:
-    """For a lifetime that this provider does not have, its usual one: the call may be played
-    somewhere else than it was made for."""
-    known = rules.ttls.value
-    usual = rules.default_ttl.value if rules.default_ttl is not None else known[-1]
-    return tuple(marker if marker.ttl in known else Mark(marker.chunk, usual) for marker in markers)
+    def sent(self, call: TraceCall) -> tuple[list[TraceBlock], list[Hashable]]:
+        """The blocks of a call, and the keys of the prefixes that they end."""
+        blocks = self.blocks.sent(call)
+        known = self._keys
+        same = 0
+        while same < min(len(known), len(blocks)) and known[same][0] == blocks[same].identity:
+            same += 1
+        del known[same:]
+        for block in blocks[same:]:
+            last = known[-1][1] if known else 0
+            known.append((block.identity, hash((last, block.identity))))
+        return blocks, [key for _, key in known]
 
+    def billed_before(self, index: int) -> TraceCall | None:
+        """The last billed call before this one."""
+        earlier = reversed(self.trace.calls[:index])
+        return next((call for call in earlier if call.usage is not None), None)
 
-def _markers(
-    call: TraceCall, blocks: list[Block], first: int, lead: bool, ttls: tuple[Ttl, Ttl]
-) -> tuple[Mark, ...]:
-    places: dict[int, Ttl] = {}
-    for where, ttl in call.breakpoints or ():
-        lifetime = _TTLS.get(str(ttl), "5m")
-        if where == "tools":
-            places[0] = lifetime
-        elif isinstance(where, int) and first + where < len(blocks):
-            places[first + where] = lifetime
-    if call.breakpoints is None:
-        leading = sum(block.section != "messages" for block in blocks)
-        assumed = zip((leading - 1 if lead else -1, len(blocks) - 1), ttls, strict=True)
-        places |= {position: ttl for position, ttl in assumed if position >= 0}
-    return tuple(Mark(position, places[position]) for position in sorted(places))
+    def only_tools(self, before: TraceCall, call: TraceCall) -> bool:
+        """Whether only replies and tool results came between two calls."""
+        new = range(before.messages, call.messages)
+        blocks = (self.blocks[self.blocks.first + index] for index in new)
+        return bool(new) and all(
+            block.from_model or block.kind is Kind.TOOL_RESULT for block in blocks
+        )
 
+    def was_left(self, billed: TraceUsage) -> bool:
+        """Whether a call reads exactly what some earlier one left."""
+        return billed.cache_read in self._left
 
-def _is_thinking(block: object) -> bool:
-    return isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking")
+    def learn_ttls(self, billed: TraceUsage) -> int | None:
+        """Learns the TTLs of the markers from a bill. Where they differ ("read A, 1h-write B-A,
+        5m-write C-B"), gives the position of the first."""
+        if not billed.cache_write_1h:
+            self.ttls = (self.ttls[0], "5m") if billed.cache_write_5m else self.ttls
+            return None
+        if not billed.cache_write_5m:
+            self.ttls = ("1h", "1h")
+            return None
+        self.ttls = ("1h", "5m")
+        return billed.cache_read + billed.cache_write_1h
 
+    def convert_length(
+        self, keys: list[Hashable], billed: TraceUsage, lengths: BilledLengths
+    ) -> None:
+        """Learns how long a prompt is in another model's tokens."""
+        size = bytes_in(billed.total, self._per_token_home)
+        lengths.learn(keys[-1], tokens_in(size, self._per_token))
 
-def _holds(message: TraceMessage, kind: str) -> bool:
-    content = message.content
-    return isinstance(content, list) and any(
-        isinstance(block, dict) and block.get("type") == kind for block in content
-    )
+    def learn_length(
+        self, keys: list[Hashable], billed: TraceUsage, lengths: BilledLengths, rules: CacheRules
+    ) -> None:
+        """Learns how long a prompt is from its bill."""
+        self._left.add(billed.cached)
+        marked = rules.mechanism.value != "implicit" and rules.slots.value > 0
+        lengths.learn(keys[-1], billed.cached if marked and billed.cached else billed.total)
+        output_cached = rules.output_cached is not None and rules.output_cached.value
+        reply = self.blocks[len(keys)] if len(keys) < len(self.blocks) else None
+        if output_cached and billed.output and reply is not None and reply.from_model:
+            # The reply is cached with the reasoning in it.
+            lengths.learn(hash((keys[-1], reply.identity)), billed.total + billed.output)
+
+    def prompt(
+        self,
+        call: TraceCall,
+        blocks: list[TraceBlock],
+        sizes: list[int],
+        rules: CacheRules,
+        params: dict[str, bytes],
+        mark_lead: bool,
+    ) -> TokenRuns:
+        """Where no markers are recorded, one is assumed behind the last message, and with
+        `mark_lead` one before the messages."""
+        explicit = rules.mechanism.value == "explicit"
+        automatic = None
+        if rules.automatic_breakpoint.value == "last_message" and rules.default_ttl is not None:
+            automatic = rules.default_ttl.value
+        marked = explicit or bool(call.breakpoints)
+        return TokenRuns(
+            [(block.identity, size) for block, size in zip(blocks, sizes, strict=True)],
+            markers=self._markers(call, blocks, rules, mark_lead) if marked else (),
+            automatic=automatic,
+            kinds=[block.kind for block in blocks],
+            sections=[block.section for block in blocks],
+            from_model=[block.from_model for block in blocks],
+            cache_params=params,
+        )
+
+    def _markers(
+        self, call: TraceCall, blocks: list[TraceBlock], rules: CacheRules, mark_lead: bool
+    ) -> tuple[Mark, ...]:
+        first = self.blocks.first
+        marks: dict[int, Ttl] = {}
+        for where, ttl in call.breakpoints or ():
+            lifetime: Ttl = next((known for known in TTL_SECONDS if known == str(ttl)), "5m")
+            if where == "tools":
+                marks[0] = lifetime
+            elif isinstance(where, int) and first + where < len(blocks):
+                marks[first + where] = lifetime
+        if call.breakpoints is None:
+            lead = sum(block.section != "messages" for block in blocks) - 1
+            assumed = zip((lead if mark_lead else -1, len(blocks) - 1), self.ttls, strict=True)
+            marks |= {position: ttl for position, ttl in assumed if position >= 0}
+        # A call may be replayed at another provider: a TTL that it does not have is its default.
+        known = rules.ttls.value
+        default = rules.default_ttl.value if rules.default_ttl is not None else known[-1]
+        return tuple(
+            Mark(position, marks[position] if marks[position] in known else default)
+            for position in sorted(marks)
+        )

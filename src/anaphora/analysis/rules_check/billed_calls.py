@@ -1,0 +1,291 @@
+"""Billed calls with their context: the previous call, the time between, what is certain of both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from anaphora import catalog
+from anaphora.analysis.trace import Trace, TraceCall, TraceUsage, unsupported
+from anaphora.analysis.trace.format import TraceMessage
+from anaphora.analysis.trace.prompts import Replay
+from anaphora.cache.simulator.lookback import lookback_steps
+from anaphora.catalog import CacheRules, LookbackUnit
+from anaphora.rendered import Kind
+from anaphora.values import TTL_SECONDS, Ttl
+
+#: The longest duration assumed for a call of which only the end is recorded.
+_LONGEST_CALL = 600.0
+
+_KINDS: dict[object, Kind] = {"tool_use": Kind.TOOL_CALL, "tool_result": Kind.TOOL_RESULT}
+
+
+class Between(NamedTuple):
+    """Seconds: at least, at most."""
+
+    least: float
+    most: float
+
+
+class MarkerPositions:
+    """The positions of a conversation as a look-back counts them: blocks, not messages. Computed
+    when needed: most calls have no recorded markers."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    @functools.cached_property
+    def _layout(self) -> tuple[list[Kind], list[int]]:
+        """The kind of each position, and the last position of each message. The tools are one
+        position, and so is a system prompt that is not recorded."""
+        kinds: list[Kind] = [Kind.TOOL]
+        ends: list[int] = []
+        for message in self._trace.messages:
+            kinds += _block_kinds(message)
+            ends.append(len(kinds) - 1)
+        return kinds, ends
+
+    def end(self, call: TraceCall) -> int:
+        """The last position of a call."""
+        return self._layout[1][call.messages - 1] if call.messages else 0
+
+    def marked(self, call: TraceCall) -> list[int] | None:
+        """The markers of a call, in order; None where they are not recorded."""
+        if call.breakpoints is None:
+            return None
+        ends = self._layout[1]
+        positions = {
+            0 if where == "tools" else ends[where]
+            for where, _ in call.breakpoints
+            if where == "tools" or where < call.messages
+        }
+        return sorted(positions)
+
+    def steps(self, marker: int, entry: int, unit: LookbackUnit) -> int:
+        """How far before a marker an entry is, the marker's own position counted."""
+        kinds = self._layout[0]
+        return lookback_steps((kinds[at] for at in range(marker, entry - 1, -1)), unit)
+
+
+def _block_kinds(message: TraceMessage) -> Iterator[Kind]:
+    if message.role == "tool":
+        yield Kind.TOOL_RESULT
+    elif isinstance(message.content, list):
+        yield from (_KINDS.get(name, Kind.TEXT) for name in message.block_types)
+    elif message.content or not message.tool_calls:
+        yield Kind.TEXT
+    for _ in message.tool_calls or ():
+        yield Kind.TOOL_CALL
+
+
+class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One billed call."""
+
+    trace: str
+    call: int
+    provider: str
+    model: str
+    wire: str | None
+    rules: CacheRules
+    sent: TraceCall
+    billed: TraceUsage
+    positions: MarkerPositions
+    began: Between | None
+    """When it began, in the file's seconds."""
+    before: BilledTraceCall | None
+    """The previous billed call of the conversation."""
+    appended: bool
+    """By the recording it begins with all that the previous call sent."""
+    same: bool
+    """And nothing unrecorded can have changed since: the system prompt is recorded, or there were
+    only replies and tool results."""
+    whole: bool
+    """All that was sent is recorded."""
+    alone: bool
+    """No other recorded call has sent more of this prompt than the previous call did."""
+    in_loop: bool
+    cache_params: dict[str, bytes]
+    noted: bool
+    """A change of parameters was noted before this call, so that their old values are known."""
+    ttl: Ttl | None
+    """The TTL of the end of what it left in the cache, by its bills."""
+    written: Between | None
+    """When what it left was written: by itself, or by an earlier call when it has only read."""
+    untouched: float | None
+    """Seconds, at least, since any recorded call used all of what the previous call sent."""
+    answer: int | None
+    """Estimated tokens of the previous call's reply, as it is sent back."""
+
+    @property
+    def marked(self) -> bool:
+        """Whether entries are at markers."""
+        return self.rules.mechanism.value != "implicit" and self.rules.slots.value > 0
+
+    @property
+    def gap(self) -> Between | None:
+        """Time since the previous call began; None where the clock runs backwards."""
+        before = self.before
+        if before is None or before.began is None or self.began is None:
+            return None
+        gap = Between(self.began.least - before.began.most, self.began.most - before.began.least)
+        return None if gap.most < 0 else gap
+
+    @property
+    def rest(self) -> float | None:
+        """Seconds, at least, since the previous call ended."""
+        if self.before is None or self.began is None or self.before.sent.t_end is None:
+            return None
+        return self.began.least - self.before.sent.t_end
+
+    @property
+    def life(self) -> float | None:
+        """The TTL in seconds; None where the TTLs on record are those of handles."""
+        if self.rules.mechanism.value == "both" and not self.rules.slots.value:
+            return None
+        return None if self.ttl is None else float(TTL_SECONDS[self.ttl])
+
+    @property
+    def left(self) -> int:
+        """The most tokens that the next call can read, without the reply."""
+        return self.billed.cached if self.marked else self.billed.total
+
+    @property
+    def floor(self) -> int:
+        """The fewest tokens that the next call reads when it finds everything."""
+        granule = self.rules.granule_tokens.value
+        # An implicit cache may leave out the last tokens, up to two granules.
+        return self.left if self.marked else max(1, self.left - 2 * max(granule, 64))
+
+
+def billed_calls(traces: Iterable[Trace]) -> Iterator[BilledTraceCall]:
+    """Every billed call, in the order they were made; those of one group together."""
+    conversations = [_Conversation(trace) for trace in traces]
+    moments = [
+        (one.replay.scope, at, order, index)
+        for order, one in enumerate(conversations)
+        for index, at in enumerate(one.replay.times())
+    ]
+    scopes: dict[str, _SentPrompts] = {}
+    for name, _, order, index in sorted(moments):
+        call = conversations[order].next(index, scopes.setdefault(name, _SentPrompts()))
+        if call is not None:
+            yield call
+
+
+class _SentPrompts:
+    """What the calls of one group have sent."""
+
+    def __init__(self) -> None:
+        self._used: dict[Hashable, float | None] = {}
+        """By the whole prompt of an earlier call: when it was last sent, at the latest."""
+        self._blocks: set[Hashable] = set()
+
+    def last_sent(self, key: Hashable) -> float | None:
+        return self._used.get(key)
+
+    def known(self, keys: list[Hashable]) -> int:
+        """How many leading blocks some call has sent before."""
+        return next((n for n in range(len(keys), 0, -1) if keys[n - 1] in self._blocks), 0)
+
+    def add(self, keys: list[Hashable], known: int, began: Between | None) -> None:
+        self._blocks.update(keys[known:])
+        when = None if began is None else began.most
+        for key in [*(key for key in keys if key in self._used), *keys[-1:]]:
+            self._used[key] = when
+
+
+class _Conversation:
+    def __init__(self, trace: Trace) -> None:
+        self.replay = Replay(trace)
+        self._positions = MarkerPositions(trace)
+        self._last: BilledTraceCall | None = None
+        self._last_keys: list[Hashable] = []
+        self._ended: float | None = None
+        """When the previous call ended, billed or not."""
+        self._noted = False
+
+    def next(self, index: int, prompts: _SentPrompts) -> BilledTraceCall | None:
+        """The call, when it was billed and its model is known."""
+        replay, trace = self.replay, self.replay.trace
+        call, before = trace.calls[index], self._last
+        blocks, keys = replay.sent(call)
+        began = _began(call, self._ended)
+        in_loop = before is not None and replay.only_tools(before.sent, call)
+        params = replay.cache_params(call, in_loop=in_loop)
+        model = params["model"].decode()
+        known, length = prompts.known(keys), len(self._last_keys)
+        appended = bool(length) and keys[:length] == self._last_keys
+        billed: BilledTraceCall | None = None
+        if call.usage is not None and unsupported(replay.provider, model) is None:
+            used = prompts.last_sent(self._last_keys[-1]) if appended else None
+            rules = catalog.rules(replay.provider, model, replay.wire)
+            reply = blocks[length] if length < len(blocks) and blocks[length].from_model else None
+            billed = BilledTraceCall(
+                trace=trace.id,
+                call=index,
+                provider=replay.provider,
+                model=catalog.profile(replay.provider, model).id,
+                wire=replay.wire,
+                rules=rules,
+                sent=call,
+                billed=call.usage,
+                positions=self._positions,
+                began=began,
+                before=before,
+                appended=appended,
+                same=before is not None
+                and appended
+                and (in_loop or not trace.system_tokens_unknown)
+                and before.cache_params == params
+                and call.usage.total >= before.billed.total,
+                whole=not trace.system_tokens_unknown,
+                alone=known <= length,
+                in_loop=in_loop,
+                cache_params=params,
+                noted=self._noted,
+                ttl=_ttl(call.usage, rules, before),
+                written=_written(call.usage, began, before),
+                untouched=None if used is None or began is None else began.least - used,
+                answer=None if reply is None else replay.blocks.estimates([reply])[0],
+            )
+            self._last, self._last_keys = billed, keys
+        prompts.add(keys, known, began)
+        self._noted = self._noted or "_change:" in (call.note or "")
+        self._ended = call.t_end if call.t_end is not None else call.at
+        return billed
+
+
+def _ttl(billed: TraceUsage, rules: CacheRules, before: BilledTraceCall | None) -> Ttl | None:
+    # Shorter TTLs come last in a prompt, so the shortest is that of its end.
+    shortest = next(reversed(billed.by_ttl), None)
+    for ttl in rules.ttls.value:
+        if ttl == shortest:
+            return ttl
+    if before is not None and before.ttl in rules.ttls.value:
+        return before.ttl
+    return None if rules.default_ttl is None else rules.default_ttl.value
+
+
+def _written(
+    billed: TraceUsage, began: Between | None, before: BilledTraceCall | None
+) -> Between | None:
+    if billed.written:
+        return began
+    if before is not None and before.billed.cached == billed.cached:
+        return before.written
+    return None
+
+
+def _began(call: TraceCall, ended: float | None) -> Between | None:
+    if call.t is not None:
+        return Between(call.t, call.t)
+    if call.t_end is None:
+        return None
+    if call.dur is not None:
+        return Between(call.t_end - call.dur, call.t_end - call.dur)
+    earliest = call.t_end - _LONGEST_CALL
+    # A call begins after the end of the one whose reply it sends back.
+    return Between(earliest if ended is None else min(call.t_end, max(earliest, ended)), call.t_end)

@@ -1,0 +1,311 @@
+"""What one call says about the figures on markers and lengths, and on changed parameters.
+
+A check takes a call and a value of its figure. It returns whether the call supports the value or
+contradicts it, or None when the call is not conclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from anaphora import catalog, wire
+from anaphora.catalog import Knob, LookbackUnit, Mechanism
+from anaphora.values import Section, Ttl
+
+from .billed_calls import BilledTraceCall
+
+#: Reads that are not a multiple of this are exact; a multiple may be a coincidence.
+_FINE = 64
+#: A reply that is so much longer than what is sent back of it contains hidden reasoning.
+_HIDDEN = 1.5
+
+
+class Evidence(NamedTuple):
+    holds: bool
+    billed: str
+    """The bill in words."""
+    rule: str
+    """The rule in words."""
+
+
+CheckFunction: TypeAlias = Callable[[BilledTraceCall, Any], Evidence | None]
+
+
+def bill(call: BilledTraceCall) -> str:
+    billed = call.billed
+    wrote = f", {billed.written:,} written" if billed.written else ""
+    return f"{billed.cache_read:,} read{wrote}, {billed.input:,} uncached"
+
+
+def bill_and_gap(call: BilledTraceCall) -> str:
+    gap = call.gap
+    if gap is None:
+        return bill(call)
+    most = "" if gap.most - gap.least < 1 else f" to {gap.most:,.0f}"
+    return f"{bill(call)}, {gap.least:,.0f}{most} s after the call before"
+
+
+# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def mechanism(call: BilledTraceCall, value: Mechanism) -> Evidence | None:
+    """A call without a marker where only markers cache; a billed write where none do."""
+    billed = call.billed
+    if value == "implicit":
+        if not billed.cached:
+            return None
+        return Evidence(not billed.written, bill(call), "the provider caches by itself")
+    if value == "both" or call.positions.marked(call.sent) != [] or not _reads_markers(call):
+        return None
+    if billed.total < 2 * call.rules.minimum_tokens.value:
+        return None
+    return Evidence(
+        not billed.cached, f"{bill(call)}, no marker", "only marked prefixes are cached"
+    )
+
+
+def _reads_markers(call: BilledTraceCall) -> bool:
+    """Whether a request log shows all markers: on other wires than that of a provider who requires
+    them, markers may be in a form that is not recognised."""
+    if call.wire is None:
+        return True
+    return catalog.rules(wire.PROVIDERS[call.wire], "").mechanism.value == "explicit"
+
+
+def ttls(call: BilledTraceCall, value: tuple[Ttl, ...]) -> Evidence | None:
+    """The TTLs on a bill. Writes without a TTL are recorded as 5m, so 5m only supports."""
+    named = [ttl for ttl in call.billed.by_ttl if ttl != "5m" or "5m" in value]
+    if not named:
+        return None
+    holds = all(ttl in value for ttl in named)
+    return Evidence(holds, f"written for {' and '.join(named)}", f"TTLs are {' or '.join(value)}")
+
+
+def lookback_positions(call: BilledTraceCall, value: int) -> Evidence | None:
+    """An entry at a known distance, however that is counted."""
+    distances = [_distance(call, unit) for unit in _readings(call)]
+    steps = [distance for distance in distances if distance is not None]
+    if not steps or len(steps) < len(distances):
+        return None
+    if (min(steps) <= value) != (max(steps) <= value):
+        return None  # depends on how it is counted
+    # Near a marker everything is found, whatever the figure.
+    if max(steps) <= value // 2:
+        return None
+    return _looked_up(call, max(steps), value, "positions")
+
+
+def lookback_unit(call: BilledTraceCall, value: LookbackUnit) -> Evidence | None:
+    """An entry that is within reach by one way of counting, and beyond it by another."""
+    figure = call.rules.lookback_positions
+    distances = {unit: _distance(call, unit) for unit in _readings(call)}
+    steps = [distance for distance in distances.values() if distance is not None]
+    if figure is None or value not in distances or len(steps) < len(distances):
+        return None
+    if (min(steps) <= figure.value) == (max(steps) <= figure.value):
+        return None
+    distance = distances[value]
+    if distance is None:
+        return None
+    return _looked_up(call, distance, figure.value, value.replace("_", " "))
+
+
+def reachable(call: BilledTraceCall) -> bool:
+    """Whether the end of what the previous call left is certainly looked up, by every published way
+    of counting. Where no markers are recorded, both calls are assumed to mark their end."""
+    if not call.marked:
+        return True
+    before, figure = call.before, call.rules.lookback_positions
+    if before is None or not before.billed.cached:
+        return False
+    marked = call.positions.marked(call.sent)
+    if marked == [] or before.positions.marked(before.sent) == []:
+        return False
+    reach = 1 if figure is None else min(figure.published)
+    entry = _entry(before)
+    if "breakpoints" in _readings(call):
+        return entry in (marked or ())
+    return 0 < call.positions.steps(_nearest(call, entry), entry, "blocks") <= reach
+
+
+def _looked_up(call: BilledTraceCall, distance: int, reach: int, unit: str) -> Evidence | None:
+    before, gap = call.before, call.gap
+    if before is None or before.life is None or gap is None or gap.most > before.life:
+        return None
+    found = call.billed.cache_read >= before.left
+    billed = f"{bill_and_gap(call)}; the last entry {distance} before the marker"
+    rule = f"entries are found up to {reach} {unit} before a marker"
+    return Evidence(found is (distance <= reach), billed, rule)
+
+
+def _readings(call: BilledTraceCall) -> tuple[LookbackUnit, ...]:
+    figure = call.rules.lookback_unit
+    return () if figure is None else figure.published
+
+
+def _distance(call: BilledTraceCall, unit: LookbackUnit) -> int | None:
+    """From this call's markers to the last entry of the previous call; None where they are not
+    recorded, or the entry may not exist."""
+    before = call.before
+    if before is None or not call.same or not before.billed.cached or unit == "breakpoints":
+        return None
+    if not call.positions.marked(call.sent) or not before.positions.marked(before.sent):
+        return None
+    entry = _entry(before)
+    return call.positions.steps(_nearest(call, entry), entry, unit) or None
+
+
+def _entry(call: BilledTraceCall) -> int:
+    marked = call.positions.marked(call.sent)
+    return marked[-1] if marked else call.positions.end(call.sent)
+
+
+def _nearest(call: BilledTraceCall, entry: int) -> int:
+    """The nearest marker at or behind an entry; the last where all are before it."""
+    marked = call.positions.marked(call.sent) or [call.positions.end(call.sent)]
+    return next((position for position in marked if position >= entry), marked[-1])
+
+
+# ── Lengths ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def minimum_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
+    """A prefix near the minimum, from either side; a long one shows nothing."""
+    billed, rule = call.billed, f"nothing shorter than {value:,} is cached"
+    if billed.cached:
+        least = billed.cache_read or billed.written
+        # Uncached tokens may precede a write, so that its prefix is as long as the prompt.
+        most = billed.cache_read or billed.total
+        if least >= 2 * value or least < value <= most:
+            return None
+        return Evidence(least >= value, bill(call), rule)
+    if not call.marked:
+        return None  # an implicit cache may miss for other reasons
+    if billed.total < value:
+        # Conclusive only where the client marks at all.
+        return Evidence(True, bill(call), rule) if _marks(call) else None
+    if not _marks_end(call) or billed.total < value + _uncached_tail(call):
+        return None
+    return Evidence(False, bill(call), f"a marked prefix of {value:,} and more is written")
+
+
+def granule_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
+    read = call.billed.cache_read
+    if not read:
+        return None
+    if value == 1:
+        return Evidence(True, bill(call), "reads end anywhere") if read % _FINE else None
+    return Evidence(read % value == 0, bill(call), f"reads are multiples of {value:,}")
+
+
+def uncached_tail(call: BilledTraceCall, value: int) -> Evidence | None:
+    """Only where the end is known to be marked, and the marker had an effect."""
+    if not (call.marked and call.billed.cached and _marks_end(call)):
+        return None
+    rule = f"at most {value:,} tokens behind the last marker stay uncached"
+    return Evidence(call.billed.input <= value, bill(call), rule)
+
+
+def output_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
+    """Whether a read extends past the previous prompt, into its reply. Conclusive when no other
+    call has sent that reply before, it is long enough to tell from rounding, and all of it was sent
+    back."""
+    before = call.before
+    if before is None or not (call.same and call.alone) or call.answer is None:
+        return None
+    output, prompt = before.billed.output, before.billed.total
+    granule, read = call.rules.granule_tokens.value, call.billed.cache_read
+    if not output or output < 2 * max(granule, 16):
+        return None
+    cached: bool
+    if call.marked:
+        # The next call reads exactly what was left, or the reply too.
+        if before.billed.cached and read == before.billed.cached:
+            cached = False
+        elif abs(read - prompt - output) <= _uncached_tail(call):
+            cached = True
+        else:
+            return None
+    elif read > prompt:
+        if not call.whole or read > prompt + output + granule:
+            return None  # a client's other calls may send the reply too, and are not recorded
+        cached = True
+    elif read <= prompt - 2 * granule or read == 0 or not _sent_back(call, output):
+        return None  # not even the prompt was found, or only a part of the reply was sent back
+    else:
+        cached = False
+    billed = f"{bill_and_gap(call)}, which sent {prompt:,} and answered {output:,}"
+    rule = "the reply is cached too" if value else "the reply is not cached"
+    return Evidence(cached is value, billed, rule)
+
+
+def _sent_back(call: BilledTraceCall, output: int) -> bool:
+    """Whether all of a reply is in the next prompt: hidden reasoning is not."""
+    assert call.before is not None
+    assert call.answer is not None
+    grown = call.billed.total - call.before.billed.total
+    return call.in_loop and grown >= output and output <= _HIDDEN * call.answer + 16
+
+
+def _uncached_tail(call: BilledTraceCall) -> int:
+    figure = call.rules.uncached_tail
+    return 0 if figure is None else figure.value
+
+
+def _marks(call: BilledTraceCall) -> bool:
+    """Whether the client is known to mark, by the recording or by earlier bills."""
+    marked = call.positions.marked(call.sent)
+    if marked is not None:
+        return bool(marked)
+    return call.before is not None and call.before.billed.cached > 0
+
+
+def _marks_end(call: BilledTraceCall) -> bool:
+    """Whether the client marks the end. A provider's own breakpoint need not be at the end; and
+    OpenAI, which has both kinds, has billed tokens that were not sent (1,549 for a short question
+    in pro mode), so that a bill is not the length of the marked prefix."""
+    marked = call.positions.marked(call.sent)
+    if not marked or call.rules.mechanism.value != "explicit":
+        return False
+    return marked[-1] == call.positions.end(call.sent)
+
+
+# ── Parameters ───────────────────────────────────────────────────────────────────────────────────
+
+
+def invalidates(param: Knob) -> CheckFunction:
+    """Checks calls before which this parameter changed, and no other."""
+
+    def check(call: BilledTraceCall, value: tuple[Section, ...]) -> Evidence | None:
+        if not _changed(call, param):
+            return None
+        assert call.before is not None
+        read, left = call.billed.cache_read, call.before.floor
+        if read >= left:
+            holds = "messages" not in value
+        elif read:
+            holds = "messages" in value and len(value) < len(call.rules.hash_order.value)
+        else:
+            holds = "messages" in value
+        invalidated = ", ".join(value) or "nothing"
+        rule = f"a change invalidates {invalidated}"
+        return Evidence(holds, f"{bill_and_gap(call)}, {param} changed", rule)
+
+    return check
+
+
+def _changed(call: BilledTraceCall, param: Knob) -> bool:
+    """Whether only this parameter changed, by notes, while what was cached was still alive."""
+    before, gap = call.before, call.gap
+    if before is None or gap is None or before.life is None or not before.left:
+        return False
+    names = before.cache_params.keys() | call.cache_params.keys()
+    changed = [
+        name for name in names if before.cache_params.get(name) != call.cache_params.get(name)
+    ]
+    if changed != [param] or not call.appended or call.billed.total < before.billed.total:
+        return False
+    if param == "thinking" and not call.noted:
+        return False
+    return gap.most <= before.life

@@ -1,0 +1,195 @@
+"""Session files of Claude Code: `~/.claude/projects/*/*.jsonl`.
+
+Each line is one block of a message, linked to the one before it by `parentUuid`. The blocks of a
+reply are on lines of their own that share the message's id and repeat its usage. The results of
+parallel tool calls are linked to the lines of their calls. So the lines are a tree; every path from
+a root to a leaf is a conversation, and a call belongs to the first that contains it. System prompt
+and tools are not in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .format import Trace, TraceCall, TraceMessage, TraceUsage
+from .lines import FoundTrace, LogLine, Problem, TraceEntry, count, read_objects, seconds
+
+_TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
+
+
+def recognises(fields: dict[str, Any]) -> bool:
+    return fields.get("type") in _TYPES and ("sessionId" in fields or "parentUuid" in fields)
+
+
+class SessionNode:
+    """One message: a reply, a user message, or the results of a reply's tools."""
+
+    def __init__(self, parent: SessionNode | None, role: str, place: str) -> None:
+        self.parent = parent
+        self.role = role
+        self.place = place
+        self.contents: list[Any] = []
+        self.ended: float | None = None
+        self.usage: TraceUsage | None = None
+        self.model = ""
+        self.results: SessionNode | None = None
+        """Of a reply: the results of its tools."""
+        self.children = 0
+        if parent is not None:
+            parent.children += 1
+
+    def add(self, content: Any, at: float | None) -> None:
+        self.contents += content if isinstance(content, list) else [content]
+        self.ended = at if at is not None else self.ended
+
+    def message(self) -> TraceMessage:
+        only = self.contents[0] if len(self.contents) == 1 else None
+        content = only if isinstance(only, str) else list(self.contents)
+        return TraceMessage(role=self.role, content=content)
+
+
+class _Session:
+    def __init__(self) -> None:
+        self.id = ""
+        self.nodes: list[SessionNode] = []
+        self._by_uuid: dict[str, SessionNode | None] = {}
+        """The node that each line became part of, or follows."""
+        self._replies: dict[str, SessionNode] = {}
+        self._last: SessionNode | None = None
+
+    def read(self, place: str, fields: dict[str, Any]) -> None:
+        self.id = self.id or str(fields.get("sessionId") or "")
+        node = self._node(place, fields, self._parent(fields))
+        uuid = fields.get("uuid")
+        if isinstance(uuid, str):
+            self._by_uuid[uuid] = node
+        self._last = node
+
+    def _parent(self, fields: dict[str, Any]) -> SessionNode | None:
+        if "parentUuid" not in fields:
+            return self._last if "uuid" not in fields else None
+        uuid = fields["parentUuid"]
+        return self._by_uuid.get(uuid) if isinstance(uuid, str) else None
+
+    def _node(
+        self, place: str, fields: dict[str, Any], parent: SessionNode | None
+    ) -> SessionNode | None:
+        message, kind = fields.get("message"), fields.get("type")
+        if kind not in ("user", "assistant") or not isinstance(message, dict):
+            return parent
+        at = seconds(fields.get("timestamp"))
+        if kind == "user":
+            return self._user_message(place, message, parent, at)
+        if message.get("model") == "<synthetic>":
+            return parent  # written by the client, not by a model
+        return self._reply(place, message, parent, at)
+
+    def _user_message(
+        self, place: str, message: dict[str, Any], parent: SessionNode | None, at: float | None
+    ) -> SessionNode:
+        content = message.get("content")
+        has_results = isinstance(content, list) and any(
+            isinstance(block, dict) and block.get("type") == "tool_result" for block in content
+        )
+        if has_results and parent is not None:
+            # Results of one reply are sent together, whichever line each is linked to.
+            reply = parent if parent.role == "assistant" else parent.parent
+            if reply is not None and reply.role == "assistant":
+                if reply.results is None:
+                    reply.results = self._new(reply, "user", place)
+                reply.results.add(content, at)
+                return reply.results
+        node = self._new(parent, "user", place)
+        node.add(content if content is not None else "", at)
+        return node
+
+    def _reply(
+        self, place: str, message: dict[str, Any], parent: SessionNode | None, at: float | None
+    ) -> SessionNode:
+        id = message.get("id")
+        node = self._replies.get(id) if isinstance(id, str) else None
+        usage = _usage(message.get("usage"))
+        if node is None:
+            node = self._new(parent, "assistant", place)
+            node.model = str(message.get("model") or "")
+            if isinstance(id, str):
+                self._replies[id] = node
+        if usage is not None:
+            node.usage = usage  # the last line has the whole output
+        node.add(message.get("content") or [], at)
+        return node
+
+    def _new(self, parent: SessionNode | None, role: str, place: str) -> SessionNode:
+        node = SessionNode(parent, role, place)
+        self.nodes.append(node)
+        return node
+
+
+def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
+    session = _Session()
+    problems: list[Problem] = []
+    file = read_objects(lines, session.read, problems)
+    yield from problems
+    taken: set[int] = set()
+    leaves = [node for node in session.nodes if not node.children]
+    conversations = [_conversation(leaf, session.id or file, taken) for leaf in leaves]
+    yield from (found for found in conversations if found is not None)
+    if file and not taken:
+        yield Problem(file, "no reply with usage")
+
+
+def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrace | None:
+    """The path from the root to a leaf, with the calls that no earlier path has."""
+    path: list[SessionNode] = []
+    node: SessionNode | None = leaf
+    while node is not None:
+        path.append(node)
+        node = node.parent
+    path.reverse()
+    replies = [
+        (index, node)
+        for index, node in enumerate(path)
+        if node.role == "assistant" and node.usage is not None and id(node) not in taken
+    ]
+    if not replies:
+        return None
+    taken.update(id(node) for _, node in replies)
+    first = replies[0][1]
+    calls = tuple(
+        TraceCall(
+            messages=index,
+            t=path[index - 1].ended if index else None,
+            t_end=node.ended,
+            usage=node.usage,
+            model=node.model if node.model != first.model else None,
+        )
+        for index, node in replies
+    )
+    trace = Trace(
+        id=f"{session}@{leaf.place.rpartition(':')[2]}",
+        provider="anthropic",
+        model=first.model,
+        calls=calls,
+        messages=tuple(node.message() for node in path),
+        group=session,
+        source="claude_code",
+        system_tokens_unknown=True,
+    )
+    return FoundTrace(first.place, trace)
+
+
+def _usage(usage: object) -> TraceUsage | None:
+    if not isinstance(usage, dict):
+        return None
+    written = count(usage, "cache_creation_input_tokens")
+    split = usage.get("cache_creation")
+    hour = count(split, "ephemeral_1h_input_tokens") if isinstance(split, dict) else 0
+    found = TraceUsage(
+        input=count(usage, "input_tokens"),
+        cache_read=count(usage, "cache_read_input_tokens"),
+        cache_write_5m=max(0, written - hour),
+        cache_write_1h=hour,
+        output=count(usage, "output_tokens"),
+    )
+    return found if found.total else None

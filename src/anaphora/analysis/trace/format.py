@@ -1,0 +1,204 @@
+"""A recorded conversation: its messages, and for every call how many of them were sent, when, and
+what was billed.
+
+One conversation is one JSON line; unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from anaphora import catalog
+from anaphora.errors import InvalidRequest
+from anaphora.tokens import Size
+from anaphora.values import Usage, WriteTtl
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+#: A marker that was sent: on the tools, or behind the message of that index, and its TTL.
+Breakpoint: TypeAlias = tuple[Literal["tools"] | Count, Any]
+
+
+class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What was billed. `input` was neither read nor written."""
+
+    input: Count = 0
+    cache_read: Count = 0
+    cache_write_5m: Count = 0
+    cache_write_1h: Count = 0
+    cache_write_30m: Count = 0
+    cache_write_12h: Count = 0
+    output: Count | None = None
+
+    @property
+    def by_ttl(self) -> dict[WriteTtl, int]:
+        """The tokens written, longest TTL first."""
+        written: dict[WriteTtl, int] = {
+            "12h": self.cache_write_12h,
+            "1h": self.cache_write_1h,
+            "30m": self.cache_write_30m,
+            "5m": self.cache_write_5m,
+        }
+        return {ttl: tokens for ttl, tokens in written.items() if tokens}
+
+    @property
+    def written(self) -> int:
+        return sum(self.by_ttl.values())
+
+    @property
+    def cached(self) -> int:
+        """What the cache held after the call."""
+        return self.cache_read + self.written
+
+    @property
+    def total(self) -> int:
+        return self.input + self.cached
+
+    def usage(self) -> Usage:
+        return Usage(
+            uncached=self.input, read=self.cache_read, written=self.by_ttl, output=self.output
+        )
+
+
+class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a conversation."""
+
+    messages: Count
+    """How many leading messages were sent."""
+    t: float | None = None
+    t_end: float | None = None
+    dur: float | None = None
+    seq: int | None = None
+    usage: TraceUsage | None = None
+    breakpoints: tuple[Breakpoint, ...] | None = None
+    """None where they were not recorded."""
+    note: str | None = None
+    model: str | None = None
+    """The model, when not the conversation's."""
+
+    @property
+    def at(self) -> float | None:
+        """When it started, as far as known."""
+        if self.t is not None:
+            return self.t
+        if self.t_end is not None:
+            return self.t_end - (self.dur or 0.0)
+        return None
+
+
+class TraceMessage(msgspec.Struct, frozen=True, kw_only=True):
+    role: str
+    content: Any = None
+    tool_calls: list[Any] | None = None
+    tool_call_id: str | None = None
+    size: Size | None = None
+    """Its size in the request, where that is known."""
+
+    @property
+    def block_types(self) -> list[Any]:
+        """The type of each content block; None for text."""
+        content = self.content if isinstance(self.content, list) else []
+        return [block.get("type") if isinstance(block, dict) else None for block in content]
+
+    @property
+    def has_thinking(self) -> bool:
+        return any(kind in ("thinking", "redacted_thinking") for kind in self.block_types)
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """One conversation."""
+
+    id: str
+    provider: str
+    model: str
+    calls: tuple[TraceCall, ...]
+    messages: tuple[TraceMessage, ...]
+    tools: list[Any] | None = None
+    tools_size: Size | None = None
+    group: str | None = None
+    """Conversations of one run, which may share a beginning."""
+    source: str = ""
+    wire: str | None = None
+    """The protocol, where known: some providers cache differently on another."""
+    note: str | None = None
+    system_tokens_unknown: bool = False
+    """The system prompt and tools are not recorded; only their effect on the counts is."""
+
+    def __post_init__(self) -> None:
+        for index, call in enumerate(self.calls):
+            if call.messages > len(self.messages):
+                raise ValueError(
+                    f"calls[{index}].messages is {call.messages}, but there are only"
+                    f" {len(self.messages)} messages"
+                )
+
+
+_decode = msgspec.json.Decoder(Trace).decode
+
+
+def read_line(line: bytes, place: str) -> Trace:
+    """The conversation in a line; `place` is the file and line for error messages."""
+    try:
+        return _decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise InvalidRequest(str(problem), path=place) from None
+
+
+def unsupported(provider: str, model: str) -> str | None:
+    """Why calls to a model cannot be predicted; None when they can. A provider without a list of
+    models is a self-hosted server, which serves any."""
+    name = catalog.provider_named(provider)
+    if name is None:
+        return f"unknown provider {provider!r}"
+    if catalog.models(name) and not catalog.profile(name, model).known:
+        return f"unknown model {model!r} of {name}"
+    return None
+
+
+class RecordedParams:
+    """The model and thinking level of a conversation's calls, from the notes of the recording.
+
+    A note is a list of words separated by semicolons. `model_change:…` and
+    `thinking_level_change:…` are what was chosen since the previous call; the last one counts. The
+    level before the first note is unknown: thinking was off when no reply so far shows any. A
+    level chosen between tool results applies from the next user turn on.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._messages = trace.messages
+        self._searched = 0
+        """Messages that were searched for thinking."""
+        self._thinks = False
+        self._chosen: str | None = None
+        self._level: str | None = None
+        self._default: str | None = None
+        self.model = trace.model
+
+    def after(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
+        """The cache parameters of this call, without the model."""
+        chosen = _last_value(call.note, "thinking_level_change")
+        if chosen is not None:
+            if self._default is None:
+                self._default = self._guess(call, chosen)
+            self._chosen = chosen
+        if not in_loop:
+            self._level = self._chosen
+        self.model = call.model or _last_value(call.note, "model_change") or self.model
+        if self._level is None or self._level == self._default:
+            return {}
+        return {"thinking": self._level.encode()}
+
+    def _guess(self, call: TraceCall, level: str) -> str:
+        new = self._messages[self._searched : call.messages]
+        self._thinks = self._thinks or any(message.has_thinking for message in new)
+        self._searched = call.messages
+        if not self._thinks:
+            return "off"
+        return "on" if level == "off" else level
+
+
+def _last_value(note: str | None, name: str) -> str | None:
+    words = [word for word in (note or "").split(";") if word.startswith(name)]
+    return words[-1].partition(":")[2].strip() or None if words else None

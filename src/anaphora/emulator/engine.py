@@ -1,0 +1,210 @@
+"""The emulator without a socket: one object with all state, and `respond`, which takes a request
+and gives the provider's response.
+
+    engine = Engine(EmulatorOptions(seed=7))
+    engine.respond(EmulatorRequest(method="POST", path="/v1/messages", headers=…, body=…, now=0.0))
+
+No clock is read here: `now` of the request is the time, plus the offset of the virtual clock.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import suppress
+from typing import NoReturn
+
+import msgspec
+
+from anaphora import catalog, wire
+from anaphora.canonical import dumps
+from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
+from anaphora.prompt import Call
+from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
+
+from . import strict
+from .billing import Billing, ModelFacts, UsageWindow, UsageWindows
+from .exchange import EmulatorRequest, EmulatorResponse, json_response
+from .faults import KINDS
+from .generator import Generator
+from .hosts import DEFAULT_WIRE, RouteTable
+from .hosts.host import EmulatorRoute
+from .journal import Journal, JournalEntry
+from .options import EmulatorOptions
+from .prompts import PromptReader
+from .replies.text import IdGenerator
+
+#: How many lists of tools stay decoded for the checks: the same comes with every turn.
+_TOOL_LISTS = 64
+
+
+class Engine:
+    def __init__(self, options: EmulatorOptions | None = None) -> None:
+        self.options = options or EmulatorOptions()
+        self.offset = 0.0
+        """How far the virtual clock is ahead, in seconds."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything but the options: caches, stored objects, the journal, the clock."""
+        options = self.options
+        self.offset = 0.0
+        self.journal = Journal(options.remembered)
+        self._faults = options.faults.selector(options.seed)
+        self._ids = IdGenerator(options.seed)
+        self._windows = UsageWindows()
+        self._billing = Billing()
+        self.routes = RouteTable(self._billing, self._ids)
+        self._prompts = PromptReader(self._billing)
+        self._generator = Generator(options, self._billing, self._ids, self.journal)
+        self._decode_tools = functools.lru_cache(maxsize=_TOOL_LISTS)(msgspec.json.decode)
+
+    def respond(self, request: EmulatorRequest) -> EmulatorResponse:
+        if self.offset:
+            request = msgspec.structs.replace(request, now=request.now + self.offset)
+        entry = self.journal.open(request.now, request.method, request.path)
+        entry.request_id = self._ids.next("req_01")
+        route = self.routes.find(request.method, request.path, request.headers)
+        if route is not None and self.options.providers:
+            route = route if route.provider in self.options.providers else None
+        if route is None:
+            response = self._not_found(request, entry)
+        else:
+            response = self._respond_at(route, request, entry)
+        entry.status = response.status
+        self.journal.add(entry)
+        return response
+
+    def _respond_at(
+        self, route: EmulatorRoute, request: EmulatorRequest, entry: JournalEntry
+    ) -> EmulatorResponse:
+        host = route.host
+        entry.provider, entry.wire, entry.operation = route.provider, host.wire, route.operation
+        window, fault = None, None
+        try:
+            entry.workspace = host.workspace(request, route.dialect, self.options.keys)
+            fault = self._faults.next(request, route.provider)
+            if fault is not None and KINDS[fault.name].unbilled:
+                response = json_response(b"", wire=host.wire)
+            elif route.operation == "generate":
+                response = self._generate(request, route, entry)
+            else:
+                body = self._other_body(request, route, entry.workspace)
+                response = json_response(body, wire=host.wire)
+            window = self._count_usage(request, entry)
+        except (Upstream, InvalidRequest) as problem:
+            response = self._rejected(problem, route, entry)
+        except RecursionError:
+            error = RequestRejected("the body is nested too deeply", status=400)
+            response = self._rejected(error, route, entry)
+        response.headers.update(host.headers(entry.request_id, window, request.now))
+        if fault is None:
+            return response
+        entry.fault = fault.name
+        dialect = "" if route.is_home else route.dialect.name
+        return fault.apply(msgspec.structs.replace(response, dialect=dialect))
+
+    # ── Operations ───────────────────────────────────────────────────────────────────────────────
+
+    def _generate(
+        self, request: EmulatorRequest, route: EmulatorRoute, entry: JournalEntry
+    ) -> EmulatorResponse:
+        immediate = route.host.immediate_reply(request, route)
+        if immediate is not None:
+            return json_response(immediate, wire=route.host.wire)
+        try:
+            prompt = self._prompts.read(request, route, entry.workspace)
+        except InvalidRequest as problem:
+            self._check_unreadable(request, route, problem)
+        entry.model = prompt.rendered.model
+        if self.options.strict:
+            tokens = prompt.long_tokens(route.host.sets_window(prompt.body))
+            self._check(request, route, prompt.facts, prompt.call, prompt.rendered, tokens)
+        return self._generator.respond(request, route, entry.workspace, prompt, entry)
+
+    def _other_body(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> bytes:
+        host = route.host
+        if route.operation == "count":
+            return host.count_body(self._count(request, route, workspace))
+        if route.operation == "models":
+            return host.list_models(catalog.models(route.provider), request.query)
+        if route.operation != "model":
+            return host.handle(request, route, workspace)
+        for profile in catalog.models(route.provider):
+            if profile.id == route.name:
+                return dumps(host.model_fields(profile))
+        raise NotFound(f"no model {route.name}", status=404)
+
+    def _count(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> int:
+        try:
+            rendered, facts = self._prompts.split(request, route, workspace)
+        except InvalidRequest as problem:
+            self._check_unreadable(request, route, problem)
+        if self.options.strict:
+            # A prompt of any length can be counted.
+            self._check(request, route, facts, None, rendered, 0)
+        return Counts(rendered).total
+
+    # ── Checks and errors ────────────────────────────────────────────────────────────────────────
+
+    def _check(
+        self,
+        request: EmulatorRequest,
+        route: EmulatorRoute,
+        facts: ModelFacts,
+        call: Call | None = None,
+        rendered: Rendered | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        """Raises the error for a request that the provider rejects."""
+        strict.check(
+            route.host.checks,
+            request,
+            facts,
+            call=call,
+            rendered=rendered,
+            tokens=tokens,
+            counts=route.operation == "count",
+            decode_tools=self._decode_tools,
+        )
+
+    def _check_unreadable(
+        self, request: EmulatorRequest, route: EmulatorRoute, problem: InvalidRequest
+    ) -> NoReturn:
+        """Raises the provider's error for a request that cannot be read, where that is known."""
+        with suppress(InvalidRequest):
+            model = route.name or str(request.value("model", ""))
+            facts = self._billing.facts(route.provider, route.host.wire, model)
+            self._check(request, route, facts)
+        raise problem from None
+
+    def _count_usage(self, request: EmulatorRequest, entry: JournalEntry) -> UsageWindow:
+        account = entry.provider, entry.workspace
+        billed = entry.billed
+        if billed is None:
+            return self._windows.add(account, request.now)
+        outcome, reads_count = billed.outcome, billed.facts.rules.reads_limited
+        free = outcome.read if reads_count is not None and not reads_count.value else 0
+        return self._windows.add(account, request.now, outcome.total - free, entry.output)
+
+    def _rejected(
+        self, problem: Upstream | InvalidRequest, route: EmulatorRoute, entry: JournalEntry
+    ) -> EmulatorResponse:
+        if isinstance(problem, InvalidRequest):
+            param = problem.path.removeprefix("$").removeprefix(".")
+            problem = RequestRejected(str(problem), status=400, param=param or None)
+        problem.request_id = entry.request_id
+        entry.error = str(problem)
+        status, headers, body = route.codec.write_error(problem)
+        return json_response(body, status=status, headers=headers, wire=route.host.wire)
+
+    def _not_found(self, request: EmulatorRequest, entry: JournalEntry) -> EmulatorResponse:
+        error = NotFound(
+            f"no route for {request.method} {request.path}",
+            status=404,
+            code="not_found_error",
+            request_id=entry.request_id,
+        )
+        entry.error = str(error)
+        status, headers, body = wire.get(DEFAULT_WIRE).write_error(error)
+        return json_response(body, status=status, headers=headers)

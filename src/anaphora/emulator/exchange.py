@@ -1,0 +1,96 @@
+"""One request and one response of the emulator, without a socket."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+
+from anaphora.errors import RequestRejected
+from anaphora.wire.reading import DECODE_ERRORS
+
+JSON = "application/json"
+SSE = "text/event-stream; charset=utf-8"
+NDJSON = "application/x-ndjson"
+NULL = msgspec.Raw(b"null")
+
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class EmulatorRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One HTTP request."""
+
+    method: str
+    path: str
+    """Without the query."""
+    query: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    """Names in lower case."""
+    body: bytes = b""
+    now: float = 0.0
+    """Arrival time in seconds since 1970, by the emulator's clock."""
+
+    @functools.cached_property
+    def fields(self) -> dict[str, msgspec.Raw]:
+        """The top-level fields of the body."""
+        return decode_object(self.body)
+
+    def value(self, field: str, default: Any = None) -> Any:
+        """One top-level field, decoded."""
+        raw = self.fields.get(field)
+        return default if raw is None else msgspec.json.decode(raw)
+
+
+def decode_object(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The top-level fields of a JSON object; an empty body has none."""
+    try:
+        return _decode_object(body or b"{}")
+    except DECODE_ERRORS as problem:
+        raise RequestRejected(f"the body is not a JSON object: {problem}", status=400) from None
+
+
+def nested(value: Any, *keys: str) -> Any:
+    """The value at the end of a path of keys; None where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+class ResponseChunk(msgspec.Struct, frozen=True, gc=False):
+    """A piece of a response, and the seconds to wait before it is sent."""
+
+    delay: float
+    data: bytes
+
+
+class EmulatorResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """One HTTP response; the flags describe faults of the connection."""
+
+    status: int = 200
+    headers: dict[str, str] = {}
+    chunks: tuple[ResponseChunk, ...] = ()
+    """One for each event of a stream; otherwise the body."""
+    stream: bool = False
+    wire: str = ""
+    dialect: str = ""
+    """The name of the dialect, where the host is not the wire's own provider."""
+    hang: bool = False
+    """Nothing is ever sent."""
+    reset: bool = False
+    """The connection is dropped: before the first byte, or after `cut_after` chunks."""
+    cut_after: int | None = None
+    """The connection ends after this many chunks, in the middle of the response."""
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(chunk.data for chunk in self.chunks)
+
+
+def json_response(
+    body: bytes, *, status: int = 200, headers: dict[str, str] | None = None, wire: str = ""
+) -> EmulatorResponse:
+    """A response in one piece; JSON unless `headers` has another type."""
+    merged = {"content-type": JSON, **(headers or {})}
+    chunks = (ResponseChunk(0.0, body),)
+    return EmulatorResponse(status=status, headers=merged, chunks=chunks, wire=wire)

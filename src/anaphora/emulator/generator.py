@@ -1,0 +1,238 @@
+"""Responses to a prompt: the reply, its bill and its bytes, whole or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.verdict import SentCall
+from anaphora.values import (
+    Event,
+    Message,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyStart,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+    UsageUpdate,
+)
+
+from .billing import Billing
+from .exchange import EmulatorRequest, EmulatorResponse, ResponseChunk
+from .hosts.host import EmulatorRoute, ReplyContext
+from .journal import BilledCall, Journal, JournalEntry
+from .options import EmulatorOptions, Latency
+from .prompts import ParsedPrompt
+from .replies.generated import generate_reply
+from .replies.reply import GeneratedReply
+from .replies.schema_value import SchemaGenerator
+from .replies.script import ScriptInput
+from .replies.text import IdGenerator, join_seed, split_text
+
+#: Characters of arguments in one event of a stream.
+_ARGUMENTS = 16
+
+
+class Generator:
+    """Generates the responses of one engine."""
+
+    def __init__(
+        self, options: EmulatorOptions, billing: Billing, ids: IdGenerator, journal: Journal
+    ) -> None:
+        self._options = options
+        self._billing = billing
+        self._ids = ids
+        self._journal = journal
+        self._player = options.script.player()
+        self._schemas = SchemaGenerator()
+
+    def respond(
+        self,
+        request: EmulatorRequest,
+        route: EmulatorRoute,
+        workspace: str,
+        prompt: ParsedPrompt,
+        entry: JournalEntry,
+    ) -> EmulatorResponse:
+        host, facts, call = route.host, prompt.facts, prompt.call
+        rendered_prompt = RenderedPrompt(prompt.rendered, prompt.plan)
+        seed = self._seed(prompt, rendered_prompt)
+        generated = self._generate(request, route, prompt, entry, seed)
+        others = self._others(route, prompt, seed)
+        stream = host.is_stream(request, call)
+        latency = self._options.latency
+        if generated.pace is not None:
+            latency = Latency(latency.first, generated.pace)
+        began = request.now + latency.first
+        pieces = sum(_length(part) // 12 for part in generated.parts) if stream else 0
+        outcome = self._billing.bill(
+            rendered_prompt,
+            facts,
+            now=request.now,
+            began=began,
+            ended=began + pieces * latency.pace,
+            workspace=workspace,
+        )
+        output, reasoning = generated.tokens(facts.profile)
+        for other in others:
+            more, more_reasoning = other.tokens(facts.profile)
+            output, reasoning = output + more, reasoning + more_reasoning
+        reported = host.reported_reasoning(generated, reasoning)
+        usage = host.usage(outcome, facts.rules, output, reported)
+        sent = SentCall(
+            rendered=prompt.rendered, plan=prompt.plan, at=request.now, usage=usage, route=workspace
+        )
+        compared = call.ir.cache.compare_with
+        earlier = None if compared is None else self._journal.sent(workspace, compared.id)
+        context = ReplyContext(
+            request=request,
+            route=route,
+            call=call,
+            reply=generated,
+            sent=sent,
+            earlier=earlier,
+        )
+        reply = Reply(
+            id=self._ids.next(host.reply_id_prefix),
+            model=prompt.rendered.model,
+            message=Message(role="assistant", parts=generated.parts),
+            stop=generated.stop,
+            stop_sequence=generated.stop_sequence,
+            usage=usage,
+            extras=_extras(context, others),
+        )
+        entry.stream, entry.output, entry.reply_id = stream, output, reply.id
+        entry.billed = BilledCall(sent=sent, outcome=outcome, facts=facts, size=len(prompt.body))
+        host.keep(workspace, call, prompt.items, reply, route.codec)
+        if stream:
+            return _stream_response(request, route, reply, latency)
+        chunk = ResponseChunk(latency.first, route.codec.write_reply(reply))
+        headers = {"content-type": host.content_type}
+        return EmulatorResponse(headers=headers, chunks=(chunk,), wire=host.wire)
+
+    def _seed(self, prompt: ParsedPrompt, rendered_prompt: RenderedPrompt) -> bytes:
+        """Depends on the prompt and its parameters only: the reply is the same in a stream."""
+        prefix = rendered_prompt.key(len(rendered_prompt) - 1) if len(rendered_prompt) else b""
+        params = prompt.rendered.envelope.cache_params
+        values = [name.encode() + b"\0" + value for name, value in params]
+        return join_seed(b"%d" % self._options.seed, prefix, *values)
+
+    def _generate(
+        self,
+        request: EmulatorRequest,
+        route: EmulatorRoute,
+        prompt: ParsedPrompt,
+        entry: JournalEntry,
+        seed: bytes,
+    ) -> GeneratedReply:
+        call, profile = prompt.call, prompt.facts.profile
+        if self._options.script.rules and not call.ir.cache.prewarm:
+            script_input = ScriptInput(
+                call=call,
+                host=route.host,
+                provider=route.provider,
+                profile=profile,
+                path=request.path,
+                seed=seed,
+            )
+            reply = self._player.next(script_input)
+            if reply is not None:
+                entry.scripted = True
+                return reply
+        return generate_reply(call, route.host, profile, self._schemas, seed)
+
+    def _others(
+        self, route: EmulatorRoute, prompt: ParsedPrompt, seed: bytes
+    ) -> list[GeneratedReply]:
+        """The replies after the first: Chat's `n`, Gemini's `candidateCount`."""
+        if route.host.choices_field is None:
+            return []
+        call, profile = prompt.call, prompt.facts.profile
+        seeds = [seed + join_seed(b"%d" % index) for index in range(1, call.params.n or 1)]
+        return [generate_reply(call, route.host, profile, self._schemas, own) for own in seeds]
+
+
+def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, str] | None:
+    """The fields of a reply beside its message and its counts."""
+    host = context.route.host
+    fields = host.extra_fields(context)
+    if others and host.choices_field is not None:
+        choices = []
+        for index, other in enumerate(others, 1):
+            message = Message(role="assistant", parts=other.parts)
+            reply = Reply(id="", model="", message=message, stop=other.stop)
+            choices.append(msgspec.Raw(host.write_choice(reply, index)))
+        fields[host.choices_field] = choices
+    return {host.wire: msgspec.json.encode(fields).decode()} if fields else None
+
+
+def _length(part: Any) -> int:
+    if isinstance(part, ToolCall):
+        return len(part.arguments)
+    return len(part.text) if isinstance(part, Text | Thinking) else 0
+
+
+# ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _stream_response(
+    request: EmulatorRequest, route: EmulatorRoute, reply: Reply, latency: Latency
+) -> EmulatorResponse:
+    """A chunk for each event that has data."""
+    host = route.host
+    if not host.reports_stream_usage(request, route.provider):
+        reply = msgspec.structs.replace(reply, usage=Usage())
+    writer = route.codec.writer()
+    written = [writer.write(event) for event in stream_events(reply, request.now)]
+    events = [data for data in written if data]
+    host.edit_events(events, reply)
+    # One write may hold several events.
+    end = host.event_end
+    pieces = [data + end for data in b"".join(events).split(end) if data]
+    first, *rest = pieces
+    chunks = (
+        ResponseChunk(latency.first, first),
+        *(ResponseChunk(latency.pace, data) for data in rest),
+    )
+    headers = {"content-type": host.stream_type, "cache-control": "no-cache"}
+    response = EmulatorResponse(headers=headers, chunks=chunks, stream=True, wire=host.wire)
+    return host.frame_stream(request, response)
+
+
+def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
+    """The events of a whole reply as a stream that began at `now`."""
+    yield ReplyStart(reply.id, reply.model, now, reply.extras)
+    if reply.usage != Usage():
+        # The input is known from the start; of the output, that it has begun.
+        yield UsageUpdate(msgspec.structs.replace(reply.usage, output=1, reasoning=None))
+    for index, part in enumerate(reply.message.parts):
+        if isinstance(part, ToolCall):
+            yield PartStart(index, "tool_call", part.id, part.name, extras=part.extras)
+            for start in range(0, len(part.arguments), _ARGUMENTS):
+                yield PartDelta(index, part.arguments[start : start + _ARGUMENTS])
+        elif isinstance(part, Text | Thinking | Refusal):
+            kind = type(part).__name__.lower()
+            yield PartStart(index, kind, name=_reasoning_field(part), extras=part.extras)
+            for piece in split_text(part.text):
+                yield PartDelta(index, piece)
+        else:
+            yield PartStart(index, "opaque")
+        yield PartEnd(index, part)
+    yield ReplyEnd(reply)
+
+
+def _reasoning_field(part: Text | Thinking | Refusal) -> str | None:
+    """The message field in which a Chat host sends reasoning."""
+    if not isinstance(part, Thinking) or not part.extras:
+        return None
+    field = msgspec.json.decode(next(iter(part.extras.values()))).get("field")
+    return field if isinstance(field, str) else None

@@ -1,0 +1,82 @@
+"""The hosts of all providers, and which of them answers at a path.
+
+Each wire's own provider answers at its own paths: `/v1/messages`, `/v1/chat/completions`,
+`/v1/responses`, `/v1beta/models/…`, `/api/chat`. Every provider answers below its name, so that
+`http://…/deepseek` stands for `https://api.deepseek.com`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from anaphora import catalog, wire
+from anaphora.catalog import Dialect
+from anaphora.emulator.billing import Billing
+from anaphora.emulator.replies.text import IdGenerator
+
+from .anthropic import AnthropicHost
+from .gemini import GeminiHost
+from .host import EmulatorRoute, Host, is_home
+from .ollama import OllamaHost
+from .openai_chat import OpenAIChatHost
+from .openai_responses import OpenAIResponsesHost
+
+HOSTS: dict[str, type[Host]] = {
+    host.wire: host
+    for host in (AnthropicHost, OpenAIChatHost, OpenAIResponsesHost, GeminiHost, OllamaHost)
+}
+#: The format of errors at paths where no host answers.
+DEFAULT_WIRE = "openai_chat"
+_ROUTES = 1024
+
+
+class RouteTable:
+    """The hosts of one engine by path."""
+
+    def __init__(self, billing: Billing, ids: IdGenerator) -> None:
+        self.hosts = {name: host(billing, ids) for name, host in HOSTS.items()}
+        self._rows: dict[str, list[tuple[str, Dialect]]] = {"": []}
+        for row in catalog.dialects().rows:
+            rows = self._rows.setdefault(row.provider, [])
+            if not self.hosts[row.wire].generate_path:
+                continue
+            rows.append((self._root(row), row))
+            if row.provider == wire.PROVIDERS[row.wire]:
+                self._rows[""].append((self._root(row), row))
+        # Google's other wire has a path of its own.
+        row = catalog.dialects().find("google", "openai_chat")
+        self._rows[""].append((self._root(row), row))
+        self._find = functools.lru_cache(maxsize=_ROUTES)(self._route)
+
+    def find(self, method: str, path: str, headers: Mapping[str, str]) -> EmulatorRoute | None:
+        """The route of a request; None where no host answers."""
+        return self._find(method, path, "x-goog-api-key" in headers, "anthropic-version" in headers)
+
+    def _route(self, method: str, path: str, google: bool, anthropic: bool) -> EmulatorRoute | None:
+        path = "/" + path.strip("/")
+        first, _, rest = path[1:].partition("/")
+        provider = first if first in self._rows else ""
+        if provider:
+            path = "/" + rest
+        for root, row in self._rows[provider]:
+            if not path.startswith(root + "/"):
+                continue
+            host = self.hosts[row.wire]
+            operation, name = host.operation(method, path[len(root) :]) or (None, "")
+            if operation is None:
+                continue
+            # Three providers list their models at one path: the headers tell their clients apart.
+            shared = operation in ("models", "model") and not provider
+            if shared and (google or anthropic != (row.wire == "anthropic")):
+                continue
+            codec = wire.get(row.wire) if is_home(row) else wire.speak(row)
+            return EmulatorRoute(
+                host=host, dialect=row, codec=codec, operation=operation, path=path, name=name
+            )
+        return self.hosts["gemini"].route(path) if provider in ("", "google") else None
+
+    def _root(self, row: Dialect) -> str:
+        """The part of a dialect's paths before that of its host."""
+        host = self.hosts[row.wire]
+        return row.path.removesuffix(host.generate_path) if row.path else host.root

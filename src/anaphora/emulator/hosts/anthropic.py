@@ -1,0 +1,148 @@
+"""Anthropic's Messages API."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from anaphora.cache import verdict
+from anaphora.canonical import dumps
+from anaphora.catalog import Profile
+from anaphora.emulator.billing import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, UsageWindow
+from anaphora.emulator.replies.text import SeededRandom
+from anaphora.emulator.strict.anthropic import CHECKS
+from anaphora.errors import RateLimited, Upstream
+from anaphora.prompt.call import Reasoning
+from anaphora.values import Reply, Thinking
+from anaphora.wire import sse
+
+from .host import (
+    MODELS_CREATED,
+    Host,
+    ReplyContext,
+    cached_tokens,
+    model_limits,
+    param_differs,
+    read_tokens,
+    thinking_text,
+)
+
+#: The header names of each limit, and the limit.
+_LIMITS = [
+    (f"{name}-limit", f"{name}-remaining", f"{name}-reset", limit)
+    for name, limit in (
+        ("anthropic-ratelimit-requests", REQUEST_LIMIT),
+        ("anthropic-ratelimit-input-tokens", INPUT_LIMIT),
+        ("anthropic-ratelimit-output-tokens", OUTPUT_LIMIT),
+        ("anthropic-ratelimit-tokens", INPUT_LIMIT + OUTPUT_LIMIT),
+    )
+]
+
+
+class AnthropicHost(Host):
+    wire = "anthropic"
+    checks = CHECKS
+    generate_path = "/messages"
+    count_path = "/messages/count_tokens"
+    reply_id_prefix = "msg_01"
+    call_id_prefix = script_call_id_prefix = "toolu_"
+    prewarm_stop = "length"
+    reports_writes = True
+    overloaded_code = "overloaded_error"
+    unknown_event = ("emulator_unknown", b'{"type":"emulator_unknown","data":{}}')
+
+    def headers(self, request_id: str, window: UsageWindow | None, now: float) -> dict[str, str]:
+        headers = {"request-id": request_id}
+        if window is None:
+            return headers
+        if not window.reset_header:
+            reset = datetime.datetime.fromtimestamp(int(window.reset), datetime.UTC)
+            window.reset_header = reset.strftime("%Y-%m-%dT%H:%M:%SZ")
+        used = (window.requests, window.input, window.output, window.input + window.output)
+        for (limit_name, remaining, reset_name, limit), count in zip(_LIMITS, used, strict=True):
+            headers[limit_name] = str(limit)
+            headers[remaining] = str(max(0, limit - count))
+            headers[reset_name] = window.reset_header
+        return headers
+
+    def thinking(
+        self, wanted: Reasoning | None, profile: Profile, random: SeededRandom
+    ) -> tuple[Thinking | None, int]:
+        if wanted is None or wanted.mode is None:
+            return None, 0
+        shown = "" if wanted.display == "omitted" else thinking_text(random)
+        return Thinking(shown, signature=opaque(random), provider=self.wire), 0
+
+    def script_thinking(
+        self, text: str, profile: Profile, random: SeededRandom
+    ) -> tuple[Thinking | None, int]:
+        return Thinking(text, signature=random.id(64), provider=self.wire), 0
+
+    def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
+        if not context.call.ir.cache.diagnose:
+            return {}
+        return {"diagnostics": _diagnostics(context)}
+
+    def edit_events(self, events: list[bytes], reply: Reply) -> None:
+        """Adds the ping, and the diagnostics to the event that begins the message."""
+        extras = msgspec.json.decode((reply.extras or {}).get(self.wire, "{}"))
+        if "diagnostics" in extras:
+            field = b'"diagnostics":' + dumps(extras["diagnostics"]) + b',"stop_reason":null'
+            events[0] = events[0].replace(b'"stop_reason":null', field, 1)
+        events.insert(1, sse.encode_event("ping", b'{"type":"ping"}'))
+
+    def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
+        """A page of models, by the ids in the query."""
+        ids = [profile.id for profile in profiles]
+        start = ids.index(query["after_id"]) + 1 if query.get("after_id") in ids else 0
+        limit = query.get("limit", "20")
+        page = profiles[start : start + (int(limit) if limit.isdigit() else 20)]
+        return dumps(
+            {
+                "data": [self.model_fields(profile) for profile in page],
+                "has_more": start + len(page) < len(ids),
+                "first_id": page[0].id if page else None,
+                "last_id": page[-1].id if page else None,
+            }
+        )
+
+    def model_fields(self, profile: Profile) -> dict[str, Any]:
+        return {
+            "type": "model",
+            "id": profile.id,
+            "display_name": profile.id,
+            "created_at": MODELS_CREATED,
+            "lifecycle": "active",
+            **model_limits(profile, "max_input_tokens", "max_tokens"),
+        }
+
+    @classmethod
+    def spend_cap_error(cls, message: str) -> Upstream:
+        # A rate limit but for its code: PROVIDERS.md, section 1.
+        return RateLimited(message, status=429, code="enforced_spend_limit_reached")
+
+
+def opaque(random: SeededRandom) -> str:
+    """A stand-in for bytes that only the provider can read."""
+    return base64.b64encode(bytes(random.below(256) for _ in range(48))).decode()
+
+
+def _diagnostics(context: ReplyContext) -> dict[str, Any] | None:
+    """Why a prefix was not reused; None when it was, or on a first turn."""
+    earlier, later = context.earlier, context.sent
+    if context.call.ir.cache.compare_with is None:
+        return None
+    if earlier is None:
+        return {"cache_miss_reason": {"type": "previous_message_not_found"}}
+    if param_differs(earlier, later, "model") or param_differs(earlier, later, "speed"):
+        reason = "model_changed"
+    elif (change := verdict.find_change(earlier, later)) is not None:
+        reason = f"{change.section}_changed"
+    else:
+        return None
+    missed = max(0, cached_tokens(earlier.usage) - read_tokens(later.usage))
+    return {"cache_miss_reason": {"type": reason, "cache_missed_input_tokens": missed}}

@@ -1,0 +1,327 @@
+"""Google's Gemini API, with its `cachedContents`, and the same API on Vertex."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from anaphora import catalog, wire
+from anaphora.cache.simulator import Outcome
+from anaphora.canonical import dumps
+from anaphora.catalog import CacheRules, Profile
+from anaphora.emulator.billing import Billing
+from anaphora.emulator.exchange import (
+    EmulatorRequest,
+    EmulatorResponse,
+    ResponseChunk,
+    decode_object,
+)
+from anaphora.emulator.replies.text import IdGenerator, SeededRandom
+from anaphora.emulator.strict.gemini import CHECKS, camel
+from anaphora.errors import Forbidden, RequestRejected, Upstream
+from anaphora.prompt import Call
+from anaphora.prompt.call import Reasoning
+from anaphora.rendered import CacheHandle
+from anaphora.tokens import Counts, for_model
+from anaphora.values import Reply, Thinking, Usage
+from anaphora.wire.gemini.reply import write_candidate, write_content
+
+from .host import CompleteBody, EmulatorRoute, Host, Operation, model_limits, thinking_text
+
+_PATH = re.compile(
+    r"(?P<root>/v1(?:beta1?|alpha)?(?:/projects/[^/]+/locations/[^/]+)?)(?P<vertex>/publishers/google)?/"
+    r"(?:(?P<collection>models|tunedModels|endpoints)(?:/(?P<model>[^/:]+)(?::(?P<method>\w+))?)?"
+    r"|cachedContents(?:/(?P<cache>[^/]+))?)"
+)
+_METHODS: dict[str, Operation] = {
+    "generateContent": "generate",
+    "streamGenerateContent": "generate",
+    "countTokens": "count",
+}
+_JSON = "application/json; charset=UTF-8"
+#: Lifetime of a cached content whose request names none, in seconds.
+_DEFAULT_TTL = 3600.0
+_MAX_CONTENTS = 10_000
+_PAGE_SIZE = 50
+_CACHED_FIELDS = ("systemInstruction", "tools", "toolConfig", "contents")
+#: Stands for a request's own contents while the tokens before it are counted.
+_PLACEHOLDER = b'{"role":"user","parts":[{"text":"."}]}'
+_SECONDS = re.compile(r"(\d+(?:\.\d{1,9})?)s\Z")
+
+
+class GeminiHost(Host):
+    wire = "gemini"
+    checks = CHECKS
+    content_type = _JSON
+    choices_field = "candidates"
+    unknown_event = ("", b'{"emulatorUnknown":{}}')
+
+    def __init__(self, billing: Billing, ids: IdGenerator) -> None:
+        super().__init__(billing, ids)
+        self._contents: dict[tuple[str, str], CachedContent] = {}
+
+    # ── Routes and keys ──────────────────────────────────────────────────────────────────────────
+
+    def route(self, path: str) -> EmulatorRoute | None:
+        """The route of a whole path: methods stand behind a colon."""
+        match = _PATH.fullmatch(path)
+        if match is None:
+            return None
+        operation: Operation | None
+        if match["collection"] is None:
+            operation, name = ("cache", match["cache"]) if match["cache"] else ("caches", "")
+        elif match["method"] is not None:
+            operation, name = _METHODS.get(match["method"]), match["model"]
+        else:
+            operation, name = ("model", match["model"]) if match["model"] else ("models", "")
+        if operation is None:
+            return None
+        vertex = match["vertex"] or "/projects/" in match["root"]
+        dialect = catalog.dialects().find("google", self.wire, "vertex" if vertex else "")
+        return EmulatorRoute(
+            host=self,
+            dialect=dialect,
+            codec=wire.speak(dialect) if vertex else wire.get(self.wire),
+            operation=operation,
+            path=path.replace(":countTokens", ":generateContent"),
+            name=name,
+        )
+
+    def missing_key(self, auth: str) -> Upstream:
+        return Forbidden("the request has no API key", status=403, code="PERMISSION_DENIED")
+
+    # ── Requests and replies ─────────────────────────────────────────────────────────────────────
+
+    def complete_body(
+        self, request: EmulatorRequest, route: EmulatorRoute, workspace: str
+    ) -> CompleteBody:
+        """The cached content that a request names, and its own contents behind that."""
+        fields = request.fields
+        inner = fields.get("generateContentRequest")
+        if route.operation == "count" and inner is not None:
+            fields = decode_object(bytes(inner))
+        named = fields.get("cachedContent", fields.get("cached_content"))
+        if named is None:
+            return CompleteBody(request.body if inner is None else bytes(inner))
+        content = self._get(workspace, str(msgspec.json.decode(named)), request.now)
+        own = {camel(name): bytes(raw) for name, raw in fields.items()}
+        own.pop("cachedContent", None)
+        contents = _elements(own.pop("contents", b"[]"))
+        held = CacheHandle(content.name, content.chunks, "")
+        return CompleteBody(_body(content.fields, contents, own), (), held, content.model)
+
+    def is_stream(self, request: EmulatorRequest, call: Call) -> bool:
+        return ":streamGenerateContent" in request.path
+
+    def thinking(
+        self, wanted: Reasoning | None, profile: Profile, random: SeededRandom
+    ) -> tuple[Thinking | None, int]:
+        if wanted is None:
+            return None, 0
+        if wanted.display == "summarized":
+            return Thinking(thinking_text(random), provider=self.wire), 0
+        return None, random.between(16, 64)
+
+    def usage(
+        self, outcome: Outcome, rules: CacheRules, output: int, reasoning: int | None
+    ) -> Usage:
+        usage = super().usage(outcome, rules, output, reasoning)
+        return usage if usage.read else msgspec.structs.replace(usage, read=None)
+
+    def write_choice(self, reply: Reply, index: int) -> bytes:
+        return write_candidate(reply, b"", write_content(reply.message), index)
+
+    def frame_stream(
+        self, request: EmulatorRequest, response: EmulatorResponse
+    ) -> EmulatorResponse:
+        """Without `alt=sse` a stream is one JSON array."""
+        if request.query.get("alt") == "sse":
+            return response
+        chunks = []
+        for index, chunk in enumerate(response.chunks):
+            data = chunk.data.removeprefix(b"data: ").strip()
+            chunks.append(ResponseChunk(chunk.delay, (b",\n" if index else b"[") + data))
+        chunks.append(ResponseChunk(0.0, b"]"))
+        headers = {**response.headers, "content-type": _JSON}
+        return msgspec.structs.replace(response, chunks=tuple(chunks), headers=headers)
+
+    def count_body(self, tokens: int) -> bytes:
+        return dumps({"totalTokens": tokens})
+
+    def model_fields(self, profile: Profile) -> dict[str, Any]:
+        return {
+            "name": f"models/{profile.id}",
+            "displayName": profile.id,
+            "supportedGenerationMethods": ["generateContent", "countTokens", "createCachedContent"],
+            **model_limits(profile, "inputTokenLimit", "outputTokenLimit"),
+        }
+
+    # ── Cached contents ──────────────────────────────────────────────────────────────────────────
+
+    def handle(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> bytes:
+        now = request.now
+        if route.operation == "caches":
+            if request.method == "POST":
+                return dumps(self._create(request, route, workspace).resource())
+            return dumps(self._list(workspace, request.query, now))
+        content = self._get(workspace, route.name, now)
+        simulator = self.billing.simulator(
+            self.billing.facts(route.provider, self.wire, content.model)
+        )
+        if request.method == "DELETE":
+            del self._contents[workspace, _id(content.name)]
+            simulator.release(content.name, at=now)
+            return b"{}"
+        if request.method == "PATCH":
+            expires = _expiry(request.fields, now)
+            if expires is None:
+                raise RequestRejected("only ttl and expireTime can be changed", status=400)
+            content.updated, content.expires = now, expires
+            simulator.extend(content.name, at=now, seconds=expires - now)
+        return dumps(content.resource())
+
+    def _create(
+        self, request: EmulatorRequest, route: EmulatorRoute, workspace: str
+    ) -> CachedContent:
+        body, now = request.fields, request.now
+        if "model" not in body:
+            raise RequestRejected("model is required", status=400, param="model")
+        model = str(request.value("model")).rpartition("/")[2]
+        own = {camel(name): bytes(raw) for name, raw in body.items()}
+        fields = {name: own[name] for name in _CACHED_FIELDS if name in own}
+        expires = _expiry(body, now)
+        path = f"/v1beta/models/{model}:generateContent"
+        rendered = route.codec.split(_body(fields, [_PLACEHOLDER], {}), (), path)
+        facts, chunks = self.billing.facts(route.provider, self.wire, model), len(rendered) - 1
+        if not chunks:
+            raise RequestRejected("the content to cache is empty", status=400, param="contents")
+        parent = route.path.partition("/cachedContents")[0].strip("/").partition("/")[2]
+        display = own.get("displayName")
+        content = CachedContent(
+            name=f"{parent}/".lstrip("/") + f"cachedContents/{self.ids.next().lower()}",
+            model=model,
+            fields=fields,
+            chunks=chunks,
+            tokens=Counts(for_model(rendered, facts.profile)).tokens(chunks),
+            created=now,
+            updated=now,
+            expires=now + _DEFAULT_TTL if expires is None else expires,
+            display=None if display is None else str(msgspec.json.decode(display)),
+        )
+        seconds = content.expires - now
+        self.billing.simulator(facts).hold(content.name, content.tokens, at=now, seconds=seconds)
+        while len(self._contents) >= _MAX_CONTENTS:
+            del self._contents[next(iter(self._contents))]
+        self._contents[workspace, _id(content.name)] = content
+        return content
+
+    def _get(self, workspace: str, name: str, now: float) -> CachedContent:
+        """A cached content by name. The error is the same for an expired and an unknown one."""
+        content = self._contents.get((workspace, _id(name)))
+        if content is not None and content.expires <= now:
+            del self._contents[workspace, _id(name)]
+            content = None
+        if content is None:
+            reason = f"no cached content {_id(name)}, or no permission to see it"
+            raise Forbidden(reason, status=403, code="PERMISSION_DENIED")
+        return content
+
+    def _list(self, workspace: str, query: Mapping[str, str], now: float) -> dict[str, Any]:
+        own = [
+            c for (owner, _), c in self._contents.items() if owner == workspace and c.expires > now
+        ]
+        start, size = _number(query, "pageToken", 0), _number(query, "pageSize", _PAGE_SIZE)
+        page = own[start : start + max(1, size)]
+        listed: dict[str, Any] = {"cachedContents": [content.resource() for content in page]}
+        if start + len(page) < len(own):
+            listed["nextPageToken"] = str(start + len(page))
+        return listed
+
+
+class CachedContent(msgspec.Struct, kw_only=True, eq=False):
+    """One `cachedContents` resource."""
+
+    name: str
+    model: str
+    """Without `models/`."""
+    fields: dict[str, bytes]
+    """The cached fields of its request, unchanged."""
+    chunks: int
+    tokens: int
+    created: float
+    updated: float
+    expires: float
+    display: str | None = None
+
+    def resource(self) -> dict[str, Any]:
+        display = {} if self.display is None else {"displayName": self.display}
+        return {
+            "name": self.name,
+            "model": f"models/{self.model}",
+            **display,
+            "createTime": _date(self.created),
+            "updateTime": _date(self.updated),
+            "expireTime": _date(self.expires),
+            "usageMetadata": {"totalTokenCount": self.tokens},
+        }
+
+
+def _expiry(body: Mapping[str, msgspec.Raw], now: float) -> float | None:
+    """The end of a lifetime; None where the request names none."""
+    own = {camel(name): raw for name, raw in body.items()}
+    if "ttl" in own:
+        ttl = msgspec.json.decode(own["ttl"])
+        match = _SECONDS.match(ttl) if isinstance(ttl, str) else None
+        if match is None or float(match[1]) <= 0:
+            reason = "ttl must be a number of seconds such as 300s"
+            raise RequestRejected(reason, status=400, param="ttl")
+        return now + float(match[1])
+    if "expireTime" not in own:
+        return None
+    try:
+        text = msgspec.json.decode(own["expireTime"])
+        expires = datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, TypeError):
+        reason = "expireTime must be a date such as 2026-11-14T09:30:00Z"
+        raise RequestRejected(reason, status=400, param="expireTime") from None
+    if expires <= now:
+        raise RequestRejected("expireTime is in the past", status=400, param="expireTime")
+    return expires
+
+
+def _body(fields: Mapping[str, bytes], contents: list[bytes], own: dict[str, bytes]) -> bytes:
+    """A request of cached fields, then `contents`, then the request's own fields."""
+    merged = {name: raw for name, raw in fields.items() if name != "contents"} | own
+    cached = _elements(fields.get("contents", b"[]"))
+    merged["contents"] = b"[" + b",".join([*cached, *contents]) + b"]"
+    return b"{" + b",".join(dumps(name) + b":" + raw for name, raw in merged.items()) + b"}"
+
+
+def _elements(raw: bytes) -> list[bytes]:
+    """The elements of a list; a single object is a list of one."""
+    try:
+        if raw[:1] == b"{":
+            return [raw]
+        return list(map(bytes, msgspec.json.decode(raw, type=list[msgspec.Raw])))
+    except msgspec.DecodeError as problem:
+        raise RequestRejected(str(problem), status=400, param="contents") from None
+
+
+def _id(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name) or str(default)
+    if not text.isdigit():
+        raise RequestRejected(f"{name} must be a whole number", status=400, param=name)
+    return int(text)
+
+
+def _date(seconds: float) -> str:
+    date = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return date.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

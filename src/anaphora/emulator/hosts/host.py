@@ -1,0 +1,307 @@
+"""The behaviour of a provider's host that depends on its wire.
+
+`Host` has the defaults; the other modules of this package override them, one for each wire. An
+engine makes its own hosts, which hold what the provider would store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+from blake3 import blake3
+
+from anaphora import wire
+from anaphora.cache.simulator import Outcome
+from anaphora.cache.verdict import SentCall
+from anaphora.canonical import dumps
+from anaphora.catalog import CacheRules, Dialect, Profile
+from anaphora.emulator.billing import Billing, UsageWindow
+from anaphora.emulator.exchange import JSON, SSE, EmulatorRequest, EmulatorResponse
+from anaphora.emulator.replies.reply import GeneratedReply
+from anaphora.emulator.replies.text import IdGenerator, SeededRandom, sentences
+from anaphora.emulator.strict import WireChecks
+from anaphora.errors import QuotaExhausted, Unauthenticated, Upstream
+from anaphora.prompt import Call
+from anaphora.prompt.call import Reasoning
+from anaphora.rendered import CacheHandle
+from anaphora.values import Reply, StopReason, Thinking, Usage
+from anaphora.wire import Wire
+
+Operation: TypeAlias = Literal[
+    "generate", "count", "models", "model",
+    "stored", "stored_items", "caches", "cache", "show", "version",
+]  # fmt: skip
+"""What a route does. Those after the first four belong to one wire: see `Host.handle`."""
+
+#: Creation date of every model: the catalog has none, and clients expect one.
+MODELS_CREATED = "2026-01-01T00:00:00Z"
+#: Local servers, which demand no key.
+_LOCAL = "http://localhost"
+_KEY_HEADERS = ("x-api-key", "api-key")
+
+
+class EmulatorRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider, host and operation of a path."""
+
+    host: Host
+    dialect: Dialect
+    codec: Wire
+    operation: Operation
+    path: str
+    """The path at the provider itself."""
+    name: str = ""
+    """The model, or the stored object, that the path names."""
+
+    @property
+    def provider(self) -> str:
+        return self.dialect.provider
+
+    @property
+    def is_home(self) -> bool:
+        """Whether the provider is the one that defines the wire."""
+        return is_home(self.dialect)
+
+
+def is_home(dialect: Dialect) -> bool:
+    return dialect.provider == wire.PROVIDERS[dialect.wire] and not dialect.surface
+
+
+class CompleteBody(msgspec.Struct, frozen=True):
+    """A request's body, completed by what the provider stores for it."""
+
+    body: bytes
+    items: tuple[bytes, ...] = ()
+    """Responses: the input items of the whole chain."""
+    held: CacheHandle | None = None
+    """Gemini: the cached content at the beginning of the prompt,"""
+    held_model: str = ""
+    """and the model that it was made for."""
+
+
+class ReplyContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What the fields of a reply beside its message depend on."""
+
+    request: EmulatorRequest
+    route: EmulatorRoute
+    call: Call
+    reply: GeneratedReply
+    sent: SentCall
+    earlier: SentCall | None
+    """The call that the request asks to be compared with, while it is kept."""
+
+
+class Host:
+    """One wire's host: the defaults."""
+
+    wire: ClassVar[str]
+    checks: ClassVar[WireChecks]
+    root: ClassVar[str] = "/v1"
+    generate_path: ClassVar[str] = ""
+    count_path: ClassVar[str | None] = None
+    reply_id_prefix: ClassVar[str] = ""
+    call_id_prefix: ClassVar[str] = ""
+    script_call_id_prefix: ClassVar[str] = "call_"
+    content_type: ClassVar[str] = JSON
+    stream_type: ClassVar[str] = SSE
+    event_end: ClassVar[bytes] = b"\n\n"
+    prewarm_stop: ClassVar[StopReason] = "end"
+    refusal_stop: ClassVar[StopReason] = "refusal"
+    choices_field: ClassVar[str | None] = None
+    """The list of replies, where a request may ask for several."""
+    reports_writes: ClassVar[bool] = False
+    """Cache writes are reported even where nothing is marked."""
+    key_error_code: ClassVar[str | None] = None
+    overloaded_code: ClassVar[str | None] = None
+    unknown_event: ClassVar[tuple[str, bytes]]
+    """Name and data of a harmless event that no client knows."""
+
+    def __init__(self, billing: Billing, ids: IdGenerator) -> None:
+        self.billing = billing
+        self.ids = ids
+
+    # ── Routes and keys ──────────────────────────────────────────────────────────────────────────
+
+    def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
+        """The operation at a path below the root, and the name in it."""
+        if method == "POST" and path == self.generate_path:
+            return "generate", ""
+        if method == "POST" and path == self.count_path:
+            return "count", ""
+        if method == "GET" and path == "/models":
+            return "models", ""
+        if method == "GET" and path.startswith("/models/"):
+            return "model", path.removeprefix("/models/")
+        return None
+
+    def route(self, path: str) -> EmulatorRoute | None:
+        """The route of a whole path, for a host whose paths are not a root and an operation."""
+        return None
+
+    def workspace(
+        self, request: EmulatorRequest, dialect: Dialect, keys: frozenset[str] | None
+    ) -> str:
+        """The workspace of a request's API key; raises the provider's error for a bad key."""
+        key = _api_key(request, dialect.auth)
+        if not key and dialect.base_url.startswith(_LOCAL):
+            return "local"
+        if not key:
+            raise self.missing_key(dialect.auth)
+        if keys is not None and key not in keys:
+            reason = "the API key is not known"
+            raise Unauthenticated(reason, status=401, code=self.key_error_code)
+        return blake3(key.encode()).hexdigest(8)
+
+    def missing_key(self, auth: str) -> Upstream:
+        header = auth if auth in _KEY_HEADERS else "Authorization, as Bearer"
+        reason = f"no API key: send it in the header {header}"
+        return Unauthenticated(reason, status=401, code=self.key_error_code)
+
+    def headers(self, request_id: str, window: UsageWindow | None, now: float) -> dict[str, str]:
+        """The request id and rate-limit headers of a response."""
+        return {}
+
+    # ── Requests ─────────────────────────────────────────────────────────────────────────────────
+
+    def immediate_reply(self, request: EmulatorRequest, route: EmulatorRoute) -> bytes | None:
+        """The response to a request that has no prompt; None for all others."""
+        return None
+
+    def complete_body(
+        self, request: EmulatorRequest, route: EmulatorRoute, workspace: str
+    ) -> CompleteBody:
+        return CompleteBody(request.body)
+
+    def sets_window(self, body: bytes) -> bool:
+        """Whether a request sets the context window itself."""
+        return False
+
+    def is_stream(self, request: EmulatorRequest, call: Call) -> bool:
+        return call.params.stream
+
+    def handle(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> bytes:
+        """The response body of an operation that only this wire has."""
+        raise NotImplementedError
+
+    def keep(
+        self, workspace: str, call: Call, items: tuple[bytes, ...], reply: Reply, codec: Wire
+    ) -> None:
+        """Stores a reply, where the provider does so."""
+
+    # ── Replies ──────────────────────────────────────────────────────────────────────────────────
+
+    def generate_thinking(
+        self, call: Call, profile: Profile, random: SeededRandom
+    ) -> tuple[Thinking | None, int]:
+        """The reasoning that is shown, and the tokens of reasoning that is not."""
+        wanted = call.params.reasoning
+        if wanted is not None and (wanted.mode == "disabled" or wanted.effort == "none"):
+            return None, 0
+        return self.thinking(wanted, profile, random)
+
+    def thinking(
+        self, wanted: Reasoning | None, profile: Profile, random: SeededRandom
+    ) -> tuple[Thinking | None, int]:
+        """The same, where reasoning is not disabled."""
+        if wanted is None:
+            return None, 0
+        return Thinking(thinking_text(random), provider=self.wire), 0
+
+    def script_thinking(
+        self, text: str, profile: Profile, random: SeededRandom
+    ) -> tuple[Thinking | None, int]:
+        """Scripted reasoning: what is shown, and the tokens of what is not."""
+        return Thinking(text, provider=self.wire), 0
+
+    def usage(
+        self, outcome: Outcome, rules: CacheRules, output: int, reasoning: int | None
+    ) -> Usage:
+        """The counts that the provider reports."""
+        return Usage(
+            uncached=outcome.uncached,
+            read=outcome.read,
+            # Where nothing can be marked, writes are not reported.
+            written=outcome.written if self.reports_writes or rules.slots.value else None,
+            output=output,
+            reasoning=reasoning,
+        )
+
+    def reported_reasoning(self, reply: GeneratedReply, tokens: int) -> int | None:
+        """The count of reasoning tokens, where the provider reports one."""
+        shown = any(isinstance(part, Thinking) for part in reply.parts)
+        return tokens if shown or tokens else None
+
+    def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
+        """Fields of a reply beside its message and counts."""
+        return {}
+
+    def write_choice(self, reply: Reply, index: int) -> bytes:
+        """A reply after the first, in `choices_field`."""
+        raise NotImplementedError
+
+    def reports_stream_usage(self, request: EmulatorRequest, provider: str) -> bool:
+        return True
+
+    def edit_events(self, events: list[bytes], reply: Reply) -> None:
+        """Changes the written events of a stream in place."""
+
+    def frame_stream(
+        self, request: EmulatorRequest, response: EmulatorResponse
+    ) -> EmulatorResponse:
+        return response
+
+    # ── Other bodies ─────────────────────────────────────────────────────────────────────────────
+
+    def count_body(self, tokens: int) -> bytes:
+        return dumps({"input_tokens": tokens})
+
+    def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
+        return dumps({"models": [self.model_fields(profile) for profile in profiles]})
+
+    def model_fields(self, profile: Profile) -> dict[str, Any]:
+        """One model as the provider lists it."""
+        raise NotImplementedError
+
+    @classmethod
+    def spend_cap_error(cls, message: str) -> Upstream:
+        return QuotaExhausted(message)
+
+
+def _api_key(request: EmulatorRequest, auth: str) -> str:
+    """The key from the header or query field where the provider expects it."""
+    headers = request.headers
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    token = token.strip() if scheme.lower() == "bearer" else ""
+    if auth in _KEY_HEADERS:
+        return headers.get(auth) or token
+    if auth == "x-goog-api-key":
+        return headers.get(auth) or request.query.get("key", "") or token
+    return token or (headers.get("x-api-key", "") if "/messages" in request.path else "")
+
+
+def thinking_text(random: SeededRandom) -> str:
+    return sentences(random, 8, 20)
+
+
+def model_limits(profile: Profile, context: str, output: str) -> dict[str, int]:
+    """The known limits of a model under the given names."""
+    figures = {context: profile.context_tokens, output: profile.output_tokens}
+    return {name: figure.value for name, figure in figures.items() if figure is not None}
+
+
+# ── Cache diagnostics ────────────────────────────────────────────────────────────────────────────
+
+
+def param_differs(earlier: SentCall, later: SentCall, name: str) -> bool:
+    before, after = (dict(sent.rendered.envelope.cache_params) for sent in (earlier, later))
+    return before.get(name) != after.get(name)
+
+
+def cached_tokens(usage: Usage | None) -> int:
+    """What a call left in the cache, by its bill."""
+    return 0 if usage is None else (usage.read or 0) + (usage.written_total or 0)
+
+
+def read_tokens(usage: Usage | None) -> int:
+    return 0 if usage is None else usage.read or 0

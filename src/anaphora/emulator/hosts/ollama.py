@@ -1,0 +1,88 @@
+"""Ollama's own API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anaphora.cache.simulator import Outcome
+from anaphora.canonical import dumps
+from anaphora.catalog import CacheRules, Profile
+from anaphora.emulator.exchange import NDJSON, EmulatorRequest
+from anaphora.emulator.replies.reply import GeneratedReply
+from anaphora.emulator.strict.ollama import CHECKS
+from anaphora.values import Message, Reply, Usage
+from anaphora.wire.ollama.stream_writer import moment_of
+
+from .host import MODELS_CREATED, EmulatorRoute, Host, Operation, ReplyContext
+
+_OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("POST", "/chat"): "generate",
+    ("GET", "/tags"): "models",
+    ("POST", "/show"): "show",
+    ("GET", "/version"): "version",
+}
+_BODIES: dict[Operation, bytes] = {
+    "show": dumps({"details": {"format": "gguf"}, "model_info": {}}),
+    "version": dumps({"version": "0.0.0-emulator"}),
+}
+
+
+class OllamaHost(Host):
+    wire = "ollama"
+    checks = CHECKS
+    root = "/api"
+    generate_path = "/chat"
+    stream_type = NDJSON
+    event_end = b"\n"
+    unknown_event = (
+        "",
+        b'{"model":"","created_at":"1970-01-01T00:00:00Z",'
+        b'"message":{"role":"assistant","content":""},"done":false,"emulator_unknown":{}}',
+    )
+
+    def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
+        operation = _OPERATIONS.get((method, path))
+        return None if operation is None else (operation, "")
+
+    def handle(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> bytes:
+        return _BODIES[route.operation]
+
+    def immediate_reply(self, request: EmulatorRequest, route: EmulatorRoute) -> bytes | None:
+        """A request without messages only loads the model."""
+        messages = request.fields.get("messages")
+        if messages is not None and bytes(messages) != b"[]":
+            return None
+        reply = Reply(
+            id="",
+            model=str(request.value("model", "")),
+            message=Message(role="assistant", parts=()),
+            stop="other",
+            stop_raw="load",
+            usage=Usage(),
+            extras={self.wire: dumps({"created_at": moment_of(request.now)}).decode()},
+        )
+        return route.codec.write_reply(reply)
+
+    def sets_window(self, body: bytes) -> bool:
+        return b'"num_ctx"' in body
+
+    def usage(
+        self, outcome: Outcome, rules: CacheRules, output: int, reasoning: int | None
+    ) -> Usage:
+        return Usage(uncached=outcome.total, output=output)
+
+    def reported_reasoning(self, reply: GeneratedReply, tokens: int) -> int | None:
+        return None
+
+    def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
+        return {"created_at": moment_of(context.request.now)}
+
+    def model_fields(self, profile: Profile) -> dict[str, Any]:
+        return {
+            "name": profile.id,
+            "model": profile.id,
+            "modified_at": MODELS_CREATED,
+            "size": 1,
+            "digest": "0" * 64,
+            "details": {"format": "gguf", "family": profile.tokenizer.value},
+        }

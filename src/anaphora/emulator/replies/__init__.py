@@ -1,0 +1,1 @@
+"""Replies: scripted, or generated from the prompt and the seed."""

@@ -1,0 +1,281 @@
+"""A value that satisfies a JSON schema.
+
+Every value is validated before it is used, so the generator may be simple: a schema that it cannot
+satisfy is an error, never an invalid reply.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from .text import SeededRandom, join_seed, sentences, word
+
+#: From this depth on, only required properties are generated, and the simplest of alternatives.
+_DEEP = 4
+#: A schema that is nested deeper is taken to be endless.
+_DEEPEST = 40
+_ATTEMPTS = 12
+_COMPILED = 512
+
+_FORMATS = {
+    "date-time": "2026-11-14T09:30:00Z",
+    "date": "2026-11-14",
+    "time": "09:30:00Z",
+    "duration": "PT5M",
+    "email": "someone@example.com",
+    "idn-email": "someone@example.com",
+    "hostname": "example.com",
+    "uri": "https://example.com/a",
+    "uri-reference": "/a",
+    "iri": "https://example.com/a",
+    "uuid": "3f2a6c1e-8d4b-4a7f-9c52-0b1d2e3f4a5b",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "json-pointer": "/a",
+    "regex": "a+",
+}
+#: Strings that match the most common patterns; other patterns cannot be satisfied.
+_LIKELY = (
+    "a abc ABC A a1 A1 1 12 123 1234 12345 123456 1.5 0.1.0 1.2.3 v1.2.3 a-b a_b a.b a/b /a "
+    "2026-11-14 2026-11 09:30 09:30:00 en en-US de_DE USD #a1b2c3 a1b2c3 0a1b2c3d +15550100 "
+    "555-0100 someone@example.com example.com https://example.com 192.0.2.1 ABC-123 A-1 id_1 "
+    "3f2a6c1e-8d4b-4a7f-9c52-0b1d2e3f4a5b 90210 AB12 abcdefgh abcdefghijkl ABCDEFGH 0 x=1"
+).split()
+
+
+class UnsatisfiableSchema(Exception):
+    """No value for this schema could be generated."""
+
+
+class _Generator:
+    def __init__(self, root: Any, random: SeededRandom) -> None:
+        self._root = root
+        self._random = random
+
+    def value(self, schema: Any, depth: int = 0) -> Any:
+        if depth > _DEEPEST:
+            raise UnsatisfiableSchema("it is nested without end")
+        if schema is True or schema == {}:
+            return word(self._random)
+        if not isinstance(schema, dict):
+            raise UnsatisfiableSchema("it allows no value")
+        if _CHOICES.isdisjoint(schema):
+            return self._typed(schema, depth)  # nearly all schemas
+        if "$ref" in schema:
+            rest = {name: value for name, value in schema.items() if name != "$ref"}
+            return self.value(_merged([self._referenced(schema["$ref"]), rest]), depth + 1)
+        if "const" in schema:
+            return schema["const"]
+        if schema.get("enum"):
+            return self._random.choice(schema["enum"])
+        if schema.get("allOf"):
+            rest = {name: value for name, value in schema.items() if name != "allOf"}
+            parts = [self._resolved(part) for part in schema["allOf"]]
+            return self.value(_merged([rest, *parts]), depth + 1)
+        for name in ("anyOf", "oneOf"):
+            if schema.get(name):
+                rest = {key: value for key, value in schema.items() if key != name}
+                return self._any([_merged([rest, part]) for part in schema[name]], depth)
+        return self._typed(schema, depth)
+
+    def _any(self, options: list[Any], depth: int) -> Any:
+        first = 0 if depth >= _DEEP else self._random.below(len(options))
+        order = [*options[first:], *options[:first]]
+        if depth >= _DEEP:
+            order.sort(key=lambda option: len(msgspec.json.encode(option)))
+        for option in order:
+            try:
+                return self.value(option, depth + 1)
+            except UnsatisfiableSchema:
+                continue
+        raise UnsatisfiableSchema("none of its alternatives can be satisfied")
+
+    def _typed(self, schema: dict[str, Any], depth: int) -> Any:
+        kind = schema.get("type") or _guessed(schema)
+        if isinstance(kind, list):
+            kinds = [one for one in kind if one != "null"]
+            kind = self._random.choice(kinds) if kinds else "null"
+        generate = _GENERATORS.get(kind)
+        if generate is not None:
+            return generate(self, schema, depth)
+        if kind == "boolean":
+            return bool(self._random.below(2))
+        if kind == "null":
+            return None
+        raise UnsatisfiableSchema(f"unknown type {kind!r}")
+
+    def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        properties = schema.get("properties") or {}
+        required = schema.get("required") or ()
+        wanted = properties if depth < _DEEP else [name for name in properties if name in required]
+        values = {}
+        # In the schema's order, as providers do.
+        for name in dict.fromkeys((*wanted, *required)):
+            try:
+                values[name] = self.value(properties.get(name, True), depth + 1)
+            except UnsatisfiableSchema:
+                if name in required:
+                    raise
+        more = schema.get("additionalProperties", True)
+        for index in range(schema.get("minProperties", 0) - len(values)):
+            values[f"key{index}"] = self.value(more, depth + 1)
+        return values
+
+    def _array(self, schema: dict[str, Any], depth: int) -> list[Any]:
+        leading = schema.get("prefixItems") or []
+        least = max(schema.get("minItems", 0), len(leading))
+        usual = 0 if depth >= _DEEP else self._random.between(1, 2)
+        count = min(max(least, usual), schema.get("maxItems", 1_000))
+        values = [self.value(item, depth + 1) for item in leading[:count]]
+        items = schema.get("items", True)
+        tries = 0
+        while len(values) < count:
+            value = self.value(items, depth + 1)
+            tries += 1
+            if not schema.get("uniqueItems") or value not in values:
+                values.append(value)
+            elif tries > 100:
+                break
+        return values
+
+    def _string(self, schema: dict[str, Any], depth: int) -> str:
+        least, most = schema.get("minLength", 0), schema.get("maxLength")
+        if "pattern" in schema:
+            return self._matching(schema["pattern"], least, most)
+        if schema.get("format") in _FORMATS:
+            return _FORMATS[schema["format"]]
+        text = word(self._random) if depth else sentences(self._random)
+        while len(text) < least:
+            text += " " + word(self._random)
+        return text if most is None else text[:most]
+
+    def _matching(self, pattern: str, least: int, most: int | None) -> str:
+        try:
+            known = re.compile(pattern)
+        except re.error:
+            raise UnsatisfiableSchema("a pattern is not a regular expression") from None
+        for text in _LIKELY:
+            for repeated in (text, text * 8, text * 40):
+                long = repeated[:most] if most is not None else repeated
+                if len(long) >= least and known.search(long):
+                    return long
+        raise UnsatisfiableSchema("no likely text matches the pattern")
+
+    def _integer(self, schema: dict[str, Any], depth: int) -> int:  # noqa: ARG002
+        low, high = _bounds(schema, 1)
+        step = schema.get("multipleOf", 1)
+        if step != int(step) or step <= 0:
+            step = 1
+        first = -(-low // step) * step
+        count = max(0, int((high - first) // step))
+        return int(first + step * self._random.below(count + 1))
+
+    def _number(self, schema: dict[str, Any], depth: int) -> float:
+        if "multipleOf" in schema:
+            step = float(schema["multipleOf"])
+            steps = {name: bound / step for name, bound in schema.items() if name in _BOUNDS}
+            return step * self._integer(steps, depth)
+        low, high = _bounds(schema, 1e-6)
+        return float(round(low + (high - low) * self._random.below(9) / 8, 6))
+
+    def _resolved(self, schema: Any) -> Any:
+        if isinstance(schema, dict) and "$ref" in schema:
+            rest = {name: value for name, value in schema.items() if name != "$ref"}
+            return _merged([self._resolved(self._referenced(schema["$ref"])), rest])
+        return schema
+
+    def _referenced(self, reference: str) -> Any:
+        if not reference.startswith("#"):
+            raise UnsatisfiableSchema("it refers to another document")
+        target = self._root
+        for step in reference[1:].split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(target, dict) or name not in target:
+                raise UnsatisfiableSchema(f"{reference} does not exist")
+            target = target[name]
+        return target
+
+
+_GENERATORS: dict[Any, Callable[[_Generator, dict[str, Any], int], Any]] = {
+    "object": _Generator._object,
+    "array": _Generator._array,
+    "string": _Generator._string,
+    "integer": _Generator._integer,
+    "number": _Generator._number,
+}
+#: Keywords that choose between values or schemas instead of describing one.
+_CHOICES = frozenset(("$ref", "const", "enum", "allOf", "anyOf", "oneOf"))
+
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+def _bounds(schema: dict[str, Any], step: float) -> tuple[Any, Any]:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if "exclusiveMinimum" in schema:
+        low = max(schema["exclusiveMinimum"] + step, low if low is not None else -1e300)
+    if "exclusiveMaximum" in schema:
+        high = min(schema["exclusiveMaximum"] - step, high if high is not None else 1e300)
+    if low is None:
+        low = 1 if high is None or high >= 1 else high - 9
+    if high is None:
+        high = low + 9
+    if low > high:
+        raise UnsatisfiableSchema("no number is within its bounds")
+    return low, high
+
+
+def _guessed(schema: dict[str, Any]) -> str:
+    if "properties" in schema or "required" in schema:
+        return "object"
+    if "items" in schema or "prefixItems" in schema:
+        return "array"
+    return "number" if any(name in schema for name in _BOUNDS) else "string"
+
+
+def _merged(schemas: list[Any]) -> Any:
+    """One schema from several; of two values of a keyword the later is used."""
+    if any(schema is False for schema in schemas):
+        return False
+    merged: dict[str, Any] = {}
+    for schema in schemas:
+        for name, value in schema.items() if isinstance(schema, dict) else ():
+            if name == "properties" and name in merged:
+                merged[name] = {**merged[name], **value}
+            elif name == "required" and name in merged:
+                merged[name] = list(dict.fromkeys([*merged[name], *value]))
+            elif name in ("anyOf", "oneOf", "allOf") and name in merged:
+                merged["allOf"] = [*merged.get("allOf", ()), {name: value}]
+            else:
+                merged[name] = value
+    return merged
+
+
+def _compile(schema: str) -> tuple[Any, Any]:
+    try:
+        decoded = msgspec.json.decode(schema)
+        return decoded, jsonschema_rs.validator_for(decoded)
+    except (msgspec.DecodeError, ValueError, jsonschema_rs.ReferencingError) as problem:
+        raise UnsatisfiableSchema(f"not a schema: {problem}") from None
+
+
+class SchemaGenerator:
+    """Generates values; the schemas it was given last stay compiled."""
+
+    def __init__(self) -> None:
+        self._compile = functools.lru_cache(maxsize=_COMPILED)(_compile)
+
+    def generate(self, schema: str, seed: bytes) -> str:
+        """The JSON text of a valid value; raises `UnsatisfiableSchema` when none was found."""
+        decoded, validator = self._compile(schema)
+        for attempt in range(_ATTEMPTS):
+            random = SeededRandom(seed + join_seed(b"%d" % attempt))
+            value = _Generator(decoded, random).value(decoded)
+            if validator.is_valid(value):
+                return msgspec.json.encode(value).decode()
+        raise UnsatisfiableSchema("no generated value is valid")

@@ -1,0 +1,104 @@
+"""Random numbers, ids and text that depend on nothing but a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from blake3 import blake3
+
+T = TypeVar("T")
+
+_LETTERS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#: A letter for every byte. Ids are no secrets, so the letters need not be equally likely.
+_BYTE_TO_LETTER = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256))
+_WORDS = (
+    "the a one this every prefix answer question reader model cache turn byte token block marker "
+    "message letter river morning window garden signal number pattern order list table record "
+    "holds keeps reads writes follows begins ends stays moves returns names shows counts finds "
+    "same next first last stable quiet early small plain whole clear short known local "
+    "and then while before after because where again slowly always often here now"
+).split()
+
+
+def join_seed(*values: bytes) -> bytes:
+    """One seed from several values. The lengths are included, so seeds may be concatenated."""
+    return b"".join([b"%d:%b" % (len(value), value) for value in values])
+
+
+def random_id(length: int, seed: bytes) -> str:
+    """Letters and digits: the first id that `SeededRandom(seed)` gives."""
+    return blake3(seed).digest(length).translate(_BYTE_TO_LETTER).decode()
+
+
+class SeededRandom:
+    """An endless sequence of numbers."""
+
+    __slots__ = ("_bytes", "_hash", "_offset")
+
+    def __init__(self, seed: bytes) -> None:
+        self._hash = blake3(seed)
+        self._bytes = b""
+        self._offset = 0
+
+    def below(self, limit: int) -> int:
+        """A number from 0 to below `limit`."""
+        return int.from_bytes(self._draw(8)) % limit
+
+    def between(self, least: int, most: int) -> int:
+        return least + self.below(most - least + 1)
+
+    def choice(self, values: Sequence[T]) -> T:
+        return values[int.from_bytes(self._draw(8)) % len(values)]
+
+    def id(self, length: int = 24) -> str:
+        return self._draw(length).translate(_BYTE_TO_LETTER).decode()
+
+    def _draw(self, count: int) -> bytes:
+        end = self._offset + count
+        if end > len(self._bytes):
+            # A longer output begins with the shorter one, and most need only a few numbers.
+            self._bytes = self._hash.digest(max(64, 4 * end))
+        drawn = self._bytes[self._offset : end]
+        self._offset = end
+        return drawn
+
+
+def word(random: SeededRandom) -> str:
+    return random.choice(_WORDS)
+
+
+def sentences(random: SeededRandom, least: int = 12, most: int = 40) -> str:
+    """Sentences of `least` to `most` words in all."""
+    left = random.between(least, most)
+    made = []
+    while left > 0:
+        count = min(left, random.between(5, 11))
+        words = [random.choice(_WORDS) for _ in range(count)]
+        made.append(" ".join(words).capitalize() + ".")
+        left -= count
+    return " ".join(made)
+
+
+def split_text(text: str, size: int = 12) -> list[str]:
+    """A text in the pieces of a stream: a few words each, cut where a word ends."""
+    pieces: list[str] = []
+    start = 0
+    while start < len(text):
+        end = text.find(" ", start + size)
+        end = len(text) if end < 0 else end
+        pieces.append(text[start:end])
+        start = end
+    return pieces
+
+
+class IdGenerator:
+    """Ids that depend on the seed and on how many were made before."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = join_seed(b"%d" % seed)
+        self._count = 0
+
+    def next(self, prefix: str = "") -> str:
+        self._count += 1
+        return prefix + random_id(22, self._seed + join_seed(b"%d" % self._count))

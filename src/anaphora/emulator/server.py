@@ -1,0 +1,188 @@
+"""A running emulator: Granian in a thread, or in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from granian.constants import Interfaces
+from granian.server.embed import Server
+
+from anaphora.errors import Io
+
+from .app import App
+from .engine import Engine
+from .options import EmulatorOptions
+
+#: Seconds to wait for the server to start or stop.
+_START_SECONDS = 10.0
+#: Seconds that Granian's threads may take to end.
+_THREADS_SECONDS = 0.1
+#: How many new objects start a garbage collection in the foreground server.
+_GC_THRESHOLD = 20_000
+
+
+class Emulator:
+    """A running emulator."""
+
+    def __init__(self, engine: Engine, host: str, port: int) -> None:
+        self.engine = engine
+        self.host = host
+        self.port = port
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    def advance(self, seconds: float) -> None:
+        """Moves the virtual clock, so that cache entries expire without waiting."""
+        self.engine.offset += seconds
+
+    def reset(self) -> None:
+        self.engine.reset()
+
+    def requests(self) -> list[dict[str, Any]]:
+        """All calls, the newest first."""
+        return self.engine.journal.entries()
+
+
+@contextlib.contextmanager
+def running(
+    options: EmulatorOptions | None = None, *, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[Emulator]:
+    """An emulator in its own thread, until the block ends."""
+    emulator = Emulator(Engine(options), host, port or free_port(host))
+    server = _ServerThread(emulator)
+    thread = threading.Thread(target=server.run, name="anaphora-emulator", daemon=True)
+    thread.start()
+    try:
+        _wait_until_started(emulator, thread)
+        yield emulator
+    finally:
+        server.stop()
+        thread.join(_START_SECONDS)
+
+
+def serve(
+    options: EmulatorOptions | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8787,
+    ready: Callable[[Emulator], None] | None = None,
+) -> None:
+    """An emulator in the foreground, until it is interrupted. It runs in a thread too: Granian's
+    own threads must end before the interpreter does."""
+    _check_free(host, port)
+    interrupted = threading.Event()
+    handlers = {
+        name: signal.signal(name, lambda *_: interrupted.set())
+        for name in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with running(options, host=host, port=port) as emulator, _rare_collection():
+            if ready is not None:
+                ready(emulator)
+            interrupted.wait()
+    finally:
+        for name, handler in handlers.items():
+            signal.signal(name, handler)
+
+
+@contextlib.contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Collects garbage rarely: rules and catalogs live as long as the process, and responses leave
+    hardly a cycle. Only for a process that is nothing but the emulator."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+class _ServerThread:
+    """One server on one event loop."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: Any = None
+        self._app: App | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    def stop(self) -> None:
+        loop = self._loop
+        if loop is not None and self._server is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._close())
+
+    async def _close(self) -> None:
+        assert self._app is not None
+        await self._app.close()
+        self._server.stop()
+
+    async def _serve(self) -> None:
+        emulator = self._emulator
+        self._loop = asyncio.get_running_loop()
+        self._app = App(emulator.engine)
+        self._server = Server(
+            self._app,
+            address=emulator.host,
+            port=emulator.port,
+            interface=Interfaces.ASGINL,
+            websockets=False,
+            log_enabled=False,
+            backlog=1024,
+        )
+        await self._server.serve()
+        # Its threads still need the interpreter: one that is shutting down aborts the process.
+        await asyncio.sleep(_THREADS_SECONDS)
+
+
+def free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raises a readable error for a port that is in use."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as problem:
+            reason = os.strerror(problem.errno or 0)
+            raise Io(f"cannot listen at {host}:{port}: {reason}") from None
+
+
+def _wait_until_started(emulator: Emulator, thread: threading.Thread) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and thread.is_alive():
+        with contextlib.suppress(OSError):
+            socket.create_connection((emulator.host, emulator.port), 0.2).close()
+            return
+        time.sleep(0.005)
+    raise Io(f"the emulator did not start at {emulator.url}")

@@ -1,0 +1,480 @@
+"""What Anthropic rejects. An error begins with the path of the field it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from anaphora import errors
+from anaphora.emulator.exchange import nested
+from anaphora.errors import Upstream
+from anaphora.values import TTL_SECONDS, Ttl
+
+from . import (
+    SAMPLING,
+    CheckedRequest,
+    Object,
+    WireChecks,
+    fields_by_type,
+    known_fields,
+    objects,
+    rejected,
+    text,
+    too_long,
+    unknown_field,
+)
+
+TOP = known_fields("anthropic", "top")
+BETA_TOP = known_fields("anthropic", "beta_top")
+COUNT = known_fields("anthropic", "count")
+BETA_COUNT = known_fields("anthropic", "beta_count")
+MESSAGE = known_fields("anthropic", "message")
+BETA_MESSAGE = known_fields("anthropic", "beta_message")
+CUSTOM_TOOL = known_fields("anthropic", "custom_tool")
+BLOCKS = fields_by_type("anthropic", "blocks")
+BETA_BLOCKS = known_fields("anthropic", "beta_blocks")
+
+#: PROVIDERS.md, section 1: a body of at most 32 MB; the larger reading of it.
+MAX_BYTES = 32 * 1024 * 1024
+#: Sampling is no longer among the types, yet taken on version 2023-06-01 (PROVIDERS.md, section 0).
+_TOP = TOP | frozenset(SAMPLING)
+#: The fields of a request, by whether it only counts and whether it has betas.
+_TOPS = {
+    (False, False): _TOP,
+    (False, True): _TOP | BETA_TOP,
+    (True, False): COUNT,
+    (True, True): COUNT | BETA_COUNT,
+}
+_EXTRA = "Extra inputs are not permitted"
+_THINKING = frozenset(("thinking", "redacted_thinking"))
+
+
+class _PlainMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["user", "assistant"]
+    content: str
+
+
+def _rejected_at(path: str, reason: str) -> Upstream:
+    """`messages.0.content.1: reason`; only the reason where the error names no path."""
+    message = f"{path}: {reason}" if path else reason
+    return rejected(message, param=path or None, code="invalid_request_error")
+
+
+def _has_betas(request: CheckedRequest) -> bool:
+    return bool(request.http.headers.get("anthropic-beta"))
+
+
+def _is(block: Object, kind: str) -> bool:
+    return block.get("type") == kind
+
+
+# ── Fields ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _version_header(request: CheckedRequest) -> None:
+    # The service's own message, as many clients' tests and pages quote it.
+    if "anthropic-version" not in request.http.headers:
+        raise _rejected_at("anthropic-version", "header is required")
+
+
+def _size(request: CheckedRequest) -> None:
+    if len(request.http.body) > MAX_BYTES:
+        message = "Request exceeds the maximum size"
+        raise errors.TooLarge(message, status=413, code="request_too_large")
+
+
+def _required(request: CheckedRequest) -> None:
+    """Source: the SDK's `Required` fields."""
+    for field in ("model", "max_tokens", "messages"):
+        if field not in request.body and not (field == "max_tokens" and request.counts):
+            raise _rejected_at(field, "Field required")
+    if request.body["messages"] == []:
+        raise _rejected_at("messages", "at least one message is required")
+
+
+def _unknown_fields(request: CheckedRequest) -> None:
+    beta = _has_betas(request)
+    if (field := unknown_field(request.body, _TOPS[request.counts, beta])) is not None:
+        raise _rejected_at(field, _EXTRA)
+    for index, tool in objects(request.body.get("tools")):
+        if tool.get("type") in (None, "custom") and (field := unknown_field(tool, CUSTOM_TOOL)):
+            raise _rejected_at(f"tools.{index}.custom.{field}", _EXTRA)
+    for index, block in objects(request.body.get("system")):
+        if field := unknown_field(block, BLOCKS["text"]):
+            raise _rejected_at(f"system.{index}.{field}", _EXTRA)
+    message_fields = MESSAGE | BETA_MESSAGE if beta else MESSAGE
+    for index, message in request.structured:
+        if (field := unknown_field(message, message_fields)) is not None:
+            raise _rejected_at(f"messages.{index}.{field}", _EXTRA)
+        for place, block in objects(message.get("content")):
+            _block_fields(block, f"messages.{index}.content.{place}")
+
+
+def _block_fields(block: Object, path: str) -> None:
+    kind = block.get("type")
+    if not isinstance(kind, str):
+        raise _rejected_at(f"{path}.type", "Field required")
+    if kind in BETA_BLOCKS:
+        return
+    if kind not in BLOCKS:
+        reason = f"Input tag '{kind}' found using 'type' does not match any of the expected tags"
+        raise _rejected_at(path, reason)
+    if (field := unknown_field(block, BLOCKS[kind])) is not None:
+        raise _rejected_at(f"{path}.{kind}.{field}", _EXTRA)
+
+
+def _limits(request: CheckedRequest) -> None:
+    """How many tokens may be requested; no more than the model gives, in the service's words."""
+    wanted = request.body.get("max_tokens")
+    if request.counts:
+        return
+    if not isinstance(wanted, int) or isinstance(wanted, bool):
+        raise _rejected_at("max_tokens", "Input should be a valid integer")
+    if wanted < 0:
+        raise _rejected_at("max_tokens", "Input should be greater than or equal to 0")
+    most = request.profile.output_tokens
+    if most is not None and most.verified and wanted > max(most.published):
+        model = text(request.body["model"])
+        excess = f"{wanted} > {max(most.published)}, which is the maximum allowed number of output"
+        raise _rejected_at("max_tokens", f"{excess} tokens for {model}")
+    if nested(request.body, "thinking", "type") != "enabled" or wanted == 0:
+        return
+    budget = nested(request.body, "thinking", "budget_tokens")
+    if not isinstance(budget, int):
+        raise _rejected_at("thinking.enabled.budget_tokens", "Field required")
+    if budget < 1024:
+        reason = "Input should be greater than or equal to 1024"
+        raise _rejected_at("thinking.enabled.budget_tokens", reason)
+    if budget >= wanted and not _has_betas(request):  # interleaved thinking counts differently
+        raise _rejected_at("", "`max_tokens` must be greater than `thinking.budget_tokens`")
+
+
+def _prewarm(request: CheckedRequest) -> None:
+    """`max_tokens: 0` only fills the cache; PROVIDERS.md lists what it excludes."""
+    body = request.body
+    if body.get("max_tokens") != 0:
+        return
+    excluded = {
+        "stream": body.get("stream") is True,
+        "thinking": nested(body, "thinking", "type") == "enabled",
+        "output_config.format": nested(body, "output_config", "format") is not None,
+        "tool_choice": nested(body, "tool_choice", "type") in ("any", "tool"),
+    }
+    for field, used in excluded.items():
+        if used:
+            raise _rejected_at(field, "not supported when `max_tokens` is 0")
+
+
+def _features(request: CheckedRequest) -> None:
+    """What the model, or the API version, does not take (the catalog's refusals)."""
+    version = request.http.headers.get("anthropic-version")
+    refuses, body = request.profile.refuses, request.body
+    for field in SAMPLING:
+        if body.get(field) is not None and refuses("sampling", api_version=version):
+            raise _rejected_at(field, f"not supported on version {version} of the API")
+    forced = nested(body, "tool_choice", "type") in ("any", "tool")
+    if forced and refuses("forced_tools", api_version=version):
+        reason = "tool_choice any and tool are not supported on this model"
+        raise _rejected_at("tool_choice", reason)
+    thinking = nested(body, "thinking", "type")
+    if thinking == "disabled" and refuses("disabled_thinking", api_version=version):
+        raise _rejected_at("thinking", "thinking cannot be disabled on this model")
+    if thinking == "enabled" and refuses("budgeted_thinking", api_version=version):
+        raise _rejected_at("thinking", "thinking with a budget is not supported on this model")
+    documents = refuses("assistant_documents", api_version=version)
+    citations = refuses("user_text_citations", api_version=version)
+    for index, message in request.structured if documents or citations else ():
+        role = message.get("role")
+        for place, block in objects(message.get("content")):
+            path = f"messages.{index}.content.{place}"
+            if documents and role == "assistant" and _is(block, "document"):
+                raise _rejected_at(path, "document blocks are not supported in assistant messages")
+            if citations and role == "user" and _is(block, "text") and block.get("citations"):
+                raise _rejected_at(f"{path}.citations", "not supported on text in user messages")
+
+
+# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _roles(request: CheckedRequest) -> None:
+    """The first role, and where a system message may stand (PROVIDERS.md, 2026 features)."""
+    system = False
+    for index, message in request.structured:
+        role = message.get("role")
+        if role not in ("user", "assistant", "system"):
+            raise _rejected_at(f"messages.{index}.role", "Input should be 'user' or 'assistant'")
+        system = system or role == "system"
+    takes_system = request.profile.mid_conversation_system
+    if system and takes_system.verified and not any(takes_system.published):
+        # anthropics/claude-code#61412
+        raise _rejected_at("", "role 'system' is not supported on this model")
+    if "thread" in request.body:
+        return  # the messages before are with the provider
+    if _role_at(request, 0) == "assistant":
+        raise _rejected_at("messages", 'first message must use the "user" role')
+    if system:
+        _system_positions(request)
+
+
+def _role_at(request: CheckedRequest, index: int) -> Any:
+    """The role of a message; None past the end."""
+    raw = request.raw_messages[index : index + 1]
+    return nested(msgspec.json.decode(raw[0]), "role") if raw else None
+
+
+def _system_positions(request: CheckedRequest) -> None:
+    roles = [message.get("role") for _, message in request.messages]
+    for index, role in enumerate(roles):
+        before = next((other for other in reversed(roles[:index]) if other != "system"), None)
+        after = next((other for other in roles[index + 1 :] if other != "system"), "assistant")
+        if role == "system" and (before, after) != ("user", "assistant"):
+            reason = (
+                "a system message must follow a user turn, and precede an assistant turn or end"
+            )
+            raise _rejected_at(f"messages.{index}", reason)
+
+
+def _tool_pairs(request: CheckedRequest) -> None:
+    """Every call has its result in the next turn, and every result its call in the one before.
+
+    Consecutive messages of one role are one turn [A]. anthropics/claude-code#2697, #5989;
+    decocms/studio#1803.
+    """
+    if not any(
+        block.get("type") in ("tool_use", "tool_result")
+        for _, message in request.structured
+        for _, block in objects(message.get("content"))
+    ):
+        return
+    calls: dict[str, int] = {}
+    for number, blocks in enumerate(_turns(request)):
+        results = [each for each in blocks if _is(each[2], "tool_result")]
+        ids = {text(block.get("tool_use_id")) for _, _, block in results}
+        if missing := [call_id for call_id in calls if call_id not in ids]:
+            raise _without_result(calls, missing)
+        continued = number == 0 and "thread" in request.body
+        for index, place, block in results:
+            call_id = block.get("tool_use_id")
+            if not continued and text(call_id) not in calls:
+                reason = (
+                    f"unexpected `tool_use_id` found in `tool_result` blocks: {call_id}. Each "
+                    "`tool_result` block must have a corresponding `tool_use` block in the "
+                    "previous message."
+                )
+                raise _rejected_at(f"messages.{index}.content.{place}", reason)
+        calls = {text(block.get("id")): at for at, _, block in blocks if _is(block, "tool_use")}
+    if calls:
+        raise _without_result(calls, list(calls))
+
+
+def _without_result(calls: dict[str, int], missing: list[str]) -> Upstream:
+    reason = (
+        "`tool_use` ids were found without `tool_result` blocks immediately after: "
+        f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` "
+        "block in the next message."
+    )
+    return _rejected_at(f"messages.{calls[missing[0]]}", reason)
+
+
+def _turns(request: CheckedRequest) -> Iterator[list[tuple[int, int, Object]]]:
+    """The blocks of each turn, with the indexes of message and block."""
+    role, blocks = "", list[tuple[int, int, Object]]()
+    for index, message in request.messages:
+        speaker = str(message.get("role"))
+        if speaker != role and role:
+            yield blocks
+            blocks = []
+        role = speaker
+        blocks += [(index, place, block) for place, block in objects(message.get("content"))]
+    if role:
+        yield blocks
+
+
+def _thinking(request: CheckedRequest) -> None:
+    """Reasoning is signed, and another block follows it: anthropics/claude-code#11514,
+    tailcallhq/forgecode#2107; an empty signature: pydantic/pydantic-ai#7597."""
+    for index, message in request.structured:
+        blocks = objects(message.get("content"))
+        if message.get("role") != "assistant" or not blocks:
+            continue
+        for place, block in blocks:
+            if not _is(block, "thinking"):
+                continue
+            path = f"messages.{index}.content.{place}"
+            if "signature" not in block:
+                raise _rejected_at(f"{path}.thinking.signature", "Field required")
+            if not block["signature"]:
+                raise _rejected_at(path, "Invalid `signature` in `thinking` block")
+        if _only_white_space([block for _, block in blocks]):
+            # Reported with signed reasoning before it: home-assistant/core#175637.
+            reason = "text content blocks must contain non-whitespace text"
+            raise _rejected_at(f"messages.{index}", reason)
+        kind = text(blocks[-1][1].get("type"))
+        # Another assistant message behind it belongs to the same turn.
+        if kind in _THINKING and _role_at(request, index + 1) != "assistant":
+            reason = f"The final block in an assistant message cannot be `{kind}`."
+            raise _rejected_at(f"messages.{index}", reason)
+
+
+def _only_white_space(blocks: list[Object]) -> bool:
+    """Whether there is reasoning, and no other text than white space."""
+    kinds = {text(block.get("type")) for block in blocks}
+    texts = [block.get("text") for block in blocks if _is(block, "text")]
+    return (
+        bool(texts and kinds & _THINKING)
+        and kinds <= _THINKING | {"text"}
+        and all(isinstance(each, str) and not each.strip() for each in texts)
+    )
+
+
+# ── Cache markers ────────────────────────────────────────────────────────────────────────────────
+
+
+class MarkerSlot(msgspec.Struct, frozen=True):
+    """A block or tool that could carry a marker."""
+
+    path: str
+    block: Object
+    nested: bool = False
+    """Inside a tool result or a document: no slot for the automatic marker."""
+
+    @property
+    def marker(self) -> Any:
+        return self.block.get("cache_control")
+
+    @property
+    def is_empty_text(self) -> bool:
+        return self.block.get("type") == "text" and not self.block.get("text")
+
+    @property
+    def takes_automatic(self) -> bool:
+        return not (self.nested or self.block.get("type") in _THINKING or self.is_empty_text)
+
+
+def _slots(request: CheckedRequest, marked: bool) -> Iterator[MarkerSlot]:
+    """Tools, system, messages in hash order: all of them, or those with a marker."""
+    for index, tool in objects(request.body.get("tools")):
+        if not marked or "cache_control" in tool:
+            yield MarkerSlot(f"tools.{index}", tool)
+    yield from _block_slots(request.body.get("system"), "system", marked)
+    for index, message in request.structured:
+        yield from _block_slots(message.get("content"), f"messages.{index}.content", marked)
+
+
+def _block_slots(
+    content: Any, path: str, marked: bool, nested: bool = False
+) -> Iterator[MarkerSlot]:
+    for index, block in objects(content):
+        # Inner blocks are hashed before the block ends.
+        inner = f"{path}.{index}.content"
+        yield from _block_slots(block.get("content"), inner, marked, nested=True)
+        source = block.get("source")
+        if isinstance(source, dict):
+            inner = f"{path}.{index}.source.content"
+            yield from _block_slots(source.get("content"), inner, marked, nested=True)
+        if not marked or "cache_control" in block:
+            yield MarkerSlot(f"{path}.{index}", block, nested)
+
+
+def _markers(request: CheckedRequest) -> None:
+    """The form, number and order of all markers."""
+    slots = [slot for slot in _slots(request, marked=True) if slot.marker is not None]
+    marked = [(f"{slot.path}.cache_control", slot.marker) for slot in slots]
+    if (automatic := request.body.get("cache_control")) is not None:
+        marked.append(("cache_control", automatic))  # it stands behind all others
+    _marker_form(request, marked)
+    _empty_text(slots)
+    _too_many(request, len(slots))
+    _ttl_order(request, marked)
+    if automatic is not None:
+        _automatic(request, automatic, len(slots))
+
+
+def _marker_form(request: CheckedRequest, marked: list[tuple[str, Any]]) -> None:
+    """Source: CacheControlEphemeralParam."""
+    for field, marker in marked:
+        if not isinstance(marker, dict):
+            raise _rejected_at(field, "Input should be an object")
+        if marker.get("type") != "ephemeral":
+            raise _rejected_at(f"{field}.type", "Input should be 'ephemeral'")
+        if marker.get("ttl") not in (None, *request.facts.rules.ttls.value):
+            raise _rejected_at(f"{field}.ttl", "Input should be '5m' or '1h'")
+
+
+def _empty_text(slots: list[MarkerSlot]) -> None:
+    """askalf/dario#1066. Thinking has no such field at all, which `_unknown_fields` reports."""
+    for slot in slots:
+        if slot.is_empty_text:
+            reason = "cache_control cannot be set for empty text blocks"
+            raise _rejected_at(f"{slot.path}.text", reason)
+
+
+def _too_many(request: CheckedRequest, count: int) -> None:
+    """anthropics/claude-code#8901, with the number found."""
+    most = request.facts.rules.slots.value
+    if count > most:
+        reason = f"A maximum of {most} blocks with cache_control may be provided. Found {count}."
+        raise _rejected_at("", reason)
+
+
+def _ttl_order(request: CheckedRequest, marked: list[tuple[str, Any]]) -> None:
+    """A longer lifetime may not follow a shorter one: cnighswonger/claude-code-cache-fix#44."""
+    if not request.facts.rules.longer_ttl_first.value:
+        return
+    shortest: Ttl | None = None
+    for field, marker in marked:
+        ttl = _ttl(request, marker)
+        if shortest is not None and TTL_SECONDS[ttl] > TTL_SECONDS[shortest]:
+            reason = (
+                f"a ttl='{ttl}' cache_control block must not come after a ttl='{shortest}' "
+                "cache_control block. Note that blocks are processed in the following order: "
+                "`tools`, `system`, `messages`."
+            )
+            raise _rejected_at(f"{field}.ttl", reason)
+        shortest = ttl
+
+
+def _automatic(request: CheckedRequest, automatic: Object, count: int) -> None:
+    """`cache_control` of the whole request takes a slot of its own, unless the block that it
+    lands on is marked for as long already (PROVIDERS.md, caching)."""
+    clashes = request.facts.rules.automatic_refused
+    if clashes is None:
+        return
+    slots = list(_slots(request, marked=False))
+    last = next((slot for slot in reversed(slots) if slot.takes_automatic), None)
+    if last is None:
+        return
+    if last.marker is None:
+        if "slots_full" in clashes.value:
+            _too_many(request, count + 1)
+    elif "other_ttl" in clashes.value and _ttl(request, last.marker) != _ttl(request, automatic):
+        raise _rejected_at("cache_control", f"{last.path} is marked with another ttl")
+
+
+def _ttl(request: CheckedRequest, marker: Object) -> Ttl:
+    default = request.facts.rules.default_ttl
+    ttl: Ttl | None = marker.get("ttl")
+    return ttl or (default.value if default is not None else "5m")
+
+
+CHECKS = WireChecks(
+    messages_field="messages",
+    decode_plain=msgspec.json.Decoder(_PlainMessage).decode,
+    checks=(
+        _version_header,
+        _size,
+        _required,
+        _unknown_fields,
+        _limits,
+        _roles,
+        _tool_pairs,
+        _markers,
+        _thinking,
+        _prewarm,
+        _features,
+        too_long,
+    ),
+    unreadable_code="invalid_request_error",
+)

@@ -1,0 +1,155 @@
+"""What Google rejects on generateContent. Both spellings of a name are taken, as in JSON of
+protocol buffers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any, Literal
+
+import msgspec
+
+from anaphora.errors import Upstream
+
+from . import CheckedRequest, Object, WireChecks, known_fields, objects, rejected, too_long
+
+TOP = known_fields("gemini", "top")
+CONTENT = known_fields("gemini", "content")
+PART = known_fields("gemini", "part")
+GENERATION_CONFIG = known_fields("gemini", "generation_config")
+_INVALID = "INVALID_ARGUMENT"
+_TEXT = frozenset(("text", "thought"))
+#: The other spelling of the names that are looked up.
+_SNAKE = {
+    "generationConfig": "generation_config",
+    "cachedContent": "cached_content",
+    "systemInstruction": "system_instruction",
+    "tools": "tools",
+    "toolConfig": "tool_config",
+    "functionCall": "function_call",
+    "functionResponse": "function_response",
+}
+
+
+class _PlainText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    text: str
+
+
+class _PlainContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["user", "model"]
+    parts: list[_PlainText]
+
+
+def camel(name: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
+
+
+def _get(found: Object, name: str) -> Any:
+    return found[name] if name in found else found.get(_SNAKE[name])
+
+
+def _rejected(message: str, param: str | None = None) -> Upstream:
+    return rejected(message, param=param, code=_INVALID)
+
+
+def _unknown_names(request: CheckedRequest) -> None:
+    """google-gemini/gemini-cli#13972, Alishahryar1/free-claude-code#542."""
+    tables: list[tuple[Any, frozenset[str], str]] = [
+        (request.body, TOP, ""),
+        (_get(request.body, "generationConfig"), GENERATION_CONFIG, "generation_config"),
+    ]
+    for index, content in request.structured:
+        path = f"contents[{index}]"
+        tables.append((content, CONTENT, path))
+        for place, part in objects(content.get("parts")):
+            tables.append((part, PART, f"{path}.parts[{place}]"))
+    for found, known, path in tables:
+        if not isinstance(found, dict) or found.keys() <= known:
+            continue
+        name = next((name for name in found if camel(name) not in known), None)
+        if name is not None:
+            where = f" at '{path}'" if path else ""
+            reason = f'Unknown name "{name}"{where}: Cannot find field.'
+            raise _rejected(f"Invalid JSON payload received. {reason}", path or None)
+
+
+def _contents(request: CheckedRequest) -> None:
+    if not request.body.get("contents"):
+        raise _rejected("* GenerateContentRequest.contents: contents is not specified\n")
+
+
+def _roles(request: CheckedRequest) -> None:
+    """A content without a role is the user's on the Gemini API; Vertex demands one."""
+    path = request.http.path
+    vertex = "/publishers/" in path or "/projects/" in path
+    known = ("user", "model", "function") if vertex else (None, "user", "model", "function")
+    if any(content.get("role") not in known for _, content in request.structured):
+        raise _rejected("Please use a valid role: user, model.")
+
+
+def _cached(request: CheckedRequest) -> None:
+    """What is cached may not be sent again (PROVIDERS.md, section 9)."""
+    again = (_get(request.body, name) for name in ("systemInstruction", "tools", "toolConfig"))
+    if _get(request.body, "cachedContent") and any(again):
+        raise _rejected(
+            "CachedContent can not be used with GenerateContent request setting "
+            "system_instruction, tools or tool_config.\n\nProposed fix: move those values to "
+            "CachedContent from GenerateContent request."
+        )
+
+
+def _function_turns(request: CheckedRequest) -> None:
+    """Calls follow the user or a response, responses follow calls, and there are as many. Contents
+    of one role in a row are one turn, as in recorded traffic. google-gemini/gemini-cli#11814,
+    #5443; langchain-ai/langchain#27799, BerriAI/litellm#26755."""
+    if not any(
+        not part.keys() <= _TEXT
+        for _, content in request.structured
+        for _, part in objects(content.get("parts"))
+    ):
+        return  # texts only, as in most conversations
+    turns = _turns(request)
+    cached = bool(_get(request.body, "cachedContent"))  # may hold the turns before
+    for index, turn in enumerate(turns):
+        before = turns[index - 1] if index else None
+        calls, responses = turn["functionCall"], turn["functionResponse"]
+        if calls and before is None and not cached:
+            raise _rejected(
+                "Please ensure that function call turn comes immediately after a user turn or "
+                "after a function response turn."
+            )
+        uncalled = not cached if before is None else not before["functionCall"]
+        if responses and uncalled:
+            raise _rejected(
+                "Please ensure that function response turn comes immediately after a function "
+                "call turn."
+            )
+        after = turns[index + 1] if index + 1 < len(turns) else None
+        if calls and after is not None and after["functionResponse"] != calls:
+            raise _rejected(
+                "Please ensure that the number of function response parts is equal to the number "
+                "of function call parts of the function call turn."
+            )
+
+
+def _turns(request: CheckedRequest) -> list[Counter[str]]:
+    """How many calls and responses each turn has."""
+    turns: list[Counter[str]] = []
+    role: Any = ...
+    for _, content in request.messages:
+        if content.get("role") != role:
+            turns.append(Counter())
+        role = content.get("role")
+        for _, part in objects(content.get("parts")):
+            for kind in ("functionCall", "functionResponse"):
+                turns[-1][kind] += _get(part, kind) is not None
+    return turns
+
+
+CHECKS = WireChecks(
+    messages_field="contents",
+    decode_plain=msgspec.json.Decoder(_PlainContent).decode,
+    checks=(_unknown_names, _contents, _roles, _cached, _function_turns, too_long),
+    unreadable="Invalid JSON payload received.",
+    unreadable_code=_INVALID,
+)

@@ -1,0 +1,422 @@
+"""What OpenAI rejects on its two wires. An error names the parameter, and has a code."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from anaphora import errors
+from anaphora.emulator.exchange import nested
+from anaphora.errors import Upstream
+
+from . import (
+    CheckedRequest,
+    Object,
+    WireChecks,
+    fields_by_type,
+    known_fields,
+    objects,
+    rejected,
+    text,
+    too_long,
+    unknown_field,
+)
+
+CHAT = known_fields("openai", "chat")
+MESSAGES = fields_by_type("openai", "messages")
+PARTS = fields_by_type("openai", "parts")
+RESPONSES = known_fields("openai", "responses")
+INPUT_TOKENS = known_fields("openai", "input_tokens")
+ITEMS = fields_by_type("openai", "items")
+#: The most replies to one request: thisisartium/continuous-alignment-testing#25.
+_MAX_REPLIES = 128
+#: The fields in which an assistant's message has content, and those of its reasoning.
+_CONTENT = ("content", "tool_calls", "function_call", "audio", "refusal")
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details")
+
+
+class _PlainMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+
+
+class _PlainItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: str
+    content: str
+    type: Literal["message"] = "message"
+
+
+# ── Both wires ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _missing(param: str) -> Upstream:
+    message = f"Missing required parameter: '{param}'."
+    return rejected(message, param=param, code="missing_required_parameter")
+
+
+def _unknown(param: str) -> Upstream:
+    """openai/codex#10834, bestruirui/octopus#31."""
+    return rejected(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+
+
+def _unsupported(param: str, more: str = "") -> Upstream:
+    """appatalks/eva-agent#83, microsoft/clarity-agent#59."""
+    message = f"Unsupported parameter: '{param}' is not supported with this model.{more}"
+    return rejected(message, param=param, code="unsupported_parameter")
+
+
+def _model(request: CheckedRequest) -> None:
+    if not request.body.get("model"):
+        raise rejected("you must provide a model parameter")
+
+
+def _sampling(request: CheckedRequest) -> None:
+    """Models that take only the default (the catalog's refusals): QwenLM/qwen-code#921."""
+    if not request.profile.refuses("altered_sampling"):
+        return
+    for field in ("temperature", "top_p"):
+        value = request.body.get(field)
+        if value is not None and value != 1:
+            message = (
+                f"Unsupported value: '{field}' does not support {value} with this model. Only the "
+                "default (1) value is supported."
+            )
+            raise rejected(message, param=field, code="unsupported_value")
+
+
+def _stream_options(request: CheckedRequest) -> None:
+    """The SDK's docstring: only with `stream: true`."""
+    if request.body.get("stream_options") is not None and request.body.get("stream") is not True:
+        message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+        raise rejected(message, param="stream_options")
+
+
+def _tool_choice(request: CheckedRequest) -> None:
+    """A choice needs tools (writer/writer-framework#1013), and a name one of them."""
+    choice = request.body.get("tool_choice")
+    if choice is None:
+        return
+    tools = request.body.get("tools")
+    if not tools:
+        message = (
+            "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are "
+            "specified."
+        )
+        raise rejected(message, param="tool_choice")
+    name = nested(choice, "function", "name") or nested(choice, "name")
+    named = nested(choice, "type") == "function" and name is not None
+    if named and text(name) not in _tool_names(tools):
+        reason = f"Tool choice '{name}' not found in 'tools' parameter."
+        raise rejected(reason, param="tool_choice")
+
+
+def _tool_names(tools: Any) -> set[str]:
+    """The names of functions: inside `function` on Chat, and of Responses' tools and namespaces."""
+    found: set[str] = set()
+    for _, tool in objects(tools):
+        found |= {text(tool.get("name")), text(nested(tool, "function", "name"))}
+        found |= _tool_names(tool.get("tools"))
+    return found
+
+
+# ── Chat Completions ─────────────────────────────────────────────────────────────────────────────
+
+
+def _messages(request: CheckedRequest) -> None:
+    if "messages" not in request.body:
+        raise _missing("messages")
+    if request.body["messages"] == []:
+        reason = "Expected an array with minimum length 1, but got an empty array instead."
+        message = f"Invalid 'messages': empty array. {reason}"
+        raise rejected(message, param="messages", code="empty_array")
+
+
+def _chat_fields(request: CheckedRequest) -> None:
+    if (field := unknown_field(request.body, CHAT)) is not None:
+        raise _unknown(field)
+    for index, message in request.structured:
+        fields = MESSAGES.get(text(message.get("role")))
+        if fields is not None and (field := unknown_field(message, fields)) is not None:
+            raise _unknown(f"messages[{index}].{field}")
+        for place, part in objects(message.get("content")):
+            fields = PARTS.get(text(part.get("type")))
+            if fields is not None and (field := unknown_field(part, fields)) is not None:
+                raise _unknown(f"messages[{index}].content[{place}].{field}")
+
+
+def _roles(request: CheckedRequest) -> None:
+    for index, message in request.structured:
+        role, param = message.get("role"), f"messages[{index}].role"
+        if role is None:
+            raise _missing(param)
+        if text(role) not in MESSAGES:
+            *others, last = (f"'{each}'" for each in MESSAGES)
+            supported = f"Supported values are: {', '.join(others)}, and {last}."
+            reason = f"Invalid value: '{role}'. {supported}"
+            raise rejected(reason, param=param, code="invalid_value")
+
+
+def _tool_messages(request: CheckedRequest) -> None:
+    """Calls and their results: sdcb/chats#132; without an id: langchain-ai/langchain#22600."""
+    if not any(
+        "tool_calls" in each or each.get("role") == "tool" for _, each in request.structured
+    ):
+        return
+    open_calls: list[str] = []
+    calls: set[str] = set()
+    for index, message in request.messages:
+        if message.get("role") == "tool":
+            call_id = message.get("tool_call_id")
+            if not call_id:
+                reason = (
+                    "Missing parameter 'tool_call_id': messages with role 'tool' must have a "
+                    "'tool_call_id'."
+                )
+                raise rejected(reason, param=f"messages.[{index}].tool_call_id")
+            if text(call_id) not in calls:
+                reason = (
+                    "Invalid parameter: messages with role 'tool' must be a response to a "
+                    "preceeding message with 'tool_calls'."
+                )
+                raise rejected(reason, param=f"messages.[{index}].role")
+            open_calls = [each for each in open_calls if each != text(call_id)]
+            continue
+        if open_calls:
+            raise _without_result(index, open_calls)
+        open_calls = [text(call.get("id")) for _, call in objects(message.get("tool_calls"))]
+        calls = set(open_calls)
+    if open_calls:
+        raise _without_result(len(request.raw_messages), open_calls)
+
+
+def _without_result(index: int, calls: list[str]) -> Upstream:
+    message = (
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to "
+        "each 'tool_call_id'. The following tool_call_ids did not have response messages: "
+        f"{', '.join(calls)}"
+    )
+    return rejected(message, param=f"messages.[{index}].role")
+
+
+def _audio(request: CheckedRequest) -> None:
+    """Recorded 400s of gpt-5-mini: audio is for the models that are made for it."""
+    able = request.profile.capabilities
+    if able is None or not able.verified or "audio" in able.value:
+        return
+    for index, message in request.structured:
+        content = objects(message.get("content"))
+        if any(part.get("type") == "input_audio" for _, part in content):
+            reason = "Content blocks are expected to be either text or image_url type."
+            param = f"messages[{index}]"
+            raise rejected(f"Invalid '{param}'. {reason}", param=param, code="invalid_value")
+
+
+def _replies(request: CheckedRequest) -> None:
+    """thisisartium/continuous-alignment-testing#25."""
+    n = request.body.get("n")
+    if not isinstance(n, int) or 1 <= n <= _MAX_REPLIES:
+        return
+    bound, code = f"above maximum value. Expected a value <= {_MAX_REPLIES}", "above_max"
+    if n < 1:
+        bound, code = "below minimum value. Expected a value >= 1", "below_min"
+    message = f"Invalid 'n': integer {bound}, but got {n} instead."
+    raise rejected(message, param="n", code=f"integer_{code}_value")
+
+
+def _response_format(request: CheckedRequest) -> None:
+    """openai/openai-python#1632; databricks/databricks-ai-bridge#211."""
+    if nested(request.body, "response_format", "type") != "json_schema":
+        return
+    schema = nested(request.body, "response_format", "json_schema")
+    if schema is None:
+        raise _missing("response_format.json_schema")
+    if not nested(schema, "name"):
+        raise _missing("response_format.json_schema.name")
+
+
+def _max_tokens(request: CheckedRequest) -> None:
+    """The SDK's docstring: `max_tokens` is not compatible with o-series models; gpt-5 and later
+    reject it too (decolua/9router#560)."""
+    if request.body.get("max_tokens") is not None and request.profile.can("reasoning"):
+        raise _unsupported("max_tokens", " Use 'max_completion_tokens' instead.")
+
+
+def _stop(request: CheckedRequest) -> None:
+    if request.body.get("stop") is not None and request.profile.refuses("stop"):
+        raise _unsupported("stop")
+
+
+def _deepseek_content(request: CheckedRequest) -> None:
+    """DeepSeek's error for an assistant's message of reasoning alone, as its clients quote it."""
+    for index, message in request.structured:
+        if message.get("role") != "assistant":
+            continue
+        empty = all(message.get(name) is None for name in _CONTENT)
+        if empty and any(message.get(name) for name in _REASONING):
+            reason = "Invalid assistant message: content or tool_calls must be set"
+            raise rejected(reason, param=f"messages[{index}]")
+
+
+CHAT_CHECKS = WireChecks(
+    messages_field="messages",
+    decode_plain=msgspec.json.Decoder(_PlainMessage).decode,
+    checks=(
+        _model,
+        _messages,
+        _chat_fields,
+        _roles,
+        _tool_messages,
+        _audio,
+        _replies,
+        _response_format,
+        _max_tokens,
+        _sampling,
+        _stop,
+        _stream_options,
+        _tool_choice,
+        partial(too_long, param="messages"),
+    ),
+    provider_checks={"deepseek": (_deepseek_content,)},
+)
+
+
+# ── Responses ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _responses_model(request: CheckedRequest) -> None:
+    """A stored prompt may name the model, and counting needs none."""
+    if not request.counts and not request.body.get("prompt"):
+        _model(request)
+
+
+def _responses_fields(request: CheckedRequest) -> None:
+    if "response_format" in request.body:  # mkht/PSOpenAI#44
+        message = (
+            "Unsupported parameter: 'response_format'. In the Responses API, this parameter has "
+            "moved to 'text.format'."
+        )
+        raise rejected(message, param="response_format", code="unsupported_parameter")
+    known = INPUT_TOKENS if request.counts else RESPONSES
+    if (field := unknown_field(request.body, known)) is not None:
+        raise _unknown(field)
+    for index, item in request.structured:
+        fields = ITEMS.get(_kind(item))
+        if fields is not None and (field := unknown_field(item, fields)) is not None:
+            raise _unknown(f"input[{index}].{field}")
+
+
+def _kind(item: Object) -> str:
+    """The type of an item; messages and references need not state it."""
+    kind = item.get("type")
+    if isinstance(kind, str):
+        return kind
+    return "message" if "role" in item else "item_reference"
+
+
+def _items(request: CheckedRequest) -> list[tuple[str, Object]]:
+    """All items with their types; empty where there are only messages, as in most requests."""
+    if all(_kind(item) == "message" for _, item in request.structured):
+        return []
+    return [(_kind(item), item) for _, item in request.messages]
+
+
+def _tool_pairs(request: CheckedRequest) -> None:
+    """Calls and their outputs. What an earlier response, a conversation or a reference holds is
+    with the provider. continuedev/continue#10092, bytedance/trae-agent#245."""
+    items = _items(request)
+    # A tool search may have a function's output too.
+    calls = {text(item.get("call_id")) for kind, item in items if kind.endswith("_call")}
+    outputs = {text(item.get("call_id")) for kind, item in items if not kind.endswith("_call")}
+    stored = request.body.get("previous_response_id") or request.body.get("conversation")
+    stored = stored or any(kind == "item_reference" for kind, _ in items)
+    for kind, item in items:
+        call_id = text(item.get("call_id"))
+        if kind == "function_call_output" and not stored and call_id not in calls:
+            reason = f"No tool call found for function call output with call_id {call_id}."
+            raise rejected(reason, param="input")
+        if kind == "function_call" and call_id not in outputs and not item.get("async"):
+            raise rejected(f"No tool output found for function call {call_id}.", param="input")
+
+
+def _reasoning_followed(request: CheckedRequest) -> None:
+    """A recorded 400: a reasoning item belongs to the item that the model gave after it, which has
+    an id or is a call; a plain assistant message is not that."""
+    items = _items(request)
+    for index, (kind, item) in enumerate(items):
+        if kind != "reasoning" or not item.get("id"):
+            continue
+        after = next((each for each in items[index + 1 :] if each[0] != "reasoning"), None)
+        if after is None or not _is_output(*after):
+            reason = f"Item '{item['id']}' of type 'reasoning' was provided without its required"
+            raise rejected(f"{reason} following item.", param="input")
+
+
+def _is_output(kind: str, item: Object) -> bool:
+    """Whether an item can be the one that the model gave after its reasoning."""
+    if kind == "message":
+        return bool(item.get("id")) and item.get("role") == "assistant"
+    return not kind.endswith("_output")
+
+
+def _compaction_last(request: CheckedRequest) -> None:
+    """PROVIDERS.md, 2b: `compaction_trigger` must be last."""
+    if any(kind == "compaction_trigger" for kind, _ in _items(request)[:-1]):
+        raise rejected("A compaction_trigger must be the last input item.", param="input")
+
+
+def _continuation(request: CheckedRequest) -> None:
+    """`previous_response_id` excludes a conversation (the SDK's docstring), and what is not
+    stored cannot be continued (PROVIDERS.md, section 9)."""
+    previous = request.body.get("previous_response_id")
+    if previous is None:
+        return
+    if request.body.get("conversation") is not None:
+        message = (
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
+            "are only providing one of them."
+        )
+        param = "previous_response_id"
+        raise rejected(message, param=param, code="mutually_exclusive_parameters")
+    if request.body.get("store") is False:
+        raise errors.NotFound(
+            f"Previous response with id '{previous}' not found.",
+            status=400,
+            code="previous_response_not_found",
+            param="previous_response_id",
+        )
+
+
+def _text_format(request: CheckedRequest) -> None:
+    """openai/openai-node#1404."""
+    output = nested(request.body, "text", "format")
+    if nested(output, "type") != "json_schema":
+        return
+    for field in ("name", "schema"):
+        if not nested(output, field):
+            raise _missing(f"text.format.{field}")
+
+
+def _overflow(request: CheckedRequest) -> None:
+    if request.body.get("truncation") != "auto":
+        too_long(request, param="input")
+
+
+RESPONSES_CHECKS = WireChecks(
+    messages_field="input",
+    decode_plain=msgspec.json.Decoder(_PlainItem).decode,
+    checks=(
+        _responses_model,
+        _responses_fields,
+        _continuation,
+        _tool_pairs,
+        _reasoning_followed,
+        _compaction_last,
+        _text_format,
+        _sampling,
+        _stream_options,
+        _tool_choice,
+        _overflow,
+    ),
+)
