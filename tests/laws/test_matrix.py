@@ -51,7 +51,7 @@ def test_what_becomes_of_a_feature_does_not_depend_on_where_it_came_from(
     for feature in FEATURES:
         for origin in targets(first):
             asked = feature.make(first)
-            if outcome(origin, feature, asked).fate != "said":
+            if outcome(origin, feature, asked).fate != "sent":
                 continue
             there = read(origin, send(origin, asked))
             came, _ = best(targets(second), feature, there)
@@ -82,7 +82,7 @@ def test_a_silent_loss_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     feature = next(feature for feature in FEATURES if feature.name == "seed")
     target = Target("anthropic", "anthropic", "claude-sonnet-4-5")
-    assert outcome(target, feature, feature.make("anthropic")).fate == "left out"
+    assert outcome(target, feature, feature.make("anthropic")).fate == "omitted"
     monkeypatch.setattr(params, "_envelopes", Envelopes())  # none from before
     monkeypatch.setattr(params, "notices", lambda call: [])
     assert outcome(target, feature, feature.make("anthropic")).fate == "silent loss"
