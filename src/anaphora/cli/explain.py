@@ -347,7 +347,7 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
             ("-", verdict.change.before, "red"),
             ("+", verdict.change.after, "green"),
         ):
-            shown = text.translate(_CONTROLS) if text else "(nothing: it ends before)"
+            shown = text.translate(_CONTROLS) if text else "(nothing: the text ends here)"
             yield f"    {sign} {shown}", colour
     if verdict.billed is not None and verdict.predicted is not None and verdict.result != "hit":
         yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"

@@ -313,7 +313,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
         yield f"    {finding.excerpt.translate(_CONTROLS)}", "bold"
     costs = []
     if finding.tokens:
-        costs.append(f"{finding.tokens:,} tokens stand behind it")
+        costs.append(f"{finding.tokens:,} tokens follow it")
     if finding.cost_usd:
         most = "up to " if rule.seldom else ""
         costs.append(f"{most}${finding.cost_usd:.2f} per 1,000 calls")

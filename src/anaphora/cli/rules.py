@@ -50,7 +50,7 @@ def command() -> None:
 @click.option("--wire", "on", type=WireName(), help="The rules on this wire.")
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
-    """Print the cache rules of one model, each figure with its source and date.
+    """Print the cache rules of a model, with sources and dates.
 
     A ~ marks a conservative default: no source states the figure. Where sources disagree, the value
     in use comes first and the others follow.
@@ -239,7 +239,8 @@ def _unstated(rows: list[CheckedFigure]) -> Iterator[Line]:
 
 
 def _summary(report: RulesReport) -> str:
-    checked = f"{report.calls:,} billed calls of {report.conversations:,} conversations"
+    plural = "" if report.conversations == 1 else "s"
+    checked = f"{report.calls:,} billed calls of {report.conversations:,} conversation{plural}"
     if not report.failed:
         return f"\n{checked}: no verified rule is contradicted by more than {report.threshold:.0%}"
     rows = ", ".join(dict.fromkeys(report.failed))
