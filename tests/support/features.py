@@ -89,8 +89,8 @@ FEATURES: list[Feature] = [
         ),
         ("truncation", ask.params(truncation="auto"), see.param("truncation"), "params.truncation"),
         ("a stream", ask.params(stream=True), see.param("stream"), "params.stream"),
-        ("unknown fields, its own", ask.unheard_of, see.extras),
-        ("unknown fields, another wire's", ask.foreign(ask.unheard_of), see.extras),
+        ("fields with no name here, its own", ask.unheard_of, see.extras),
+        ("fields with no name here, another wire's", ask.foreign(ask.unheard_of), see.extras),
     ),
     *rows(
         "Tools",

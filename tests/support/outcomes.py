@@ -17,10 +17,10 @@ from anaphora.prompt import Call
 from anaphora.rendered import Plan
 from anaphora.values import Notice
 
-Fate: TypeAlias = Literal["sent", "changed", "omitted", "rejected", "silent loss"]
+Fate: TypeAlias = Literal["sent", "changed", "left out", "refused", "silent loss"]
 
 #: What the best model of a provider takes is what the wire can say; a silent loss is never hidden.
-_ORDER: tuple[Fate, ...] = ("silent loss", "sent", "changed", "omitted", "rejected")
+_ORDER: tuple[Fate, ...] = ("silent loss", "sent", "changed", "left out", "refused")
 
 
 class Target(NamedTuple):
@@ -74,7 +74,7 @@ def outcome(target: Target, feature: Feature, asked: Call) -> Outcome:
     try:
         sent = send(target, asked)
     except InvalidRequest as problem:
-        return Outcome("rejected", (problem.path,))
+        return Outcome("refused", (problem.path,))
     came = feature.see(read(target, sent))
     told = [notice for notice in sent.notices if notice not in usual.notices]
     codes = tuple(dict.fromkeys(notice.code for notice in told))
@@ -84,7 +84,7 @@ def outcome(target: Target, feature: Feature, asked: Call) -> Outcome:
         return Outcome("sent", codes, places)
     if not any(is_about(notice, feature.about) for notice in told):
         return Outcome("silent loss")
-    return Outcome("omitted" if _nothing(came) else "changed", codes, places)
+    return Outcome("left out" if _nothing(came) else "changed", codes, places)
 
 
 def best(targets: Sequence[Target], feature: Feature, asked: Call) -> tuple[Outcome, bool]:

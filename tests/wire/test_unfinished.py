@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PartMark, PromptCachePlan, PromptIR
 from anaphora.rendered import Plan, Rendered
@@ -229,7 +229,7 @@ def test_a_recorded_request_with_it_differs_by_that_alone(name: str) -> None:
         for part in message.parts
     ]
     assert any(isinstance(part, Thinking) for part in parts)
-    exchange = Exchange(
+    exchange = RecordedExchange(
         id="1", wire=name, request=data, response="{}", status=400, path=path, host=host
     )
     outcome = check(exchange)

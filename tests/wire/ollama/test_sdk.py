@@ -14,7 +14,7 @@ import pytest
 from support.served import served
 
 from anaphora import catalog, errors
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     BlockMark,
@@ -281,7 +281,7 @@ def test_what_the_sdk_sends_is_read_and_said_again(
         with pytest.raises(Stop):
             client.chat(**asked)
     request = json.dumps(sent[0])
-    outcome = check(Exchange(id="", wire="ollama", request=request, response="{}"))
+    outcome = check(RecordedExchange(id="", wire="ollama", request=request, response="{}"))
     assert (outcome.unparsed, outcome.changed, outcome.notices) == ("", "", ())
 
 
