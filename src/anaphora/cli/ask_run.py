@@ -123,7 +123,7 @@ class _Exchange:
             self._printer.warn(ask_report.error_line(problem, self._choice))
             stop(ask_report.exit_code(problem, schema=self._request.output is not None))
         self._print(result)
-        if result.stop_reason == "turns" or (self._stored is not None and not result.stored):
+        if result.run.stop_reason == "turns" or (self._stored is not None and not result.stored):
             stop(FOUND)
 
     async def _send(self) -> AskResult:
@@ -159,7 +159,7 @@ class _Exchange:
             fields = ask_report.result_fields(result, stored, schema=schema)
             self._print_json(fields | {"config": self._request.config.place})
             return
-        if schema and result.stop_reason != "turns":
+        if schema and result.run.stop_reason != "turns":
             self._print_json(result.last.parsed)
         for notice in ask_report.notices(result):
             printer.note(notice)

@@ -145,26 +145,15 @@ def _explain(
 
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
     """The files as one request each, in the given order; None when they are logs."""
-    from anaphora.analysis.sent_requests import is_request
+    from anaphora.analysis.sent_requests import holds_request
     from anaphora.analysis.trace.sources import LogLine
-    from anaphora.errors import InvalidRequest
 
     if len(places) < 2 or any(place.is_dir() for place in places):
         return None
-    lines = []
-    for place in places:
-        data = place.read_bytes()
-        try:
-            fields = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            if place.suffix == ".json":
-                raise InvalidRequest(f"not JSON: {problem}", path=str(place)) from None
+    lines = [LogLine(str(place), place.read_bytes()) for place in places]
+    for place, line in zip(places, lines, strict=True):
+        if not holds_request(line.data, line.place, is_json=place.suffix == ".json"):
             return None
-        if not isinstance(fields, dict) or not is_request(fields):
-            if place.suffix == ".json" and not (isinstance(fields, dict) and "calls" in fields):
-                raise InvalidRequest("not a request of a known wire", path=str(place))
-            return None
-        lines.append(LogLine(str(place), data))
     return lines
 
 

@@ -155,17 +155,20 @@ def _prompts(files: tuple[Path, ...], defaults: RequestDefaults) -> LintInput:
 
 def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest | PromptText | str]:
     """The prompts of a file; for one that cannot be read, the reason."""
-    from anaphora.analysis.sent_requests import read_request
+    from anaphora.analysis.sent_requests import holds_request, read_request
     from anaphora.analysis.trace.sources import LogLine, numbered
     from anaphora.errors import InvalidRequest
 
-    data = file.read_bytes()
+    data, suffix = file.read_bytes(), file.suffix.lower()
     lines: list[LogLine] = []
+    is_json = suffix == ".json"
     try:
-        if file.suffix.lower() in _LINES_SUFFIXES:
+        if suffix in _LINES_SUFFIXES:
             lines = list(numbered(data.splitlines(), str(file)))
-        elif file.suffix.lower() not in _TEXT_SUFFIXES and _is_request(data, file):
+        elif suffix not in _TEXT_SUFFIXES and holds_request(data, str(file), is_json=is_json):
             lines = [LogLine(str(file), data)]
+        elif is_json:
+            yield f"{file}: not a request of a known wire"
         else:
             yield PromptText(str(file), data.decode("utf-8-sig"))
     except UnicodeDecodeError as problem:
@@ -177,24 +180,6 @@ def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest |
             yield read_request(line, defaults)
         except InvalidRequest as problem:
             yield str(problem)
-
-
-def _is_request(data: bytes, file: Path) -> bool:
-    from anaphora.analysis.sent_requests import is_request
-    from anaphora.errors import InvalidRequest
-
-    must_be = file.suffix.lower() == ".json"
-    try:
-        fields = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        if must_be:
-            raise InvalidRequest(f"not JSON: {problem}", path=str(file)) from None
-        return False
-    if isinstance(fields, dict) and is_request(fields):
-        return True
-    if must_be:
-        raise InvalidRequest("not a request of a known wire", path=str(file))
-    return False
 
 
 # ── Findings ─────────────────────────────────────────────────────────────────────────────────────
