@@ -248,7 +248,7 @@ def test_an_empty_file_says_nothing() -> None:
             5,
             "needs the stop",
         ),
-        ("replies:\n- reply:\n    text: a\n    pace: fast\n", 4, "'fast' is no time"),
+        ("replies:\n- reply:\n    text: a\n    pace: fast\n", 4, "'fast' is not a time"),
         ("replies:\n- reply:\n    tool_calls:\n    - arguments: {}\n", 4, "name is missing"),
         (
             "replies:\n- reply:\n    tool_calls:\n    - {name: f, arguments: [1]}\n",
@@ -258,12 +258,12 @@ def test_an_empty_file_says_nothing() -> None:
         (
             "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments:\n        a: 2026-01-01\n",
             6,
-            "a date is nothing that JSON has",
+            "a date is not a JSON value",
         ),
         (
             "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments:\n        a: .nan\n",
             6,
-            "nothing that JSON has",
+            "not a JSON value",
         ),
         (
             "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments: {a: 1, a: 2}\n",
@@ -273,7 +273,7 @@ def test_an_empty_file_says_nothing() -> None:
         (
             "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments: &a {b: *a}\n",
             5,
-            "holds itself",
+            "contains itself",
         ),
         ("replies:\n- match:\n    regex: '('\n  reply: {text: a}\n", 3, "not a regular expression"),
         ("replies:\n- match:\n    wire: opneai\n  reply: {text: a}\n", 3, "none of the wires"),

@@ -18,8 +18,7 @@ from support.llama_talk import WIRES
 
 from anaphora import errors
 from anaphora.client.client import AsyncClient
-from anaphora.client.record import Record
-from anaphora.client.response import Response
+from anaphora.client.response import Record, Response
 from anaphora.values import Event, ReplyEnd, ReplyStart, ToolResult
 
 every_wire = pytest.mark.parametrize("name", WIRES)
@@ -51,8 +50,8 @@ def test_a_stream_equals_a_whole_answer(llama: Llama, name: str) -> None:
         whole = await client.complete("hi", name)
         turn = client.send("hi", name)
         events = await listen(turn)
-        assert turn.answered is not None
-        return whole, events, turn.answered
+        assert turn.response is not None
+        return whole, events, turn.response
 
     whole, events, streamed = with_client(llama, ask)
     assert isinstance(events[0], ReplyStart)
@@ -75,7 +74,7 @@ def test_a_tool_is_called_and_its_result_is_answered(
         run = chat.run("What will the weather be?")
         if not streamed:
             return await run, []
-        return None, await listen(run) + [run.ran]
+        return None, await listen(run) + [run.result]
 
     ran, events = with_client(llama, ask)
     if streamed:
@@ -83,7 +82,7 @@ def test_a_tool_is_called_and_its_result_is_answered(
         (result,) = [event for event in events if isinstance(event, ToolResult)]
         assert re.search(r"will have rain, -?\d+ days", str(result.content))
     assert ran.stop_reason == "done"
-    calling, closing = ran.answers
+    calling, closing = ran.responses
     (made,) = calling.reply.tool_calls
     assert set(json.loads(made.arguments)) == {"city", "days"}
     assert calling.reply.stop == "tool_calls"

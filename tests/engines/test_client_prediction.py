@@ -95,17 +95,17 @@ def test_a_tool_loop_of_twenty_turns(
                 pass
         else:
             await run
-        return run.ran
+        return run.result
 
     ran = with_client(start(template=LOOPING), loop)
     assert (ran.stop_reason, ran.turns) == ("turns", TURNS)
-    assert all(answered.reply.tool_calls for answered in ran.answers)
-    assert right(ran.answers) >= 0.95 * TURNS, [apart(answered) for answered in ran.answers]
+    assert all(answered.reply.tool_calls for answered in ran.responses)
+    assert right(ran.responses) >= 0.95 * TURNS, [apart(answered) for answered in ran.responses]
     # And there was something to predict: all but the new result is read, turn after turn.
-    reads = [answered.usage.read for answered in ran.answers]
+    reads = [answered.usage.read for answered in ran.responses]
     assert reads == sorted(reads)
     assert reads[-1] > reads[1] > len(SYSTEM)
-    assert {answered.verdict.result for answered in ran.answers[1:]} == {"hit"}
+    assert {answered.verdict.result for answered in ran.responses[1:]} == {"hit"}
 
 
 @every_wire
@@ -116,7 +116,7 @@ def test_questions_tools_and_answers_in_turn(start: Callable[..., Llama], name: 
         chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
         answers: list[Response] = []
         for turn in range(TURNS // 2):
-            answers += (await chat.run(f"Question {turn}: how is the weather?")).answers
+            answers += (await chat.run(f"Question {turn}: how is the weather?")).responses
         return answers
 
     answers = with_client(start(), talk)
@@ -146,7 +146,7 @@ def test_a_call_that_is_kept_in_part(start: Callable[..., Llama], name: str, tem
         chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
         return await chat.run("Go on.", max_turns=8)
 
-    answers = with_client(start(template=template), loop).answers
+    answers = with_client(start(template=template), loop).responses
     first, taught, *others = map(apart, answers)
     assert first == 0
     assert taught > 1

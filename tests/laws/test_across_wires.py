@@ -42,7 +42,6 @@ from anaphora.values import (
     ToolCall,
     Url,
 )
-from anaphora.wire.enveloping import Envelopes
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",
@@ -216,13 +215,18 @@ def test_a_loss_in_silence_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_loss_of_what_all_can_say_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A notice does not excuse a loss where both wires have the field, as the matrix shows."""
     from anaphora.values import Notice
-    from anaphora.wire.gemini import params
+    from anaphora.wire.gemini import params, types
 
     call = asking.base(params={"seed": 7})
     stops = [(WIRES[name], name) for name in ("gemini", "openai_chat")]
     assert all(can_say(stop, spoken, "seed") for stop, spoken in stops)
-    monkeypatch.setattr(params, "_envelopes", Envelopes())  # none from before
-    monkeypatch.delitem(params.PLAIN, "seed")
+    fields = params._fields
+
+    def fields_without_seed(call: Call) -> dict[str, bytes]:
+        return fields(replace(call, params=replace(call.params, seed=None)))
+
+    types.MEMO.clear()
+    monkeypatch.setattr(params, "_fields", fields_without_seed)
     notices = [Notice("param_left_out", "left out", "params.seed")]
     monkeypatch.setattr(params, "_notices", lambda call: notices)
     with pytest.raises(AssertionError, match="seed: all can say it"):

@@ -13,7 +13,7 @@ from support.outcomes import Target, best, outcome, read, send
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
-from anaphora.wire.enveloping import Envelopes
+from anaphora.wire.anthropic.types import MEMO
 
 PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
 
@@ -81,7 +81,7 @@ def test_a_silent_loss_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     feature = next(feature for feature in FEATURES if feature.name == "seed")
     target = Target("anthropic", "anthropic", "claude-sonnet-4-5")
     assert outcome(target, feature, feature.make("anthropic")).fate == "left out"
-    monkeypatch.setattr(params, "_envelopes", Envelopes())  # none from before
+    MEMO.clear()
     monkeypatch.setattr(params, "notices", lambda call: [])
     assert outcome(target, feature, feature.make("anthropic")).fate == "silent loss"
 
@@ -92,7 +92,7 @@ def test_a_notice_on_something_else_does_not_excuse_a_loss(monkeypatch: pytest.M
 
     feature = next(feature for feature in FEATURES if feature.name == "seed")
     target = Target("anthropic", "anthropic", "claude-sonnet-4-5")
-    monkeypatch.setattr(params, "_envelopes", Envelopes())  # none from before
+    MEMO.clear()
     monkeypatch.setattr(params, "notices", lambda call: [Notice("x", "x", "params.n")])
     assert outcome(target, feature, feature.make("anthropic")).fate == "silent loss"
 

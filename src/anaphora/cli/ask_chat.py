@@ -14,7 +14,7 @@ from blake3 import blake3
 from anaphora import AsyncClient, Response, RunResult
 from anaphora.client.session import Session
 from anaphora.client.session.preview import Preview
-from anaphora.client.session.running import Run
+from anaphora.client.session.run import Run
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
 from anaphora.errors import Io
@@ -158,7 +158,7 @@ class AskResult(NamedTuple):
 
     @property
     def last(self) -> Response:
-        return self.run.answers[-1]
+        return self.run.responses[-1]
 
 
 class AskChat:
@@ -199,21 +199,21 @@ class AskChat:
         if request.registry is None:
             turn = self._session.send(content, output=request.output)
             await self._print(turn)
-            assert turn.answered is not None
-            response = turn.answered
+            assert turn.response is not None
+            response = turn.response
             result = RunResult(
                 stop_reason="done",
-                answers=(response,),
+                responses=(response,),
                 cost_usd=response.cost_usd,
                 seconds=response.record.seconds,
             )
         else:
             run = self._session.run(content, output=request.output, max_turns=request.max_turns)
             await self._print(run)
-            assert run.ran is not None
-            result = run.ran
+            assert run.result is not None
+            result = run.result
         self._printer.end_line()
-        self._append(StoredLine(last_call=self._last_call(result.answers[-1])))
+        self._append(StoredLine(last_call=self._last_call(result.responses[-1])))
         return AskResult(result, stored=self._stored is not None and not self._store_failed)
 
     async def _print(self, pending: Turn | Run) -> None:

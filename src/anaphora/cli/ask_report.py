@@ -95,7 +95,7 @@ def notices(result: AskResult) -> list[str]:
 
 
 def _notices(result: AskResult) -> list[Notice]:
-    own = [notice for response in result.run.answers for notice in response.notices]
+    own = [notice for response in result.run.responses for notice in response.notices]
     return [*own, *result.run.failures]
 
 
@@ -103,7 +103,7 @@ def result_fields(
     result: AskResult, stored: StoredConversation | None, *, schema: bool
 ) -> dict[str, Any]:
     """The object of --json: the sums of all turns, and the verdict of the last."""
-    responses, last = result.run.answers, result.last
+    responses, last = result.run.responses, result.last
     verdict = last.verdict
     fields: dict[str, Any] = {"answer": last.text}
     if schema:
@@ -133,7 +133,7 @@ def result_fields(
 
 def _total(result: AskResult, attribute: str) -> int | None:
     """The sum of a usage count; None when it was never reported."""
-    counts = [getattr(response.usage, attribute) for response in result.run.answers]
+    counts = [getattr(response.usage, attribute) for response in result.run.responses]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 

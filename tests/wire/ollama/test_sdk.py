@@ -143,7 +143,7 @@ TALK = (
         Refusal("not that"),
         ToolCall("c1", "search", '{"q": "x"}'),
         ToolCall("c2", "search", "cut off {"),
-        ToolCall("c3", "bare", "{}", {"ollama.put": '{"unsaid":["id"],"index":2}'}),
+        ToolCall("c3", "bare", "{}", {"ollama.form": '{"missing":["id"],"index":2}'}),
         id="calls",
     ),
     Message.tool("c1", (Text("one"), Image(PNG), Text("two")), id="r1"),

@@ -86,7 +86,7 @@ def _codec(exchange: RecordedExchange) -> tuple[wire.Wire, str, Dialect | None]:
     row = catalog.dialects().at_host(exchange.host, exchange.wire, exchange.path)
     if row is None:
         return wire.get(exchange.wire), wire.PROVIDERS[exchange.wire], None
-    return wire.speak(row), row.provider, row
+    return wire.codec_for(row), row.provider, row
 
 
 def _request(exchange: RecordedExchange) -> tuple[str, dict[str, int], tuple[Notice, ...]]:

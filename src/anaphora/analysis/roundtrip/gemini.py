@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from anaphora.wire.gemini.incoming import decoded
-from anaphora.wire.gemini.naming import camel
+from anaphora.wire.gemini.types import camel, decode_base64
 
 from .normalise import (
     DEFAULTS,
@@ -139,7 +138,7 @@ def _empty_parameters(body: Body) -> int:
 
 
 def _standard_base64(value: Any) -> Any:
-    data = decoded(value) if isinstance(value, str) else None
+    data = decode_base64(value) if isinstance(value, str) else None
     return value if data is None else base64.b64encode(data).decode()
 
 

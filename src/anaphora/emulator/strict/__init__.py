@@ -18,8 +18,7 @@ import msgspec
 
 from anaphora import errors
 from anaphora import wire as wires
-from anaphora.catalog import Feature, Profile
-from anaphora.catalog.overflow import Overflow, overflow_of
+from anaphora.catalog import Feature, Overflow, Profile, overflow_of
 from anaphora.emulator.billing import ModelFacts
 from anaphora.emulator.exchange import EmulatorRequest, decode_object
 from anaphora.errors import Upstream

@@ -25,8 +25,15 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import BlockMark, Call, PartMark, PromptBlock, PromptCachePlan, PromptIR
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import (
+    BlockMark,
+    Call,
+    MarkRequest,
+    PartMark,
+    PromptBlock,
+    PromptCachePlan,
+    PromptIR,
+)
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import (
     AnyTool,
@@ -539,6 +546,7 @@ def split(
     else:
         raise InvalidRequest("at least one message that says something", path="$.messages")
     rest = encode_members(members)[1:-1]
+    head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
     return Rendered(
         wire=WIRE,
         model=model,
@@ -548,9 +556,9 @@ def split(
             source=None,
             path=PATH,
             headers=headers,
-            head=b'{"model":' + string(model) + b",",
-            tail=(b"," + rest if rest else b"") + b"}",
-            cache_params=PARAMS.sent_cache_params(model, rest),
+            head=head + b",",
+            tail=tail,
+            cache_params=PARAMS.sent_cache_params(head + tail),
         ),
         body_order=(1, 0, *range(2, len(runs))) if system is not None and tools else None,
         markers=MARKERS if markers is None else markers,
