@@ -24,6 +24,7 @@ from anaphora.prompt import (
     Call,
     Continuation,
     Earlier,
+    MarkRequest,
     OutputSchema,
     Params,
     PartMark,
@@ -34,7 +35,6 @@ from anaphora.prompt import (
     Segment,
     ToolChoice,
 )
-from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import (
     AnyTool,
     Conversation,

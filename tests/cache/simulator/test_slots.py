@@ -10,7 +10,7 @@ from anaphora.cache.simulator import Simulator
 LLAMA = catalog.rules("llamacpp", "any")
 
 
-def test_a_slot_goes_on_from_its_last_prompt_but_for_the_last_token() -> None:
+def test_a_slot_continues_from_its_last_prompt_except_the_last_token() -> None:
     cache = Simulator(LLAMA)
     cache.call(chat([("a", 100), ("b", 50)]), at=0)
     assert cache.call(chat([("a", 100), ("b", 50), ("c", 7)]), at=1).read == 150
@@ -29,7 +29,7 @@ def test_with_one_slot_a_second_conversation_evicts_the_first_and_four_keep_four
         assert cache.call(chat([("a", 100), ("more", 1)]), at=9).read == read
 
 
-def test_a_prompt_takes_the_slot_that_shares_most_else_the_longest_unused() -> None:
+def test_a_prompt_uses_the_most_similar_slot_else_the_least_recent() -> None:
     cache = Simulator(LLAMA, slots=2)
     cache.call(chat([("a", 100), ("b", 50)]), at=0)
     cache.call(chat([("x", 100)]), at=1)
@@ -39,7 +39,7 @@ def test_a_prompt_takes_the_slot_that_shares_most_else_the_longest_unused() -> N
     assert cache.predict(chat([("x", 100), ("y", 1)]), at=4).read == 0
 
 
-def test_a_changed_block_costs_itself_and_what_follows() -> None:
+def test_a_changed_block_invalidates_itself_and_what_follows() -> None:
     cache = Simulator(LLAMA)
     cache.call(chat([("a", 100), ("b", 50), ("c", 7)]), at=0)
     assert cache.call(chat([("a", 100), ("B", 50), ("c", 7)]), at=1).read == 100

@@ -34,7 +34,7 @@ GRANULES = [
 
 
 @pytest.mark.parametrize("provider, model, before, read", GRANULES)
-def test_what_is_read_is_whole_granules(provider: str, model: str, before: int, read: int) -> None:
+def test_reads_are_whole_granules(provider: str, model: str, before: int, read: int) -> None:
     cache = simulator(provider, model)
     cache.call(chat([("a", before)]), at=0)
     outcome = cache.call(chat([("a", before), ("more", 5000)]), at=1)
@@ -46,7 +46,7 @@ def test_what_is_read_is_whole_granules(provider: str, model: str, before: int, 
         assert left == [(before - read, "not_whole_granule" if read else "below_minimum")]
 
 
-def test_a_server_computes_the_last_token_in_any_case() -> None:
+def test_a_server_always_computes_the_last_token() -> None:
     """Which is why vLLM computes a whole block when every token of a prompt is known."""
     cache = simulator("vllm", "any")
     prompt = chat([("a", 64)])
@@ -105,7 +105,7 @@ def test_the_answer_is_a_unit_inside_a_tool_loop_and_not_after_a_users_turn() ->
         assert cache.call(prompt, at=1).read == read
 
 
-def test_openai_caches_an_answer_along_where_no_reasoning_is_hidden_before_it() -> None:
+def test_openai_caches_replies_without_hidden_reasoning() -> None:
     for model, read in [("gpt-4.1", 1280 + 256), ("gpt-5.4", 1280)]:
         cache = simulator("openai", model)
         cache.call(said([("q", 1280)]), at=0)
@@ -123,7 +123,7 @@ def test_system_text_comes_before_tools_at_openai() -> None:
     assert cache.call(chat([("system at 9:01", 200), ("tools", 4000)]), at=60).read == 0
 
 
-def test_keys_keep_calls_apart() -> None:
+def test_cache_keys_separate_calls() -> None:
     cache = simulator("openai", "gpt-4.1")
 
     def keyed(key: bytes) -> TokenRuns:
@@ -136,7 +136,7 @@ def test_keys_keep_calls_apart() -> None:
     assert cache.call(keyed(b"one"), at=2).read == 2048
 
 
-def test_calls_that_start_together_find_nothing_of_each_other() -> None:
+def test_concurrent_calls_do_not_read_each_other() -> None:
     cache = simulator("openai", "gpt-4.1")
     prompt = chat([("a", 2048)])
     together = [cache.call(prompt, at=0, began=2, ended=9) for _ in range(3)]
@@ -145,7 +145,7 @@ def test_calls_that_start_together_find_nothing_of_each_other() -> None:
     assert cache.call(prompt, at=10).read == 2048
 
 
-def test_gemini_misses_twice_and_then_reads_the_prompt_before() -> None:
+def test_gemini_misses_twice_and_then_reads_the_previous_prompt() -> None:
     """traces/README.md: the first two calls of a session miss. So do they here when the second is
     of another conversation with the same system prompt, which is then kept."""
     cache = simulator("google", "gemini-2.5-pro")
@@ -154,7 +154,7 @@ def test_gemini_misses_twice_and_then_reads_the_prompt_before() -> None:
     assert reads == [0, 0, 8000, 8000]
 
 
-def test_a_model_without_an_implicit_cache_reads_nothing_by_itself() -> None:
+def test_a_model_without_an_implicit_cache_reads_nothing() -> None:
     cache = simulator("google", "gemini-2.0-flash")
     prompt = chat([("a", 50_000)])
     outcome = [cache.call(prompt, at=at) for at in (0, 1)][1]

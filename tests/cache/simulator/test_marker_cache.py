@@ -45,14 +45,14 @@ def test_an_entry_lives_for_its_ttl_from_the_request_on(ttl: Ttl, lives: int) ->
         assert cache.call(prompt, at=after).read == read
 
 
-def test_what_has_expired_says_since_when() -> None:
+def test_expired_spans_have_an_age() -> None:
     cache = simulator()
     cache.call(marked([("a", 2000)]), at=0)
     (span,) = cache.call(marked([("a", 2000)]), at=310).spans
     assert (span.fate, span.reason, span.detail) == ("written", "expired", "10 s ago")
 
 
-def test_a_read_gives_an_entry_its_whole_life_again() -> None:
+def test_a_read_restarts_the_ttl() -> None:
     cache = simulator()
     prompt = marked([("a", 2000)])
     cache.call(prompt, at=0)
@@ -60,7 +60,7 @@ def test_a_read_gives_an_entry_its_whole_life_again() -> None:
     assert cache.call(prompt, at=897 + 301).read == 0
 
 
-def test_a_marker_that_is_passed_is_refreshed_with_the_one_that_is_read() -> None:
+def test_markers_before_the_read_one_are_refreshed() -> None:
     """The system prompt's entry stays while the conversation behind it goes on."""
     cache = simulator()
     both = chat([("system", 2000), ("q", 500)], marks=(0, 1))
@@ -148,7 +148,9 @@ INVALIDATES = [
 
 
 @pytest.mark.parametrize("param, read", INVALIDATES)
-def test_a_changed_parameter_voids_its_sections_and_what_follows(param: str, read: int) -> None:
+def test_a_changed_parameter_invalidates_its_sections_and_what_follows(
+    param: str, read: int
+) -> None:
     def sent(value: bytes) -> TokenRuns:
         return TokenRuns(
             [("tools", 2000), ("system", 300), ("q", 50)],
@@ -224,7 +226,7 @@ def test_workspaces_share_nothing() -> None:
     assert cache.call(prompt, at=1, scope="ours").read == 2000
 
 
-def test_asking_changes_nothing() -> None:
+def test_predicting_changes_nothing() -> None:
     cache = simulator()
     prompt = marked([("a", 2000)])
     assert cache.predict(prompt, at=0).written == {"5m": 2000}
@@ -236,7 +238,9 @@ OTHERS = [("minimax", "MiniMax-M2.7", "anthropic"), ("alibaba", "qwen3-max", "op
 
 
 @pytest.mark.parametrize("provider, model, wire", OTHERS)
-def test_others_with_markers_slide_for_five_minutes(provider: str, model: str, wire: str) -> None:
+def test_other_providers_with_markers_refresh_for_five_minutes(
+    provider: str, model: str, wire: str
+) -> None:
     """MiniMax on Anthropic's surface, Qwen: 5 minutes sliding, 20 blocks, writes at 1.25."""
     rules = catalog.rules(provider, model, wire)
     cache = Simulator(rules)
@@ -248,7 +252,7 @@ def test_others_with_markers_slide_for_five_minutes(provider: str, model: str, w
 
 
 @pytest.mark.parametrize("provider, model, wire", OTHERS)
-def test_without_a_marker_they_have_another_cache(provider: str, model: str, wire: str) -> None:
+def test_unmarked_requests_use_another_cache(provider: str, model: str, wire: str) -> None:
     """Qwen's two exclude each other; MiniMax's passive one needs no marker."""
     cache = Simulator(catalog.rules(provider, model, wire))
     cache.call(marked([("a", 2048)]), at=0)
@@ -258,7 +262,7 @@ def test_without_a_marker_they_have_another_cache(provider: str, model: str, wir
     assert (outcome.read, outcome.written) == (2048, {})
 
 
-def test_qwen_can_be_read_when_the_answer_is_over() -> None:
+def test_qwen_is_readable_after_the_reply() -> None:
     cache = Simulator(catalog.rules("alibaba", "qwen3-max", "openai_chat"))
     prompt = marked([("a", 2000)])
     cache.call(prompt, at=0, began=1, ended=20)

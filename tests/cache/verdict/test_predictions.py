@@ -11,7 +11,7 @@ IMPLICIT = catalog.rules("openai", "gpt-5.2", "openai_chat")
 MARKED = catalog.rules("anthropic", "claude-sonnet-4-5", "anthropic")
 
 
-def test_a_miss_leaves_all_of_it_where_the_provider_caches_by_itself() -> None:
+def test_a_miss_leaves_the_prompt_cached_where_caching_is_implicit() -> None:
     """A read was to be expected and nothing was read: all was computed, and so it was kept."""
     before = Outcome((Span(0, 1536, "read", "found"), Span(1536, 2000, "uncached", "new")))
     now = Outcome((Span(0, 1920, "read", "found"), Span(1920, 2100, "uncached", "new")))
@@ -19,7 +19,7 @@ def test_a_miss_leaves_all_of_it_where_the_provider_caches_by_itself() -> None:
     assert predict_read(before, billed, now, IMPLICIT).left == 1920
 
 
-def test_a_miss_without_a_write_leaves_nothing_where_markers_write() -> None:
+def test_a_miss_without_a_write_leaves_nothing_with_markers() -> None:
     before = Outcome((Span(0, 1536, "read", "found"), Span(1536, 2000, "uncached", "new")))
     now = Outcome((Span(0, 1536, "read", "found"), Span(1536, 2100, "uncached", "new")))
     billed = Usage(uncached=2000, read=0, written={}, output=10)

@@ -71,7 +71,7 @@ def test_a_bill_is_a_partition_by_ttl() -> None:
         (line(calls=[{"messages": 1, "t": "today"}]), r"\.t"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(data: bytes, reason: str) -> None:
+def test_errors_name_file_and_line(data: bytes, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason) as refused:
         read_line(data, "file.jsonl:7")
     assert refused.value.path == "file.jsonl:7"

@@ -57,7 +57,7 @@ def rules_of(findings: Any) -> list[str]:
 # ── Texts ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_text_is_told_by_line_and_column() -> None:
+def test_findings_in_a_text_have_line_and_column() -> None:
     (finding,) = lint_text("You are kind.\nToday is 2026-11-15.\nBye.", "p.md")
     assert (finding.rule, finding.line, finding.column) == ("volatile-date", 2, 10)
     assert finding.excerpt == "Today is 2026-11-15."
@@ -72,7 +72,7 @@ def test_too_short_to_be_cached_is_a_note() -> None:
     assert "1,024" in finding.why
 
 
-def test_dollars_are_tokens_times_what_reading_would_save() -> None:
+def test_cost_is_tokens_times_the_price_difference() -> None:
     text = "It is 09:41. " + "word " * 8000
     (finding,) = lint_text(text, "p.md", costs_of("anthropic"))
     assert finding.tokens is not None
@@ -89,7 +89,7 @@ def test_a_clean_request_gives_no_finding(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_a_clock_in_the_system_prompt_is_named_on_every_wire(name: str) -> None:
+def test_a_clock_in_the_system_prompt_is_found_on_every_wire(name: str) -> None:
     said = clean()
     said["system"][0] = "You are a careful agent. The current time is 09:41:07."
     rendered = request(name, said)
@@ -110,13 +110,13 @@ def test_a_nonce_in_a_tools_description() -> None:
     assert (finding.rule, finding.path) == ("volatile-nonce", "tools[1].description")
 
 
-def test_what_was_said_in_the_history_stays_as_it_is() -> None:
+def test_the_history_is_not_checked() -> None:
     said = clean()
     said["messages"][0] = ("user", ["Today is 2026-11-15, and it is 09:41."])
     assert list(lint_request(request("anthropic", said), "a.json", costs_of("anthropic"))) == []
 
 
-def test_examples_in_a_schema_are_examples() -> None:
+def test_examples_in_a_schema_are_ignored() -> None:
     said = clean()
     said["tools"][0]["schema"]["properties"]["when"] = {
         "type": "string",
@@ -145,22 +145,22 @@ def marked(*ttls: str, system: str = GUIDE) -> Rendered:
 @pytest.mark.parametrize(
     "ttls, severity, why",
     [
-        (("5m", "1h"), "error", "1h may not follow a shorter one"),
+        (("5m", "1h"), "error", "1h may not follow a shorter TTL"),
         (("5m",) * 5, "error", "only 4 markers are allowed"),
     ],
 )
-def test_markers_that_are_refused(ttls: tuple[str, ...], severity: str, why: str) -> None:
+def test_rejected_markers(ttls: tuple[str, ...], severity: str, why: str) -> None:
     (finding,) = lint_request(marked(*ttls), "a.json", costs_of("anthropic"))
     assert (finding.rule, finding.severity) == ("wasted-marker", severity)
     assert why in finding.why
 
 
-def test_a_marker_with_too_little_before_it_is_ignored_by_the_provider() -> None:
+def test_a_marker_below_the_minimum_is_wasted() -> None:
     findings = list(lint_request(marked("5m", system="Be kind."), "a.json", costs_of("anthropic")))
-    assert "below 1,024 it is ignored" in findings[-1].why
+    assert "below the minimum of 1,024" in findings[-1].why
 
 
-def test_markers_behind_what_changes_cost_a_write_that_nobody_reads() -> None:
+def test_markers_behind_volatile_content_cost_an_unread_write() -> None:
     findings = [
         finding
         for finding in lint_request(request("anthropic", spec()), "a.json", costs_of("anthropic"))
@@ -182,7 +182,7 @@ def test_a_date_rolls_once_a_day_so_markers_behind_it_are_read() -> None:
     assert rules_of(findings) == ["volatile-date"]
 
 
-def test_markers_where_nobody_looks_at_them() -> None:
+def test_markers_that_the_provider_ignores() -> None:
     place = PLACES["minimax"]._replace(model="MiniMax-M3")
     rendered = split(place, body(place, clean()))
     rules = catalog.rules("minimax", "MiniMax-M3", "anthropic")
@@ -223,7 +223,7 @@ def new_key(said: Json) -> None:
         (new_key, "cache-key-changes"),
     ],
 )
-def test_what_differs_between_samples(plant: Any, rule: str) -> None:
+def test_differences_between_samples(plant: Any, rule: str) -> None:
     first = clean()
     first["system"][0] = "Skills:\n- read\n- write"
     first["params"] = {"prompt_cache_key": "a"}
@@ -280,7 +280,7 @@ def test_a_suppression_without_a_reason_suppresses_nothing() -> None:
     assert found[1].severity == "error"
 
 
-def test_an_unknown_rule_is_told() -> None:
+def test_an_unknown_rule_is_reported() -> None:
     (finding,) = [one for one in kept("# anaphora: ignore[volatile-dat] x") if "no rule" in one.why]
     assert finding.rule == "unused-ignore"
 
@@ -381,7 +381,7 @@ SARIF: Json = {
 }
 
 
-def test_sarif_has_the_form_that_the_standard_asks_for() -> None:
+def test_sarif_matches_its_schema() -> None:
     text = "Today is 2026-11-15.\nIt is 09:41. anaphora: ignore[volatile-clock] known\n"
     findings = list(suppressed(lint_text(text, "my prompts/ä.md"), "my prompts/ä.md", (), text))
     findings += lint_request(request("anthropic", spec()), "b.json", costs_of("anthropic"))

@@ -13,7 +13,7 @@ from anaphora.cache.simulator import RenderedPrompt, Simulator, TokenRuns
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptIR
 from anaphora.rendered import CacheHandle, Plan
-from anaphora.rendered.holding import held_digest
+from anaphora.rendered.plan import held_digest
 from anaphora.values import Conversation, Message
 from anaphora.wire import gemini
 
@@ -25,7 +25,7 @@ def held(*more: tuple[str, int]) -> TokenRuns:
     return TokenRuns([("guide", 50_000), *more], held=1, handle=HANDLE)
 
 
-def test_creation_is_input_and_every_call_then_reads_it() -> None:
+def test_creating_a_handle_is_input_and_calls_read_it() -> None:
     simulator = Simulator(RULES)
     made = simulator.hold(HANDLE, 50_000, at=0, seconds=3600)
     assert (made.read, made.written, made.uncached) == (0, {}, 50_000)
@@ -35,7 +35,7 @@ def test_creation_is_input_and_every_call_then_reads_it() -> None:
         assert outcome.spans[0].reason == "held"
 
 
-def test_reading_does_not_prolong_it_and_a_dead_handle_is_refused() -> None:
+def test_reading_does_not_extend_a_handle_and_expired_ones_are_rejected() -> None:
     simulator = Simulator(RULES)
     simulator.hold(HANDLE, 50_000, at=0, seconds=3600)
     simulator.call(held(("q", 30)), at=3599)
@@ -76,7 +76,7 @@ def test_storage_is_paid_for_the_time_it_is_held(
     assert cost_usd == pytest.approx(4.5 * hours)
 
 
-def test_too_little_is_not_held_and_no_name_twice() -> None:
+def test_short_prefixes_and_duplicate_handles_are_rejected() -> None:
     simulator = Simulator(RULES)
     with pytest.raises(
         InvalidRequest, match="100 tokens are too few for a handle; the minimum is 4096"
@@ -89,14 +89,14 @@ def test_too_little_is_not_held_and_no_name_twice() -> None:
         simulator.release("cachedContents/other", at=2)
 
 
-def test_the_other_cache_goes_on_beside_it() -> None:
+def test_the_implicit_cache_is_separate() -> None:
     simulator = Simulator(RULES)
     simulator.hold(HANDLE, 50_000, at=0, seconds=3600)
     simulator.call(held(("q", 30)), at=1)
     assert simulator.call(chat([("guide", 50_000), ("q", 30)]), at=2).read == 0
 
 
-def test_a_plan_with_a_handle_is_such_a_call() -> None:
+def test_a_plan_with_a_handle_reads_it() -> None:
     ir = PromptIR.chat(Conversation([Message.user("hi")]), system="Be careful. " * 4000)
     rendered = gemini.render(
         Call(ir=ir, model="gemini-3.1-pro-preview"),
@@ -109,7 +109,7 @@ def test_a_plan_with_a_handle_is_such_a_call() -> None:
     assert outcome.total == prompt.total
 
 
-def test_what_is_over_is_a_sum_and_not_kept() -> None:
+def test_ended_handles_are_summed_and_forgotten() -> None:
     simulator = Simulator(RULES)
     for at in range(3000):
         simulator.hold(f"cachedContents/{at}", 5000, at=at * 10.0, seconds=5)

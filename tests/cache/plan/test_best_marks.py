@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.cache.plan.selection import Chance, best_marks
+from anaphora.cache.plan.candidates import Chance, best_marks
 
 sizes = st.lists(st.integers(1, 500), min_size=1, max_size=9)
 
@@ -24,9 +24,7 @@ def saving(marks: Iterable[int], chances: Iterable[Chance], tokens: list[int]) -
 
 
 @given(sizes, st.data(), st.integers(1, 4))
-def test_no_placement_of_so_many_marks_saves_more(
-    steps: list[int], data: st.DataObject, slots: int
-) -> None:
+def test_no_other_placement_saves_more(steps: list[int], data: st.DataObject, slots: int) -> None:
     tokens = [sum(steps[: at + 1]) for at in range(len(steps))]
     chance = st.builds(Chance, st.integers(0, len(steps) - 1), st.floats(0.01, 1))
     chances = data.draw(st.lists(chance, min_size=1, max_size=6))

@@ -90,7 +90,7 @@ habits = st.tuples(st.sampled_from(["answer", "prompt"]), st.integers(-5, 0))
 
 
 @given(turns=turns, words=habits, calls=habits)
-def test_whatever_a_template_does_is_known_after_one_turn_of_a_kind(
+def test_a_template_is_learned_after_one_turn_of_a_kind(
     turns: list[tuple[Kind, int, int]], words: tuple[Anchor, int], calls: tuple[Anchor, int]
 ) -> None:
     """Unless an answer is so short that its bill may be read in two ways."""
@@ -114,7 +114,7 @@ def test_whatever_a_template_does_is_known_after_one_turn_of_a_kind(
 
 
 @pytest.mark.parametrize("kind, anchor", [("words", "answer"), ("call", "prompt")])
-def test_before_any_bill_the_careful_guess_is_made(kind: Kind, anchor: Anchor) -> None:
+def test_before_any_bill_the_conservative_anchor_is_assumed(kind: Kind, anchor: Anchor) -> None:
     server = Server()
     server.hears(Message.user("Where?"))
     server.answers(0, kind, 900, 50)
@@ -122,7 +122,7 @@ def test_before_any_bill_the_careful_guess_is_made(kind: Kind, anchor: Anchor) -
     assert server.expects() == parted(server, anchor, 0)
 
 
-def test_thinking_is_dropped_when_the_user_speaks_again() -> None:
+def test_thinking_is_dropped_at_the_next_user_turn() -> None:
     """Several steps, the first of which thinks: when the user speaks, all that followed their last
     words is rendered without the thinking. So the prompts part where those words ended."""
     server = Server()
@@ -141,7 +141,7 @@ def test_thinking_is_dropped_when_the_user_speaks_again() -> None:
         server.answers(total - 2, "words", total + 100, 9)
 
 
-def test_a_loss_is_no_habit() -> None:
+def test_a_loss_is_not_learned() -> None:
     server = Server()
     server.hears(Message.user("Where?"))
     server.answers(0, "words", 900, 50)
@@ -217,7 +217,7 @@ TOKENS = _tokens()
 @pytest.mark.parametrize("slots", [1, 2, 3, 4])
 @pytest.mark.parametrize("aside", [False, True])
 @given(order=st.lists(st.sampled_from("abcdef"), min_size=30, max_size=50))
-def test_how_much_a_server_keeps_is_learned(slots: int, aside: bool, order: list[str]) -> None:
+def test_the_number_of_slots_is_learned(slots: int, aside: bool, order: list[str]) -> None:
     """Whatever order conversations speak in. Each surprise teaches something: there are never more
     than it takes to know the number of slots, and that there is something beside them."""
     talks = Talks(slots, aside=aside)
@@ -226,7 +226,7 @@ def test_how_much_a_server_keeps_is_learned(slots: int, aside: bool, order: list
     assert surprises <= 2 + (4 - slots) * 2
 
 
-def test_a_stranger_on_the_server_changes_nothing_about_its_slots() -> None:
+def test_other_clients_do_not_change_the_number_of_slots() -> None:
     """A conversation that nobody came between was pushed out by somebody we do not know."""
     simulator = Simulator(RULES)
     for name in "abcd":
@@ -238,7 +238,7 @@ def test_a_stranger_on_the_server_changes_nothing_about_its_slots() -> None:
         assert simulator.predict(TOKENS[name, 2], at=9.0).read > 0
 
 
-def test_prompts_part_in_the_middle_of_a_block() -> None:
+def test_prompts_may_differ_inside_a_block() -> None:
     simulator = Simulator(RULES)
     profile = catalog.profile("llamacpp", "any")
 
@@ -260,7 +260,7 @@ def test_other_providers_follow_their_rules_alone() -> None:
     assert simulator.predict(TOKENS["a", 1], at=0.0).read == 0
 
 
-def test_a_new_conversation_goes_by_the_servers_last_bill() -> None:
+def test_a_new_conversation_is_calibrated_by_the_last_bill() -> None:
     """In the server's tokens, though the prompts of the other conversation carried their bills."""
     habits = TemplateStats()
     bills: Bills = ()
