@@ -701,7 +701,7 @@ def _split_part(part: msgspec.Raw, path: str, markers: _DialectMarkers) -> _Bloc
     if markers is not None:
         ttl = _take_dialect_marker(members, markers)
     elif "prompt_cache_breakpoint" in members:
-        marked, ttl = take_breakpoint(members, path)
+        marked, ttl, _ = take_breakpoint(members, path, WIRE)
         ttl = ttl or "30m" if marked else None
     if "type" not in members:
         raise request_error("is missing", f"{path}.type")
