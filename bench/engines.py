@@ -54,13 +54,13 @@ async def words(opened: Open) -> list[Response]:
 
 
 async def loop(opened: Open) -> list[Response]:
-    return list((await opened(tools=tools()).run("Go on.", max_turns=TURNS)).answers)
+    return list((await opened(tools=tools()).run("Go on.", max_turns=TURNS)).responses)
 
 
 async def mixed(opened: Open) -> list[Response]:
     chat = opened(tools=tools())
     runs = [await chat.run(f"Question {turn}?") for turn in range(TURNS // 2)]
-    return [answered for ran in runs for answered in ran.answers]
+    return [answered for ran in runs for answered in ran.responses]
 
 
 async def stated(opened: Open) -> list[Response]:

@@ -23,7 +23,7 @@ from _client_day import App, settings
 from _served import child
 
 import anaphora
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 HERE = Path(__file__).parent
 CALLS = int(os.environ.get("SOAK_CALLS", "100000"))

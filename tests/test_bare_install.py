@@ -120,22 +120,22 @@ async def main():
         answers.append(await client.complete("Hello?", "claude"))
         turn = client.send("Hello?", "claude")
         async for event in turn: pass
-        answers.append(turn.answered)
+        answers.append(turn.response)
         chat = client.session("claude")
         answers.append(await chat.send("Hello?"))
         turn = chat.send("Hello?")
         async for event in turn: pass
-        answers.append(turn.answered)
+        answers.append(turn.response)
         assert chat.cost_usd == answers[2].cost_usd + answers[3].cost_usd
 
 
 asyncio.run(main())
 with anaphora.Client.from_config(llm, environ={"KEY": "any"}) as client:
     answers.append(client.complete("Hello?", "claude"))
-    answers.append(client.session("claude").send("Hello?").reply())
+    answers.append(client.session("claude").send("Hello?").result())
     turn = client.send("Hello?", "claude")
     assert [*turn]
-    answers.append(turn.answered)
+    answers.append(turn.response)
 for answered in answers:
     assert answered.text and answered.notices == (), answered.notices
     print(answered.cost_usd)

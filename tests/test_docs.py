@@ -63,7 +63,7 @@ def test_a_provider_is_added_the_way_the_page_says(capsys: pytest.CaptureFixture
     rows = catalog.shipped().with_rows(models)
     assert rows.rules("acme", "acme-large").read_price.value == 0.25
     assert not rows.rules("acme", "acme-large").slots.verified
-    acme = wire.speak(catalog.dialects().with_rows(dialect).find("acme"))
+    acme = wire.codec_for(catalog.dialects().with_rows(dialect).find("acme"))
     message = {"role": "assistant", "content": "Hello."}
     answer = {
         "id": "a",

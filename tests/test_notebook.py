@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora.cache.verdict import Cause, Change, Verdict
-from anaphora.client.record import Attempt, Record
-from anaphora.client.response import Response
+from anaphora.client.response import Attempt, Record, Response
 from anaphora.notebook import html_of
 from anaphora.values import (
     Audio,

@@ -285,7 +285,7 @@ class AnaphoraAgent:
     async def take(self, turn: int, step: Step) -> Response:
         self._turn = turn
         result = await self._session.run(step.user or None, max_turns=1)
-        return result.answers[0]
+        return result.responses[0]
 
 
 class BaselineAgent:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .client.client import AsyncClient
     from .client.response import Response
     from .client.session import Session
-    from .client.session.running import RunResult
+    from .client.session.run import RunResult
     from .client.sync import Client
     from .tools import ToolRegistry
 
@@ -76,7 +76,7 @@ _LAZY = {
     "AsyncClient": "anaphora.client.client",
     "Client": "anaphora.client.sync",
     "Response": "anaphora.client.response",
-    "RunResult": "anaphora.client.session.running",
+    "RunResult": "anaphora.client.session.run",
     "Session": "anaphora.client.session",
     "ToolRegistry": "anaphora.tools",
 }

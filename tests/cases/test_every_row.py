@@ -31,8 +31,8 @@ def threads() -> Iterator[str]:
                 continue
             name = ""
             for thread in row.split("|")[1].split(","):
-                said, _, number = thread.strip().partition("#")
-                name = re.sub(r"\W", "_", said).lower() or name
+                project_name, _, number = thread.strip().partition("#")
+                name = re.sub(r"\W", "_", project_name).lower() or name
                 yield f"{_SHORT.get(name, name)}_{number}"
 
 
@@ -53,8 +53,8 @@ def written() -> set[str]:
 def names(test: str, thread: str) -> bool:
     """A test may name several threads; of the same project only the first with the project."""
     *project, number = words(thread)
-    said = words(test)
-    return number in said and all(word in said for word in project)
+    found = words(test)
+    return number in found and all(word in found for word in project)
 
 
 @pytest.mark.skipif(not CASES.exists(), reason=f"no page of cases at {CASES}")

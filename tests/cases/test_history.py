@@ -119,12 +119,12 @@ def test_opencode_32515_the_verdict_shows_what_a_pruning_costs(name: str) -> Non
     assert found.cause == "changed"
     assert found.change is not None
     assert found.change.kind == "text_edited"
-    # What is gone is not paid for again; what stands behind it is.
+    # Removed messages are not paid for again; those behind them are.
     assert 0 < found.lost <= Counts(two).total
 
 
 def test_eve_175_compaction_weighs_what_it_costs() -> None:
-    """Soon before the end a pruning costs more than it saves, and that is said with dollars."""
+    """Soon before the end a pruning costs more than it saves, and the notice names the cost."""
     known = {"before": 150_000, "after": 120_000, "kept": 4_000, "ttl": "5m"}
     price = Decimal("3")
     short = at_compaction(RULES, calls=3, price=price, **known)  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ def test_qwen_code_11627_the_first_image_of_a_conversation_voids_its_messages() 
     after["messages"] += [("assistant", ["four"]), ("user", ["look", {"image": PNG}])]
     one, two = split(place, body(place, before)), split(place, body(place, after))
     assert [notice.code for notice in preflight(one, two, RULES)] == ["images_changed"]
-    # Where there is no such rule, nothing is said.
+    # Without such a rule there is no notice.
     assert preflight(one, two, catalog.rules("openai", "gpt-5")) == ()
 
 

@@ -19,7 +19,7 @@ def call(model: str) -> Call:
     return Call(ir=ir, model=model, tools=(Tool("look"),), params=Params(max_tokens=16))
 
 
-def said(name: str, provider: str, model: str) -> tuple[bytes, list[str]]:
+def sent_by(name: str, provider: str, model: str) -> tuple[bytes, list[str]]:
     codec = wire.get(name)
     rendered = codec.render(call(model), catalog.profile(provider, model))
     plan = plan_once(rendered, catalog.rules(provider, model, rendered.wire), reuse_expected=True)
@@ -39,14 +39,14 @@ def said(name: str, provider: str, model: str) -> tuple[bytes, list[str]]:
     ],
 )
 def test_bifrost_5629_a_tools_marker_is_kept_or_told(name: str, provider: str, model: str) -> None:
-    sent, notices = said(name, provider, model)
+    sent, notices = sent_by(name, provider, model)
     tools = json.dumps(json.loads(sent)["tools"])
     kept = "cache" in tools
     assert kept or {"mark_left_out", "marks_left_out"} & set(notices), notices
 
 
 def test_bifrost_5629_where_tools_take_markers_it_is_kept() -> None:
-    sent, notices = said("anthropic", "anthropic", "claude-sonnet-4-5")
+    sent, notices = sent_by("anthropic", "anthropic", "claude-sonnet-4-5")
     assert json.loads(sent)["tools"][0]["cache_control"] == {"type": "ephemeral"}
     assert not notices
 
@@ -65,10 +65,10 @@ def test_bifrost_5629_where_tools_take_markers_it_is_kept() -> None:
 def test_langchain_33709_a_fallback_is_rendered_anew_and_no_foreign_marker_leaks(
     name: str, provider: str, model: str, foreign: bytes
 ) -> None:
-    """The request of the first provider, with its markers, is read and said again."""
+    """The request of the first provider, with its markers, is parsed and rendered again."""
     first = ("openai_responses", "openai", "gpt-5.6") if name == "anthropic" else None
     origin = first or ("anthropic", "anthropic", "claude-sonnet-4-5")
-    sent, _ = said(*origin)
+    sent, _ = sent_by(*origin)
     from msgspec.structs import replace
 
     again = replace(wire.get(origin[0]).parse(sent), model=model)

@@ -68,8 +68,8 @@ def test_litellm_17250_1078_32155_the_ttl_asked_for_or_a_notice(name: str) -> No
     kept, notices = body_of(name, marks=(PartMark("u1", (0,), "12h"),))
     assert ("question", "12h") in breakpoints(kept)
     assert "ttl_changed" not in notices
-    _, told = body_of(name, marks=(PartMark("u1", (0,), "1h"),))
-    assert "ttl_changed" in told
+    _, codes = body_of(name, marks=(PartMark("u1", (0,), "1h"),))
+    assert "ttl_changed" in codes
 
 
 @pytest.mark.parametrize("name", WIRES)

@@ -50,7 +50,7 @@ def talk_of(turns: int) -> Conversation:
 @pytest.mark.parametrize("name", ["openai_chat", "openai_responses"])
 def test_codex_35300_a_stable_prefix_with_a_changing_tail_is_read(name: str) -> None:
     """GPT-5.6 writes where a message ends, and reads where one ends again: with a tail that changes
-    that is nowhere. An explicit breakpoint at the end of what is stable is read."""
+    that is nowhere. An explicit breakpoint at the end of the stable prefix is read."""
     model = "gpt-5.6"
     rules = catalog.rules("openai", model)
     reads: dict[str, int] = {}
@@ -72,15 +72,15 @@ def test_codex_35300_the_verdict_names_a_breakpoint_on_what_changes() -> None:
     place = PLACES["openai_responses"]._replace(model="gpt-5.6")
     options = {"prompt_cache_options": {"mode": "explicit"}}
 
-    def said(clock: str) -> Rendered:
-        told = json.loads(body(place, {**spec(), "params": options}))
+    def split_at(clock: str) -> Rendered:
+        body_json = json.loads(body(place, {**spec(), "params": options}))
         state = {"type": "input_text", "text": f"It is {clock}."}
-        told["input"][-1]["content"].append(
+        body_json["input"][-1]["content"].append(
             {**state, "prompt_cache_breakpoint": {"mode": "explicit"}}
         )
-        return split(place, json.dumps(told).encode())
+        return split(place, json.dumps(body_json).encode())
 
-    one, two = said("09:41"), said("09:42")
+    one, two = split_at("09:41"), split_at("09:42")
     usage = Usage(uncached=0, read=0, written={"30m": Counts(one).total}, output=1)
     found = judge(
         SentCall(rendered=one, at=0.0, usage=usage),
@@ -91,7 +91,7 @@ def test_codex_35300_the_verdict_names_a_breakpoint_on_what_changes() -> None:
 
 
 def planned(model: str, pause: float, calls: int = 6) -> Plan:
-    """What is planned for Gemini after some calls with that pause."""
+    """The plan for Gemini after some calls with that pause."""
     rules = catalog.rules("google", model, "gemini")
     planner = Planner(AppMemory(rules), Decimal("1.25"))
     now = rendered("gemini", "google", model, talk_of(1))
@@ -159,8 +159,8 @@ def test_denkeeper_194_one_conversation_keeps_one_key_through_all_its_turns() ->
             now = rendered(name, provider, "x-model", talk_of(turns), key="talk-1")
             request = wire.get(name).assemble(now, Plan())
             sent = json.loads(request.body.join())
-            said = sent.get("session_id") or sent.get("prompt_cache_key")
-            keys.add(said or dict(request.headers).get("x-grok-conv-id"))
+            key = sent.get("session_id") or sent.get("prompt_cache_key")
+            keys.add(key or dict(request.headers).get("x-grok-conv-id"))
         assert keys == {"talk-1"}, name
 
 

@@ -1,4 +1,4 @@
-"""CASES A, told: lint names it before, the verdict after, with the dollars. On every wire."""
+"""CASES A, diagnosed: lint names it before the call, the verdict after it, with the cost. On every wire."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ WIRES = ["anthropic", "openai_chat", "openai_responses", "gemini", "deepseek", "
 NOW = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
 
 
-def said(first: str, **params: Any) -> Json:
+def conversation(first: str, **params: Any) -> Json:
     return {**spec(), "system": [first, GUIDE], "params": params}
 
 
 @pytest.mark.parametrize("name", WIRES)
 def test_opencode_32622_lint_names_the_block_with_the_date(name: str) -> None:
     place = PLACES[name]
-    rendered = split(place, body(place, said("You are helpful. Today is 2026-11-15.")))
+    rendered = split(place, body(place, conversation("You are helpful. Today is 2026-11-15.")))
     findings = list(lint_request(rendered, "call.json"))
     assert [one.rule for one in findings] == ["volatile-date"]
     assert findings[0].path == rendered.chunk(_first_system(rendered)).path + ".text"
-    tail = said("You are helpful.")
+    tail = conversation("You are helpful.")
     tail["messages"].append(("user", ["Today is 2026-11-15."]))
     assert list(lint_request(split(place, body(place, tail)), "call.json")) == []
 
@@ -41,12 +41,12 @@ def _first_system(rendered: Rendered) -> int:
     return next(chunk.index for chunk in rendered if chunk.section == "system")
 
 
-def test_zeroclaw_10858_the_verdict_says_what_a_rolled_date_cost_in_dollars() -> None:
+def test_zeroclaw_10858_the_verdict_names_the_cost_of_a_changed_date() -> None:
     """340,000 tokens of a session, written anew because of one digit."""
     model = "claude-opus-4-5"
     place = PLACES["anthropic"]._replace(model=model)
-    before = said("You are helpful. Today is 2026-11-15.")
-    after = grown(said("You are helpful. Today is 2026-11-16."))
+    before = conversation("You are helpful. Today is 2026-11-15.")
+    after = grown(conversation("You are helpful. Today is 2026-11-16."))
     one, two = split(place, body(place, before)), split(place, body(place, after))
     first = Usage(uncached=3, read=339_000, written={"5m": 1_000}, output=500)
     then = Usage(uncached=3, read=0, written={"5m": 341_000}, output=500)
@@ -75,8 +75,8 @@ def catalog_difference(model: str) -> Any:
 @pytest.mark.parametrize("name", WIRES)
 def test_claude_code_68900_lint_and_verdict_name_the_nonce(name: str) -> None:
     place = PLACES[name]
-    one = split(place, body(place, said("request 3f9a21c4. You are helpful.")))
-    two = split(place, body(place, grown(said("request 77b0e918. You are helpful."))))
+    one = split(place, body(place, conversation("request 3f9a21c4. You are helpful.")))
+    two = split(place, body(place, grown(conversation("request 77b0e918. You are helpful."))))
     assert "volatile-nonce" in [finding.rule for finding in lint_request(one, "a.json")]
     found = verdict_of(place, one, two)
     assert found.change is not None
@@ -89,7 +89,8 @@ def test_ccproxy_api_61_a_fresh_cache_key_at_every_call_is_named(name: str) -> N
     place = PLACES[name]
     keys = ("6f1c0f0e-8d0b-4f5c-9a53-3a0f2b9d7c11", "0a9b8c7d-1111-4222-8333-444455556666")
     one, two = (
-        split(place, body(place, said("You are helpful.", prompt_cache_key=key))) for key in keys
+        split(place, body(place, conversation("You are helpful.", prompt_cache_key=key)))
+        for key in keys
     )
     assert [finding.rule for finding in lint_request(one, "a")] == ["cache-key-changes"]
     assert [finding.rule for finding in lint_samples([("a", one), ("b", two)])] == [
@@ -104,7 +105,7 @@ def test_ccproxy_api_61_a_fresh_cache_key_at_every_call_is_named(name: str) -> N
 def test_multica_6008_the_verdict_names_byte_block_and_path_of_a_new_uuid(name: str) -> None:
     place = PLACES[name]
     note = "Memory 6f1c0f0e-8d0b-4f5c-9a53-3a0f2b9d7c{}: the user likes tea."
-    before, after = said("You are helpful."), grown(said("You are helpful."))
+    before, after = conversation("You are helpful."), grown(conversation("You are helpful."))
     before["system"].append(note.format("11"))
     after["system"].append(note.format("12"))
     one, two = split(place, body(place, before)), split(place, body(place, after))
@@ -122,9 +123,9 @@ def test_multica_6008_the_verdict_names_byte_block_and_path_of_a_new_uuid(name: 
 def test_hermes_agent_86938_a_tail_that_changes_breaks_nothing(name: str) -> None:
     """What changes stands behind the history: the next turn reads all that was there before it."""
     place = PLACES[name]
-    talk = said("You are helpful.")
-    one = split(place, body(place, talk))
-    later = grown(talk)
+    spec = conversation("You are helpful.")
+    one = split(place, body(place, spec))
+    later = grown(spec)
     later["messages"].append(("user", ["It is 09:42."]))
     found = verdict_of(place, one, split(place, body(place, later)), read=Counts(one).total)
     assert (found.result, found.broke) == ("hit", False)

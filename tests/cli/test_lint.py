@@ -52,7 +52,7 @@ def test_a_finding_says_where_what_why_and_how(run: Run, tmp_path: Path) -> None
     assert "p.md:2:21: warning [volatile-clock] a clock time in a stable block" in done.stdout
     assert "The current time is 09:41:07." in done.stdout
     assert "per 1,000 calls" in done.stdout
-    assert "fix: say it in the last message" in done.stdout
+    assert "fix: move it to the last message" in done.stdout
 
 
 def test_without_a_model_only_tokens_are_told() -> None:

@@ -20,10 +20,9 @@ from support.talking import Line
 
 import anaphora
 from anaphora import AsyncClient, Client, ToolRegistry, errors
-from anaphora.client.record import Record
-from anaphora.client.response import Response
+from anaphora.client.response import Record, Response
 from anaphora.client.session import Session
-from anaphora.client.session.running import RunResult
+from anaphora.client.session.run import RunResult
 from anaphora.client.sync import SyncSession
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Params
@@ -68,7 +67,8 @@ class Played(NamedTuple):
 
 def config(emu: Emulator, model: str, **provider: Any) -> dict[str, Any]:
     main = {"wire": "anthropic", "base_url": emu.url, "key": {"env": "KEY"}, "model": model}
-    return {"providers": {"main": main | provider}}
+    providers = {"main": main | provider, "spare": main | provider}
+    return {"providers": providers, "routes": {"both": [{"provider": each} for each in providers]}}
 
 
 def play(
@@ -80,6 +80,7 @@ def play(
     watchers: Iterable[Callable[[Record], None]] = (),
     save: Callable[[Message], None] | None = None,
     provider: dict[str, Any] | None = None,
+    to: str = "main",
     **options: Any,
 ) -> Played:
     """Calls, and the last watcher's records of them."""
@@ -91,29 +92,29 @@ def play(
     def turn_of(client: Any, chat: Any, text: Any) -> Any:
         if chat is not None:
             return chat.send(text, **options)
-        return client.send(text, "main", **options)
+        return client.send(text, to, **options)
 
     if way.sync:
         with Client.from_config(settings, **both) as client:
-            chat = client.session("main", save=save) if way.through == "session" else None
+            chat = client.session(to, save=save) if way.through == "session" else None
             for text in says:
                 turn = turn_of(client, chat, text)
                 if way.stream:
                     assert isinstance([*turn][-1], ReplyEnd)
-                    answers.append(turn.answered)
+                    answers.append(turn.response)
                 else:
-                    answers.append(turn.reply())
+                    answers.append(turn.result())
         return Played(answers, chat, records)
 
     async def main() -> Session | None:
         async with AsyncClient.from_config(settings, **both) as client:
-            chat = client.session("main", save=save) if way.through == "session" else None
+            chat = client.session(to, save=save) if way.through == "session" else None
             for text in says:
                 turn = turn_of(client, chat, text)
                 if way.stream:
                     assert isinstance([event async for event in turn][-1], ReplyEnd)
-                    assert turn.answered is not None
-                    answers.append(turn.answered)
+                    assert turn.response is not None
+                    answers.append(turn.response)
                 else:
                     answers.append(await turn)
             return chat
@@ -426,7 +427,7 @@ def test_prices_change_in_the_course_of_a_day(
             for hour, minute in ((5, 59), (6, 0), (9, 59), (10, 0)):
                 at = datetime.datetime(2026, 11, 16, hour, minute, tzinfo=datetime.UTC)
                 clock = SimpleNamespace(time=at.timestamp)
-                monkeypatch.setattr("anaphora.client.trying.time", clock)
+                monkeypatch.setattr("anaphora.client.attempts.time", clock)
                 found.append((await client.complete("Hello?", "main")).cost_usd)
         return found
 
@@ -440,21 +441,21 @@ def test_prices_change_in_the_course_of_a_day(
 # ── Steps of ours ────────────────────────────────────────────────────────────────────────────────
 
 STEPS = {
-    "anaphora.client.endpoint.Endpoint.price": "price_failed",
-    "anaphora.client.writing.cost_of": "price_failed",
+    "anaphora.client.endpoint.Target.price": "price_failed",
+    "anaphora.client.in_flight.cost_of": "price_failed",
     "anaphora.client.oneshot.saved_usd": "price_failed",
-    "anaphora.client.recording.shares": "record_failed",
-    "anaphora.client.recording.answered_record": "record_failed",
+    "anaphora.client.response.block_shares": "record_failed",
+    "anaphora.client.response.full_record": "record_failed",
     "anaphora.client.limits.gate.Admission.update": "limits_failed",
     "anaphora.client.limits.gate.Admission.settle": "limits_failed",
-    "anaphora.client.breaker.Breaker.succeeded": "limits_failed",
-    "anaphora.client.session.place.judge": "verdict_failed",
-    "anaphora.client.session.place.Place.account": "verdict_failed",
-    "anaphora.client.session.stops.Stops.settle": "routing_failed",
+    "anaphora.client.breaker.CircuitBreaker.succeeded": "limits_failed",
+    "anaphora.client.session.provider_state.judge": "verdict_failed",
+    "anaphora.client.session.provider_state.ProviderState.account": "verdict_failed",
+    "anaphora.client.routing.SessionRoute.settle": "routing_failed",
     "anaphora.client.transport.over_aiohttp.AiohttpResponse.close": "connection_failed",
 }
 #: Steps that only one kind of call has.
-_ELSEWHERE = {"oneshot": "client", "session.": "session"}
+_ELSEWHERE = {"oneshot": "client", "session.": "session", "routing": "session"}
 
 
 CASES = [
@@ -478,7 +479,7 @@ def test_a_step_that_fails(
 
     monkeypatch.setattr(step, fails)
     with clean_log(caplog):
-        played = play(way, emu, says=("One", "Two"))
+        played = play(way, emu, says=("One", "Two"), to="both" if "routing" in step else "main")
     check_kept(played, 2)
     for answered in played.answers:
         assert set(codes(answered)) == {STEPS[step]}, answered.notices
@@ -503,7 +504,7 @@ def test_a_conversation_that_cannot_go_on(
     def fails(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(Session, "_go_on", fails)
+    monkeypatch.setattr(Session, "_continue", fails)
     played = play(way, emu)
     assert codes(played.answers[0]) == ["conversation_failed"]
     assert played.answers[0].text
@@ -544,7 +545,7 @@ class Picky(msgspec.Struct):
 
 @every_way
 def test_a_form_whose_own_code_fails(emu: Emulator, way: Way) -> None:
-    with pytest.raises(errors.Parse, match="the type's own code raised KeyError") as raised:
+    with pytest.raises(errors.Parse, match="code of the type raised KeyError") as raised:
         play(way, emu, output=Picky)
     assert isinstance(raised.value.partial, Reply)
     assert raised.value.partial.text.startswith("{")
@@ -556,7 +557,7 @@ def test_an_answer_in_another_form_is_in_the_conversation(emu: Emulator) -> None
     with Client.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}) as client:
         chat = client.session("main")
         with pytest.raises(errors.Parse):
-            chat.send("Who?", output=Picky).reply()
+            chat.send("Who?", output=Picky).result()
         assert len(chat.messages) == 2
         assert chat.last is not None
         assert chat.cost_usd == chat.last.cost_usd

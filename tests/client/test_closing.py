@@ -94,14 +94,14 @@ def test_nothing_is_sent_by_a_client_that_is_closed(emu: Emulator) -> None:
 def test_a_provider_that_does_not_let_go_does_not_keep_us(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_LETTING_GO", 0.05)
+    monkeypatch.setattr(client_module, "_RELEASE_TIMEOUT", 0.05)
 
     async def main() -> None:
         async with talking(emu, ["gemini"], model="gemini-2.0-flash") as talk:
             chat = talk.client.session("gemini", system=LONG * 3)
             await chat.send("One")
             await chat.send("Two")
-            assert talk.client._holders, "something is held"
+            assert any("cachedContents" in request.url for request in talk.line.sent)
             talk.line.faults = ["timeout"]
             await asyncio.wait_for(talk.client.close(), 5)
             assert talk.line.sent[-1].method == "DELETE"

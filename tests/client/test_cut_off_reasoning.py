@@ -82,8 +82,8 @@ async def send(chat: Session, text: str, *, stream: bool) -> Response:
         return await turn
     async for _ in turn:
         pass
-    assert turn.answered is not None
-    return turn.answered
+    assert turn.response is not None
+    return turn.response
 
 
 def codes(answered: Response) -> set[str]:

@@ -113,8 +113,8 @@ async def turn(
     if not stream:
         return await sending, []
     heard = [event async for event in sending]
-    assert sending.answered is not None
-    return sending.answered, heard
+    assert sending.response is not None
+    return sending.response, heard
 
 
 # ── Whole answers and streams ────────────────────────────────────────────────────────────────────
@@ -297,8 +297,8 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
                 results = [step for step in steps if isinstance(step, ToolResult)]
                 assert [result.content for result in results] == ["sunny in Rome", "sunny in Oslo"]
                 assert sum(isinstance(step, ReplyEnd) for step in steps) == 2
-                assert running.ran is not None
-                ran = running.ran
+                assert running.result is not None
+                ran = running.result
             else:
                 ran = await running
             assert (ran.stop_reason, ran.turns, ran.text) == ("done", 2, "Sunny in both.")
@@ -309,7 +309,7 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
                 "tool",
                 "assistant",
             ]
-            calls = ran.answers[0].tool_calls
+            calls = ran.responses[0].tool_calls
             assert [call.name for call in calls] == ["weather"] * 2
             results = [part for part in chat.messages[2].parts if isinstance(part, ToolResult)]
             assert [result.call_id for result in results] == [call.id for call in calls]

@@ -198,7 +198,7 @@ def test_a_call_that_has_no_time_is_not_sent(emu: Emulator) -> None:
 
 
 def test_a_choice_stays_what_it_is() -> None:
-    from anaphora.client.given import params_of
+    from anaphora.client.arguments import params_of
 
     choice = ToolChoice("none")
     assert params_of({"tool_choice": choice, "temperature": 1})["tool_choice"] is choice

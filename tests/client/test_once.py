@@ -61,7 +61,7 @@ def test_events_come_once(emu: Emulator, name: str, awaited: bool) -> None:
             chat = talk.client.session("anthropic")
             turn = made(chat, name)
             await (turn if awaited else gone_through(turn))
-            with pytest.raises(InvalidRequest, match="made once"):
+            with pytest.raises(InvalidRequest, match="already consumed"):
                 await gone_through(turn)
             assert (len(talk.line.sent), len(chat.messages)) == (1, 2)
 

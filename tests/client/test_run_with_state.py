@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.talking import MODELS, talking
 
-from anaphora.client.session.running import RunResult
+from anaphora.client.session.run import RunResult
 from anaphora.emulator.server import Emulator
 from anaphora.tools import ToolRegistry
 from anaphora.values import ReplyEnd, ToolCall

@@ -13,7 +13,7 @@ from support.talking import LONG, WIRES, Talk, talking
 
 from anaphora import emulator, errors
 from anaphora.client.session import Session
-from anaphora.client.session.running import RunResult
+from anaphora.client.session.run import RunResult
 from anaphora.emulator.options import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
@@ -84,9 +84,9 @@ async def ran(chat: Session, said: str | None, *, stream: bool, **bounds: Any) -
     if not stream:
         return await running
     heard = [step async for step in running]
-    assert running.ran is not None
-    assert sum(isinstance(step, ReplyEnd) for step in heard) == running.ran.turns
-    return running.ran
+    assert running.result is not None
+    assert sum(isinstance(step, ReplyEnd) for step in heard) == running.result.turns
+    return running.result
 
 
 def roles(chat: Session) -> str:
@@ -109,7 +109,7 @@ def test_a_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
             assert roles(chat) == "uatatata"
             assert found.cost_usd == chat.cost_usd
             assert found.seconds > 0
-            hits = [answer.verdict.result for answer in found.answers if answer.verdict]
+            hits = [answer.verdict.result for answer in found.responses if answer.verdict]
             assert hits == ["first", "hit", "hit", "hit"]
 
     asyncio.run(main())
@@ -223,7 +223,7 @@ def test_a_pause_is_no_end(emu: Emulator, stream: bool) -> None:
         async with talking(emu, [HOME]) as talk:
             chat = talk.client.session(HOME)
             found = await ran(chat, "rest", stream=stream)
-            assert [answer.reply.stop for answer in found.answers] == ["pause", "end"]
+            assert [answer.reply.stop for answer in found.responses] == ["pause", "end"]
             assert roles(chat) == "uaa"
             assert b"Half of it." in talk.line.bodies[-1]
 
@@ -314,7 +314,7 @@ def test_nothing_new_is_said_before_calls_are_answered(emu: Emulator) -> None:
         async with talking(emu, [HOME]) as talk:
             chat = talk.client.session(HOME, tools=steps([]))
             await chat.send("begin")
-            with pytest.raises(errors.InvalidRequest, match="not answered"):
+            with pytest.raises(errors.InvalidRequest, match="has no result yet"):
                 await chat.run("Something else")
             assert (await chat.run()).text == "All done."
 

@@ -531,6 +531,6 @@ def test_a_hit_without_a_bill_says_that_it_is_predicted(emu: Emulator) -> None:
             await chat.send("Hello?")
             response = await chat.send("And?")
             assert response.usage.read is None
-            assert str(response.verdict).endswith("(by the rules; there is no bill).")
+            assert str(response.verdict).endswith("(predicted; there is no bill).")
 
     asyncio.run(main())

@@ -922,11 +922,11 @@ def test_the_sync_client_has_it_all(emu: Emulator) -> None:
     config = {"providers": settings(emu.url, ["anthropic"])}
     with Client.from_config(config, environ={"KEY": "any"}) as client:
         chat = client.session("anthropic", prompt=render, compact_at=0.9)
-        chat.send("One").reply()
+        chat.send("One").result()
         assert calls == ["asked"]
         assert chat.prompt is render
         chat.prompt = PromptIR(system_text=LONG)
-        chat.send("Two").reply()
+        chat.send("Two").result()
         done = chat.compact(25, tokens=lambda _: 10)
         assert done.dropped == 2
         assert chat.messages[0].text == "Two"

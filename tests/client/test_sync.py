@@ -15,8 +15,7 @@ import pytest
 from support.raw_server import RawServer, raw_server
 
 from anaphora import ToolRegistry, emulator, errors
-from anaphora.client.background import Background
-from anaphora.client.sync import Client
+from anaphora.client.sync import Background, Client
 from anaphora.values import Event, PartDelta, ReplyEnd
 
 LONG = "A beginning that stays the same. " * 600
@@ -50,7 +49,7 @@ def test_a_call_of_its_own(running: emulator.Emulator) -> None:
         assert client.providers == ("main",)
         answered = client.complete("Hello?", "main")
         assert answered.text
-        assert client.send("Hello?", "main").reply().text == answered.text
+        assert client.send("Hello?", "main").result().text == answered.text
 
 
 def test_a_conversation(running: emulator.Emulator) -> None:
@@ -58,17 +57,17 @@ def test_a_conversation(running: emulator.Emulator) -> None:
         chat = client.session("main", system=LONG)
         assert (chat.preview("One?").usage.input or 0) > 1000
         assert (chat.messages, chat.last) == ((), None)
-        first = chat.send("One?").reply()
+        first = chat.send("One?").result()
         turn = chat.send("Two?")
         events = list(turn)
         assert isinstance(events[-1], ReplyEnd)
-        assert turn.answered is chat.last is turn.reply()
+        assert turn.response is chat.last is turn.result()
         assert chat.last is not None
         assert (chat.last.reply.usage.read or 0) > 0
         assert first.text
         assert len(chat.messages) == 4
         branch = chat.fork()
-        branch.send("Three?").reply()
+        branch.send("Three?").result()
         assert (len(chat.messages), len(branch.messages)) == (4, 6)
         assert (chat.provider, chat.model) == ("main", "claude-sonnet-4-5")
         chat.close()
@@ -84,10 +83,10 @@ def test_what_else_a_client_can(running: emulator.Emulator) -> None:
         before = chat.preview("One?").size
         chat.state = lambda: "It is 09:41."
         assert chat.preview("One?").size > before
-        assert (chat.send("One?").reply().usage.read or 0) > 1000
+        assert (chat.send("One?").result().usage.read or 0) > 1000
         turn = chat.send("Two?")
-        turn.reply()
-        with pytest.raises(errors.InvalidRequest, match="made once"):
+        turn.result()
+        with pytest.raises(errors.InvalidRequest, match="already consumed"):
             list(turn)
 
 
@@ -112,11 +111,11 @@ def test_tools_are_run(running: emulator.Emulator) -> None:
     with client_of(running.url) as client:
         run = client.session("main", tools=registry).run("Hello?", max_turns=3)
         ran = run.result()
-        assert run.result() is ran is run.ran
+        assert run.result() is ran
         assert ran.turns >= 1
         again = client.session("main", tools=registry).run("Hello?", max_turns=3)
         assert list(again)
-        assert again.ran is not None
+        assert again.result()
 
 
 def test_errors_are_those_of_the_client(running: emulator.Emulator) -> None:
@@ -218,7 +217,7 @@ def test_an_interrupt_cancels_the_call(streamed: bool) -> None:
         other = threading.Thread(target=interrupt_when_asked, args=(server,))
         other.start()
         turn = chat.send("Hello?")
-        wait: Callable[[], object] = (lambda: list(turn)) if streamed else turn.reply
+        wait: Callable[[], object] = (lambda: list(turn)) if streamed else turn.result
         with pytest.raises(KeyboardInterrupt):
             wait()
         other.join()
@@ -290,6 +289,6 @@ def test_waiting_for_oneself_is_refused() -> None:
     async def inner() -> None:
         background.call(nothing)
 
-    with pytest.raises(errors.InvalidRequest, match="would wait for ever"):
+    with pytest.raises(errors.InvalidRequest, match="would never return"):
         background.call(inner)
     background.close(nothing)

@@ -68,7 +68,7 @@ def ask(engine: Engine, path: str, body: dict[str, Any], at: float = 0.0, **quer
 @pytest.mark.parametrize("name", ROWS)
 def test_every_dialect_answers_in_its_own_words(name: str) -> None:
     row, engine = ROWS[name], Engine()
-    codec = wire.speak(row)
+    codec = wire.codec_for(row)
     answers = [ask(engine, path_of(row), body_of(row), at) for at in (0.0, 60.0)]
     assert [answer.status for answer in answers] == [200, 200]
     first, second = (codec.read_reply(answer.body) for answer in answers)

@@ -1,4 +1,4 @@
-"""The client and an engine nobody here wrote: on every wire it is one conversation.
+"""The client and an independent engine: on every wire it is one conversation.
 
 What the engine says otherwise than the providers do is in test_llama_deviations.py, byte by byte;
 here is what an app sees of it.
@@ -18,8 +18,7 @@ from support.llama_talk import WIRES
 
 from anaphora import errors
 from anaphora.client.client import AsyncClient
-from anaphora.client.record import Record
-from anaphora.client.response import Response
+from anaphora.client.response import Record, Response
 from anaphora.values import Event, ReplyEnd, ReplyStart, ToolResult
 
 every_wire = pytest.mark.parametrize("name", WIRES)
@@ -46,13 +45,13 @@ def test_an_answer(llama: Llama, name: str) -> None:
 
 
 @every_wire
-def test_a_stream_says_what_an_answer_does(llama: Llama, name: str) -> None:
+def test_a_stream_equals_a_whole_answer(llama: Llama, name: str) -> None:
     async def ask(client: AsyncClient) -> tuple[Response, list[Event], Response]:
         whole = await client.complete("hi", name)
         turn = client.send("hi", name)
         events = await listen(turn)
-        assert turn.answered is not None
-        return whole, events, turn.answered
+        assert turn.response is not None
+        return whole, events, turn.response
 
     whole, events, streamed = with_client(llama, ask)
     assert isinstance(events[0], ReplyStart)
@@ -75,7 +74,7 @@ def test_a_tool_is_called_and_its_result_is_answered(
         run = chat.run("What will the weather be?")
         if not streamed:
             return await run, []
-        return None, await listen(run) + [run.ran]
+        return None, await listen(run) + [run.result]
 
     ran, events = with_client(llama, ask)
     if streamed:
@@ -83,7 +82,7 @@ def test_a_tool_is_called_and_its_result_is_answered(
         (result,) = [event for event in events if isinstance(event, ToolResult)]
         assert re.search(r"will have rain, -?\d+ days", str(result.content))
     assert ran.stop_reason == "done"
-    calling, closing = ran.answers
+    calling, closing = ran.responses
     (made,) = calling.reply.tool_calls
     assert set(json.loads(made.arguments)) == {"city", "days"}
     assert calling.reply.stop == "tool_calls"
@@ -91,7 +90,7 @@ def test_a_tool_is_called_and_its_result_is_answered(
 
 
 @every_wire
-def test_nobody_knows_what_a_server_of_ones_own_costs(llama: Llama, name: str) -> None:
+def test_the_cost_of_a_self_hosted_server_is_unknown(llama: Llama, name: str) -> None:
     async def ask(client: AsyncClient) -> Any:
         chat = client.session(name)
         await chat.send("hi")
@@ -108,7 +107,7 @@ def test_nobody_knows_what_a_server_of_ones_own_costs(llama: Llama, name: str) -
 
 
 @every_wire
-def test_a_prompt_that_is_too_long_is_told_once(llama: Llama, name: str) -> None:
+def test_a_prompt_that_is_too_long_fails_once(llama: Llama, name: str) -> None:
     """On messages the error has OpenAI's shape; on every wire it is no reason to try again."""
 
     records: list[Record] = []
@@ -139,9 +138,9 @@ def test_an_answer_that_was_cut(llama: Llama, name: str) -> None:
 def test_half_a_character_hides_the_beginning_and_the_conversation_goes_on(
     llama: Llama, name: str
 ) -> None:
-    """The first thing said is a part of a character: `message_start` and the role are missing,
+    """The first output is a part of a character: `message_start` and the role are missing,
     `response.created` comes several times. On messages the counts of the input went with it: they
-    are unknown, not 0, and what is predicted from then on is what the estimate says."""
+    are unknown, not 0, and predictions use the estimate from then on."""
 
     async def ask(client: AsyncClient) -> Any:
         chat = client.session(name, system="You are terse. " * 20)
@@ -164,9 +163,9 @@ def test_half_a_character_hides_the_beginning_and_the_conversation_goes_on(
 
 
 @pytest.mark.parametrize(
-    "name, heard", [("openai_chat", True), ("openai_responses", False), ("anthropic", False)]
+    "name, supported", [("openai_chat", True), ("openai_responses", False), ("anthropic", False)]
 )
-def test_a_schema_is_heard_on_chat_only(llama: Llama, name: str, heard: bool) -> None:
+def test_a_schema_is_supported_on_chat_only(llama: Llama, name: str, supported: bool) -> None:
     """Elsewhere the answer is any text, and an answer in another form than was asked for is an
     error that shows it."""
 
@@ -176,7 +175,7 @@ def test_a_schema_is_heard_on_chat_only(llama: Llama, name: str, heard: bool) ->
     async def ask(client: AsyncClient) -> Any:
         return await client.session(name, max_tokens=200).send("hi", output=Weather)
 
-    if heard:
+    if supported:
         answered = with_client(llama, ask)
         assert WORD.fullmatch(answered.parsed.city)
         return

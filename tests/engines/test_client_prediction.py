@@ -63,15 +63,15 @@ def test_a_call_of_a_tool_is_written_anew(llama: Llama) -> None:
 
 def tokens(llama: Llama, made: Any) -> list[int]:
     """A call's prompt as the engine computes it."""
-    told = json.loads(request("openai_chat", made).body.join())
-    shown = llama.post("/apply-template", json.dumps(told).encode())
+    body = json.loads(request("openai_chat", made).body.join())
+    shown = llama.post("/apply-template", json.dumps(body).encode())
     return spelled(llama, json.loads(shown.body)["prompt"])
 
 
 def spelled(llama: Llama, text: str) -> list[int]:
     asked = json.dumps({"content": text, "parse_special": True}).encode()
-    told: list[int] = json.loads(llama.post("/tokenize", asked).body)["tokens"]
-    return told
+    tokens: list[int] = json.loads(llama.post("/tokenize", asked).body)["tokens"]
+    return tokens
 
 
 def common(one: list[int], other: list[int]) -> int:
@@ -89,34 +89,34 @@ def test_a_tool_loop_of_twenty_turns(
 ) -> None:
     async def loop(client: AsyncClient) -> Any:
         chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
-        run = chat.run("Go on until you are told to stop.", max_turns=TURNS)
+        run = chat.run("Go on until I tell you to stop.", max_turns=TURNS)
         if streamed:
             async for _ in run:
                 pass
         else:
             await run
-        return run.ran
+        return run.result
 
     ran = with_client(start(template=LOOPING), loop)
     assert (ran.stop_reason, ran.turns) == ("turns", TURNS)
-    assert all(answered.reply.tool_calls for answered in ran.answers)
-    assert right(ran.answers) >= 0.95 * TURNS, [apart(answered) for answered in ran.answers]
+    assert all(answered.reply.tool_calls for answered in ran.responses)
+    assert right(ran.responses) >= 0.95 * TURNS, [apart(answered) for answered in ran.responses]
     # And there was something to predict: all but the new result is read, turn after turn.
-    reads = [answered.usage.read for answered in ran.answers]
+    reads = [answered.usage.read for answered in ran.responses]
     assert reads == sorted(reads)
     assert reads[-1] > reads[1] > len(SYSTEM)
-    assert {answered.verdict.result for answered in ran.answers[1:]} == {"hit"}
+    assert {answered.verdict.result for answered in ran.responses[1:]} == {"hit"}
 
 
 @every_wire
 def test_questions_tools_and_answers_in_turn(start: Callable[..., Llama], name: str) -> None:
-    """Calls are written anew, answers come back as they were said: two kinds of turn, two ends."""
+    """Calls are rewritten, answers come back unchanged: two kinds of turn, two ends."""
 
     async def talk(client: AsyncClient) -> list[Response]:
         chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
         answers: list[Response] = []
         for turn in range(TURNS // 2):
-            answers += (await chat.run(f"Question {turn}: how is the weather?")).answers
+            answers += (await chat.run(f"Question {turn}: how is the weather?")).responses
         return answers
 
     answers = with_client(start(), talk)
@@ -140,13 +140,13 @@ _COMPACT = changed(
 @pytest.mark.parametrize("template", [_CUED, _COMPACT], ids=["spaced", "compact"])
 def test_a_call_that_is_kept_in_part(start: Callable[..., Llama], name: str, template: str) -> None:
     """The history has the cue, and the call is written with other spaces than the model put there:
-    the prompts part in the middle of the answer. Nobody can know that; one bill tells."""
+    the prompts part in the middle of the answer. That is only known from a bill."""
 
     async def loop(client: AsyncClient) -> Any:
         chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
         return await chat.run("Go on.", max_turns=8)
 
-    answers = with_client(start(template=template), loop).answers
+    answers = with_client(start(template=template), loop).responses
     first, taught, *others = map(apart, answers)
     assert first == 0
     assert taught > 1
@@ -173,7 +173,7 @@ def test_thinking(start: Callable[..., Llama], name: str) -> None:
 
 
 @every_wire
-def test_a_state_that_is_said_once(start: Callable[..., Llama], name: str) -> None:
+def test_a_state_that_is_sent_once(start: Callable[..., Llama], name: str) -> None:
     """What was true of one call stands at its end and is gone in the next. How long it is, is an
     estimate the first time; after that only what it got longer by."""
 
@@ -189,13 +189,15 @@ def test_a_state_that_is_said_once(start: Callable[..., Llama], name: str) -> No
 
 
 @every_wire
-def test_one_odd_turn_makes_no_habit(start: Callable[..., Llama], name: str) -> None:
-    """`accent` has a cue of its own. What is said next is as it always was."""
+def test_one_unusual_turn_does_not_change_predictions(
+    start: Callable[..., Llama], name: str
+) -> None:
+    """`accent` has a cue of its own. The next turn is as usual."""
 
     async def talk(client: AsyncClient) -> list[Response]:
         chat = client.session(name, system=SYSTEM, max_tokens=50)
-        said = ("hi", "hi again", "accent", "so", "and so", "on")
-        return [await chat.send(text) for text in said]
+        questions = ("hi", "hi again", "accent", "so", "and so", "on")
+        return [await chat.send(text) for text in questions]
 
     *usual, odd, after, later = with_client(start(), talk)
     assert right(usual) == 3
@@ -204,16 +206,18 @@ def test_one_odd_turn_makes_no_habit(start: Callable[..., Llama], name: str) -> 
 
 
 @every_wire
-def test_a_preview_says_the_same_and_sends_nothing(start: Callable[..., Llama], name: str) -> None:
+def test_a_preview_predicts_the_same_and_sends_nothing(
+    start: Callable[..., Llama], name: str
+) -> None:
     async def talk(client: AsyncClient) -> Any:
         chat = client.session(name, system=SYSTEM, max_tokens=50)
         await chat.send("hi")
         await chat.send("more")
-        told = [chat.preview("and more").usage.read for _ in range(3)]
-        return told, await chat.send("and more")
+        predicted = [chat.preview("and more").usage.read for _ in range(3)]
+        return predicted, await chat.send("and more")
 
-    told, answered = with_client(start(), talk)
-    assert told == [answered.usage.read] * 3 == [answered.record.predicted] * 3
+    predicted, answered = with_client(start(), talk)
+    assert predicted == [answered.usage.read] * 3 == [answered.record.predicted] * 3
 
 
 @every_wire

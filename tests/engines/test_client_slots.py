@@ -1,7 +1,7 @@
 """Several conversations on one server: the prediction follows who is pushed out.
 
-Nobody tells the client how many slots there are, or whether prompts without one are kept: it begins
-with what llama.cpp does unless told otherwise, and one bill that says something else is enough.
+The number of slots, and whether prompts without one are kept, is not configured: the client begins
+with the defaults of llama.cpp and corrects itself after one bill.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def far(answers: list[list[Response]]) -> list[tuple[int, int]]:
     """Turns whose prediction was off by more than one token: round and conversation."""
     return [
         (turn, who)
-        for turn, said in enumerate(answers)
-        for who, answered in enumerate(said)
+        for turn, round_ in enumerate(answers)
+        for who, answered in enumerate(round_)
         if abs(apart(answered)) > 1
     ]
 
@@ -58,12 +58,12 @@ def far(answers: list[list[Response]]) -> list[tuple[int, int]]:
         (4, 64, 6, True),
     ],
 )
-def test_who_is_kept(
+def test_which_conversations_keep_their_slot(
     start: Callable[..., Llama], slots: int, aside: int, talks: int, kept: bool
 ) -> None:
     answers = in_turn(start(slots=slots, aside=aside), PEOPLE[:talks])
     settled = answers[3:]
-    for answered in (one for said in settled for one in said):
+    for answered in (one for round_ in settled for one in round_):
         assert answered.verdict is not None
         assert answered.verdict.result == ("hit" if kept else "partial")
         assert answered.verdict.cause == (None if kept else "evicted")
@@ -75,11 +75,11 @@ def test_who_is_kept(
 def test_a_conversation_that_begins_alike_takes_the_slot_though_others_are_free(
     start: Callable[..., Llama],
 ) -> None:
-    """The slot that shares most is taken, whoever needs the rest of it: two conversations with the
+    """The slot that shares most is taken, even when others need the rest of it: two conversations with the
     same rules take turns in one slot of four. What they share is read, to the token."""
     answers = in_turn(start(slots=4), [RULES + person for person in PEOPLE[:2]])
-    for said in answers[3:]:
-        for answered in said:
+    for round_ in answers[3:]:
+        for answered in round_:
             assert len(RULES) < (answered.usage.read or 0) < len(RULES) + 50
             assert answered.verdict is not None
             assert answered.verdict.cause == "evicted"
@@ -93,12 +93,16 @@ def test_a_conversation_that_comes_back_when_others_are_done(start: Callable[...
         one, two = (
             client.session("openai_chat", system=text, max_tokens=20) for text in PEOPLE[:2]
         )
-        said = [await one.send("Hello?"), await two.send("Hello?"), await one.send("Still there?")]
-        return [*said, await one.send("So?"), await two.send("And me?"), await two.send("So?")]
+        round_ = [
+            await one.send("Hello?"),
+            await two.send("Hello?"),
+            await one.send("Still there?"),
+        ]
+        return [*round_, await one.send("So?"), await two.send("And me?"), await two.send("So?")]
 
     first, _, lost, home, other, settled = with_client(start(slots=1), talk)
     assert (first.usage.read, first.record.predicted) == (0, 0)
-    assert (lost.usage.read or 0) < 20  # nobody had said that there is one slot only
+    assert (lost.usage.read or 0) < 20  # one slot was not expected
     for answered in (home, settled):
         assert answered.usage.read == answered.record.predicted
         assert (answered.usage.read or 0) > len(PEOPLE[0])
@@ -115,6 +119,6 @@ def test_a_fork_shares_the_prefix(start: Callable[..., Llama]) -> None:
 
     left, right = with_client(start(slots=4), talk)
     assert left.usage.read == left.record.predicted
-    # The branch goes on from the same slot, in which the other one has said something since.
+    # The branch goes on from the same slot, in which the other one has been used since.
     assert (right.usage.read or 0) >= (left.usage.read or 0)
     assert right.record.predicted == pytest.approx(right.usage.read, abs=20)

@@ -1,4 +1,4 @@
-"""What we say is taken by an engine nobody here wrote, and what it answers is read: all of it."""
+"""An independent engine accepts what we send, and all of its answers are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.llama_talk import (
 )
 
 from anaphora import wire
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -68,7 +68,7 @@ def test_one_call_is_one_prompt_on_every_wire(llama: Llama) -> None:
 
 
 @every_wire
-def test_every_turn_is_heard(llama: Llama, name: str) -> None:
+def test_every_turn_reaches_the_model(llama: Llama, name: str) -> None:
     talk = [call(*(f"turn {at} of {turns}" for at in range(turns))) for turns in (1, 2, 5)]
     one, two, five = (ask(llama, name, made).usage.input or 0 for made in talk)
     assert 0 < one < two < five
@@ -91,7 +91,7 @@ def test_a_stop_sequence_stops(llama: Llama, name: str, stop: str) -> None:
     assert reply.stop_sequence == ("." if name == "anthropic" else None)
 
 
-def test_responses_have_no_stop_sequences_and_that_is_told(llama: Llama) -> None:
+def test_responses_have_no_stop_sequences_with_a_notice(llama: Llama) -> None:
     made = rendered("openai_responses", call("hi", stop=(".",)))
     assert [notice.path for notice in made.notices] == ["params.stop"]
     assert WORD.fullmatch(ask(llama, "openai_responses", made).text)
@@ -178,13 +178,13 @@ def test_results_of_several_calls_are_fed_back(llama: Llama, name: str) -> None:
 def test_reasoning_is_read_and_given_back(llama: Llama, name: str) -> None:
     talk = Conversation([Message.user("think")])
     reply = ask(llama, name, conversation(talk))
-    thought, said = reply.message.parts
+    thought, text = reply.message.parts
     assert isinstance(thought, Thinking)
     assert re.fullmatch("[0-4][5-9]", thought.text)
     assert WORD.fullmatch(reply.text)
     talk = talk.append(reply.message, Message.user("hi"))
     with_it = ask(llama, name, conversation(talk))
-    without = (talk[0], Message.assistant(said), talk[2])
+    without = (talk[0], Message.assistant(text), talk[2])
     again = ask(llama, name, call(*without))
     tokens = len(thought.text) + 2  # and where it begins and ends
     assert (with_it.usage.input or 0) - (again.usage.input or 0) == tokens
@@ -197,11 +197,11 @@ def test_structured_output_by_schema(llama: Llama) -> None:
         '"minItems":2,"type":"array"}},"required":["name","kind","ages"],"type":"object"}'
     )
     reply = ask(llama, "openai_chat", call("hi", output=OutputSchema(schema)))
-    told = json.loads(reply.text)
-    assert list(told) == ["name", "kind", "ages"]
-    assert WORD.fullmatch(told["name"])
-    assert told["kind"] in ("cat", "dog")
-    assert len(told["ages"]) == 2
+    decoded = json.loads(reply.text)
+    assert list(decoded) == ["name", "kind", "ages"]
+    assert WORD.fullmatch(decoded["name"])
+    assert decoded["kind"] in ("cat", "dog")
+    assert len(decoded["ages"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -276,14 +276,14 @@ def test_every_parameter_is_taken(llama: Llama, name: str) -> None:
     ],
     ids=["text", "thinking", "cut", "stopped", "tool", "cut-tool", "overflow"],
 )
-def test_an_exchange_is_said_again_without_loss(
+def test_an_exchange_round_trips_without_loss(
     llama: Llama, name: str, made: Call, streamed: bool
 ) -> None:
     made = streaming(made) if streamed else made
     sent = request(name, made)
     given = llama.send(sent)
     outcome = check(
-        Exchange(
+        RecordedExchange(
             id="live",
             wire=name,
             request=sent.body.join().decode(),

@@ -31,13 +31,13 @@ def forget(llama: Llama, name: str) -> None:
 def counted(usage: Usage) -> tuple[int, int]:
     """All input, and what of it was read, held against the engine's own words: Anthropic's counts
     leave out of the input what was read, OpenAI's hold it."""
-    told = json.loads(usage.raw or "")
-    if "cache_read_input_tokens" in told:
-        read = told["cache_read_input_tokens"]
-        total = told["input_tokens"] + read
+    raw = json.loads(usage.raw or "")
+    if "cache_read_input_tokens" in raw:
+        read = raw["cache_read_input_tokens"]
+        total = raw["input_tokens"] + read
     else:
-        total = told.get("prompt_tokens", told.get("input_tokens"))
-        details = told.get("prompt_tokens_details", told.get("input_tokens_details"))
+        total = raw.get("prompt_tokens", raw.get("input_tokens"))
+        details = raw.get("prompt_tokens_details", raw.get("input_tokens_details"))
         read = details["cached_tokens"]
     assert (usage.input, usage.read, usage.uncached) == (total, read, total - read)
     assert not usage.written_total
@@ -67,7 +67,7 @@ def test_the_counts_of_a_stream_are_the_same_partition(llama: Llama, name: str) 
 
 
 @every_wire
-def test_a_certified_turn_is_read_from_the_cache(llama: Llama, name: str) -> None:
+def test_a_stable_prefix_is_read_from_the_cache(llama: Llama, name: str) -> None:
     """Ten turns, tools and all. Each certificate extends the last, and each time the engine had
     read the whole turn before, and mostly its own answer, too."""
     forget(llama, name)
@@ -97,7 +97,7 @@ def test_a_certified_turn_is_read_from_the_cache(llama: Llama, name: str) -> Non
 
 @every_wire
 def test_an_answer_that_is_given_back_is_read_too(llama: Llama, name: str) -> None:
-    """What we send back of an answer is what the model said, byte for byte, or else the engine
+    """An answer is sent back byte for byte as the model wrote it, or else the engine
     would have to read it anew."""
     forget(llama, name)
     talk = Conversation([Message.user("hi")])

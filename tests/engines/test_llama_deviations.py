@@ -1,7 +1,7 @@
 """Where llama.cpp differs from the providers whose wires it speaks: one test a deviation.
 
 Each shows the deviation in the bytes first, so that the test fails on the day the engine mends it,
-and then that we read it anyway, or what nobody can read out of it.
+and then that we read it anyway, or what cannot be recovered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from support.llama_talk import (
 )
 
 from anaphora import cache, errors, wire
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.prompt import OutputSchema, ToolChoice
 from anaphora.values import (
     Conversation,
@@ -46,7 +46,7 @@ SCHEMA = OutputSchema(
 )
 
 
-def told(body: bytes) -> list[dict[str, Any]]:
+def events_of(body: bytes) -> list[dict[str, Any]]:
     """The data of a stream's events."""
     payloads = [data for _, data in EventDecoder().feed(body)]
     return [json.loads(data) for data in payloads if data != b"[DONE]"]
@@ -63,7 +63,7 @@ def ended(events: list[Event]) -> Reply:
 @pytest.mark.parametrize("made", [call("think"), call("hi", tools=(LOOK,))], ids=["text", "tool"])
 def test_response_events_without_numbers_and_indexes(llama: Llama, made: Any) -> None:
     body = stream(llama, "openai_responses", made)
-    for event in told(body):
+    for event in events_of(body):
         assert not event.keys() & {"sequence_number", "output_index", "content_index"}
     single = ask(llama, "openai_responses", made)
     streamed = ended(read("openai_responses", body))
@@ -74,7 +74,7 @@ def test_response_events_without_numbers_and_indexes(llama: Llama, made: Any) ->
 
 def test_a_response_begins_without_a_model(llama: Llama) -> None:
     body = stream(llama, "openai_responses", call("hi"))
-    created = next(event for event in told(body) if event["type"] == "response.created")
+    created = next(event for event in events_of(body) if event["type"] == "response.created")
     assert "model" not in created["response"]
     events = read("openai_responses", body)
     assert isinstance(events[0], ReplyStart)
@@ -83,8 +83,8 @@ def test_a_response_begins_without_a_model(llama: Llama) -> None:
     assert ended(events).model == "tiny"
 
 
-def test_a_cut_response_is_called_completed_and_only_the_count_tells(llama: Llama) -> None:
-    """No field of the answer says that it was cut, so none is read: whoever set the limit can see
+def test_a_cut_response_is_called_completed_and_only_the_count_shows_it(llama: Llama) -> None:
+    """No field of the answer shows that it was cut, so none is read: the caller who set the limit sees
     that it was reached."""
     body = answer(llama, "openai_responses", call("hi", max_tokens=3)).body
     whole = answer(llama, "openai_responses", call("hi")).body
@@ -112,7 +112,7 @@ def test_a_call_cut_in_a_response_keeps_its_text(llama: Llama) -> None:
 
 
 def test_a_response_to_a_schema_is_any_text(llama: Llama) -> None:
-    """`text.format` is not heard; the field of Chat is, and travels among the extras."""
+    """`text.format` is ignored; the field of Chat is, and travels among the extras."""
     assert not ask(llama, "openai_responses", call("hi", output=SCHEMA)).text.startswith("{")
     asked = {"type": "json_schema", "json_schema": {"schema": json.loads(SCHEMA.schema)}}
     extras = {"openai_responses": json.dumps({"response_format": asked})}
@@ -133,8 +133,8 @@ def test_message_errors_in_openais_shape(llama: Llama) -> None:
     assert str(error) == body["error"]["message"]
 
 
-def test_a_message_request_without_messages_is_the_servers_own_trouble(llama: Llama) -> None:
-    """It answers 500, and so it is read: only the other two paths say what is wrong."""
+def test_a_message_request_without_messages_is_a_server_error(llama: Llama) -> None:
+    """It answers 500, and so it is read: only the other two paths name the problem."""
     given = llama.post("/v1/messages", b"{}")
     assert given.status == 500
     error = wire.get("anthropic").read_error(given.status, given.headers, given.body)
@@ -157,7 +157,7 @@ def test_messages_do_not_count_what_was_written(llama: Llama) -> None:
 def test_a_tool_use_block_starts_without_input(llama: Llama) -> None:
     for tool, arguments in ((NOW, "{}"), (LOOK, '{"city":"')):
         body = stream(llama, "anthropic", call("hi", tools=(tool,), tool_choice=FORCED))
-        starts = [e["content_block"] for e in told(body) if e["type"] == "content_block_start"]
+        starts = [e["content_block"] for e in events_of(body) if e["type"] == "content_block_start"]
         assert [set(start) for start in starts] == [{"type", "id", "name"}]
         (made,) = ended(read("anthropic", body)).tool_calls
         assert made.name == tool.name
@@ -177,13 +177,13 @@ def test_a_stop_sequence_is_called_an_end_of_turn(llama: Llama) -> None:
             "end_turn",
             ".",
         )
-    # Said again it is what it was.
+    # Written again it is unchanged.
     assert json.loads(wire.get("anthropic").write_reply(single)) == json.loads(body)
 
 
 def test_a_tool_use_that_is_cut_loses_its_input(llama: Llama) -> None:
-    """A single answer holds an object or nothing; the stream has what was said. Both are told to
-    be cut, so nobody runs the tool."""
+    """A single answer holds an object or nothing; the stream has the full text. Both are marked as
+    cut, so the tool is not run."""
     made = call("hi", tools=(LOOK,), tool_choice=FORCED, max_tokens=44)
     single = ask(llama, "anthropic", made)
     streamed = ended(read("anthropic", stream(llama, "anthropic", made)))
@@ -192,7 +192,7 @@ def test_a_tool_use_that_is_cut_loses_its_input(llama: Llama) -> None:
     assert single.stop == streamed.stop == "length"
 
 
-def test_messages_do_not_hear_that_no_tool_may_be_called(llama: Llama) -> None:
+def test_messages_ignore_tool_choice_none(llama: Llama) -> None:
     none = ToolChoice("none")
     called = {
         name: bool(ask(llama, name, call("hi", tools=(NOW,), tool_choice=none)).tool_calls)
@@ -246,10 +246,10 @@ def test_a_named_tool_is_only_a_required_one(llama: Llama, name: str) -> None:
 
 
 def test_half_a_character_hides_the_start_of_a_message(llama: Llama) -> None:
-    """While all that was said is a part of a character, the engine drops the event it had for it:
+    """While the output is only a part of a character, the engine drops the event it had for it:
     here `message_start`, and with it the id, the model and the count of the input."""
     body = stream(llama, "anthropic", call("accent"))
-    assert told(body)[0]["type"] == "content_block_start"
+    assert events_of(body)[0]["type"] == "content_block_start"
     events = read("anthropic", body)
     assert events[0] == ReplyStart("", "")
     reply = ended(events)
@@ -261,7 +261,7 @@ def test_half_a_character_hides_the_start_of_a_message(llama: Llama) -> None:
 
 def test_half_a_character_hides_the_role_of_a_chunk(llama: Llama) -> None:
     body = stream(llama, "openai_chat", call("accent"))
-    assert not [e for e in told(body) if any("role" in c["delta"] for c in e["choices"])]
+    assert not [e for e in events_of(body) if any("role" in c["delta"] for c in e["choices"])]
     reply = ended(read("openai_chat", body))
     assert reply.text.startswith("é")
     assert reply.message.role == "assistant"
@@ -270,19 +270,19 @@ def test_half_a_character_hides_the_role_of_a_chunk(llama: Llama) -> None:
 
 def test_half_a_character_makes_a_response_begin_again_and_again(llama: Llama) -> None:
     body = stream(llama, "openai_responses", call("accent"))
-    assert sum(event["type"] == "response.created" for event in told(body)) > 2
+    assert sum(event["type"] == "response.created" for event in events_of(body)) > 2
     events = read("openai_responses", body)
     assert sum(isinstance(event, ReplyStart) for event in events) == 1
     assert ended(events).text.startswith("é")
 
 
 @pytest.mark.xfail(
-    reason="message_start must count the input: what is unknown is written as 0", strict=True
+    reason="message_start must count the input: an unknown count is written as 0", strict=True
 )
 def test_a_count_that_is_unknown_stays_so_when_it_is_written_again(llama: Llama) -> None:
     sent = request("anthropic", call("accent", stream=True))
     outcome = check(
-        Exchange(
+        RecordedExchange(
             id="accent",
             wire="anthropic",
             request=sent.body.join().decode(),

@@ -60,7 +60,7 @@ def test_an_unknown_path_is_not_found(llama: Llama, name: str) -> None:
 
 
 @every_wire
-def test_an_error_read_on_one_wire_can_be_told_on_another(llama: Llama, name: str) -> None:
+def test_an_error_read_on_one_wire_can_be_written_on_another(llama: Llama, name: str) -> None:
     error = read(name, sent(llama, name, call("x" * 20_000)))
     for other in WIRES:
         status, headers, body = wire.get(other).write_error(error)

@@ -36,7 +36,7 @@ def test_it_ends_when_a_test_fails(tmp_path: Path) -> None:
         llama.post("/v1/messages", b"{}")
 
 
-def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
+def test_it_ends_with_its_parent_process(tmp_path: Path) -> None:
     """Even one that was killed: a process that starts it and dies without a word."""
     script = (
         "import os, sys; from pathlib import Path; from support.llama import running\n"
@@ -47,7 +47,10 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     started = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
         cwd=TESTS,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "examples")]),
+        },
         capture_output=True,
         check=False,
     )
@@ -58,7 +61,7 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
         ask_on(llama)
 
 
-def test_a_start_that_fails_tells_the_log(tmp_path: Path) -> None:
+def test_a_start_that_fails_shows_the_log(tmp_path: Path) -> None:
     (tmp_path / "tiny.gguf").mkdir()
     with pytest.raises(RuntimeError, match=r"(?s)did not start.*Traceback"), running(tmp_path):
         raise AssertionError("it cannot run")

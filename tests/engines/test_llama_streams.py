@@ -87,8 +87,8 @@ def test_a_stream_is_well_formed(llama: Llama, name: str, made: Call) -> None:
             case PartDelta():
                 open_parts[event.index] += event.delta
             case PartEnd():
-                part, said = event.part, open_parts.pop(event.index)
-                assert said == (part.arguments if isinstance(part, ToolCall) else part.text)  # type: ignore[union-attr]
+                part, text = event.part, open_parts.pop(event.index)
+                assert text == (part.arguments if isinstance(part, ToolCall) else part.text)  # type: ignore[union-attr]
                 whole[event.index] = part
             case ReplyStart() | ReplyFail():
                 raise AssertionError(event)
@@ -98,7 +98,7 @@ def test_a_stream_is_well_formed(llama: Llama, name: str, made: Call) -> None:
 
 
 @pytest.mark.parametrize("name, made", COMPARABLE)
-def test_a_stream_says_what_a_single_answer_does(llama: Llama, name: str, made: Call) -> None:
+def test_a_stream_equals_a_whole_answer(llama: Llama, name: str, made: Call) -> None:
     single, streamed = ask(llama, name, made), ended(read(name, stream(llama, name, made)))
     assert [meant(p) for p in streamed.message.parts] == [meant(p) for p in single.message.parts]
     assert (streamed.stop, streamed.stop_sequence) == (single.stop, single.stop_sequence)
@@ -131,6 +131,6 @@ def test_a_stream_that_breaks_off_is_a_failure_with_what_there_is(llama: Llama, 
             assert broken.partial is not None
             assert whole.startswith(broken.partial.text)
         else:
-            # Chat's reason to stop had come already; what is missing is the count.
+            # Chat's reason to stop had come already; only the count is missing.
             assert name == "openai_chat"
             assert ended([broken]).text == whole

@@ -1,4 +1,4 @@
-"""Nothing is lost in silence between wires, feature by feature; docs/matrix.md says what is lost."""
+"""No silent loss between wires, feature by feature; docs/matrix.md lists the losses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.outcomes import Target, best, outcome, read, send
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
-from anaphora.wire.enveloping import Envelopes
+from anaphora.wire.anthropic.types import MEMO
 
 PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
 
@@ -43,15 +43,13 @@ def test_no_dialect_loses_anything_in_silence(row: catalog.Dialect) -> None:
 
 
 @pytest.mark.parametrize("first, second", PAIRS)
-def test_what_becomes_of_a_feature_does_not_depend_on_where_it_came_from(
-    first: str, second: str
-) -> None:
-    """What the first wire can say comes to the second as if it had never been there. What is the
-    first one's own is told, where the second does not understand it."""
+def test_a_feature_has_the_same_outcome_from_every_origin(first: str, second: str) -> None:
+    """A feature that the first wire supports reaches the second unchanged. A feature that is
+    only the first one.s gives a notice where the second does not support it."""
     for feature in FEATURES:
         for origin in targets(first):
             asked = feature.make(first)
-            if outcome(origin, feature, asked).fate != "said":
+            if outcome(origin, feature, asked).fate != "sent":
                 continue
             there = read(origin, send(origin, asked))
             came, _ = best(targets(second), feature, there)
@@ -61,13 +59,13 @@ def test_what_becomes_of_a_feature_does_not_depend_on_where_it_came_from(
                 assert came.fate == straight.fate, (feature.name, origin.model)
 
 
-def test_the_page_is_what_really_happens() -> None:
+def test_the_page_matches_the_code() -> None:
     made = page()
     if os.environ.get("ANAPHORA_UPDATE_DOCS"):
         PAGE.write_text(made, encoding="utf-8")
     there = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     assert there == made, (
-        "docs/matrix.md is not what the wires do; to make it anew, run\n"
+        "docs/matrix.md is outdated; to regenerate it, run\n"
         "    ANAPHORA_UPDATE_DOCS=1 python -m pytest tests/laws/test_matrix.py\n"
         "and read the difference before you commit it"
     )
@@ -83,7 +81,7 @@ def test_a_silent_loss_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     feature = next(feature for feature in FEATURES if feature.name == "seed")
     target = Target("anthropic", "anthropic", "claude-sonnet-4-5")
     assert outcome(target, feature, feature.make("anthropic")).fate == "left out"
-    monkeypatch.setattr(params, "_envelopes", Envelopes())  # none from before
+    MEMO.clear()
     monkeypatch.setattr(params, "notices", lambda call: [])
     assert outcome(target, feature, feature.make("anthropic")).fate == "silent loss"
 
@@ -94,7 +92,7 @@ def test_a_notice_on_something_else_does_not_excuse_a_loss(monkeypatch: pytest.M
 
     feature = next(feature for feature in FEATURES if feature.name == "seed")
     target = Target("anthropic", "anthropic", "claude-sonnet-4-5")
-    monkeypatch.setattr(params, "_envelopes", Envelopes())  # none from before
+    MEMO.clear()
     monkeypatch.setattr(params, "notices", lambda call: [Notice("x", "x", "params.n")])
     assert outcome(target, feature, feature.make("anthropic")).fate == "silent loss"
 

@@ -44,7 +44,7 @@ def test_a6_every_provider_answers_calls_tools_and_is_limited(name: str) -> None
             chat = client.session("one", model=model, tools=tools)
             ran = await chat.run("What is the weather in Rome?", max_turns=2)
             assert ran.turns == 2
-            results = [part for said in chat.messages for part in said.parts]
+            results = [part for message in chat.messages for part in message.parts]
             assert any(isinstance(part, ToolResult) and not part.error for part in results)
             with pytest.raises(Throttled):
                 await client.complete("One more?", "one", model=model, timeout=1)

@@ -83,7 +83,7 @@ def talk(*, tools: str = "", system: str = "", cache: PromptCachePlan | None = N
     )
 
 
-#: No message marked: what is left is what tools and system blocks ask for.
+#: No message marked: only the markers of tools and system blocks remain.
 NO_MESSAGES = PromptCachePlan(messages=False)
 
 
@@ -102,7 +102,7 @@ def test_a1_cache_policy(policy: CachePolicy, cached: bool, ttl: str | None) -> 
 
 
 def test_a1_the_default_policy_is_none() -> None:
-    """A1: whoever says nothing about caching gets none."""
+    """A1: a block without a policy is not cached."""
     assert PromptBlock("label", "text").cache is CachePolicy.NONE
     assert Tool("search").cache is CachePolicy.NONE
     assert len(CachePolicy) == 3
@@ -122,7 +122,7 @@ def test_a2_three_constructors(block: PromptBlock, policy: CachePolicy) -> None:
     assert PromptBlock.plain("sender", "Ada").kind is None
 
 
-def test_a2_label_and_kind_stay_at_home() -> None:
+def test_a2_label_and_kind_are_not_sent() -> None:
     """A2: they are telemetry's, so chunks carry the label and the request carries neither."""
     ir = PromptIR.chat(
         [Message.user("hello")],

@@ -164,7 +164,7 @@ def test_b3_the_deep_breakpoint_stays_while_the_tail_rolls() -> None:
 
 
 def older_shape(*turns: Message) -> bytes:
-    """What a producer writes that has never heard of `state_turn`."""
+    """The output of a producer that does not know `state_turn`."""
     return json.dumps(
         {
             "system_text": "identity",
@@ -196,7 +196,7 @@ def test_b4_the_state_in_the_first_turn_may_change() -> None:
     render(RenderedContext.from_json(older_shape(Message.user("other"), *turns)), first)
 
 
-def test_b4_todays_shape_says_null() -> None:
+def test_b4_the_current_shape_writes_null() -> None:
     """B4: a producer that knows the field and has no state is not taken for an old one."""
     today = RenderedContext(system_stable="identity", turns=history(1))
     read = RenderedContext.from_json(to_json(today))
@@ -339,14 +339,14 @@ def test_b6_a_loop_keeps_the_message_that_started_it() -> None:
 
 
 def test_b6_within_budget_the_boundary_stays() -> None:
-    """B6: no byte changed, so the frozen boundary does not move and nothing is to be said."""
+    """B6: no byte changed, so the frozen boundary does not move and there is no notice."""
     context = RenderedContext(turns=LOOP, frozen_prefix_len=2)
     done = compact(context, budget=50, tokens=ten)
     assert done.context is context
     assert (done.dropped, done.notices) == (0, ())
 
 
-def test_b6_a_real_compaction_moves_the_boundary_and_says_what_it_costs() -> None:
+def test_b6_a_real_compaction_moves_the_boundary_with_a_notice() -> None:
     """B6: what remains is frozen until the next compaction; all of it is written again."""
     done = compact(RenderedContext(turns=LOOP), budget=49, tokens=ten)
     assert done.context.frozen_prefix_len == len(done.context.turns) == 4

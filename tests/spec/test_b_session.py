@@ -47,7 +47,7 @@ def run(emu: Emulator, name: str, test: Callable[[Talk], Awaitable[None]]) -> No
     asyncio.run(main())
 
 
-def said(chat: Session) -> list[str]:
+def texts_of(chat: Session) -> list[str]:
     return [message.text for message in chat.messages]
 
 
@@ -70,8 +70,8 @@ def test_b1_both_system_slots_reach_every_turn(emu: Emulator, name: str) -> None
         await chat.send("u4")
         for body in talk.line.bodies:
             assert "\n\n".join(system_texts(body)) == context.system_text
-        assert message_texts(talk.line.bodies[-1]) == said(chat)[:-1]
-        assert said(chat)[:3] == ["u0", "a1", "u2"]
+        assert message_texts(talk.line.bodies[-1]) == texts_of(chat)[:-1]
+        assert texts_of(chat)[:3] == ["u0", "a1", "u2"]
 
     run(emu, name, test)
 
@@ -128,8 +128,8 @@ def test_b2_the_state_turn_is_last_and_never_kept(emu: Emulator, name: str, stre
                 await chat.send(f"u{turn}")
             texts = message_texts(talk.line.bodies[-1])
             assert texts[-1] == f"state: {turn}"
-            assert texts[:-1] == said(chat)[:-1]
-        assert not any(text.startswith("state") for text in said(chat))
+            assert texts[:-1] == texts_of(chat)[:-1]
+        assert not any(text.startswith("state") for text in texts_of(chat))
         assert chat.last is not None
         assert chat.last.verdict is not None
         assert chat.last.verdict.result == "hit"
@@ -207,7 +207,7 @@ def test_b3_the_boundary_is_found_whatever_ids_the_app_uses(emu: Emulator) -> No
             kept.append(f"u{at} {PAGE}")
             answered = await chat.send()
             kept.append(answered.text)
-            assert said(chat) == kept
+            assert texts_of(chat) == kept
             assert "frozen_boundary_missing" not in codes(chat)
         # The last frozen message was an answer of the provider's.
         body = talk.line.bodies[-1]
@@ -243,9 +243,7 @@ def older_shape(*turns: Message) -> RenderedContext:
 
 
 @every
-def test_b4_the_older_shape_is_sent_and_a_notice_says_what_it_costs(
-    emu: Emulator, name: str
-) -> None:
+def test_b4_the_older_shape_is_sent_with_a_notice_of_its_cost(emu: Emulator, name: str) -> None:
     """B4: turns[0] holds the state and changes at every call. No message is marked, nothing is
     certified for messages, and the notice is in the response."""
     kept: list[Message] = []
@@ -321,7 +319,7 @@ LOOP = [
 @pytest.mark.breaks_prefix(reason="a compaction changes the beginning on purpose")
 @every
 @pytest.mark.parametrize("on_prefix_break", ["warn", "raise"])
-def test_b6_what_is_left_is_sent_frozen_and_certified(
+def test_b6_the_remaining_messages_are_sent_and_frozen(
     emu: Emulator, name: str, on_prefix_break: Any
 ) -> None:
     """B6: newest kept first, loops whole; a compaction on purpose is no broken prefix."""
@@ -330,13 +328,13 @@ def test_b6_what_is_left_is_sent_frozen_and_certified(
         prompt = RenderedContext(system_stable=LONG, turns=Conversation(LOOP))
         chat = talk.client.session(name, prompt=prompt, on_prefix_break=on_prefix_break)
         await chat.send("more")
-        answer = said(chat)[-1]
+        answer = texts_of(chat)[-1]
         done = chat.compact(65, tokens=ten)
         assert done.dropped == 2
         assert done.context.frozen_prefix_len == len(chat.messages) == 6
         assert [notice.code for notice in done.notices] == ["compaction_uncaches"]
-        assert said(chat)[0] == "look it up"
-        assert said(chat)[-1] == answer
+        assert texts_of(chat)[0] == "look it up"
+        assert texts_of(chat)[-1] == answer
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             await chat.send("and more")
@@ -395,7 +393,7 @@ def test_b6_within_the_budget_nothing_changes(emu: Emulator) -> None:
 
 
 @every
-def test_b6_a_summary_takes_the_place_of_what_went(emu: Emulator, name: str) -> None:
+def test_b6_a_summary_replaces_the_dropped_messages(emu: Emulator, name: str) -> None:
     """B6: it stands first, and the newest messages follow."""
 
     async def test(talk: Talk) -> None:

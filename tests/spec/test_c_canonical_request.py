@@ -74,7 +74,7 @@ def whole(**changes: Any) -> PromptIR:
     return msgspec.structs.replace(ir, **changes)
 
 
-def said(messages: list[Message]) -> list[str]:
+def texts_of(messages: list[Message]) -> list[str]:
     return [message.text for message in messages]
 
 
@@ -84,7 +84,7 @@ def call_with(ir: PromptIR, **fields: Any) -> Call:
 
 
 def send(call: Call) -> tuple[dict[str, Any], list[str]]:
-    """The body, and the codes of everything that was said about it."""
+    """The body, and the codes of its notices."""
     rendered = anthropic.render(call, PROFILE)
     planned = plan_once(rendered, RULES, reuse_expected=True)
     body = json.loads(anthropic.assemble(rendered, planned).body.join())
@@ -158,8 +158,8 @@ def test_c3_system_field(text: str, blocks: list[str], field: str) -> None:
 def test_c4_body_chat_and_flatten() -> None:
     """C4: the view decides the order, not the order of the segments."""
     body = ["prefix", "dynamic", "remainder", "u1", "a1", "u2", "volatile"]
-    assert said(whole().body_chat()) == body
-    assert said(whole().flatten()) == ["SYSTEM", *body]
+    assert texts_of(whole().body_chat()) == body
+    assert texts_of(whole().flatten()) == ["SYSTEM", *body]
     assert whole().flatten()[0].role == "system"
 
 
@@ -171,14 +171,14 @@ def test_c4_flatten_trims_the_system_message(system: str, lead: list[str]) -> No
     ir = PromptIR(
         system_text=system, segments=(Segment.of(SegmentRole.CONVERSATION, Message.user("u")),)
     )
-    assert said(ir.flatten()) == [*lead, "u"]
+    assert texts_of(ir.flatten()) == [*lead, "u"]
 
 
 def test_c5_continuation_delta_is_ordered_on_its_own() -> None:
     """C5: the remainder leads the delta and follows dynamic context in the body. If this fails,
-    somebody unified the two orders: give each its own again."""
+    the two orders were unified: give each its own again."""
     ir = whole(continuation=Continuation("resp_1", "a1"))
-    body, delta = said(ir.body_chat()), said(ir.continuation_delta())
+    body, delta = texts_of(ir.body_chat()), texts_of(ir.continuation_delta())
     assert delta == ["remainder", "dynamic", "u2", "volatile"]
     assert body.index("dynamic") < body.index("remainder") < body.index("u1")
     assert delta.index("remainder") < delta.index("dynamic")
@@ -229,12 +229,12 @@ def history(*texts: str) -> Segment:
 def test_c6_conversation_tail(turns: list[str], boundary: str | None, tail: list[str]) -> None:
     """C6: strictly after the committed answer; everything when that says nothing."""
     ir = PromptIR(segments=(history(*turns),), continuation=Continuation("resp_1", boundary))
-    assert said(ir.continuation_delta()) == tail
+    assert texts_of(ir.continuation_delta()) == tail
 
 
 def test_c6_without_a_continuation_all_is_new() -> None:
     """C6: nothing was committed, so the tail is the conversation."""
-    assert said(PromptIR(segments=(history("u1", "a1"),)).continuation_delta()) == ["u1", "a1"]
+    assert texts_of(PromptIR(segments=(history("u1", "a1"),)).continuation_delta()) == ["u1", "a1"]
 
 
 def test_c7_responses_input_is_the_body() -> None:
@@ -305,9 +305,9 @@ def test_c9_two_segments_of_one_role_are_merged() -> None:
             Segment.of(SegmentRole.VOLATILE_TAIL, Message.user("v2", id="4")),
         )
     )
-    assert said(list(ir.run(SegmentRole.CONVERSATION))) == ["u1", "a1"]
-    assert said(ir.body_chat()) == ["u1", "a1", "v1", "v2"]
-    assert said(ir.continuation_delta()) == ["u1", "a1", "v1", "v2"]
+    assert texts_of(list(ir.run(SegmentRole.CONVERSATION))) == ["u1", "a1"]
+    assert texts_of(ir.body_chat()) == ["u1", "a1", "v1", "v2"]
+    assert texts_of(ir.continuation_delta()) == ["u1", "a1", "v1", "v2"]
     body, _ = send(call_with(ir))
     assert [(m["role"], [b["text"] for b in m["content"]]) for m in body["messages"]] == [
         ("user", ["u1"]),
@@ -351,7 +351,7 @@ def marked_by(*marks: MarkRequest) -> tuple[list[str], list[str]]:
 
 
 def _marked(value: Any, path: str = "") -> list[str]:
-    """Every path with a marker; what is inside a block comes before the block itself."""
+    """Every path with a marker; nested blocks come before their block."""
     if isinstance(value, list):
         return [hit for at, item in enumerate(value) for hit in _marked(item, f"{path}[{at}]")]
     if not isinstance(value, dict):
@@ -424,7 +424,7 @@ def test_c10_marks_around_and_inside_a_tool_result() -> None:
         BlockMark(1),  # blank, so it is not sent
         BlockMark(9),
         BlockMark(-1),
-        PartMark("nobody"),
+        PartMark("unknown"),
         PartMark("ask", (7,)),
         PartMark("ask", (-1,)),
         PartMark("ask", (0, 0)),  # nothing is nested in a text
@@ -435,7 +435,7 @@ def test_c10_marks_around_and_inside_a_tool_result() -> None:
         PartMark("result", (0, 0, 0)),
     ],
 )
-def test_c10_a_mark_that_finds_nothing_is_told(mark: MarkRequest) -> None:
+def test_c10_a_mark_that_matches_nothing_gives_a_notice(mark: MarkRequest) -> None:
     """C10: never put on a neighbour instead, and never silently dropped."""
     paths, codes = marked_by(mark)
     assert paths == []
@@ -443,7 +443,7 @@ def test_c10_a_mark_that_finds_nothing_is_told(mark: MarkRequest) -> None:
 
 
 def test_c10_a_nested_block_that_takes_no_marker_gets_none() -> None:
-    """C10 and law 4: a block Anthropic lets nobody mark is no better off inside a tool result."""
+    """C10 and law 4: a block that takes no marker takes none inside a tool result either."""
     odd = Opaque("anthropic", "future_block", '{"type":"future_block"}')
     ir = PromptIR.chat(
         [
@@ -519,8 +519,8 @@ def test_c11_every_parameter_reaches_the_body(given: Any, fields: dict[str, Any]
 
 
 def test_c11_no_parameter_is_forgotten() -> None:
-    """C11: whoever adds a parameter adds a row above."""
-    told: dict[str, Any] = {
+    """C11: every parameter has a row above."""
+    left_out: dict[str, Any] = {
         "seed": 7,
         "n": 2,
         "frequency_penalty": 0.5,
@@ -531,10 +531,10 @@ def test_c11_no_parameter_is_forgotten() -> None:
         "truncation": "auto",
     }
     sent = [name for name, _, _ in PARAMS]
-    assert {*sent, *told} == {f.name for f in msgspec.structs.fields(Params)}
-    call = call_with(PromptIR.chat([Message.user("u")]), params=Params(max_tokens=16, **told))
+    assert {*sent, *left_out} == {f.name for f in msgspec.structs.fields(Params)}
+    call = call_with(PromptIR.chat([Message.user("u")]), params=Params(max_tokens=16, **left_out))
     rendered = anthropic.render(call, catalog.profile("anthropic", MODEL))
-    assert {notice.path for notice in rendered.notices} == {f"params.{name}" for name in told}
+    assert {notice.path for notice in rendered.notices} == {f"params.{name}" for name in left_out}
 
 
 def test_c11_model_tools_and_extras() -> None:

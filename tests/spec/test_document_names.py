@@ -176,8 +176,8 @@ def test_d3_bad_params_name_their_place(change: dict[str, object], path: str) ->
 
 
 def test_d1_a_result_always_has_its_usage() -> None:
-    said = msgspec.json.decode(msgspec.json.encode(LlmCompleteResponse(content="Hi", model="m")))
+    encoded = msgspec.json.decode(msgspec.json.encode(LlmCompleteResponse(content="Hi", model="m")))
     zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    assert said == {"content": "Hi", "model": "m", "usage": zero}
+    assert encoded == {"content": "Hi", "model": "m", "usage": zero}
     read = msgspec.json.decode(b'{"content":"Hi","model":"m"}', type=LlmCompleteResponse)
     assert read.usage.total_tokens == 0

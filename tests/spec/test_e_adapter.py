@@ -61,7 +61,7 @@ def test_e1_an_adapter_without_a_stream_gives_one_chunk_that_stops() -> None:
     assert chunks == [StreamChunk("hello", "stop")]
 
 
-def test_e1_an_adapter_is_known_by_a_constant_lower_case_id() -> None:
+def test_e1_adapter_id_is_a_constant_in_lower_case() -> None:
     assert Echo().adapter_id == "echo"
     with pytest.raises(AttributeError):
         Echo().adapter_id = "other"  # type: ignore[misc]
@@ -146,12 +146,12 @@ def test_e3_everything_else_is(changes: Mapping[str, Any]) -> None:
     ],
 )
 def test_e3_temperature_is_a_single_in_its_shortest_form(temperature: float, written: str) -> None:
-    said = request(temperature=temperature).canonical().decode()
-    assert f'"temperature":{written},' in said
+    encoded = request(temperature=temperature).canonical().decode()
+    assert f'"temperature":{written},' in encoded
 
 
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), float("-inf"), 1e39, 10**400])
-def test_e3_what_is_no_finite_single_is_an_invalid_request(temperature: float) -> None:
+def test_e3_a_non_finite_temperature_is_an_invalid_request(temperature: float) -> None:
     with pytest.raises(InvalidRequest) as caught:
         request(temperature=temperature).prompt_hash()
     assert caught.value.path == "temperature"
@@ -174,9 +174,9 @@ def test_e3_what_is_no_finite_single_is_an_invalid_request(temperature: float) -
         ([True, None, "a\u2028\x7f\x1f/"], '[true,null,"a\u2028\x7f\\u001f/"]'),
     ],
 )
-def test_e3_the_schema_is_said_with_sorted_keys(schema: Any, written: str) -> None:
-    said = request(json_schema=schema).canonical().decode()
-    assert said.endswith(f',"json_schema":{written}}}')
+def test_e3_the_schema_has_sorted_keys(schema: Any, written: str) -> None:
+    encoded = request(json_schema=schema).canonical().decode()
+    assert encoded.endswith(f',"json_schema":{written}}}')
 
 
 def test_e3_without_a_schema_the_field_is_left_out() -> None:
@@ -188,15 +188,15 @@ def test_e3_without_a_schema_the_field_is_left_out() -> None:
 
 @given(st.text(), st.text())
 def test_e3_texts_are_compact_json_whatever_they_hold(system: str, content: str) -> None:
-    """Escaped as little as JSON allows; Python's own writer, told so, is the witness."""
-    said = request(system=system, messages=(LlmMessage("user", content),)).canonical()
+    """Escaped as little as JSON allows, compared with json.dumps(ensure_ascii=False)."""
+    encoded = request(system=system, messages=(LlmMessage("user", content),)).canonical()
     fields = {
         "system": system,
         "messages": [{"role": "user", "content": content}],
         "temperature": 0.0,
         "max_tokens": 256,
     }
-    assert said.decode() == json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    assert encoded.decode() == json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 @pytest.mark.parametrize(

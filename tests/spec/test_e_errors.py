@@ -32,7 +32,7 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "error, said, attributes",
+    "error, text, attributes",
     [
         (errors.Transport("refused"), "refused", {"retryable": True}),
         (errors.Upstream("no", status=500, request_id="r"), "no", {"status": 500}),
@@ -48,14 +48,14 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
         (errors.Io("unreadable"), "unreadable", {"retryable": False}),
     ],
 )
-def test_e4_each_kind_says_what_it_is(
-    error: errors.AnaphoraError, said: str, attributes: dict[str, object]
+def test_e4_each_class_has_its_message(
+    error: errors.AnaphoraError, text: str, attributes: dict[str, object]
 ) -> None:
-    assert str(error) == said
+    assert str(error) == text
     assert {name: getattr(error, name) for name in attributes} == attributes
 
 
-def test_only_what_may_pass_is_retryable() -> None:
+def test_only_transient_errors_are_retryable() -> None:
     assert {name for name, kind in CLASSES.items() if kind.retryable} == {
         "Transport",
         "RateLimited",

@@ -124,7 +124,7 @@ def can_say(target: Target, spoken: str, thing: str) -> bool:
     if not thing:
         return True
     feature = _FEATURES[thing]
-    return outcome(target, feature, feature.make(spoken))[:2] == ("said", ())
+    return outcome(target, feature, feature.make(spoken))[:2] == ("sent", ())
 
 
 class Journey(NamedTuple):

@@ -17,10 +17,10 @@ from anaphora.prompt import Call
 from anaphora.rendered import Plan
 from anaphora.values import Notice
 
-Fate: TypeAlias = Literal["said", "changed", "left out", "refused", "silent loss"]
+Fate: TypeAlias = Literal["sent", "changed", "left out", "refused", "silent loss"]
 
 #: What the best model of a provider takes is what the wire can say; a silent loss is never hidden.
-_ORDER: tuple[Fate, ...] = ("silent loss", "said", "changed", "left out", "refused")
+_ORDER: tuple[Fate, ...] = ("silent loss", "sent", "changed", "left out", "refused")
 
 
 class Target(NamedTuple):
@@ -81,7 +81,7 @@ def outcome(target: Target, feature: Feature, asked: Call) -> Outcome:
     headers = tuple(f"header {key}" for key, _ in sorted({*sent.headers} - {*usual.headers}))
     places = (*_new_fields(usual.body, sent.body), *headers)
     if came == feature.see(asked) or headers:
-        return Outcome("said", codes, places)
+        return Outcome("sent", codes, places)
     if not any(is_about(notice, feature.about) for notice in told):
         return Outcome("silent loss")
     return Outcome("left out" if _nothing(came) else "changed", codes, places)

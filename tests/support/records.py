@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from anaphora.cache.verdict import Cause, Change, Diagnosis, Verdict
-from anaphora.client.record import Attempt, BlockShare, Record
+from anaphora.client.response import Attempt, BlockShare, Record
 from anaphora.values import Notice, Usage
 
 AT = 1_800_000_000.0

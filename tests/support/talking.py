@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from anaphora import AsyncClient
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 from anaphora.client.transport import HttpRequest, HttpResponse
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
 from anaphora.emulator.faults import HEADER

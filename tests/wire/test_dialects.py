@@ -49,7 +49,7 @@ def row(text: str = "", wire_name: str = "openai_chat") -> Dialect:
 
 
 def spoken(text: str = "", wire_name: str = "openai_chat") -> wire.Wire:
-    return wire.speak(row(text, wire_name))
+    return wire.codec_for(row(text, wire_name))
 
 
 def call(**fields: Any) -> Call:
@@ -488,8 +488,8 @@ def test_codes_of_a_providers_own_in_the_usual_place() -> None:
 
 def test_names_lead_to_wires_and_dialects() -> None:
     assert wire.get("openai_chat") is not None
-    assert repr(wire.get("deepseek")) == "<openai_chat as deepseek speaks it>"
-    assert repr(wire.get("deepseek/anthropic")) == "<anthropic as deepseek speaks it>"
+    assert repr(wire.get("deepseek")) == "<openai_chat of deepseek>"
+    assert repr(wire.get("deepseek/anthropic")) == "<anthropic of deepseek>"
     assert wire.provider_of("deepseek/anthropic") == "deepseek"
     assert wire.provider_of("openai_chat") == "openai"
 

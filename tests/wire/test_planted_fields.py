@@ -14,7 +14,7 @@ from support import rich
 from support.rich import MODELS, NAME, PATHS, REQUESTS
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.cli import translate
 from anaphora.rendered import Plan
 from anaphora.values import Notice
@@ -38,7 +38,7 @@ def test_an_unknown_field_goes_back_where_it_stood(
 ) -> None:
     body = rich.planted(REQUESTS[name], place, planting)
     outcome = check(
-        Exchange(
+        RecordedExchange(
             id="planted",
             wire=name,
             request=json.dumps(body),

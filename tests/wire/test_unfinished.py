@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PartMark, PromptCachePlan, PromptIR
 from anaphora.rendered import Plan, Rendered
@@ -122,7 +122,7 @@ def test_an_empty_signature_is_left_out_for_anthropic_only() -> None:
     (mark,) = rendered.marks
     assert b'"two"' in list(rendered)[mark.chunk].data
     # A host that only speaks this wire gives no signature, and may want its reasoning back.
-    codec = wire.speak(catalog.dialects().find("llamacpp", "anthropic"))
+    codec = wire.codec_for(catalog.dialects().find("llamacpp", "anthropic"))
     call = Call(ir=PromptIR.chat(talk), model="any", params=Params(max_tokens=9))
     assert (
         b"Hm."
@@ -149,7 +149,7 @@ def test_hosts_that_tell_reasoning_in_fields_of_their_own(
     provider: str, fields: dict[str, Any], said: str
 ) -> None:
     """From the host's own answer to the next request, with and without a text behind it."""
-    codec = wire.speak(catalog.dialects().find(provider, "openai_chat"))
+    codec = wire.codec_for(catalog.dialects().find(provider, "openai_chat"))
     message: dict[str, Any] = {"role": "assistant", "content": None, **fields}
     if said:
         message["content"] = [*(fields.get("content") or []), {"type": "text", "text": said}]
@@ -229,7 +229,7 @@ def test_a_recorded_request_with_it_differs_by_that_alone(name: str) -> None:
         for part in message.parts
     ]
     assert any(isinstance(part, Thinking) for part in parts)
-    exchange = Exchange(
+    exchange = RecordedExchange(
         id="1", wire=name, request=data, response="{}", status=400, path=path, host=host
     )
     outcome = check(exchange)

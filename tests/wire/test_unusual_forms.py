@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anaphora import wire
-from anaphora.analysis.roundtrip import Exchange, Outcome, check
+from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult, check
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.values import Opaque, ReplyEnd, Usage
 
@@ -50,9 +50,9 @@ ANSWERS: dict[str, Any] = {
 
 def exchanged(
     name: str, *, request: Any = None, response: Any = None, status: int = 200, host: str = ""
-) -> Outcome:
+) -> RoundTripResult:
     return check(
-        Exchange(
+        RecordedExchange(
             id=name,
             wire=name,
             status=status,
@@ -130,7 +130,7 @@ def test_a_parameter_in_openais_word_is_said_in_the_hosts(
 ) -> None:
     outcome = exchanged("openai_chat", request={**REQUESTS["openai_chat"], **fields}, host=host)
     assert outcome.good, outcome
-    assert "a parameter in OpenAI's word is in the host's" in outcome.overlooked
+    assert "a parameter in OpenAI's form is in the host's" in outcome.overlooked
 
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -185,7 +185,7 @@ def test_a_refusal_of_both_is_agreement_and_of_ours_alone_is_not() -> None:
     refused = {**REQUESTS["openai_chat"], "model": "o3", "temperature": 0.5}
     both = exchanged("openai_chat", request=refused, status=400, response={"error": "no"})
     assert both.good
-    assert both.overlooked == {"what the provider refused is refused here, too": 1}
+    assert both.overlooked == {"requests that the provider refused are refused here too": 1}
     assert exchanged("openai_chat", request=refused).unparsed
 
 

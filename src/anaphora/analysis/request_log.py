@@ -90,7 +90,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
                 row = catalog.dialects().find(provider, self.wire)
             except InvalidRequest:
                 row = None  # not known to use this wire; read it as the wire's own provider
-        codec = wire.get(self.wire) if row is None else wire.speak(row)
+        codec = wire.get(self.wire) if row is None else wire.codec_for(row)
         return codec, provider or (wire.PROVIDERS[self.wire] if row is None else row.provider)
 
     def reply(self, codec: Wire) -> Reply:

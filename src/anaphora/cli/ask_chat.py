@@ -15,7 +15,7 @@ from blake3 import blake3
 from anaphora import AsyncClient, Response
 from anaphora.client.session import Session
 from anaphora.client.session.preview import Preview
-from anaphora.client.session.running import Run
+from anaphora.client.session.run import Run
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
 from anaphora.errors import Io
@@ -207,9 +207,9 @@ class AskChat:
         else:
             run = self._session.run(content, output=request.output, max_turns=request.max_turns)
             await self._run(run)
-            assert run.ran is not None
-            ran = run.ran
-            result = self._result(ran.answers, ran.stop_reason, ran.cost_usd, ran.failures)
+            assert run.result is not None
+            ran = run.result
+            result = self._result(ran.responses, ran.stop_reason, ran.cost_usd, ran.failures)
         self._printer.end_line()
         return result
 
@@ -222,8 +222,8 @@ class AskChat:
             show = _StreamPrinter(self._printer)
             async for event in events:
                 show(event)
-        assert turn.answered is not None
-        return turn.answered
+        assert turn.response is not None
+        return turn.response
 
     async def _run(self, run: Run) -> None:
         if not self._request.stream:

@@ -18,7 +18,7 @@ import msgspec
 from anaphora import AsyncClient, canonical
 from anaphora.catalog import Effort
 from anaphora.client.session import PrefixWarning
-from anaphora.client.session.running import unanswered
+from anaphora.client.session.run import unanswered
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import AnaphoraError, InvalidJson, InvalidRequest, InvalidTool, Io
 from anaphora.prompt import Params

@@ -21,7 +21,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from anaphora.analysis.lint import Config, Costs, Finding, Severity
+    from anaphora.analysis.lint import Costs, Finding, LintConfig, Severity
     from anaphora.analysis.sent_requests import RequestDefaults, SentRequest
     from anaphora.analysis.trace.sources import LogLine
 
@@ -120,16 +120,16 @@ def command(
         stop(FOUND)
 
 
-def _config(named: Path | None) -> Config:
+def _config(named: Path | None) -> LintConfig:
     """The named configuration, or the one in the current folder, or the defaults."""
-    from anaphora.analysis.lint import RULES, SEVERITIES, Config
+    from anaphora.analysis.lint import RULES, SEVERITIES, LintConfig
     from anaphora.errors import InvalidRequest
 
     file = named or Path(CONFIG)
     if named is None and not file.is_file():
-        return Config()
+        return LintConfig()
     try:
-        config = msgspec.toml.decode(file.read_bytes(), type=Config)
+        config = msgspec.toml.decode(file.read_bytes(), type=LintConfig)
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise InvalidRequest(str(problem), path=str(file)) from None
     if config.severity is not None and config.severity not in SEVERITIES:
@@ -219,7 +219,7 @@ def _is_request(data: bytes, file: Path) -> bool:
 class _Linter:
     """Applies the rules, with prices and suppressions."""
 
-    def __init__(self, defaults: RequestDefaults, config: Config) -> None:
+    def __init__(self, defaults: RequestDefaults, config: LintConfig) -> None:
         from .log_files import PriceBook
 
         self.prices = PriceBook()
@@ -277,7 +277,7 @@ class _Linter:
         """Costs and bytes per token of plain texts, for the provider of the command line."""
         from anaphora import catalog
         from anaphora.analysis.lint import Costs
-        from anaphora.analysis.lint.texts import PER_TOKEN
+        from anaphora.analysis.lint.checks import PER_TOKEN
 
         model = self._defaults.model
         provider = self._defaults.provider or (None if model is None else _provider_of(model))

@@ -12,7 +12,7 @@ import click
 from .common import FOUND, USAGE, WireName, print_json, report_problems, stop
 
 if TYPE_CHECKING:
-    from anaphora.analysis.roundtrip import Exchange, Outcome
+    from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
 
 
 @click.command()
@@ -32,7 +32,7 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     from anaphora import wire
     from anaphora.analysis.roundtrip import check
 
-    outcomes: list[Outcome] = []
+    outcomes: list[RoundTripResult] = []
     skipped: Counter[str] = Counter()
     problems = []
     for exchange in _exchanges(files):
@@ -55,17 +55,17 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
         stop(FOUND)
 
 
-def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
+def _exchanges(files: tuple[Path, ...]) -> Iterator[RecordedExchange | str]:
     """The exchanges; for a line that cannot be read, the reason."""
     import msgspec
 
-    from anaphora.analysis.roundtrip import Exchange
+    from anaphora.analysis.roundtrip import RecordedExchange
     from anaphora.analysis.trace.sources import Problem
     from anaphora.wire.reading import DECODE_ERRORS
 
     from .log_files import lines_of
 
-    decode = msgspec.json.Decoder(Exchange).decode
+    decode = msgspec.json.Decoder(RecordedExchange).decode
     for file in files:
         damaged: list[Problem] = []
         for line in lines_of(file, damaged):
@@ -76,7 +76,7 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[Exchange | str]:
         yield from map(str, damaged)
 
 
-def _print(outcomes: list[Outcome], skipped: Counter[str]) -> None:
+def _print(outcomes: list[RoundTripResult], skipped: Counter[str]) -> None:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -112,7 +112,7 @@ def _print(outcomes: list[Outcome], skipped: Counter[str]) -> None:
     Terminal().page(Group(*lines))
 
 
-def _failure(outcome: Outcome) -> str:
+def _failure(outcome: RoundTripResult) -> str:
     failures = (
         ("request not read:", outcome.unparsed),
         ("request changed at", outcome.changed),

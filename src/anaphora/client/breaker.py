@@ -1,14 +1,13 @@
-"""Leaves a provider alone that fails again and again, and asks a little later whether it is well.
+"""Stops calling a provider that fails repeatedly, and probes it a while later.
 
-    closed ──so many failures within a time──▶ open ──a while──▶ half open ──an answer──▶ closed
-                                                 ◀────another failure────┘
+    closed ──failures within a window──▶ open ──open_for──▶ half open ──success──▶ closed
+                                           ◀────another failure────┘
 
-Only the provider's own failures count: `Overloaded` and `Transport`. A bad key, a bad request or a
-rate limit says nothing of its health; a rate limit has the limits to keep it. An answer takes one
-failure back: five failures among five thousand answers open nothing, five more failures than
-answers do.
+Only the provider's failures count: `Overloaded` and `Transport`. A bad key, a bad request or a rate
+limit does not. Each success takes one failure back, so that five failures among five thousand
+successes do not open it.
 
-Time is an argument, in seconds on any clock that does not go back.
+Time is an argument, in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -19,29 +18,28 @@ from anaphora.client.config.values import BreakerConfig
 from anaphora.errors import AnaphoraError, Overloaded, RateLimited, Transport, Upstream
 
 
-class Breaker:
-    """One provider's."""
+class CircuitBreaker:
+    """The breaker of one provider."""
 
     __slots__ = ("_settings", "_failures", "_open_until", "_probes")
 
     def __init__(self, settings: BreakerConfig) -> None:
         self._settings = settings
         self._failures: deque[float] = deque()
-        """When it failed, in the time that counts."""
+        """Times of the failures within the window."""
         self._open_until: float | None = None
-        """None while closed. Past that moment it is half open."""
+        """None: closed. After this time: half open."""
         self._probes: deque[float] = deque()
-        """When the calls began that try whether it is well."""
+        """Start times of the probes in flight."""
 
     def allows(self, at: float) -> float:
-        """0.0 when a call may go now, otherwise how many seconds it would have to wait. Only asks:
-        a call that goes says so with `enters`."""
+        """Seconds until a call may be sent; 0.0: now. Changes nothing."""
         if self._open_until is None:
             return 0.0
         if at < self._open_until:
             return self._open_until - at
         settings = self._settings
-        # A probe whose end nobody told is not waited for any longer than the provider itself.
+        # A probe without an outcome expires.
         while self._probes and at >= self._probes[0] + settings.open_for:
             self._probes.popleft()
         if len(self._probes) < settings.probes:
@@ -49,8 +47,8 @@ class Breaker:
         return self._probes[0] + settings.open_for - at
 
     def enters(self, at: float) -> float:
-        """Like `allows`, and with 0.0 the call is on its way: while half open it is a probe, until
-        `succeeded`, `failed` or `left` is told."""
+        """Like `allows`; with 0.0 the call counts as sent: while half open it is a probe, until
+        `succeeded`, `failed` or `left` is called."""
         if self._open_until is None:
             return 0.0
         wait = self.allows(at)
@@ -59,7 +57,7 @@ class Breaker:
         return wait
 
     def succeeded(self, at: float) -> None:
-        """A call was answered."""
+        """A call succeeded."""
         if self._open_until is None:
             if self._failures:
                 self._forget(at)
@@ -69,24 +67,24 @@ class Breaker:
             self._close()
 
     def failed(self, error: AnaphoraError, at: float) -> None:
-        """A call failed; which calls count is decided here."""
+        """A call failed. Ignores errors that do not count."""
         if isinstance(error, Overloaded | Transport):
             self._count(at)
         elif isinstance(error, Upstream) and not isinstance(error, RateLimited):
-            # It answered, and it was the request or the key that it did not like.
+            # The provider is up: it rejected the request or the key.
             if self._open_until is not None and at >= self._open_until:
                 self._close()
         else:
             self.left(at)
 
     def left(self, at: float) -> None:
-        """A call ended without a word about the provider: cancelled, say."""
+        """A call ended without an outcome, such as a cancelled one."""
         if self._open_until is not None and at >= self._open_until and self._probes:
             self._probes.popleft()
 
     def _count(self, at: float) -> None:
         if self._open_until is not None:
-            # Failures of calls that began before it opened add nothing to that.
+            # Calls that began before it opened do not count again.
             if at >= self._open_until:
                 self._open(at)
             return

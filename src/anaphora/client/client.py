@@ -1,7 +1,7 @@
-"""The client: from a configuration to calls and conversations.
+"""The async client: from a configuration to calls and conversations.
 
 async with AsyncClient.from_config("llm.yaml") as client:
-    answered = await client.complete(call, "anthropic-default")
+    response = await client.complete(call, "anthropic-default")
     chat = client.session("anthropic-default", model="claude-sonnet-5-5")
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import msgspec
 
@@ -21,31 +21,45 @@ from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notice
 
-from .asking import Asked, Content, messages_of
-from .composing import Composing, beginning
+from .arguments import (
+    callback_of,
+    choice_of,
+    conversation_of,
+    prompt_from,
+    seconds_of,
+    with_params,
+)
 from .config.resolve import ResolvedProvider, resolve
 from .config.values import ClientConfig, Hop
-from .endpoint import Endpoint, Home, Stop
-from .given import callback_of, conversation_of, prompt_from, seconds_of, with_params
+from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
 from .response import Response
-from .routing import models_asked
+from .routing import SessionRoute, conversation_key, models_requested
 from .session import OnPrefixBreak, Session
+from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of, token_limit
-from .session.holding import Handles
-from .session.prompt_source import Prompt, PromptSource, prompt_of
-from .session.stops import Stops
+from .session.handles import Handles
+from .session.history import PromptSource
+from .session.turn_prompt import Prompt, StateText, prompt_of
 from .structured import output_of
 from .transport import HttpTransport
-from .turn import Turn
+from .turn import Content, Turn, TurnRequest, messages_of
 
-#: How long closing waits for providers that do not say whether they let go; in seconds.
-_LETTING_GO = 5.0
+#: Seconds that closing waits for providers to delete handles.
+_RELEASE_TIMEOUT = 5.0
+
+#: Where a prompt holds what a keyword of a session stands for.
+_PLACES = {
+    "system": "system_text or system_blocks",
+    "messages": "a conversation segment (or turns)",
+    "state": "a volatile tail segment (or state_turn)",
+    "cache": "cache",
+}
 
 
 class AsyncClient:
-    """All providers of one configuration. Use it as a context, or `close` it."""
+    """All providers of one configuration. Use it as a context manager, or `close` it."""
 
     def __init__(
         self,
@@ -56,22 +70,21 @@ class AsyncClient:
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
     ) -> None:
-        """`watchers` get a record of every call; `on_wait` is told, in seconds, when our own limits
-        are about to make one wait; `transport` takes the place of the usual one."""
+        """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
+        limits delay one; `transport` replaces the default one."""
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
         self._watchers = Watchers(
             callback_of(watcher, f"watchers[{index}]") for index, watcher in enumerate(watchers)
         )
-        callback_of(on_wait, "on_wait")
-        self._on_wait = on_wait
-        self._given = transport
+        self._on_wait = callback_of(on_wait, "on_wait")
+        self._transport = transport
         self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
-        self._home = Home()
+        self._affinity = LoopAffinity()
         self._closed = False
         self._holders: set[Handles] = set()
-        """Whatever providers hold for conversations: those that nobody remembers, too."""
+        """All handles that providers hold for conversations, also for those that were dropped."""
 
     @classmethod
     def from_config(
@@ -81,18 +94,18 @@ class AsyncClient:
         environ: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Self:
-        """From the path of `llm.yaml`, or from what it would say. What is wrong with it is told
-        here, secrets that are missing included."""
-        given: object = source
-        if isinstance(given, ClientConfig):
-            config = given
-        elif isinstance(given, Mapping):
-            config = ClientConfig.from_mapping(given)
-        elif isinstance(given, str | Path):
-            config = ClientConfig.read(given)
+        """From the path of `llm.yaml`, or its content. Raises for everything that is wrong with it,
+        missing secrets included."""
+        if isinstance(source, ClientConfig):
+            config = source
+        elif isinstance(source, Mapping):
+            config = ClientConfig.from_mapping(source)
+        elif isinstance(source, str | Path):
+            config = ClientConfig.read(source)
         else:
-            kind = type(given).__name__
-            raise InvalidConfig(f"the path of llm.yaml, or what it would say, not {kind}")
+            raise InvalidConfig(
+                f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
+            )
         return cls(resolve(config, environ=environ), config.routes, **options)
 
     async def __aenter__(self) -> Self:
@@ -107,10 +120,10 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Lets go of what providers hold for open conversations, and of all connections. No call
+        """Releases what providers hold for open conversations, and closes all connections. No call
         can be made afterwards."""
         self._closed = True
-        home = self._home.loop
+        home = self._affinity.loop
         if home is None or home is asyncio.get_running_loop():
             await self._close()
         elif home.is_running():
@@ -122,10 +135,10 @@ class AsyncClient:
 
     async def _close(self) -> None:
         try:
-            async with asyncio.timeout(_LETTING_GO):
+            async with asyncio.timeout(_RELEASE_TIMEOUT):
                 await asyncio.gather(*(handles.release() for handles in list(self._holders)))
         except TimeoutError:
-            pass  # what is held ends by itself
+            pass  # handles expire by themselves
         finally:
             for transport in self._transports.values():
                 await transport.close()
@@ -141,34 +154,26 @@ class AsyncClient:
         output: Any = None,
         timeout: float | None = None,
     ) -> Turn:
-        """A call on its own: await it for the answer, or go through it for the events.
+        """A single call: await it for the response, or iterate over it to stream.
 
-        `provider` is a provider's or a route's name; `model` goes before the call's own; `output`
-        is the form that the answer must have; `timeout` is for everything, in seconds.
+        `provider` is the name of a provider or a route; `model` goes before the call's own;
+        `output` is the form that the reply must have; `timeout` is for everything, in seconds.
         """
         timeout = seconds_of(timeout, "timeout")
         if not isinstance(call, Call):
-            stops, hops = self._stops(provider, model)
-            ir = PromptIR.chat(messages_of(call))
-            call = Call(ir=ir, model=stops[0].model.name)
+            targets, hops = self._targets(provider, model)
+            call = Call(ir=PromptIR.chat(messages_of(call)), model=targets[0].model)
         else:
-            stops, hops = self._stops(provider, model or call.model)
-            if call.params.stream:
-                # How it comes is decided by whoever awaits it, or goes through it.
+            targets, hops = self._targets(provider, model or call.model)
+            if call.params.stream:  # awaiting or iterating decides
                 params = msgspec.structs.replace(call.params, stream=False)
                 call = msgspec.structs.replace(call, params=params)
-        if len(stops) > 1:
-            whole = call
-            stops = Stops(stops, hops).order(lambda: beginning(whole), time.monotonic())
-        once = OneShot(
-            call,
-            stops,
-            output=None if output is None else output_of(output),
-            timeout=timeout,
-            on_wait=self._on_wait,
-            watchers=self._watchers,
-        )
-        return Turn(once, Asked(messages=(), timeout=timeout))
+        if len(targets) > 1:
+            key = conversation_key(call)
+            targets = SessionRoute(targets, hops).order(lambda: key, time.monotonic())
+        form = None if output is None else output_of(output)
+        once = OneShot(call, targets, on_wait=self._on_wait, watchers=self._watchers)
+        return Turn(once, TurnRequest(output=form, timeout=timeout))
 
     async def complete(
         self,
@@ -179,7 +184,7 @@ class AsyncClient:
         output: Any = None,
         timeout: float | None = None,
     ) -> Response:
-        """The answer to a call on its own."""
+        """The response to a single call."""
         return await self.send(call, provider, model=model, output=output, timeout=timeout)
 
     def stream(
@@ -190,7 +195,7 @@ class AsyncClient:
         model: str | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """The events of a call on its own."""
+        """The events of a single call."""
         return self.send(call, provider, model=model, timeout=timeout).__aiter__()
 
     def session(
@@ -206,7 +211,7 @@ class AsyncClient:
         params: Params | None = None,
         cache: PromptCachePlan | None = None,
         extras: Extras | None = None,
-        state: str | Callable[[], str] | None = None,
+        state: StateText = None,
         on_prefix_break: OnPrefixBreak = "warn",
         store: bool | None = None,
         diagnose: bool = False,
@@ -214,49 +219,36 @@ class AsyncClient:
         save: Callable[[Message], None] | None = None,
         **more: Any,
     ) -> Session:
-        """A conversation. `provider` is a provider's or a route's name.
+        """A conversation. `provider` is the name of a provider or a route.
 
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
-        that returns one and is called once a turn; a conversation in it is the history to start
-        from. `system`, `messages`, `state` and `cache` are a short form of it, and cannot be
-        combined with it. `state` is text for the end of every call, and never kept; `messages` is
-        the saved history to continue, and `save` is given every message that is added to it.
+        that returns one and is called once a turn; a conversation in it is the initial history.
+        `system`, `messages`, `state` and `cache` are a short form of it, and cannot be combined
+        with it. `state` is text at the end of every call that is never kept; `messages` is a saved
+        history to continue, and `save` gets every message that is added to it.
 
         `compact_at` drops the oldest exchanges when a prompt exceeds so many tokens (an int), or
         that share of the model's context window (a float); `on_prefix_break` decides what happens
-        before sending when the prefix would break;
-        `store` lets a Responses provider keep the answers, so that only what is new is sent;
-        `diagnose` asks the provider, too, why a prefix was missed. Other keywords are parameters of
-        every call: `max_tokens`, `temperature`, `reasoning`, ….
+        before sending when the prefix would break; `store` lets a Responses provider store the
+        replies, so that only new messages are sent; `diagnose` asks the provider, too, why a prefix
+        was missed. Other keywords are parameters of every call: `max_tokens`, `temperature`, ….
         """
-        if on_prefix_break not in get_args(OnPrefixBreak):
-            raise InvalidRequest(
-                f"must be one of {', '.join(get_args(OnPrefixBreak))}", path="on_prefix_break"
-            )
-        stops, hops = self._stops(provider, model)
-        if prompt is not None:
-            _check_alone(system=system, messages=messages, state=state, cache=cache)
-            source = PromptSource(prompt_of(prompt))
-        else:
-            ir = prompt_from(system, cache)
-            source = PromptSource(ir, state, from_keywords=True)
-        compact_at = compact_at_of(compact_at)
-        if compact_at is not None:
-            for stop in stops:
-                token_limit(compact_at, stop.model.profile)
-        composing = Composing(
+        choice_of(on_prefix_break, OnPrefixBreak, "on_prefix_break")
+        targets, hops = self._targets(provider, model)
+        source = _prompt_source(prompt, system=system, messages=messages, state=state, cache=cache)
+        builder = CallBuilder(
             tools=tools,
             params=with_params(params, more),
             extras=extras,
             store=store,
             diagnose=diagnose,
+            compact_at=_compact_at(compact_at, targets),
         )
         return Session(
-            Stops(stops, hops),
-            composing,
+            SessionRoute(targets, hops),
+            builder,
             source,
             messages=conversation_of(messages),
-            compact_at=compact_at,
             on_prefix_break=on_prefix_break,
             timeout=seconds_of(timeout, "timeout"),
             on_wait=self._on_wait,
@@ -273,23 +265,18 @@ class AsyncClient:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """What is odd about the configuration, without being wrong."""
+        """Oddities of the configuration that are no errors."""
         return tuple(notice for one in self._resolved.values() for notice in one.notices)
 
-    def _stops(self, name: str, model: str | None) -> tuple[tuple[Stop, ...], tuple[Hop, ...]]:
-        """Where calls to a provider or route may go."""
-        if name in self._routes:
-            hops = tuple(self._routes[name])
-            ends = [self._endpoint(hop.provider) for hop in hops]
-            known = [model is not None and end.knows(model) for end in ends]
-            names = models_asked(hops, model, known, [end.config.model for end in ends])
-            stops = (end.stop(end.name_of(name)) for end, name in zip(ends, names, strict=True))
-            return tuple(stops), hops
-        return (self._stop(name, model),), ()
-
-    def _stop(self, provider: str, model: str | None) -> Stop:
-        endpoint = self._endpoint(provider)
-        return endpoint.stop(endpoint.name_of(model))
+    def _targets(self, name: str, model: str | None) -> tuple[tuple[Target, ...], tuple[Hop, ...]]:
+        """The targets of a provider or a route."""
+        if name not in self._routes:
+            return (self._endpoint(name).target(model),), ()
+        hops = tuple(self._routes[name])
+        ends = [self._endpoint(hop.provider) for hop in hops]
+        known = [model is not None and end.knows(model) for end in ends]
+        models = models_requested(hops, model, known, [end.config.model for end in ends])
+        return tuple(end.target(each) for end, each in zip(ends, models, strict=True)), hops
 
     def _endpoint(self, name: str) -> Endpoint:
         if self._closed:
@@ -300,15 +287,14 @@ class AsyncClient:
             if resolved is None:
                 known = ", ".join([*self._resolved, *self._routes]) or "none"
                 raise InvalidRequest(f"no provider {name!r}; there are {known}", path="provider")
-            endpoint = self._endpoints[name] = Endpoint(
-                resolved, self._transport(resolved), self._home
-            )
+            transport = self._transport
+            if transport is None:
+                transport = self._transport_for(resolved)
+            endpoint = self._endpoints[name] = Endpoint(resolved, transport, self._affinity)
         return endpoint
 
-    def _transport(self, resolved: ResolvedProvider) -> HttpTransport:
-        """One for all providers that are reached the same way."""
-        if self._given is not None:
-            return self._given
+    def _transport_for(self, resolved: ResolvedProvider) -> HttpTransport:
+        """One transport for all providers with the same proxy and CA."""
         way = resolved.provider.proxy, resolved.provider.ca
         transport = self._transports.get(way)
         if transport is None:
@@ -318,18 +304,31 @@ class AsyncClient:
         return transport
 
 
-def _check_alone(**keywords: Any) -> None:
-    """A prompt says it all: nothing that is a part of one may be given beside it."""
-    places = {
-        "system": "system_text or system_blocks",
-        "messages": "a conversation segment (or turns)",
-        "state": "a volatile tail segment (or state_turn)",
-        "cache": "cache",
-    }
-    for name, value in keywords.items():
-        empty = value is None or (isinstance(value, Sized) and not len(value))
-        if not empty:
+def _compact_at(value: Any, targets: Sequence[Target]) -> int | float | None:
+    """The checked value of `compact_at=`: every target needs a limit in tokens."""
+    compact_at = compact_at_of(value)
+    if compact_at is not None:
+        for target in targets:
+            token_limit(compact_at, target.profile)
+    return compact_at
+
+
+def _prompt_source(
+    prompt: Prompt | Callable[[], Prompt] | None,
+    *,
+    system: str | Sequence[PromptBlock] | None,
+    messages: Any,
+    state: StateText,
+    cache: PromptCachePlan | None,
+) -> PromptSource:
+    """The source that the keywords of a session stand for."""
+    if prompt is None:
+        return PromptSource(prompt_from(system, cache), state, from_keywords=True)
+    given = {"system": system, "messages": messages, "state": state, "cache": cache}
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, Sized) and not len(value)):
             raise InvalidRequest(
-                f"prompt and {name} cannot be combined: the prompt has {places[name]} for that",
+                f"prompt and {name} cannot be combined: the prompt has {_PLACES[name]} for that",
                 path="prompt",
             )
+    return PromptSource(prompt_of(prompt))

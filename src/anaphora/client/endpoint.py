@@ -1,11 +1,11 @@
-"""A provider of the configuration, ready to be called: its wire, address, key and patience."""
+"""A configured provider, ready to be called: its wire, address, headers, limits and prices."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,94 +16,154 @@ from anaphora.catalog import CacheRules, Price, PriceRows, Profile
 from anaphora.catalog.price_data import STANDARD_TIERS
 from anaphora.catalog.price_rows import PriceRow, TierRow
 from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call
 from anaphora.rendered import Request
 
-from .breaker import Breaker
+from .breaker import CircuitBreaker
 from .config.resolve import ResolvedProvider
 from .limits import Gate
 from .transport import HttpRequest, HttpTransport
 
-#: Headers that name several things: what is configured is said beside what a call says.
+#: Headers that hold a list: values of the configuration and of a call are joined.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
 
-#: Headers in which providers name a request.
-_REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
-
-class Model(msgspec.Struct, frozen=True, eq=False):
-    """One model at one endpoint: what is known of it, and what all conversations there share."""
-
-    name: str
-    profile: Profile
-    rules: CacheRules
-    memory: AppMemory
-    gate: Gate
-
-
-class Stop(msgspec.Struct, frozen=True, eq=False):
-    """A place that a call may go to."""
-
-    endpoint: Endpoint
-    model: Model
-
-
-class Home:
-    """The event loop where a client's connections are, and its calls wait for their turn."""
+class LoopAffinity:
+    """The event loop that holds a client's connections: the first that it is used in."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def enter(self) -> None:
-        """The first who comes decides."""
         loop = asyncio.get_running_loop()
         if self.loop is loop:
             return
         if self.loop is not None:
             raise InvalidRequest(
                 "this client was used in another event loop, where its connections are; make one"
-                " in each loop, or use a Client",
+                " in each loop, or use the synchronous Client",
                 path="client",
             )
         self.loop = loop
 
 
+class Target(msgspec.Struct, frozen=True, eq=False):
+    """One model at one endpoint, and everything that all conversations with it share."""
+
+    endpoint: Endpoint
+    model: str
+    profile: Profile
+    rules: CacheRules
+    memory: AppMemory
+    gate: Gate
+    prices: dict[str, tuple[int, Price | None]]
+    """By service tier; each holds for one slot of time."""
+
+    def price(self, at: float, tier: str = "") -> Price | None:
+        """The model's price at that time; None where it is unknown."""
+        slot = int(at // catalog.PRICE_SLOT)
+        known = self.prices.get(tier)
+        if known is None or known[0] != slot:
+            known = self.prices[tier] = slot, self._find_price(at, tier)
+        return known[1]
+
+    def with_defaults(self, call: Call, changes: dict[str, Any]) -> Call:
+        """The call as it is made here: with `changes` to its parameters, and the provider's
+        defaults for those that are not set."""
+        params, config = call.params, self.endpoint.config
+        if params.max_tokens is None and self.endpoint.features.requires_max_tokens:
+            changes.setdefault("max_tokens", config.max_tokens)
+        if config.temperature is not None and params.temperature is None:
+            changes.setdefault("temperature", config.temperature)
+        if changes:
+            params = msgspec.structs.replace(params, **changes)
+        if params is call.params and self.model == call.model:
+            return call
+        return msgspec.structs.replace(call, params=params, model=self.model)
+
+    def _find_price(self, at: float, tier: str) -> Price | None:
+        endpoint = self.endpoint
+        return catalog.price(
+            endpoint.system,
+            self.model,
+            datetime.datetime.fromtimestamp(at, datetime.UTC),
+            rules=self.rules,
+            wire=endpoint.base_wire,
+            service_tier=tier,
+            own=_configured_price(endpoint, self.model, tier),
+        )
+
+
 class Endpoint:
-    """Shared by all calls of a client."""
+    """One provider of the configuration. Shared by all calls of a client."""
 
     def __init__(
-        self, resolved: ResolvedProvider, transport: HttpTransport, home: Home | None = None
+        self,
+        resolved: ResolvedProvider,
+        transport: HttpTransport,
+        affinity: LoopAffinity | None = None,
     ) -> None:
-        self._home = home or Home()
+        self._affinity = affinity or LoopAffinity()
         self.id = resolved.id
         self.config = resolved.provider
         self.wire_name = resolved.wire
         self.wire = wire.get(resolved.wire)
-        self.home = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
-        """The wire itself, in whosever dialect."""
+        self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
+        """The wire without its dialect."""
+        self.features = wire.features(self.base_wire)
         self.system = wire.provider_of(resolved.wire)
         self.transport = transport
-        self.breaker = Breaker(self.config.breaker)
+        self.breaker = CircuitBreaker(self.config.breaker)
         self.base_url = resolved.base_url
         self.host = urlsplit(self.base_url).netloc
         self._headers = resolved.headers()
         self._gate = Gate.of(self.config.limits)
-        self._said: tuple[tuple[tuple[str, str], ...], dict[str, str]] = (), dict(self._headers)
-        """The headers of the last request, and what came of them."""
-        self._models: dict[str, Model] = {}
-        self._stops: dict[str, Stop] = {}
-        self._prices: dict[tuple[str, str], tuple[int, Price | None]] = {}
+        self._last_headers: tuple[tuple[tuple[str, str], ...], dict[str, str]] = (
+            (),
+            dict(self._headers),
+        )
+        """The headers of the last request, and the same with the configured ones."""
+        self._targets: dict[str, Target] = {}
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id} at {self.base_url}>"
 
-    def name_of(self, model: str | None) -> str:
-        """The model to ask for, once it is known to be allowed."""
+    def target(self, model: str | None) -> Target:
+        """The model here, or the configured one; the same target for every call."""
+        found = self._targets.get(model) if isinstance(model, str) else None
+        if found is None:
+            name = self._check_model(model)
+            found = self._targets.get(name)
+            if found is None:
+                found = self._targets[name] = self._new_target(name)
+        return found
+
+    def knows(self, model: str) -> bool:
+        """Whether the configuration or the catalog lists the model for this provider."""
+        known = self.config.known_models
+        if known:
+            return model in known
+        return catalog.profile(self.system, model).known
+
+    def outgoing(self, request: Request) -> HttpRequest:
+        """The request with address, key and all headers."""
+        self._affinity.enter()
+        return HttpRequest(
+            method=request.method,
+            url=self.base_url + request.path,
+            headers=self._with_headers(request.headers),
+            body=request.body.join(),
+            timeouts=self.config.timeouts,
+            max_response_bytes=self.config.max_response_bytes,
+        )
+
+    def _check_model(self, model: str | None) -> str:
         name = model or self.config.model
         if name is not None and not isinstance(name, str):
-            raise InvalidRequest(f"a model's name, not {name!r}", path="model")
+            raise InvalidRequest(f"must be the name of a model, not {name!r}", path="model")
         if name is None:
             raise InvalidRequest(
-                f"say which model of {self.id} (or give it one as `model` in llm.yaml)",
+                f"no model is given for {self.id}; name one, or set `model` in llm.yaml",
                 path="model",
             )
         known = self.config.known_models
@@ -114,104 +174,53 @@ class Endpoint:
             )
         return name
 
-    def knows(self, model: str) -> bool:
-        """Whether the provider is known to have a model: by the configuration, or the catalog."""
-        known = self.config.known_models
-        if known:
-            return model in known
-        return catalog.profile(self.system, model).known
-
-    def model(self, name: str) -> Model:
-        found = self._models.get(name)
-        if found is None:
-            rules = catalog.rules(self.system, name, self.home)
-            found = self._models[name] = Model(
-                name,
-                catalog.profile(self.system, name),
-                rules,
-                AppMemory(rules),
-                self._gate.of_model(name, rules),
-            )
-        return found
-
-    def stop(self, name: str) -> Stop:
-        """The model here, as a place that calls may go to: the same one every time."""
-        found = self._stops.get(name)
-        if found is None:
-            found = self._stops[name] = Stop(self, self.model(name))
-        return found
-
-    def price(self, model: str, at: float, tier: str = "") -> Price | None:
-        """The model's price at that time; None where it is unknown."""
-        slot = int(at // catalog.PRICE_SLOT)
-        known = self._prices.get((model, tier))
-        if known is None or known[0] != slot:
-            when = datetime.datetime.fromtimestamp(at, datetime.UTC)
-            found = catalog.price(
-                self.system,
-                model,
-                when,
-                rules=self.model(model).rules,
-                wire=self.home,
-                service_tier=tier,
-                own=self._configured_price(model, tier),
-            )
-            known = self._prices[model, tier] = slot, found
-        return known[1]
-
-    def _configured_price(self, model: str, tier: str) -> PriceRows | None:
-        """What the configuration says the model costs, at the standard service tier."""
-        prices = self.config.prices
-        price = prices.get(model) or prices.get("*")
-        if price is None or tier not in STANDARD_TIERS:
-            return None
-        tiers = tuple(
-            TierRow(above=one.above, input=_decimal(one.input), output=_decimal(one.output))
-            for one in price.tiers
-        )
-        row = PriceRow(
-            provider=self.system,
-            models=(model,),
-            source=f"prices of {self.id} in the configuration",
-            date=None,
-            input=_decimal(price.input),
-            output=_decimal(price.output),
-            tiers=tiers,
-        )
-        return PriceRows((row,))
-
-    def outgoing(self, request: Request) -> HttpRequest:
-        """The request with everything that leaves this machine."""
-        self._home.enter()
-        return HttpRequest(
-            method=request.method,
-            url=self.base_url + request.path,
-            headers=self._with(request.headers),
-            body=request.body.join(),
-            timeouts=self.config.timeouts,
-            max_response_bytes=self.config.max_response_bytes,
+    def _new_target(self, name: str) -> Target:
+        rules = catalog.rules(self.system, name, self.base_wire)
+        return Target(
+            self,
+            name,
+            catalog.profile(self.system, name),
+            rules,
+            AppMemory(rules),
+            self._gate.of_model(name, rules),
+            {},
         )
 
-    def _with(self, said: tuple[tuple[str, str], ...]) -> dict[str, str]:
-        """A request's own headers over the configured ones."""
-        if said is self._said[0]:
-            return self._said[1]  # as the call before had them, and nobody changes them
-        headers = dict(self._headers)
-        for name, value in said:
-            if name in headers and name in _LISTS and headers[name] != value:
-                value = f"{headers[name]},{value}"
-            headers[name] = value
-        self._said = said, headers
-        return headers
+    def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
+        """A request's headers over the configured ones."""
+        if headers is self._last_headers[0]:
+            return self._last_headers[1]
+        merged = dict(self._headers)
+        for name, value in headers:
+            if name in merged and name in _LISTS and merged[name] != value:
+                value = f"{merged[name]},{value}"
+            merged[name] = value
+        self._last_headers = headers, merged
+        return merged
+
+
+def _configured_price(endpoint: Endpoint, model: str, tier: str) -> PriceRows | None:
+    """The model's price in the configuration, for the standard service tier."""
+    prices = endpoint.config.prices
+    price = prices.get(model) or prices.get("*")
+    if price is None or tier not in STANDARD_TIERS:
+        return None
+    tiers = tuple(
+        TierRow(above=one.above, input=_decimal(one.input), output=_decimal(one.output))
+        for one in price.tiers
+    )
+    row = PriceRow(
+        provider=endpoint.system,
+        models=(model,),
+        source=f"prices of {endpoint.id} in the configuration",
+        date=None,
+        input=_decimal(price.input),
+        output=_decimal(price.output),
+        tiers=tiers,
+    )
+    return PriceRows((row,))
 
 
 def _decimal(value: float) -> Decimal:
-    """The number that was written, not the double next to it."""
+    """The number as it was written, not the nearest double."""
     return Decimal(repr(value))
-
-
-def request_id(headers: Mapping[str, str]) -> str | None:
-    for name in _REQUEST_IDS:
-        if name in headers:
-            return headers[name]
-    return None

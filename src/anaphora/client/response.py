@@ -1,28 +1,110 @@
-"""A call's answer, and all that is known about how it came."""
+"""The response to a call, and the record of how it came.
+
+A record holds no prompt and no reply of its own, but other parties' texts may quote them: a
+provider's error message (`Attempt.reason`), the bytes around a change in a verdict. It stays in
+this process; `observe.export` decides which fields may leave it.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from anaphora.cache.verdict import Verdict
-from anaphora.values import Notice, Reply, ToolCall, Usage
+from anaphora.tokens import Counts
+from anaphora.values import Notice, Reply, StopReason, ToolCall, Usage
 from anaphora.values.display import html_of
 
-from .record import Attempt, Record
+if TYPE_CHECKING:
+    from anaphora.rendered import Rendered
+
+    from .in_flight import InFlight, PreparedRequest
+
+Operation: TypeAlias = Literal["chat", "prewarm"]
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt to send a request."""
+
+    provider: str
+    """The id in the configuration."""
+    model: str
+    at: float
+    """When it began, in seconds since the epoch."""
+    seconds: float
+    """How long it took, without the wait for rate limits."""
+    queued: float = 0.0
+    """How long it waited for rate limits."""
+    status: int | None = None
+    request_id: str | None = None
+    error: str | None = None
+    """The class in `anaphora.errors`; None: this attempt succeeded."""
+    reason: str = ""
+    """The error's message."""
+    wait: float | None = None
+    """How long the next attempt was delayed."""
+
+
+class BlockShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of one block of a prompt, by its label."""
+
+    label: str
+    section: Literal["tools", "system", "messages"]
+    tokens: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One call with all of its attempts."""
+
+    operation: Operation = "chat"
+    provider: str
+    """The id in the configuration."""
+    system: str
+    """Whose service that is: `anthropic`, `openai`, …"""
+    wire: str
+    host: str
+    model: str
+    """The model of the request."""
+    answered_by: str | None = None
+    """The model that answered."""
+    response_id: str | None = None
+    request_id: str | None = None
+    streamed: bool = False
+    at: float
+    """When the call began, in seconds since the epoch."""
+    first: float | None = None
+    """Seconds until the response began."""
+    seconds: float
+    """Seconds until the response was complete."""
+    attempts: tuple[Attempt, ...] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    stop: StopReason | None = None
+    usage: Usage = Usage()
+    predicted: int | None = None
+    """Tokens expected to be read from the cache, as predicted before sending."""
+    verdict: Verdict | None = None
+    cost_usd: Decimal | None = None
+    saved: Decimal | None = None
+    """What the cache saved, minus the cost of writing to it; in dollars."""
+    blocks: tuple[BlockShare, ...] = ()
+    error: str | None = None
+    notices: tuple[Notice, ...] = ()
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What the provider said, and the record of the call."""
+    """The provider's reply, and the record of the call."""
 
     reply: Reply
     record: Record
     raw_hash: str
-    """BLAKE3 of the answer's bytes, as they came."""
+    """BLAKE3 of the response body as received."""
     parsed: Any = None
-    """The answer as the schema that was asked for has it."""
+    """The reply as a value of the requested `output` type."""
 
     @property
     def text(self) -> str:
@@ -52,10 +134,122 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def notices(self) -> tuple[Notice, ...]:
         return self.record.notices
 
+    def with_notices(self, notices: tuple[Notice, ...]) -> Response:
+        """The same response with more notices."""
+        if not notices:
+            return self
+        replace = msgspec.structs.replace
+        record = replace(self.record, notices=(*self.record.notices, *notices))
+        return replace(self, record=record)
+
     def __repr__(self) -> str:
-        said = self.verdict or "no verdict"
-        return f"<Response by {self.reply.model}, {self.reply.stop}: {said}>"
+        verdict = self.verdict or "no verdict"
+        return f"<Response by {self.reply.model}, {self.reply.stop}: {verdict}>"
 
     def _repr_html_(self) -> str:
         """For notebooks."""
         return html_of(self)
+
+
+# ── Building a record ────────────────────────────────────────────────────────────────────────────
+
+
+def record_of(
+    flight: InFlight, prepared: PreparedRequest, notices: tuple[Notice, ...], *, observed: bool
+) -> Record:
+    """The record of a call that was answered, with all notices so far. Never fails."""
+    blocks: tuple[BlockShare, ...] = ()
+    if observed:
+        blocks = flight.guarded("record_failed", (), block_shares, prepared.rendered)
+    notices += flight.take_notices()
+    try:
+        record = full_record(flight, prepared, notices, blocks)
+    except Exception as problem:
+        flight.failed("record_failed", problem)
+        notices += flight.take_notices()
+        usage = Usage() if flight.reply is None else flight.reply.usage
+        record = _basic_record(flight, notices=notices, usage=usage)
+    flight.record = record
+    return record
+
+
+def full_record(
+    flight: InFlight,
+    prepared: PreparedRequest,
+    notices: tuple[Notice, ...],
+    blocks: tuple[BlockShare, ...],
+) -> Record:
+    reply, target, params = flight.reply, flight.target, prepared.call.params
+    assert reply is not None
+    endpoint, began = target.endpoint, flight.began
+    return Record(
+        operation="prewarm" if flight.request.prewarm else "chat",
+        provider=endpoint.id,
+        system=endpoint.system,
+        wire=endpoint.wire_name,
+        host=endpoint.host,
+        model=target.model,
+        answered_by=reply.model,
+        response_id=reply.id,
+        request_id=flight.request_id,
+        streamed=params.stream,
+        at=began,
+        first=flight.first_at - began,
+        seconds=time.time() - began,
+        attempts=tuple(flight.attempts),
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        stop=reply.stop,
+        usage=reply.usage,
+        predicted=flight.predicted,
+        verdict=flight.verdict,
+        cost_usd=flight.cost_usd,
+        saved=flight.saved,
+        blocks=blocks,
+        notices=notices,
+    )
+
+
+def failed_record(flight: InFlight, error: BaseException) -> Record:
+    """The record of a call that failed, or whose response could not be used."""
+    name = type(error).__name__
+    if flight.record is not None:
+        return msgspec.structs.replace(flight.record, error=name)
+    return _basic_record(flight, attempts=tuple(flight.attempts), error=name)
+
+
+def _basic_record(flight: InFlight, **fields: Any) -> Record:
+    target = flight.target
+    return Record(
+        operation="prewarm" if flight.request.prewarm else "chat",
+        provider=target.endpoint.id,
+        system=target.endpoint.system,
+        wire=target.endpoint.wire_name,
+        host=target.endpoint.host,
+        model=target.model,
+        streamed=flight.stream,
+        at=flight.began,
+        seconds=time.time() - flight.began,
+        cost_usd=flight.cost_usd,
+        **fields,
+    )
+
+
+def block_shares(rendered: Rendered) -> tuple[BlockShare, ...]:
+    """The prompt's tokens by tool, by system block and by segment of the messages."""
+    return tuple(_shares(rendered))
+
+
+def _shares(rendered: Rendered) -> Iterable[BlockShare]:
+    counts = Counts(rendered)
+    last = done = 0
+    for run in rendered.runs:
+        messages = run.section == "messages"
+        for chunk in (run.count - 1,) if messages else range(run.count):
+            before, done = done, counts.tokens(last + chunk + 1)
+            if messages:
+                label = run.role.value if run.role is not None else "messages"
+            else:
+                label = run.label(chunk)
+            yield BlockShare(label=label, section=run.section, tokens=done - before)
+        last += run.count

@@ -1,6 +1,6 @@
-"""When to send again, and where: a generator that says what to do and is told what happened.
+"""When to send again, and where: a generator that yields steps and is sent the outcome.
 
-    policy = attempts([retry, ...], deadline=..., draw=random.random)
+    policy = retry_policy([retry, ...], deadline=..., draw=random.random)
     step = next(policy)
     while True:
         if isinstance(step, Wait):      sleep step.seconds;  step = policy.send(None)
@@ -9,20 +9,18 @@
             failed:                     step = policy.send(Failed(error, now, heard))
                                         its StopIteration holds the error to raise
 
-It sleeps nowhere and knows no clock: `deadline` and `Failed.at` are on the driver's.
+It never sleeps and reads no clock: `deadline` and `Failed.at` are on the driver's clock.
 
-What is sent again to the same hop are errors that call themselves `retryable`, a spend cap or a
-quota for the day never. The wait is what the provider asks for, exactly, even where that is more
-than `longest_wait`; otherwise it is drawn between 0 and a ceiling that doubles each time. A wait
-that would reach the deadline is not begun.
+Errors that are `retryable` are sent again to the same hop, except for an exhausted quota. The wait
+is the provider's `retry_after`, even where that exceeds `longest_wait`; otherwise it is drawn
+between 0 and a ceiling that doubles each time. A wait that would reach the deadline is not begun.
 
-The next hop gets what is the provider's trouble or its account's, never what is wrong with the
-request itself. Once an event has reached the caller, nothing is sent again.
+The next hop is tried for errors of the provider or the account, never for an invalid request. Once
+an event has reached the caller, nothing is sent again.
 
-When every hop failed, the error is the first hop's last: that is the place the call was meant for,
-and what the caller can wait for or repair; a fallback's small window or missing key would hide it.
-Two errors are the call's and no hop's, and are always raised themselves: `Timeout`, and whatever
-broke an answer that the caller had already begun to hear.
+When every hop failed, the last error of the first hop is raised: that is where the call was meant
+to go, and a fallback's small context window or missing key would hide it. Two errors belong to the
+call and are always raised: `Timeout`, and an error after the first event.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from anaphora.errors import (
     Unavailable,
 )
 
-#: What another provider, or another account, may well do better with.
+#: Errors that another provider or account may not have.
 _ELSEWHERE = (
     RateLimited,
     Overloaded,
@@ -61,30 +59,31 @@ _ELSEWHERE = (
 
 
 class Try(msgspec.Struct, frozen=True, gc=False):
-    """Send to that hop."""
+    """Send to this hop."""
 
     hop: int
 
 
 class Wait(msgspec.Struct, frozen=True, gc=False):
-    """Sleep, then ask on; the hop is sent to again afterwards."""
+    """Sleep before the next attempt at this hop."""
 
     seconds: float
     hop: int
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """How sending ended; `heard` when an event had reached the caller."""
+    """How an attempt failed; `heard`: an event had reached the caller."""
 
     error: AnaphoraError
     at: float
     heard: bool = False
 
 
-def attempts(
+def retry_policy(
     retries: Sequence[RetryConfig], *, deadline: float | None, draw: Callable[[], float]
 ) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
-    """The steps of one call over its hops, one `Retry` for each; `draw` gives numbers in [0, 1)."""
+    """The steps of one call over its hops, with one `RetryConfig` each; `draw` returns numbers in
+    [0, 1)."""
     end = float("inf") if deadline is None else deadline
     first: AnaphoraError | None = None
     for hop, retry in enumerate(retries):
@@ -92,13 +91,13 @@ def attempts(
         while True:
             failed = yield Try(hop)
             if failed is None:
-                raise TypeError("a Try is answered with Failed")
+                raise TypeError("send Failed(...) after a Try")
             error, sent = failed.error, sent + 1
             if failed.heard or isinstance(error, Timeout):
                 return error
-            if sent >= retry.max_attempts or not _helps(error):
+            if sent >= retry.max_attempts or not _is_retryable(error):
                 break
-            seconds = _asked(error)
+            seconds: float | None = getattr(error, "retry_after", None)
             if seconds is None:
                 seconds = draw() * min(ceiling, retry.longest_wait)
                 ceiling = min(2 * ceiling, retry.longest_wait)
@@ -115,12 +114,6 @@ def attempts(
     return first
 
 
-def _helps(error: AnaphoraError) -> bool:
-    """Whether the same hop may do better another time."""
+def _is_retryable(error: AnaphoraError) -> bool:
+    """Whether the same hop may succeed at another time."""
     return error.retryable and not isinstance(error, QuotaExhausted)
-
-
-def _asked(error: AnaphoraError) -> float | None:
-    """The wait that the provider asks for, in seconds."""
-    wait: float | None = getattr(error, "retry_after", None)
-    return wait

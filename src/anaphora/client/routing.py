@@ -1,26 +1,86 @@
-"""Which of a route's hops a call goes to, and what it costs when a conversation moves.
+"""Which hop of a route a call goes to, and what it costs when a conversation moves.
 
 Hops with a weight share the conversations by it, each conversation at one of them: the hop is drawn
 by hashing the beginning of the conversation with the name of each hop (weighted rendezvous
-hashing). So nothing has to be remembered, every process comes to the same answer, and when a hop
-comes or goes only the conversations move that it wins or loses. Hops without a weight are
+hashing). Nothing has to be remembered, every process comes to the same result, and when a hop is
+added or removed only the conversations move that it wins or loses. Hops without a weight are
 fallbacks, in their order.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from anaphora.cache.verdict import format_usd
 from anaphora.catalog import Price
 from anaphora.client.config.values import Hop
-from anaphora.values import Ttl
+from anaphora.prompt import Call
+from anaphora.values import Notice, SegmentRole, Ttl
+
+if TYPE_CHECKING:
+    from .endpoint import Target
+    from .session.provider_state import ProviderState
 
 _RANGE = 1 << 53
+_CHANGING = (SegmentRole.VOLATILE_TAIL, SegmentRole.DYNAMIC_CONTEXT)
+
+
+class SessionRoute:
+    """The targets of one conversation, and the one that it is at. It stays where its prefix is
+    cached, unless it has to move."""
+
+    def __init__(self, targets: Sequence[Target], hops: Sequence[Hop] = ()) -> None:
+        self._targets = tuple(targets)
+        self._hops = tuple(hops)
+        self._index: int | None = None
+        self._ordered = self._targets
+        self.only = self._targets if len(self._targets) == 1 else None
+        """The one target, where there are no others."""
+
+    @property
+    def current(self) -> Target:
+        return self._ordered[0] if self._index is None else self._targets[self._index]
+
+    def order(
+        self,
+        key: Callable[[], bytes],
+        now: float,
+        states: Mapping[Target, ProviderState] | None = None,
+    ) -> tuple[Target, ...]:
+        """The targets of the next call, the best first. `key` returns the `conversation_key`."""
+        available = [not target.endpoint.breaker.allows(now) for target in self._targets]
+        begins, current = key(), self._index
+        if current is not None and states is not None:
+            home = order(self._hops, begins, None, available)[0]
+            here = states.get(self._targets[current])
+            if home != current and pays_to_return(here, self._targets[home]):
+                current = home
+        indexes = order(self._hops, begins, current, available)
+        self._ordered = tuple(self._targets[index] for index in indexes)
+        return self._ordered
+
+    def find(self, provider: str, model: str) -> Target | None:
+        """The target of that provider and model, if it is one of the conversation's."""
+        for target in self._targets:
+            if (target.endpoint.id, target.model) == (provider, model):
+                return target
+        return None
+
+    def settle(self, target: Target, states: Mapping[Target, ProviderState]) -> tuple[Notice, ...]:
+        """Notes which target answered; a notice states the cost of a move."""
+        before, self._index = self._index, self._targets.index(target)
+        if before is None or before == self._index:
+            return ()
+        return _moved(states[self._targets[before]], states[target])
+
+    def fork(self) -> SessionRoute:
+        return copy.copy(self)
 
 
 def order(
@@ -30,47 +90,63 @@ def order(
 
     `key` stands for the conversation's beginning. A conversation that is already somewhere
     (`current`) stays there. Hops that are not available come last, in the same order: when none is,
-    the call still learns why.
+    the call still reports why.
     """
     if len(hops) == 1:
         return (0,)
-    ranked = sorted(range(len(hops)), key=lambda at: _rank(hops[at], at, key, current))
-    return tuple(sorted(ranked, key=lambda at: not available[at]))
+    ranked = sorted(range(len(hops)), key=lambda index: _rank(hops[index], index, key, current))
+    return tuple(sorted(ranked, key=lambda index: not available[index]))
 
 
-def models_asked(
+def models_requested(
     hops: Sequence[Hop],
     model: str | None,
     known: Sequence[bool],
-    own: Sequence[str | None],
+    defaults: Sequence[str | None],
 ) -> list[str | None]:
-    """Which model each hop is asked for, when the call names `model`: `known` says which hops'
-    providers are known to have it, `own` what they are asked for otherwise.
+    """The model of each hop when a call names `model`: `known` are the hops whose providers list
+    it, `defaults` the models of the providers.
 
-    What a hop names goes first. A fallback at another house has not the model that was meant for
-    the first; one that nobody is known to have is asked for everywhere.
+    A hop's own model goes first. A provider that does not list the model gets its default instead;
+    where none lists it, all get it.
     """
     everywhere = not any(known)
     return [
-        hop.model or (model if has or everywhere else mine or model)
-        for hop, has, mine in zip(hops, known, own, strict=True)
+        hop.model or (model if has or everywhere else default or model)
+        for hop, has, default in zip(hops, known, defaults, strict=True)
     ]
 
 
-def _rank(hop: Hop, at: int, key: bytes, current: int | None) -> tuple[int, float, int]:
-    if at == current:
-        return 0, 0.0, at
+def conversation_key(call: Call) -> bytes:
+    """A hash of a conversation's beginning: system prompt, tool names and first lasting message.
+    Decides which hop the conversation is drawn to."""
+    lasting = (run for run in call.ir.body_runs() if run.role not in _CHANGING)
+    first = next((message for run in lasting for message in run.messages), None)
+    digest = blake3(call.ir.system_field().encode(errors="replace"))
+    for tool in call.tools:
+        digest.update(b"\0" + tool.name.encode(errors="replace"))
+    if first is not None:
+        digest.update(b"\0" + repr(first.parts).encode(errors="replace"))
+    return digest.digest(16)
+
+
+def _rank(hop: Hop, index: int, key: bytes, current: int | None) -> tuple[int, float, int]:
+    if index == current:
+        return 0, 0.0, index
     if hop.weight > 0:
-        return 1, _draw(hop, key) / hop.weight, at
-    return 2, 0.0, at
+        return 1, _draw(hop, key) / hop.weight, index
+    return 2, 0.0, index
 
 
 def _draw(hop: Hop, key: bytes) -> float:
-    """An exponential variate, the same one for the same hop and key: the least of several, each
-    divided by its weight, falls to each as often as its weight says."""
+    """An exponential variate, the same for the same hop and key: divided by the weights, the least
+    of several falls to each hop in proportion to its weight."""
     name = f"{hop.provider}\0{hop.model or ''}\0".encode()
     number = int.from_bytes(blake3(name + key).digest(length=8), "big") % _RANGE
     return -math.log((number + 0.5) / _RANGE)
+
+
+# ── The cost of moving ───────────────────────────────────────────────────────────────────────────
 
 
 def price_of_moving(
@@ -81,10 +157,10 @@ def price_of_moving(
     ttl: Ttl | None = None,
 ) -> Decimal | None:
     """How many dollars more a conversation pays for its prefix because it moved: written at the new
-    place, where that has a price, or else plain input there, instead of read at the old one. Less
-    than nothing where the new place is that much cheaper; None where a price is unknown.
+    provider (or plain input, where writes have no price), instead of read at the old one. Negative
+    where the new one is that much cheaper; None where a price is unknown.
 
-    `ttl` is what the new place writes for; left out, the cheapest that it has.
+    `ttl` is that of the writes; without it, the cheapest is used.
     """
     if from_price is None or to_price is None:
         return None
@@ -98,11 +174,37 @@ def price_of_moving(
     return (tokens_cached * (again - read)).scaleb(-6)
 
 
-def moving_said(left: str, reached: str, tokens_cached: int, cost_usd: Decimal | None) -> str:
-    """The price of moving as a sentence."""
-    said = f"moving from {left} to {reached} pays {tokens_cached:,} tokens of prefix again"
+def moving_message(left: str, reached: str, tokens_cached: int, cost_usd: Decimal | None) -> str:
+    """The cost of moving as a sentence."""
+    message = f"moving from {left} to {reached} pays {tokens_cached:,} tokens of prefix again"
     if cost_usd is None:
-        return f"{said}: dollars unknown"
+        return f"{message}: dollars unknown"
     if cost_usd < 0:
-        return f"{said}, and {format_usd(-cost_usd)} less for them"
-    return f"{said}: {format_usd(cost_usd)}"
+        return f"{message}, and {format_usd(-cost_usd)} less for them"
+    return f"{message}: {format_usd(cost_usd)}"
+
+
+def pays_to_return(here: ProviderState | None, home: Target) -> bool:
+    """Whether a conversation that had to move is cheaper at its first target, over the calls that
+    are expected and with its prefix paid for again. False where a price is unknown."""
+    sent = here.sent if here is not None else None
+    if here is None or sent is None or sent.usage is None or sent.at is None:
+        return False
+    tokens = (sent.usage.read or 0) + (sent.usage.written_total or 0)
+    now, then = here.target.price(sent.at), home.price(sent.at)
+    move = price_of_moving(tokens, now, then)
+    if move is None or now is None or then is None or now.read is None or then.read is None:
+        return False
+    calls = Decimal(here.target.memory.usual_calls())
+    return calls * tokens * (now.read - then.read) > move.scaleb(6)
+
+
+def _moved(left: ProviderState, reached: ProviderState) -> tuple[Notice, ...]:
+    sent = left.sent
+    if sent is None or sent.usage is None:
+        return ()
+    tokens = (sent.usage.read or 0) + (sent.usage.written_total or 0)
+    at = sent.at or 0.0
+    cost_usd = price_of_moving(tokens, left.target.price(at), reached.target.price(at))
+    message = moving_message(left.endpoint.id, reached.endpoint.id, tokens, cost_usd)
+    return (Notice("moved", message, tokens=tokens),)

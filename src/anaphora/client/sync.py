@@ -1,42 +1,49 @@
-"""The client for those who cannot await: scripts, notebooks, code inside of a running loop.
+"""The synchronous client: for scripts, notebooks, and code inside a running event loop.
 
     with Client.from_config("llm.yaml") as client:
         chat = client.session("anthropic-default", model="claude-sonnet-5-5")
         for event in chat.send("Book me a flight to Rome"): ...
-        answered = chat.send("And back?").reply()
+        response = chat.send("And back?").result()
 
-A thin face: everything is done by the async client, in one background thread for each `Client`.
-Ctrl-C, and a loop that is left early, cancel the call.
+Every call runs on the async client, in one background thread for each `Client`. Ctrl-C, and a loop
+that is left early, cancel the call.
 """
 
 from __future__ import annotations
 
+import asyncio
+import queue
+import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from concurrent.futures import Future, wait
+from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
-from .background import Background
 from .client import AsyncClient
 from .config.values import ClientConfig
 from .response import Response
-from .session import Content, Preview, Session, Turn
-from .session.prompt_source import Prompt
-from .session.running import Run, RunResult
+from .session import Preview, Run, RunResult, Session
+from .session.turn_prompt import Prompt, StateText
+from .turn import Content, Turn
+
+T = TypeVar("T")
 
 
 class Client:
-    """`AsyncClient`, without async. Use it as a context, or `close` it."""
+    """`AsyncClient` without async. Use it as a context manager, or `close` it."""
 
     def __init__(self, client: AsyncClient, background: Background | None = None) -> None:
         self._client = client
         self._background = background or Background("anaphora")
-        # A client that was forgotten ends its thread when it is collected, or at exit.
+        # A client that was not closed ends its thread when it is collected, or at exit.
         self._close = weakref.finalize(self, self._background.close, client.close)
 
     @classmethod
@@ -58,7 +65,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cancels what is under way, and returns when connections and thread are gone."""
+        """Cancels calls in flight, closes all connections and ends the thread."""
         self._close()
 
     @property
@@ -71,7 +78,7 @@ class Client:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """What is odd about the configuration, without being wrong."""
+        """Oddities of the configuration that are no errors."""
         return self._client.notices
 
     def stream(
@@ -92,7 +99,7 @@ class Client:
 
 
 class SyncTurn:
-    """A turn that is made when its events are gone through, or its reply is asked for; once."""
+    """A turn that is made when it is iterated over, or its result is requested; once."""
 
     def __init__(self, client: Client, turn: Turn) -> None:
         self._client = client
@@ -101,49 +108,44 @@ class SyncTurn:
     def __iter__(self) -> Generator[Event, None, None]:
         return self._client._background.iterate(self._turn.__aiter__)
 
-    def reply(self) -> Response:
-        """The whole answer: what awaiting the turn gives."""
-        return self.answered or self._client._background.call(lambda: self._turn)
+    def result(self) -> Response:
+        """The whole response, as awaiting a `Turn` returns it."""
+        return self.response or self._client._background.call(lambda: self._turn)
 
     @property
-    def answered(self) -> Response | None:
-        """The answer, once there is one."""
-        return self._turn.answered
+    def response(self) -> Response | None:
+        """Set once it is complete."""
+        return self._turn.response
 
 
 class SyncRun:
-    """A run of turns and tools, made when its events are gone through, or its end is asked for."""
+    """A run that is made when it is iterated over, or its result is requested; once."""
 
-    def __init__(self, client: Client, running: Run) -> None:
+    def __init__(self, client: Client, run: Run) -> None:
         self._client = client
-        self._running = running
+        self._run = run
 
     def __iter__(self) -> Generator[Event | ToolResult, None, None]:
-        return self._client._background.iterate(self._running.__aiter__)
+        return self._client._background.iterate(self._run.__aiter__)
 
     def result(self) -> RunResult:
-        """What it came to: what awaiting the run gives."""
-        return self.ran or self._client._background.call(lambda: self._running)
-
-    @property
-    def ran(self) -> RunResult | None:
-        """What it came to, once it has ended."""
-        return self._running.ran
+        """The outcome, as awaiting a `Run` returns it."""
+        return self._run.result or self._client._background.call(lambda: self._run)
 
 
 class SyncSession:
-    """`Session`, without async."""
+    """`Session` without async."""
 
     def __init__(self, client: Client, session: Session) -> None:
         self._client = client
         self._session = session
 
     def send(self, content: Content | None = None, **options: Any) -> SyncTurn:
-        """As `Session.send`: go through the events, or ask for the `reply()`."""
+        """As `Session.send`: iterate over the events, or get the `result()`."""
         return SyncTurn(self._client, self._session.send(content, **options))
 
     def run(self, content: Content | None = None, **bounds: Any) -> SyncRun:
-        """As `Session.run`: go through the events, or ask for the `result()`."""
+        """As `Session.run`: iterate over the events, or get the `result()`."""
         return SyncRun(self._client, self._session.run(content, **bounds))
 
     def preview(self, content: Content | None = None, **params: Any) -> Preview:
@@ -162,11 +164,11 @@ class SyncSession:
         return self._client._background.do(lambda: self._session.recall(reply, **call))
 
     def fork(self) -> SyncSession:
-        """Another conversation with the same past."""
+        """Another conversation with the same history."""
         return SyncSession(self._client, self._client._background.do(self._session.fork))
 
     def close(self) -> None:
-        """Lets go of what the provider holds for this conversation."""
+        """Releases what the provider holds for this conversation."""
         self._client._background.call(self._session.close)
 
     def compact(self, budget: int, **options: Any) -> Compaction:
@@ -175,7 +177,7 @@ class SyncSession:
 
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
-        """What every turn is made from, besides the history. A function is called in the client's
+        """The prompt of every turn, besides the history. A function is called in the client's
         thread."""
         return self._session.prompt
 
@@ -196,22 +198,22 @@ class SyncSession:
         self._session.conversation = conversation
 
     @property
-    def state(self) -> str | Callable[[], str] | None:
+    def state(self) -> StateText:
         """Text at the end of every call, behind everything that is cached; never kept."""
         return self._session.state
 
     @state.setter
-    def state(self, state: str | Callable[[], str] | None) -> None:
+    def state(self, state: StateText) -> None:
         self._session.state = state
 
     @property
     def last(self) -> Response | None:
-        """The newest answer."""
+        """The newest response."""
         return self._session.last
 
     @property
     def cost_usd(self) -> Decimal | None:
-        """What this conversation has cost so far; None once a price was unknown."""
+        """The cost of the conversation so far; None once a price was unknown."""
         return self._session.cost_usd
 
     @property
@@ -225,3 +227,139 @@ class SyncSession:
     @property
     def model(self) -> str:
         return self._session.model
+
+
+class Background:
+    """An event loop in a thread of its own. Any thread may use it, several at once."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._closed = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # A daemon, so that a script can end without closing its client.
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Calls `make` in the loop and returns the result of its awaitable.
+
+        An interrupted wait, such as by Ctrl-C, cancels the call, and is raised once that has ended.
+        """
+        done, task = self._begin(make)
+        try:
+            return _result(done)
+        except BaseException:
+            self._end(done, task)
+            raise
+
+    def do(self, act: Callable[[], T]) -> T:
+        """The result of a short function that is called in the loop."""
+
+        async def once() -> T:
+            return act()
+
+        return self.call(once)
+
+    def iterate(self, make: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
+        """The items of an async iterator, one for each request. Left early, it is cancelled.
+
+        One task iterates over all of it, as its time limits require.
+        """
+        items: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
+        wanted = asyncio.Semaphore(0)
+
+        async def iterate() -> None:
+            events = make()
+            async with aclosing(events):  # type: ignore[type-var]
+                await wanted.acquire()
+                async for event in events:
+                    items.put((event,))
+                    await wanted.acquire()
+
+        done, task = self._begin(iterate)
+        done.add_done_callback(lambda _: items.put(None))
+        try:
+            while True:
+                self._loop.call_soon_threadsafe(wanted.release)
+                event = items.get()
+                if event is None:
+                    _result(done)
+                    return
+                yield event[0]
+        finally:
+            self._end(done, task)
+
+    def close(self, last: Callable[[], Awaitable[None]]) -> None:
+        """Cancels all calls, awaits `last`, and ends the thread. May be called again."""
+        if self._closed:
+            return
+        if threading.current_thread() is self._thread:
+            # The garbage collector may run in this thread.
+            threading.Thread(target=self.close, args=(last,)).start()
+            return
+
+        async def finish() -> None:
+            others = [task for task in self._tasks if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await last()
+            await self._loop.shutdown_asyncgens()
+            await self._loop.shutdown_default_executor()
+
+        done, _ = self._begin(finish)
+        self._closed = True
+        try:
+            _result(done)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _begin(self, make: Callable[[], Awaitable[T]]) -> tuple[Future[T], Future[asyncio.Task[T]]]:
+        if threading.current_thread() is self._thread:
+            raise InvalidRequest(
+                "an async tool has to use the async client: this would never return"
+            )
+        if self._closed:
+            raise InvalidRequest("the client is closed")
+        done: Future[T] = Future()
+        begun: Future[asyncio.Task[T]] = Future()
+
+        async def run() -> T:
+            return await make()
+
+        def begin() -> None:
+            task = self._loop.create_task(run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda task: _hand_over(task, done))
+            begun.set_result(task)
+
+        self._loop.call_soon_threadsafe(begin)
+        return done, begun
+
+    def _end(self, done: Future[Any], begun: Future[asyncio.Task[Any]]) -> None:
+        """Cancels a call that has not ended, and waits until it has."""
+        if not done.done():
+            self._loop.call_soon_threadsafe(lambda: begun.result().cancel())
+            wait([done])
+
+
+def _hand_over(task: asyncio.Task[T], done: Future[T]) -> None:
+    if task.cancelled():
+        error = Transport("the call was cancelled: the client was closed", phase="send")
+        error.retryable = False
+        done.set_exception(error)
+    elif (problem := task.exception()) is not None:
+        done.set_exception(problem)
+    else:
+        done.set_result(task.result())
+
+
+def _result(done: Future[T]) -> T:
+    try:
+        return done.result()
+    finally:
+        # The error's traceback would keep this frame, and the frame the error.
+        del done

@@ -1,46 +1,90 @@
-"""One turn: await it for the answer, or go through its events as they come.
+"""One turn: await it for the response, or iterate over it to stream.
 
-answered = await chat.send("…")
-async for event in chat.send("…"): ...
+    response = await chat.send("…")
+    async for event in chat.send("…"): ...
+
+A `TurnRequest` is what a turn asks for; a `Caller` (a session, or a single call) makes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
-from anaphora.errors import InvalidRequest
-from anaphora.values import Event
+import msgspec
 
-from .asking import Asked
-from .response import Response
+from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.tokens import Counts
+from anaphora.values import (
+    Audio,
+    Document,
+    Event,
+    Image,
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    Refusal,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 
-if TYPE_CHECKING:
-    from .calling import Calling
+from .attempts import Attempts
+from .endpoint import Target
+from .in_flight import InFlight, PreparedRequest
+from .observe import Watchers
+from .response import Record, Response, failed_record
+from .structured import Structured
+
+#: How many turns the event loop gets to close a stream that was left by `break`.
+CLOSE_TICKS = 8
+
+Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
+"""The content of a turn: a text, a part, a message, or several of them."""
+
+_PARTS = (Text, Image, Document, Audio, ToolCall, ToolResult, Thinking, Refusal, Opaque)
+
+
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """New messages, and how this one call differs from the others."""
+
+    messages: tuple[Message, ...] = ()
+    params: dict[str, Any] = {}
+    """Parameters of this call alone."""
+    output: Structured[Any] | None = None
+    """The form that the reply must have."""
+    timeout: float | None = None
+    prewarm: bool = False
 
 
 class Turn:
-    """A turn that is made when it is awaited or gone through, once. Awaited again, it gives the
-    answer that it had; nothing is sent twice."""
+    """A turn that is made when it is awaited or iterated over, once. Awaited again, it returns the
+    same response; nothing is sent twice."""
 
-    def __init__(self, calling: Calling, asked: Asked) -> None:
-        self._calling = calling
-        self._asked = asked
-        self._begun = False
+    def __init__(self, caller: Caller, request: TurnRequest) -> None:
+        self._caller = caller
+        self._request = request
+        self._consumed = False
         self._events: AsyncGenerator[Event, None] | None = None
-        self.answered: Response | None = None
-        """The answer, once there is one."""
+        self.response: Response | None = None
+        """Set once it is complete."""
 
     def __await__(self) -> Generator[Any, None, Response]:
-        return self._whole().__await__()
+        return self._complete().__await__()
 
     def __aiter__(self) -> AsyncGenerator[Event, None]:
-        return self._streamed()
+        self._consume()
+        return self._caller.stream(self._request, self)
 
     async def __aenter__(self) -> AsyncGenerator[Event, None]:
-        """Events, with the promise that the connection is closed when the block is left."""
-        self._events = self._streamed()
+        """The events; the connection is closed when the block is left."""
+        self._events = self.__aiter__()
         return self._events
 
     async def __aexit__(
@@ -52,18 +96,168 @@ class Turn:
         if self._events is not None:
             await self._events.aclose()
 
-    async def _whole(self) -> Response:
-        if self.answered is not None:
-            return self.answered
-        self._begin()
-        self.answered = await self._calling.answer(self._asked)
-        return self.answered
+    async def _complete(self) -> Response:
+        if self.response is None:
+            self._consume()
+            self.response = await self._caller.complete(self._request)
+        return self.response
 
-    def _streamed(self) -> AsyncGenerator[Event, None]:
-        self._begin()
-        return self._calling.stream(self._asked, self)
+    def _consume(self) -> None:
+        if self._consumed:
+            raise InvalidRequest("this turn was already consumed; call send() again", path="turn")
+        self._consumed = True
 
-    def _begin(self) -> None:
-        if self._begun:
-            raise InvalidRequest("a turn is made once; `send` gives another", path="turn")
-        self._begun = True
+
+class Caller(ABC):
+    """Makes calls, from a request to the response and its record."""
+
+    def __init__(
+        self,
+        *,
+        timeout: float | None,
+        on_wait: Callable[[float], None] | None,
+        watchers: Watchers,
+    ) -> None:
+        self._timeout = timeout
+        self._on_wait = on_wait
+        self._watchers = watchers
+        self._busy = False
+        """A call is in flight, where only one may be."""
+
+    async def complete(self, request: TurnRequest) -> Response:
+        """The whole response."""
+        if self._busy:
+            await self._settled()
+        flight = InFlight(request, self._targets_for(request), False)
+        try:
+            await self._attempts(flight).complete()
+            return self._respond(flight)
+        except BaseException as problem:
+            self._failed(flight, problem)
+            raise
+        finally:
+            self._end()
+
+    async def stream(self, request: TurnRequest, turn: Turn) -> AsyncGenerator[Event, None]:
+        """Events as they come; the turn has its response before the last of them."""
+        if self._busy:
+            await self._settled()
+        flight = InFlight(request, self._targets_for(request), True)
+        try:
+            async with aclosing(self._attempts(flight).stream()) as events:
+                async for event in events:
+                    if flight.reply is not None and turn.response is None:
+                        turn.response = self._respond(flight)
+                    yield event
+            if turn.response is not None:
+                # A failure of the connection behind the last event.
+                turn.response = self._noted(turn.response, flight.take_notices())
+        except BaseException as problem:
+            self._failed(flight, problem)
+            raise
+        finally:
+            self._end()
+
+    # ── For subclasses ───────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
+        """The targets of the call, the best first. Raises where no call may be made now."""
+
+    @abstractmethod
+    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
+        """The request for a target; `again`: after an error of `prepare_again_on`."""
+
+    @abstractmethod
+    def _finish(self, flight: InFlight) -> Response:
+        """Remembers and parses a complete reply. Sets `flight.record` before anything can fail;
+        raises nothing but `Parse`."""
+
+    def _end(self) -> None:  # noqa: B027
+        """The call is over, however it ended."""
+
+    def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
+        """About how many tokens of the prompt count against rate limits."""
+        return Counts(prepared.rendered).total
+
+    # ── Shared ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _settled(self) -> None:
+        """Waits until the event loop has closed a stream that was left by `break`."""
+        for _ in range(CLOSE_TICKS):
+            await asyncio.sleep(0)
+            if not self._busy:
+                return
+
+    def _attempts(self, flight: InFlight) -> Attempts:
+        timeout = flight.request.timeout
+        if timeout is None:
+            timeout = self._timeout
+        if timeout is None:
+            timeout = flight.targets[0].endpoint.config.timeouts.total
+        return Attempts(flight, self, timeout=timeout, on_wait=self._on_wait)
+
+    def _respond(self, flight: InFlight) -> Response:
+        response = self._finish(flight)
+        return self._noted(response, self._observe(flight, response.record))
+
+    def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
+        """The response with notices of steps that came after `_finish`."""
+        return response.with_notices(notices)
+
+    def _failed(self, flight: InFlight, problem: BaseException) -> None:
+        if isinstance(problem, AnaphoraError):
+            problem.attempts = tuple(flight.attempts)
+            if problem.partial is None:
+                # A reply in another form than requested was paid for, too.
+                problem.partial = flight.reply
+        if self._watchers and not flight.observed:
+            self._observe(flight, failed_record(flight, problem))
+
+    def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        flight.observed = True
+        return self._watchers(record) if self._watchers else ()
+
+
+def messages_of(content: Content | None) -> tuple[Message, ...]:
+    """Consecutive texts and parts become one user message; tool results become messages of their
+    own."""
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (Message.user(content),)
+    if isinstance(content, Message):
+        return (content,)
+    if isinstance(content, _PARTS):
+        content = (content,)
+    if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes | bytearray):
+        raise _wrong_content(content, "content")
+    messages: list[Message] = []
+    parts: list[Part] = []
+
+    def close() -> None:
+        if parts:
+            messages.append(Message(role="user", parts=tuple(parts)))
+            parts.clear()
+
+    for index, item in enumerate(content):
+        if isinstance(item, Message):
+            close()
+            messages.append(item)
+        elif isinstance(item, ToolResult):
+            close()
+            messages.append(Message(role="tool", parts=(item,)))
+        elif isinstance(item, str):
+            parts.append(Text(item))
+        elif isinstance(item, _PARTS):
+            parts.append(item)
+        else:
+            raise _wrong_content(item, f"content[{index}]")
+    close()
+    return tuple(messages)
+
+
+def _wrong_content(value: object, path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"must be a text, a part or a message, not {type(value).__name__}", path=path
+    )

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
+
 from anaphora.errors import InvalidRequest, Upstream
 
 if TYPE_CHECKING:
@@ -45,6 +47,24 @@ PROVIDERS: dict[str, str] = {
     "openai_responses": "openai",
     "ollama": "ollama",
     "gemini": "google",
+}
+
+
+class WireFeatures(msgspec.Struct, frozen=True):
+    """What a client has to know of a wire besides how it writes and reads."""
+
+    requires_max_tokens: bool = False
+    stores_responses: bool = False
+    """A stored response can be continued."""
+    prewarms: bool = False
+    """A call can write the cache without asking for an answer."""
+    adds_breakpoints: bool = False
+    """The provider marks the last message by itself, unless the cache mode is explicit."""
+
+
+_FEATURES = {
+    "anthropic": WireFeatures(requires_max_tokens=True, prewarms=True),
+    "openai_responses": WireFeatures(stores_responses=True, prewarms=True, adds_breakpoints=True),
 }
 
 
@@ -89,17 +109,17 @@ def get(name: str) -> Wire:
     """
     if name in WIRES:
         return cast(Wire, import_module(f"anaphora.wire.{name}"))
-    return speak(dialect_of(name))
+    return codec_for(dialect_of(name))
 
 
-def speak(dialect: Dialect) -> Wire:
-    """A wire as one provider speaks it."""
-    from .dialect import Spoken
+def codec_for(dialect: Dialect) -> Wire:
+    """The variant of a wire that one provider implements."""
+    from .dialect import DialectCodec
 
     if dialect.wire not in WIRES:
         known = ", ".join(WIRES)
         raise InvalidRequest(f"no wire {dialect.wire!r}; there are {known}", path="dialect.wire")
-    return Spoken(import_module(f"anaphora.wire.{dialect.wire}"), dialect)
+    return DialectCodec(import_module(f"anaphora.wire.{dialect.wire}"), dialect)
 
 
 def dialect_of(name: str) -> Dialect:
@@ -120,6 +140,11 @@ def dialect_of(name: str) -> Dialect:
 def provider_of(name: str) -> str:
     """Whose models a wire or dialect of that name is for."""
     return PROVIDERS[name] if name in PROVIDERS else dialect_of(name).provider
+
+
+def features(name: str) -> WireFeatures:
+    """What the client has to know of the wire of that name (not of a dialect)."""
+    return _FEATURES.get(name, WireFeatures())
 
 
 def names() -> dict[str, str]:

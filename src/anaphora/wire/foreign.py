@@ -58,7 +58,7 @@ def has_extras(part: Part) -> bool:
     """Whether anything has come along with a part; with nearly every one nothing has."""
     if isinstance(part, ToolResult):
         return part.extras is not None or not isinstance(part.content, str)
-    return not isinstance(part, Opaque) and part.extras is not None
+    return getattr(part, "extras", None) is not None
 
 
 def note_foreign_fields(to: LogAppend, message: Message, wire: str, place: str) -> None:

@@ -35,6 +35,7 @@ SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
 #: index of their message.
 _Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]]]
 
+_encode = msgspec.json.Encoder().encode
 _SCALARS = frozenset({type(None), bool, int, float, str})
 
 
@@ -88,9 +89,16 @@ class Memo:
         return log
 
     def envelope(
-        self, call: Call, source: object, last: Envelope | None, make: Callable[[], Envelope]
+        self,
+        call: Call,
+        context: tuple[object, ...],
+        last: Envelope | None,
+        make: Callable[[object], Envelope],
     ) -> Envelope:
-        """The last turn's envelope, or another one that was made from the same, or a new one."""
+        """The last turn's envelope, or another one that was made from the same, or a new one that
+        `make` makes from its `source`. `context` is what an envelope depends on besides the call's
+        model, parameters, extras and cache options."""
+        source = (*context, call.model, _params_key(call))
         if last is not None and last.source == source:
             return last
         kinds = _scalar_types(call)
@@ -98,7 +106,7 @@ class Memo:
             for known, envelope in self._envelopes:
                 if known == kinds and envelope.source == source:
                     return envelope
-        envelope = make()
+        envelope = make(source)
         if kinds is not None:
             self._envelopes = (kinds, envelope), *self._envelopes[: _ENVELOPES - 1]
         return envelope
@@ -228,6 +236,15 @@ def _copied(value: T) -> T:
         return value
     item = cast(PromptBlock | Tool, value)
     return cast(T, msgspec.structs.replace(item, extras=dict(item.extras or {})))
+
+
+def _params_key(call: Call) -> object:
+    """Parameters, extras and cache options as bytes: unlike `==` on the values, this tells 1 from
+    1.0 and one order of metadata from another."""
+    try:
+        return _encode((call.params, call.extras, call.ir.cache, call.ir.continuation))
+    except UnicodeEncodeError:
+        return object()  # a lone surrogate: equal to nothing
 
 
 def _scalar_types(call: Call) -> tuple[type, ...] | None:

@@ -67,8 +67,13 @@ class Param(msgspec.Struct, frozen=True):
         return Notice(code, f"{self.reason}; left out", self.path)
 
 
+def encode_only(_: Any) -> None:
+    """The `decode` of rows whose field another row decodes."""
+
+
 class ParamTable:
-    """The parameters of one wire, in the order of their request fields."""
+    """The parameters of one wire, in the order of their request fields. Of two rows with the same
+    field the later one is sent."""
 
     def __init__(self, *rows: Param, cache_params: Mapping[str, str]) -> None:
         self._rows = rows
@@ -78,7 +83,7 @@ class ParamTable:
         self._decoded = [
             (row.name.partition("."), field.split("."), row.decode)
             for row, field in fields
-            if field is not None and row.decode is not _never
+            if field is not None and row.decode is not encode_only
         ]
 
     def encode(self, call: Call) -> FieldTree:
@@ -119,21 +124,19 @@ class ParamTable:
                 params.append((rule, _joined(value)))
         return tuple(params)
 
-    def sent_cache_params(self, model: str, rest: bytes) -> tuple[tuple[str, bytes], ...]:
-        """The same from the members of a request's body."""
-        members = object_members(b"{" + rest + b"}", "$", request_error)
+    def sent_cache_params(self, body: bytes) -> tuple[tuple[str, bytes], ...]:
+        """The same from a request's body: an object of its model and parameters."""
+        members = object_members(body, "$", request_error)
         nested = {field[0] for field in self._cache_params.values() if len(field) > 1}
         tree: dict[str, Any] = {}
         for name, raw in members.items():
-            value = bytes(raw)
-            if value == b"null":
+            if bytes(raw) == b"null":
                 continue
-            if name in nested:
-                inner = object_members(value, f"$.{name}", request_error)
+            tree[name] = bytes(raw)
+            if name in nested and bytes(raw)[:1] == b"{":
+                inner = object_members(raw, f"$.{name}", request_error)
                 tree[name] = {n: bytes(v) for n, v in inner.items() if bytes(v) != b"null"}
-            else:
-                tree[name] = value
-        return self.cache_params(string(model), tree)
+        return self.cache_params(tree["model"], tree)
 
     def decode(self, request: Any) -> tuple[Params, dict[str, Any]]:
         """The parameters of a request, and its options of the cache plan."""
@@ -158,13 +161,6 @@ class ParamTable:
         for group, members in groups.items():
             values[group] = _GROUPS[group](**members)
         return Params(**values), cache
-
-
-def _never(_: Any) -> None:
-    """For rows that only encode."""
-
-
-ENCODE_ONLY = _never
 
 
 def joined_fields(tree: FieldTree) -> dict[str, bytes]:

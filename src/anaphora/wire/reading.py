@@ -168,6 +168,12 @@ def decode_value(raw: bytes | msgspec.Raw, kind: Any, path: str, fail: ErrorFact
         raise _located(problem, path, fail) from None
 
 
+def known_text(members: Members, name: str) -> str:
+    """A member that is a text; empty where it is none."""
+    raw = bytes(members.get(name, b""))
+    return str(msgspec.json.decode(raw)) if raw.startswith(b'"') else ""
+
+
 def message_ids(count: int) -> Sequence[str]:
     """`m0`, `m1`, … for that many messages."""
     if count <= len(_FIRST_IDS):
@@ -220,8 +226,23 @@ class LenientDecoder(Generic[T]):
         self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
     ) -> tuple[T, Unknown | None]:
         """The same for data that is known not to decode strictly."""
+        value, unknown = self._separate(data, path, fail)
+        return value, unknown if isinstance(unknown, Unknown) else None
+
+    def decode_list(
+        self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
+    ) -> tuple[T, dict[int, Unknown]]:
+        """A value that may be a list, and the unknown members of its elements by their index."""
         try:
-            return self._node.separate(data)  # type: ignore[return-value]
+            return self.strict(data), {}
+        except DECODE_ERRORS:
+            pass
+        value, unknown = self._separate(data, path, fail)
+        return value, unknown if isinstance(unknown, dict) else {}
+
+    def _separate(self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> _Separated:
+        try:
+            return self._node.separate(data)
         except _Invalid as problem:
             raise fail(problem.reason, path + problem.path) from None
 
@@ -261,23 +282,25 @@ class _Object(_Node):
         known[kind] = self
         self._tag_field = kind.__struct_config__.tag_field
         fields = msgspec.structs.fields(kind)
-        self._fields = {
-            field.encode_name: (field.name, _node(field.type, known)) for field in fields
-        }
+        self._fields: dict[str, tuple[str, Callable[[msgspec.Raw], Any], _Node]] = {}
+        for field in fields:
+            node = _node(field.type, known)
+            self._fields[field.encode_name] = field.name, node.strict, node
         self._required = [field.encode_name for field in fields if field.required]
         self._rename: Callable[[str], str] | None = None
 
     def set_rename(self, rename: Callable[[str], str] | None) -> None:
         self._rename = rename
-        for _, node in self._fields.values():
+        for _, _, node in self._fields.values():
             if isinstance(node, _Partial):
                 node.rename = rename
 
     def replace(self, names: Iterable[str], kind: type[_Node]) -> None:
         """Decodes these fields another way."""
         for name in names:
-            attribute, node = self._fields[name]
-            self._fields[name] = attribute, kind(node.kind)
+            attribute, _, node = self._fields[name]
+            other = kind(node.kind)
+            self._fields[name] = attribute, other.strict, other
 
     def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
         return self.from_members(_object(raw))
@@ -289,14 +312,13 @@ class _Object(_Node):
         unknown: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]] = {}
         fields = self._fields
         for name, raw in members.items():
-            field = fields.get(name)
-            if field is None:
+            if name not in fields:
                 if name != self._tag_field:
                     unknown[name] = raw
                 continue
-            attribute, node = field
+            attribute, strict, node = fields[name]
             try:
-                values[attribute] = node.strict(raw)
+                values[attribute] = strict(raw)
                 continue
             except DECODE_ERRORS:
                 pass

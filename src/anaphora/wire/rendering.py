@@ -44,7 +44,8 @@ from anaphora.values import (
     Ttl,
 )
 
-from .markers import Locate, message_ttl, resolve_marks
+from .foreign import foreign_extras
+from .markers import Locate, resolve_marks, supported_ttl
 from .memo import Memo
 
 T = TypeVar("T")
@@ -249,9 +250,17 @@ def finish_rendering(
     **fields: Any,
 ) -> Rendered:
     """The prompt with the caller's marks in place. `nearest` has the wire's TTL for each that may
-    be asked for; `fields` are further fields of `Rendered`."""
+    be asked for; `fields` are further fields of `Rendered`. Extras of other wires on tools and
+    system blocks give notices."""
     plan = call.ir.cache
-    marks, frozen, unmarked = resolve_marks(plan, runs, nearest, locate)
+    marks: tuple[Mark, ...] = ()
+    frozen: int | None = None
+    unmarked: list[Notice] = []
+    if plan.marks or plan.frozen_through is not None:
+        marks, frozen, unmarked = resolve_marks(plan, runs, nearest, locate)
+    ttl = None
+    if markers and plan.message_ttl is not None:
+        ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
     return Rendered(
         wire=wire,
         model=call.model,
@@ -262,11 +271,23 @@ def finish_rendering(
         marks=marks,
         frozen=frozen,
         messages_cacheable=plan.messages,
-        message_ttl=message_ttl(plan, nearest, unmarked) if markers else None,
+        message_ttl=ttl,
         bytes_per_token=profile.bytes_per_token.value,
-        notices=(*envelope.notices, *notices, *unmarked),
+        notices=(*envelope.notices, *_section_notices(call, wire), *notices, *unmarked),
         **fields,
     )
+
+
+def _section_notices(call: Call, wire: str) -> list[Notice]:
+    """Extras of other wires on tools and system blocks."""
+    notices: list[Notice] = []
+    for index, tool in enumerate(call.tools):
+        if type(tool) is Tool and tool.extras is not None:
+            notices += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
+    for index, block in enumerate(call.ir.system_field_blocks()):
+        if block.extras is not None:
+            notices += foreign_extras(block.extras, wire, f"system[{index}].extras")
+    return notices
 
 
 def cacheable_count(

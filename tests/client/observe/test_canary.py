@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.records import FULL, LOST
 
 from anaphora.client.observe import Logs, Meters, Metrics, Traces
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 PROMPT = "My name is CANARY and I am ill"
 KEY = "sk-ant-CANARY-0123456789"

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from anaphora import AsyncClient, emulator, errors
 from anaphora.client.observe import Logs, Metrics, Traces
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 CANARY = "Canary-4711 is ill. "
 KEY = "sk-canary-4711"

@@ -19,7 +19,7 @@ from anaphora.client.observe.export import (
     shares,
     word,
 )
-from anaphora.client.record import BlockShare
+from anaphora.client.response import BlockShare
 
 
 @pytest.mark.parametrize(

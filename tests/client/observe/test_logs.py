@@ -14,7 +14,7 @@ from support.records import BARE, FULL, LOST
 
 from anaphora.client.observe import Logs
 from anaphora.client.observe.logs import fields, line
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 PAIR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^\s"=]+)(?: |$)')
 

@@ -12,7 +12,7 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from support.records import BARE, FULL, LOST
 
 from anaphora.client.observe import Meters
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 CALL = {
     "gen_ai.operation.name": "chat",

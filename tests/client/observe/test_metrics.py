@@ -15,7 +15,7 @@ from support.records import ANSWERED, BARE, FAILED, FULL, LOST
 
 from anaphora.cache.verdict import Verdict
 from anaphora.client.observe import Metrics
-from anaphora.client.record import BlockShare, Record
+from anaphora.client.response import BlockShare, Record
 from anaphora.values import Usage
 
 CALL = {"provider": "main", "model": "claude-sonnet-4-5"}

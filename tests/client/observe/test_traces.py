@@ -23,7 +23,7 @@ from support.records import ANSWERED, AT, BARE, FAILED, FULL, LOST
 
 from anaphora import catalog
 from anaphora.client.observe import Traces
-from anaphora.client.record import BlockShare, Record
+from anaphora.client.response import BlockShare, Record
 from anaphora.values import StopReason
 
 

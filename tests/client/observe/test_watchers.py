@@ -8,7 +8,7 @@ import pytest
 from support.records import FULL
 
 from anaphora.client.observe import Watchers
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 
 def breaks(record: Record) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from anaphora import errors
-from anaphora.client.breaker import Breaker
+from anaphora.client.breaker import CircuitBreaker
 from anaphora.client.config.values import BreakerConfig
 from anaphora.errors import AnaphoraError
 
@@ -41,8 +41,8 @@ def name(error: AnaphoraError) -> str:
     return type(error).__name__
 
 
-def opened(at: float = 0.0) -> Breaker:
-    breaker = Breaker(SETTINGS)
+def opened(at: float = 0.0) -> CircuitBreaker:
+    breaker = CircuitBreaker(SETTINGS)
     for _ in range(3):
         breaker.failed(BUSY, at)
     return breaker
@@ -50,7 +50,7 @@ def opened(at: float = 0.0) -> Breaker:
 
 @pytest.mark.parametrize("error", THEIRS, ids=name)
 def test_failures_of_the_provider_s_open_it(error: AnaphoraError) -> None:
-    breaker = Breaker(SETTINGS)
+    breaker = CircuitBreaker(SETTINGS)
     for at in (0.0, 1.0):
         breaker.failed(error, at)
         assert breaker.allows(at) == 0.0
@@ -62,14 +62,14 @@ def test_failures_of_the_provider_s_open_it(error: AnaphoraError) -> None:
 
 @pytest.mark.parametrize("error", ANSWERS + SILENT, ids=name)
 def test_other_failures_never_do(error: AnaphoraError) -> None:
-    breaker = Breaker(SETTINGS)
+    breaker = CircuitBreaker(SETTINGS)
     for at in range(100):
         breaker.failed(error, float(at))
         assert breaker.allows(float(at)) == 0.0
 
 
 def test_failures_that_are_long_ago_do_not_count() -> None:
-    breaker = Breaker(SETTINGS)
+    breaker = CircuitBreaker(SETTINGS)
     for at in (0.0, 1.0, 60.0, 61.0, 120.0):
         breaker.failed(BUSY, at)
         assert breaker.allows(at) == 0.0
@@ -78,7 +78,7 @@ def test_failures_that_are_long_ago_do_not_count() -> None:
 
 
 def test_few_failures_among_many_answers_open_nothing() -> None:
-    breaker = Breaker(SETTINGS)
+    breaker = CircuitBreaker(SETTINGS)
     for call in range(1000):
         if call % 10:
             breaker.succeeded(call * 0.01)
@@ -155,7 +155,7 @@ class Model(RuleBasedStateMachine):
         self.settings = BreakerConfig(
             failures=failures, within=within, open_for=open_for, probes=probes
         )
-        self.breaker = Breaker(self.settings)
+        self.breaker = CircuitBreaker(self.settings)
         self.at = 0.0
         self.opened: float | None = None
         self.failures: list[float] = []

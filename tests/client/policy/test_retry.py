@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anaphora import errors
 from anaphora.client.config.values import RetryConfig
-from anaphora.client.retry import Failed, Try, Wait, attempts
+from anaphora.client.retry import Failed, Try, Wait, retry_policy
 from anaphora.errors import AnaphoraError
 
 BUSY = errors.Overloaded("busy", status=503)
@@ -54,7 +54,7 @@ class Run:
     ) -> None:
         self.at = 100.0
         self.steps: list[Try | Wait] = []
-        policy = attempts(retries, deadline=deadline, draw=draw)
+        policy = retry_policy(retries, deadline=deadline, draw=draw)
         try:
             step = next(policy)
             while True:
@@ -209,7 +209,7 @@ def test_the_last_of_the_first_hop_s_errors_is_the_one() -> None:
 
 
 def test_a_success_closes_it() -> None:
-    policy = attempts([PLAIN], deadline=None, draw=lambda: 0.5)
+    policy = retry_policy([PLAIN], deadline=None, draw=lambda: 0.5)
     assert next(policy) == Try(0)
     policy.close()
     with pytest.raises(StopIteration):
@@ -218,10 +218,10 @@ def test_a_success_closes_it() -> None:
 
 def test_misuse_is_told() -> None:
     with pytest.raises(ValueError, match="at least one hop"):
-        next(attempts([], deadline=None, draw=lambda: 0.5))
-    policy = attempts([PLAIN], deadline=None, draw=lambda: 0.5)
+        next(retry_policy([], deadline=None, draw=lambda: 0.5))
+    policy = retry_policy([PLAIN], deadline=None, draw=lambda: 0.5)
     next(policy)
-    with pytest.raises(TypeError, match="answered with Failed"):
+    with pytest.raises(TypeError, match="send Failed"):
         policy.send(None)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anaphora.catalog import Price
 from anaphora.catalog.prices import Tier
 from anaphora.client.config.values import Hop
-from anaphora.client.routing import moving_said, order, price_of_moving
+from anaphora.client.routing import moving_message, order, price_of_moving
 
 KEYS = [f"conversation {n}".encode() for n in range(3000)]
 
@@ -163,4 +163,4 @@ def test_long_prompts_cost_what_long_prompts_cost() -> None:
 )
 def test_the_sentence(cost_usd: str | None, said: str) -> None:
     told = None if cost_usd is None else Decimal(cost_usd)
-    assert moving_said("a", "b", 18_204, told) == said
+    assert moving_message("a", "b", 18_204, told) == said

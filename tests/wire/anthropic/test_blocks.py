@@ -27,14 +27,15 @@ from anaphora.values import (
     from_json,
     to_json,
 )
-from anaphora.wire.anthropic import blocks
+from anaphora.wire.anthropic.render import encoder_for, is_sent
+from anaphora.wire.anthropic.types import MARKABLE_OPAQUE
 
 PNG = Bytes(b"\x89PNG", "image/png")
 
 
 def say(part: Part) -> tuple[bytes | None, list[Notice]]:
     notices: list[Notice] = []
-    _, _, render = blocks.block_for(part)
+    _, _, render = encoder_for(part)
     return render(part, notices), notices
 
 
@@ -159,7 +160,7 @@ def test_the_bytes_survive_storage(part: Part, data: bytes) -> None:
 @pytest.mark.parametrize("part, data", SAID)
 def test_a_marker_fits_before_the_closing_brace(part: Part, data: bytes) -> None:
     """Where a block takes a marker it goes into it, and what was there stays as it was."""
-    _, splice, _ = blocks.block_for(part)
+    _, splice, _ = encoder_for(part)
     if splice is None:
         assert isinstance(part, Thinking)
         return
@@ -190,7 +191,7 @@ def test_a_part_that_cannot_be_said_is_left_out_with_a_word(part: Part, code: st
     data, notices = say(part)
     assert data is None
     assert [notice.code for notice in notices] == [code]
-    assert not blocks.is_said(part)
+    assert not is_sent(part)
 
 
 #: What is said otherwise than asked: the bytes, and the word for it.
@@ -272,11 +273,11 @@ def test_plain_text_that_is_not_utf8_is_an_invalid_request() -> None:
 
 def test_what_is_no_part_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequest, match="Url is not a part"):
-        blocks.block_for(Url("u"))
+        encoder_for(Url("u"))
 
 
 def test_the_kinds_are_the_cache_rules_kinds() -> None:
-    kinds = {type(part).__name__: blocks.block_for(part)[0] for part, _ in SAID}
+    kinds = {type(part).__name__: encoder_for(part)[0] for part, _ in SAID}
     assert kinds == {
         "Text": Kind.TEXT,
         "Image": Kind.IMAGE,
@@ -292,4 +293,4 @@ def test_markable_blocks_are_the_rules_tables() -> None:
     """The wire and the catalog say the same about blocks that we carry without reading."""
     markable = set(rules("anthropic", "claude-sonnet-4-5").markable.value)
     read_here = {"tool", "text", "image", "document", "tool_use", "tool_result"}
-    assert markable - read_here == blocks.MARKABLE_OPAQUE
+    assert markable - read_here == MARKABLE_OPAQUE

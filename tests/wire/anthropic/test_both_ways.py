@@ -159,7 +159,7 @@ def test_split_keeps_the_order_of_keys_that_a_render_would_heal() -> None:
         (
             b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"text",'
             b'"text":"x","cache_control":{"type":"ephemeral","ttl":"2h"}}]}]}',
-            "$.messages[0].content[0].ttl",
+            "$.messages[0].content[0].cache_control.ttl",
         ),
     ],
 )

@@ -149,7 +149,7 @@ def test_max_tokens_may_be_zero() -> None:
         ({"max_tokens": 1, "tool_choice": ToolChoice("tool")}, "params.tool_choice.name"),
         ({"max_tokens": 1, "tool_choice": ToolChoice("auto", "f")}, "params.tool_choice.name"),
         ({"max_tokens": 1, "output": OutputSchema("[]")}, "params.output.schema"),
-        ({"max_tokens": 1, "user": "\ud800"}, "params.metadata.user_id"),
+        ({"max_tokens": 1, "user": "\ud800"}, "params.user"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(given: dict[str, Any], path: str) -> None:

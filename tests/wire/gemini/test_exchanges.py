@@ -252,6 +252,6 @@ def test_an_error_is_read(record: Json) -> None:
 
 @pytest.mark.parametrize("record", cases(lambda r: True))
 def test_roundtrip_agrees(record: Json) -> None:
-    exchange = roundtrip.Exchange(**{k: v for k, v in record.items() if v is not None})
+    exchange = roundtrip.RecordedExchange(**{k: v for k, v in record.items() if v is not None})
     outcome = roundtrip.check(exchange)
     assert outcome.good, outcome

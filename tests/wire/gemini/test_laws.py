@@ -41,7 +41,7 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import gemini
-from anaphora.wire.gemini.usage import read_usage, write_usage
+from anaphora.wire.gemini.reply import read_usage, write_usage
 from anaphora.wire.replies import reply_events
 
 MODEL = "gemini-2.5-flash"

@@ -29,7 +29,7 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import gemini
-from anaphora.wire.gemini.reply import unsayable
+from anaphora.wire.gemini.reply import reply_notices
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
 
 MADE = {"gemini.form": '{"id":null}'}
@@ -126,7 +126,7 @@ def test_everything_an_answer_holds_comes_back() -> None:
     )
     assert (reply.id, reply.model, reply.text) == ("r", "g", "so")
     assert written(reply) == body
-    assert unsayable(reply) == []
+    assert reply_notices(reply) == []
 
 
 def test_a_blocked_prompt_is_a_refusal_without_a_word() -> None:
@@ -174,7 +174,7 @@ def test_what_another_said_and_gemini_cannot_is_told() -> None:
     )
     reply = Reply(id="r", model="m", message=Message(role="assistant", parts=parts), stop="refusal")
     assert written(reply)["candidates"][0]["content"]["parts"] == [{"text": "no"}]
-    assert [notice.code for notice in unsayable(reply)] == [
+    assert [notice.code for notice in reply_notices(reply)] == [
         "foreign_thinking",
         "refusal_as_text",
         "foreign_block",

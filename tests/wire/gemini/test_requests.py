@@ -944,7 +944,7 @@ def test_snake_case_is_read_as_well() -> None:
             {"contents": [], "tools": [{"functionDeclarations": [{}]}]},
             "$.tools[0].functionDeclarations[0].name",
         ),
-        ({"contents": [], "max_tokens": 1, "maxTokens": 2}, "$.maxTokens"),
+        ({"contents": [], "tool_config": {}, "toolConfig": {}}, "$.toolConfig"),
         (
             {"contents": [{"parts": [{"functionCall": {"id": 5}}]}]},
             "$.contents[0].parts[0].functionCall.id",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.analysis.roundtrip.ollama import REQUEST
 from anaphora.rendered import Plan
 from anaphora.values import ReplyEnd
@@ -22,10 +22,10 @@ FIXTURES = Path(__file__).parent / "fixtures"
 NAMES = sorted(file.name.removesuffix(".request.json") for file in FIXTURES.glob("*.request.json"))
 
 
-def exchange(name: str) -> Exchange:
+def exchange(name: str) -> RecordedExchange:
     (reply,) = FIXTURES.glob(f"{name}.reply.*")
     stream = reply.suffix == ".ndjson"
-    return Exchange(
+    return RecordedExchange(
         id=name,
         wire="ollama",
         request=(FIXTURES / f"{name}.request.json").read_text(),
@@ -48,7 +48,7 @@ def test_every_normalisation_is_needed_by_some_request() -> None:
         for rule in check(exchange(name)).overlooked:
             needed.setdefault(rule, []).append(name)
     for spoiled, rule in SPOILED:
-        outcome = check(Exchange(id="", wire="ollama", request=spoiled, response=ANSWER))
+        outcome = check(RecordedExchange(id="", wire="ollama", request=spoiled, response=ANSWER))
         assert outcome.good, outcome
         assert rule in outcome.overlooked
         needed.setdefault(rule, []).append(spoiled)
@@ -66,7 +66,7 @@ SPOILED = [
     ),
     (
         '{"model":"m","messages":[{"role":"user","content":"x","images":[],"thinking":null}]}',
-        "an empty text or list beside the content says nothing",
+        "an empty text or list beside the content is left out",
     ),
     (
         '{"model":"m","messages":[{"role":"user","content":"x"},'
@@ -75,11 +75,11 @@ SPOILED = [
     ),
     (
         '{"model":"m","messages":[],"tools":[{"function":{"name":"f","description":""}}]}',
-        "a tool says its type and parameters",
+        "a tool has a type and parameters",
     ),
     (
         '{"model":"m","messages":[],"tools":[],"options":{"stop":[]}}',
-        "a field that says its default is left out",
+        "a field with its default value is left out",
     ),
 ]
 

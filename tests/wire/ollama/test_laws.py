@@ -53,7 +53,7 @@ own_parts: st.SearchStrategy[Part] = st.one_of(
         some.words,
         some.words,
         some.arguments,
-        st.just({"ollama.put": '{"unsaid":["id"],"index":0}'}),
+        st.just({"ollama.form": '{"missing":["id"],"index":0}'}),
     ),
 )
 own_messages = st.builds(

@@ -32,7 +32,7 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire import ollama
-from anaphora.wire.ollama.reply import unsayable
+from anaphora.wire.ollama.reply import reply_notices
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
 
 CLOSE_TICKS = "2026-01-02T03:04:05.678Z"
@@ -53,7 +53,7 @@ def called(name: str, **more: Any) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": {"a": 1}}, **more}
 
 
-MADE_UP = {"ollama.put": f'{{"unsaid":["id"],"moment":"{CLOSE_TICKS}"}}'}
+MADE_UP = {"ollama.form": f'{{"missing":["id"],"created_at":"{CLOSE_TICKS}"}}'}
 
 PARTS: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
     ({}, ()),
@@ -80,7 +80,7 @@ PARTS: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
                 {"id": "c", "x": 1, "function": {"index": 0, "name": "f", "arguments": {}}}
             ]
         },
-        (ToolCall("c", "f", "{}", {"ollama": '{"x":1}', "ollama.put": '{"index":0}'}),),
+        (ToolCall("c", "f", "{}", {"ollama": '{"x":1}', "ollama.form": '{"index":0}'}),),
     ),
     (
         {"content": "hi", "unheard_of": [1]},
@@ -95,7 +95,7 @@ def test_a_message_both_ways(message: dict[str, Any], parts: tuple[Part, ...]) -
     reply = read(told)
     assert reply.message.parts == parts
     assert json.loads(ollama.write_reply(reply)) == told
-    assert unsayable(reply) == []
+    assert reply_notices(reply) == []
 
 
 @pytest.mark.parametrize("message, parts", PARTS)
@@ -224,7 +224,7 @@ def test_what_another_wire_said_is_told_as_far_as_there_are_fields() -> None:
     }
     assert (written["prompt_eval_count"], written["eval_count"]) == (9, 5)
     assert written["created_at"] == "1970-01-01T00:00:00Z"
-    assert [notice.code for notice in unsayable(reply)] == [
+    assert [notice.code for notice in reply_notices(reply)] == [
         "signature_left_out",
         "refusal_as_text",
         "arguments_not_an_object",

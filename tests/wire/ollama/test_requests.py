@@ -83,11 +83,11 @@ def around(messages: bytes) -> bytes:
 U = Message.user("hi")
 HI = b'{"role":"user","content":"hi"}'
 CALL = b'{"role":"assistant","content":"","tool_calls":[{"id":"c","function":{"name":"f","arguments":{}}}]}'
-MADE_UP = {"ollama.put": '{"unsaid":["id"]}'}
-NUMBERED = {"ollama.put": '{"unsaid":["id"],"index":3}'}
-NO_ID = {"ollama.put": '{"unsaid":["tool_call_id"]}'}
-NO_NAME = {"ollama.put": '{"unsaid":["tool_name"]}'}
-NEITHER = {"ollama.put": '{"unsaid":["tool_call_id","tool_name"]}'}
+MADE_UP = {"ollama.form": '{"missing":["id"]}'}
+NUMBERED = {"ollama.form": '{"missing":["id"],"index":3}'}
+NO_ID = {"ollama.form": '{"missing":["tool_call_id"]}'}
+NO_NAME = {"ollama.form": '{"missing":["tool_name"]}'}
+NEITHER = {"ollama.form": '{"missing":["tool_call_id","tool_name"]}'}
 
 
 # ── Messages, both ways ──────────────────────────────────────────────────────────────────────────
@@ -191,7 +191,7 @@ BOTH_WAYS: list[tuple[str, tuple[Message, ...], bytes]] = [
         "fields nobody knows, of calls and answers",
         (
             U,
-            Message.assistant(ToolCall("c", "f", "{}", {"ollama": '{"x":1,"function":{"y":2}}'})),
+            Message.assistant(ToolCall("c", "f", "{}", {"ollama": '{"function":{"y":2},"x":1}'})),
             Message(
                 role="tool",
                 parts=(ToolResult("c", "ok", name="f", extras={"ollama": '{"z":3}'}),),
@@ -379,8 +379,8 @@ def test_a_notice_and_an_error_name_the_place() -> None:
         (Message.assistant(ToolCall("c", "f", "\ud800")), "conversation[1].parts[0].arguments"),
         (Message.user(7), "conversation[1].parts[0]"),  # type: ignore[arg-type]
         (
-            Message.assistant(ToolCall("c", "f", "{}", {"ollama.put": "[]"})),
-            "conversation[1].parts[0].extras.ollama.put",
+            Message.assistant(ToolCall("c", "f", "{}", {"ollama.form": "[]"})),
+            "conversation[1].parts[0].extras.ollama.form",
         ),
     ):
         with pytest.raises(InvalidRequest) as caught:
@@ -499,7 +499,7 @@ def test_messages_that_say_nothing_do_not_become_such_a_request() -> None:
             + b"}}",
         ),
         (
-            Tool("f", extras={"ollama": '{"items":1,"function":{"strict":true}}'}),
+            Tool("f", extras={"ollama": '{"function":{"strict":true},"items":1}'}),
             b'{"type":"function","function":{"name":"f","parameters":{"properties":{},'
             b'"type":"object"},"strict":true},"items":1}',
         ),

@@ -14,7 +14,7 @@ import pytest
 from support.served import served
 
 from anaphora import catalog, errors
-from anaphora.analysis.roundtrip import Exchange, check
+from anaphora.analysis.roundtrip import RecordedExchange, check
 from anaphora.cache.plan import plan_once
 from anaphora.prompt import (
     BlockMark,
@@ -143,7 +143,7 @@ TALK = (
         Refusal("not that"),
         ToolCall("c1", "search", '{"q": "x"}'),
         ToolCall("c2", "search", "cut off {"),
-        ToolCall("c3", "bare", "{}", {"ollama.put": '{"unsaid":["id"],"index":2}'}),
+        ToolCall("c3", "bare", "{}", {"ollama.form": '{"missing":["id"],"index":2}'}),
         id="calls",
     ),
     Message.tool("c1", (Text("one"), Image(PNG), Text("two")), id="r1"),
@@ -281,7 +281,7 @@ def test_what_the_sdk_sends_is_read_and_said_again(
         with pytest.raises(Stop):
             client.chat(**asked)
     request = json.dumps(sent[0])
-    outcome = check(Exchange(id="", wire="ollama", request=request, response="{}"))
+    outcome = check(RecordedExchange(id="", wire="ollama", request=request, response="{}"))
     assert (outcome.unparsed, outcome.changed, outcome.notices) == ("", "", ())
 
 

@@ -1,5 +1,5 @@
-"""Recorded exchanges held against the wires: is every request read and said again with the same
-meaning, and every answer read without loss?"""
+"""The round-trip check: is every recorded request parsed and rendered with the same meaning, and
+every reply read without loss?"""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 import msgspec
 
 from anaphora import catalog, errors, wire
+from anaphora.catalog import Dialect
 from anaphora.errors import AnaphoraError, InvalidRequest, Parse, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Notice, ReplyEnd, ReplyFail
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .meaning import Body, Normalisation, difference, normalise
+from .normalise import difference, normalise
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One recorded request and its answer, both bodies as text."""
+class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded request and its reply, both bodies as text."""
 
     id: str
     wire: str
@@ -32,19 +33,19 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one exchange. An empty string means that nothing is wrong."""
+class RoundTripResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result for one exchange. An empty string means that nothing is wrong."""
 
     id: str
     wire: str
     unparsed: str = ""
-    """Why the request could not be read, or said again."""
+    """Why the request could not be parsed or rendered."""
     changed: str = ""
-    """The first place where the request said again means something else."""
+    """The first place where the rendered request means something else."""
     unreadable: str = ""
-    """Why the answer could not be read."""
+    """Why the reply could not be read."""
     lost: str = ""
-    """The first place where the answer lost something."""
+    """The first place where the reply lost something."""
     overlooked: dict[str, int] = {}
     """How often each normalisation was needed."""
     notices: tuple[Notice, ...] = ()
@@ -54,8 +55,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.unparsed or self.changed or self.unreadable or self.lost)
 
 
-def check(exchange: Exchange) -> Outcome:
-    """Reads both halves of an exchange, says them again, and compares."""
+def check(exchange: RecordedExchange) -> RoundTripResult:
+    """Reads both halves of an exchange, writes them again, and compares."""
     unparsed = changed = ""
     overlooked: dict[str, int] = {}
     notices: tuple[Notice, ...] = ()
@@ -65,10 +66,10 @@ def check(exchange: Exchange) -> Outcome:
         unparsed = str(problem)
     unreadable = lost = ""
     try:
-        lost = _answer(exchange)
+        lost = _reply(exchange)
     except (AnaphoraError, *DECODE_ERRORS) as problem:
         unreadable = str(problem)
-    return Outcome(
+    return RoundTripResult(
         id=exchange.id,
         wire=exchange.wire,
         unparsed=unparsed,
@@ -80,52 +81,53 @@ def check(exchange: Exchange) -> Outcome:
     )
 
 
-def _codec(exchange: Exchange) -> tuple[wire.Wire, str]:
-    """The wire as the host speaks it, and whose models it has."""
+def _codec(exchange: RecordedExchange) -> tuple[wire.Wire, str, Dialect | None]:
+    """The wire in the host's dialect, the provider of its models, and the dialect."""
     row = catalog.dialects().at_host(exchange.host, exchange.wire, exchange.path)
     if row is None:
-        return wire.get(exchange.wire), wire.PROVIDERS[exchange.wire]
-    return wire.speak(row), row.provider
+        return wire.get(exchange.wire), wire.PROVIDERS[exchange.wire], None
+    return wire.codec_for(row), row.provider, row
 
 
-def _request(exchange: Exchange) -> tuple[str, dict[str, int], tuple[Notice, ...]]:
-    codec, provider = _codec(exchange)
-    rules = _rules(exchange.wire, "REQUEST")
+def _request(exchange: RecordedExchange) -> tuple[str, dict[str, int], tuple[Notice, ...]]:
+    codec, provider, row = _codec(exchange)
     call = codec.parse(exchange.request.encode(), exchange.path)
     profile = catalog.profile(provider, call.model)
     try:
         rendered = codec.render(call, profile)
     except InvalidRequest:
         if 400 <= exchange.status < 500:
-            return "", {"what the provider refused is refused here, too": 1}, ()
+            return "", {"requests that the provider refused are refused here too": 1}, ()
         raise
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
-    again = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
-    before = msgspec.json.decode(exchange.request)
-    rules = (_hosts_words(exchange), *rules)
-    overlooked = normalise(before, rules, rendered.notices)
-    normalise(again, rules, rendered.notices)
-    return difference(before, again) or "", overlooked, rendered.notices
+    written = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
+    recorded = msgspec.json.decode(exchange.request)
+    rules = _rules(exchange.wire).REQUEST
+    if row is not None and hasattr(_rules(exchange.wire), "dialect_rule"):
+        rules = (_rules(exchange.wire).dialect_rule(row), *rules)
+    overlooked = normalise(recorded, rules, rendered.notices)
+    normalise(written, rules, rendered.notices)
+    return difference(recorded, written) or "", overlooked, rendered.notices
 
 
-def _answer(exchange: Exchange) -> str:
-    codec, _ = _codec(exchange)
+def _reply(exchange: RecordedExchange) -> str:
+    codec, _, _ = _codec(exchange)
     body = exchange.response.encode()
     if exchange.status >= 400:
         error = codec.read_error(exchange.status, {}, body)
         return "" if error.code or "without an error object" not in str(error) else "$.error"
     if exchange.stream:
         return _stream(codec, body)
-    rules = _rules(exchange.wire, "REPLY")
+    rules = _rules(exchange.wire).REPLY
     try:
         reply = codec.read_reply(body)
     except Upstream:
-        return ""  # an error told with a good status is what there was to read
-    before = msgspec.json.decode(body)
-    again = msgspec.json.decode(codec.write_reply(reply))
-    normalise(before, rules)
-    normalise(again, rules)
-    return difference(before, again) or ""
+        return ""  # an error with a success status was read
+    recorded = msgspec.json.decode(body)
+    written = msgspec.json.decode(codec.write_reply(reply))
+    normalise(recorded, rules)
+    normalise(written, rules)
+    return difference(recorded, written) or ""
 
 
 def _stream(codec: wire.Wire, body: bytes) -> str:
@@ -134,16 +136,16 @@ def _stream(codec: wire.Wire, body: bytes) -> str:
     events = reader.feed(body) + reader.close()
     end = events[-1]
     if isinstance(end, ReplyFail):
-        # An error the provider itself put into the stream is what there was to read.
-        said_so = issubclass(getattr(errors, end.error, Parse), Upstream)
-        return "" if said_so else f"{end.error}: {end.message}"
+        # An error that the provider itself sent in the stream was read.
+        from_provider = issubclass(getattr(errors, end.error, Parse), Upstream)
+        return "" if from_provider else f"{end.error}: {end.message}"
     assert isinstance(end, ReplyEnd)
     writer, second = codec.writer(), codec.reader()
     again = second.feed(b"".join(writer.write(event) for event in events)) + second.close()
-    told = again[-1]
-    if not isinstance(told, ReplyEnd):
-        return "the stream written again cannot be read"
-    one, two = end.reply, told.reply
+    last = again[-1]
+    if not isinstance(last, ReplyEnd):
+        return "the written stream cannot be read"
+    one, two = end.reply, last.reply
     if one.message.parts != two.message.parts:
         return "content"
     if one.stop != two.stop and one.stop_raw is not None:
@@ -152,35 +154,6 @@ def _stream(codec: wire.Wire, body: bytes) -> str:
     return "" if same else "usage"
 
 
-#: Parameters whose field on the Chat wire has another name than they have in a call.
-_ON_CHAT = {"reasoning.effort": "reasoning_effort"}
-
-
-def _hosts_words(exchange: Exchange) -> Normalisation:
-    """What a client says to a Chat host in OpenAI's word is said again in the host's own."""
-    row = catalog.dialects().at_host(exchange.host, exchange.wire, exchange.path)
-
-    def move(body: Body) -> int:
-        moved = 0
-        if row is None or exchange.wire != "openai_chat":
-            return moved
-        for param in row.fields:
-            place, name = row.place(param), _ON_CHAT.get(param, param)
-            if place is None or not place.at or name == place.at or body.get(name) is None:
-                continue
-            *outer, last = place.at.split(".")
-            inside = body
-            for level in outer:
-                inside = inside.setdefault(level, {})
-            if last not in inside:
-                value = body.pop(name)
-                inside[last] = place.values.get(value, value) if isinstance(value, str) else value
-                moved += 1
-        return moved
-
-    return Normalisation("a parameter in OpenAI's word is in the host's", move)
-
-
-def _rules(name: str, which: str) -> tuple[Normalisation, ...]:
-    rules: Any = getattr(import_module(f"anaphora.analysis.roundtrip.{name}"), which)
-    return tuple(rules)
+def _rules(name: str) -> Any:
+    """The module with the wire's normalisations."""
+    return import_module(f"anaphora.analysis.roundtrip.{name}")

@@ -1,123 +1,111 @@
-"""What an Anthropic request may say in two ways: every difference that `render(parse(request))`
-may show, one by one."""
+"""Forms of an Anthropic request that mean the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from anaphora.analysis.roundtrip.meaning import Body, Normalisation, drop_nulls, drop_when
+from .normalise import (
+    DEFAULTS,
+    NULLS,
+    UNFINISHED,
+    Body,
+    Normalisation,
+    as_text_list,
+    change,
+    drop,
+    drop_nulls,
+    has_text,
+    keep,
+    objects_at,
+)
+
+_THINKING = ("thinking", "redacted_thinking")
 
 
-def _blocks(body: Body) -> Iterator[dict[str, Any]]:
-    """Every block of the request, those inside tool results too."""
-    yield from body.get("tools") or []
-    for holder in ({"content": body.get("system")}, *(body.get("messages") or [])):
-        if isinstance(holder.get("content"), list):
-            for block in holder["content"]:
-                yield block
-                if block.get("type") == "tool_result" and isinstance(block.get("content"), list):
-                    yield from block["content"]
+def _blocks(body: Body) -> Iterator[Body]:
+    """Every block of the request, those inside tool results included."""
+    yield from objects_at(body, "tools[]")
+    yield from objects_at(body, "system[]")
+    for block in objects_at(body, "messages[].content[]"):
+        yield block
+        if block.get("type") == "tool_result":
+            yield from objects_at(block, "content[]")
 
 
-def _text_as_blocks(body: Body) -> int:
-    changed = 0
-    for holder, name in ((body, "system"), *((m, "content") for m in body.get("messages") or [])):
-        if isinstance(holder.get(name), str):
-            holder[name] = [{"type": "text", "text": holder[name]}]
-            changed += 1
-    return changed
+def _markers(body: Body) -> list[Body]:
+    markers = [holder.get("cache_control") for holder in (body, *_blocks(body))]
+    return [marker for marker in markers if marker is not None]
 
 
 def _result_as_blocks(body: Body) -> int:
     changed = 0
-    for block in list(_blocks(body)):
-        if block.get("type") == "tool_result" and not isinstance(block.get("content"), list):
-            said = block.get("content")
-            block["content"] = [{"type": "text", "text": said}] if said else []
+    for block in objects_at(body, "messages[].content[]"):
+        content = block.get("content")
+        if block.get("type") == "tool_result" and not isinstance(content, list):
+            block["content"] = [{"type": "text", "text": content}] if content else []
             changed += 1
     return changed
 
 
-def _no_blank_text(body: Body) -> int:
-    dropped = 0
-    for holder, name in ((body, "system"), *((m, "content") for m in body.get("messages") or [])):
-        if isinstance(holder.get(name), list):
-            kept = [b for b in holder[name] if b.get("type") != "text" or b["text"].strip()]
-            dropped += len(holder[name]) - len(kept)
-            holder[name] = kept
-    return dropped + drop_when(body, "system", [])
-
-
-def _merged_neighbours(body: Body) -> int:
+def _merge_neighbours(body: Body) -> int:
+    messages = body.get("messages") or []
     merged: list[dict[str, Any]] = []
-    for message in body.get("messages") or []:
+    for message in messages:
         if not message["content"]:
             continue
         if merged and merged[-1]["role"] == message["role"]:
             merged[-1]["content"] += message["content"]
         else:
             merged.append({**message, "content": list(message["content"])})
-    before = len(body.get("messages") or [])
     body["messages"] = merged
-    return before - len(merged)
+    return len(messages) - len(merged)
 
 
-def _only_reasoning(content: list[Any]) -> bool:
-    """Reasoning, and white space behind it at most."""
-    kinds = [block.get("type") for block in content]
-    return (
-        bool({"thinking", "redacted_thinking"} & set(kinds))
-        and all(
-            kind != "text" or not block.get("text", "").strip()
-            for kind, block in zip(kinds, content, strict=True)
-            if kind not in ("thinking", "redacted_thinking")
-        )
-        and set(kinds) <= {"thinking", "redacted_thinking", "text"}
-    )
-
-
-def _finished(body: Body) -> int:
-    """Needs neighbours merged, and merges those that stand side by side afterwards."""
+def _drop_unfinished(body: Body) -> int:
+    """Needs merged neighbours, and merges those that become neighbours."""
     dropped = 0
     for message in body.get("messages") or []:
-        if message["role"] == "assistant" and _only_reasoning(message["content"]):
-            dropped += len(message["content"])
-            message["content"].clear()
-        while message["role"] == "assistant" and message["content"]:
-            if message["content"][-1].get("type") not in ("thinking", "redacted_thinking"):
-                break
-            message["content"].pop()
+        content = message["content"]
+        if message["role"] != "assistant":
+            continue
+        thinking = [block for block in content if block.get("type") in _THINKING]
+        blank = [block for block in content if block.get("type") == "text" and not has_text(block)]
+        if thinking and len(thinking) + len(blank) == len(content):
+            dropped += len(content)
+            content.clear()
+        while content and content[-1].get("type") in _THINKING:
+            content.pop()
             dropped += 1
     if dropped:
-        _merged_neighbours(body)
-    return dropped
-
-
-def _default_ttl(body: Body) -> int:
-    markers = [holder.get("cache_control") for holder in (body, *_blocks(body))]
-    return sum(drop_when(marker, "ttl", "5m") for marker in markers if marker is not None)
-
-
-def _defaults(body: Body) -> int:
-    dropped = drop_when(body, "stream", False) + drop_when(body, "tools", [])
-    dropped += drop_when(body, "stop_sequences", [])
-    dropped += sum(drop_when(body, name, {}) for name in ("metadata", "output_config"))
-    for block in _blocks(body):
-        dropped += drop_when(block, "is_error", False) + drop_when(block, "description", "")
+        _merge_neighbours(body)
     return dropped
 
 
 REQUEST = (
-    Normalisation("null means the same as a missing field", drop_nulls),
-    Normalisation("text content is a list with one text block", _text_as_blocks),
-    Normalisation("a tool result's text is a list with one text block", _result_as_blocks),
-    Normalisation("blank text is refused, so it is left out with a notice", _no_blank_text),
-    Normalisation("neighbours of one role are one message", _merged_neighbours),
+    Normalisation(NULLS, drop_nulls),
     Normalisation(
-        "reasoning that nothing follows is refused, so it is left out with a notice", _finished
+        "text content is a list with one text block",
+        change("", "system", as_text_list("text")),
+        change("messages[]", "content", as_text_list("text")),
     ),
-    Normalisation("a marker without a TTL lives five minutes", _default_ttl),
-    Normalisation("a field that says its default is left out", _defaults),
+    Normalisation("a tool result's text is a list with one text block", _result_as_blocks),
+    Normalisation(
+        "blank text is refused, so it is left out with a notice",
+        keep("", "system", has_text),
+        keep("messages[]", "content", has_text),
+        drop("", [], "system"),
+    ),
+    Normalisation("neighbours of one role are one message", _merge_neighbours),
+    Normalisation(UNFINISHED, _drop_unfinished),
+    Normalisation("a marker without a TTL lives five minutes", drop(_markers, "5m", "ttl")),
+    Normalisation(
+        DEFAULTS,
+        drop("", False, "stream"),
+        drop("", [], "tools", "stop_sequences"),
+        drop("", {}, "metadata", "output_config"),
+        drop(_blocks, False, "is_error"),
+        drop(_blocks, "", "description"),
+    ),
 )
-REPLY = (Normalisation("null means the same as a missing field", drop_nulls),)
+REPLY = (Normalisation(NULLS, drop_nulls),)

@@ -1,18 +1,32 @@
-"""What a generateContent request may say in two ways: every difference that
-`render(parse(request))` may show, one by one."""
+"""Forms of a generateContent request or reply that mean the same."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from anaphora.analysis.roundtrip.meaning import Body, Normalisation, drop_when, keep
-from anaphora.wire.gemini.incoming import decoded
-from anaphora.wire.gemini.naming import camel
+from anaphora.wire.gemini.types import camel, decode_base64
 
-#: What is inside of these is the app's own, or a schema: names and nulls in it are left alone.
-_FREE = frozenset(
+from .normalise import (
+    DEFAULTS,
+    EMPTY_SCHEMA,
+    NO_PARAMETERS,
+    NULLS,
+    UNFINISHED,
+    Body,
+    Normalisation,
+    change,
+    drop,
+    drop_nulls,
+    fill,
+    keep,
+    objects_at,
+)
+
+#: Fields whose content is the app's own, or a schema: names and nulls inside are left alone.
+_OPAQUE = frozenset(
     {
         "args",
         "labels",
@@ -24,72 +38,57 @@ _FREE = frozenset(
         "responseSchema",
     }
 )
+_FUNCTIONS = "tools[].functionDeclarations[]"
+#: The lists that may be given as a single element.
+_LISTS = (
+    ("", "contents"),
+    ("", "tools"),
+    ("tools[]", "functionDeclarations"),
+    ("systemInstruction", "parts"),
+    ("contents[]", "parts"),
+)
 
 
 def _camel_case(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_camel_case, value))
     changed = 0
     if isinstance(value, dict):
         for name in list(value):
             item = value.pop(name)
             changed += camel(name) != name
             value[camel(name)] = item
-            if camel(name) not in _FREE:
+            if camel(name) not in _OPAQUE:
                 changed += _camel_case(item)
-    elif isinstance(value, list):
-        changed = sum(map(_camel_case, value))
     return changed
 
 
-def _nulls(value: Any) -> int:
-    dropped = 0
-    if isinstance(value, dict):
-        for name in [name for name, item in value.items() if item is None]:
-            del value[name]
-            dropped += 1
-        dropped += sum(_nulls(item) for name, item in value.items() if name not in _FREE)
-    elif isinstance(value, list):
-        dropped = sum(map(_nulls, value))
-    return dropped
-
-
-def _list_of_one(holder: Any, *names: str) -> int:
-    changed = 0
-    for name in names:
-        if isinstance(holder, dict) and isinstance(holder.get(name), dict):
-            holder[name] = [holder[name]]
-            changed += 1
-    return changed
-
-
-def _contents(body: Body) -> list[Body]:
-    found = body.get("contents") or []
-    return [content for content in found if isinstance(content, dict)]
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, dict) else value
 
 
 def _parts(body: Body) -> Iterator[Body]:
-    for content in [*_contents(body), body.get("systemInstruction") or {}]:
-        for part in content.get("parts") or []:
+    """Every part, those inside function responses included."""
+    for path in ("contents[].parts[]", "systemInstruction.parts[]"):
+        for part in objects_at(body, path):
             yield part
-            yield from (part.get("functionResponse") or {}).get("parts") or []
+            yield from objects_at(part, "functionResponse.parts[]")
 
 
-def _lists(body: Body) -> int:
-    changed = _list_of_one(body, "contents", "tools")
-    changed += sum(_list_of_one(tool, "functionDeclarations") for tool in body.get("tools") or [])
-    changed += _list_of_one(body.get("systemInstruction"), "parts")
-    changed += sum(_list_of_one(content, "parts") for content in _contents(body))
-    return changed + sum(_list_of_one(p.get("functionResponse"), "parts") for p in _parts(body))
+def _field(name: str, body: Body) -> list[Body]:
+    """The objects in this field of any part."""
+    values = [part.get(name) for part in _parts(body)]
+    return [value for value in values if isinstance(value, dict)]
 
 
-def _model_in_path(body: Body) -> int:
-    return int(body.pop("model", None) is not None)
+_calls = partial(_field, "functionCall")
+_responses = partial(_field, "functionResponse")
+_blobs = partial(_field, "inlineData")
 
 
-def _system_without_role(body: Body) -> int:
-    system = body.get("systemInstruction")
-    if not isinstance(system, dict):
-        return 0
-    return int(system.pop("role", None) is not None)
+def _remove(body: Body, path: str, name: str) -> int:
+    removed = [holder.pop(name, None) for holder in objects_at(body, path)]
+    return sum(value is not None for value in removed)
 
 
 def _blank_system(body: Body) -> int:
@@ -97,18 +96,18 @@ def _blank_system(body: Body) -> int:
     if not isinstance(system, dict):
         return 0
     parts = system.get("parts") or []
-    said = [part for part in parts if str(part.get("text", "x")).strip()]
-    if len(said) == len(parts) and parts:
+    kept = [part for part in parts if str(part.get("text", "x")).strip()]
+    if len(kept) == len(parts) and parts:
         return 0
-    system["parts"] = said
-    if not said:
+    system["parts"] = kept
+    if not kept:
         del body["systemInstruction"]
-    return max(1, len(parts) - len(said))
+    return max(1, len(parts) - len(kept))
 
 
-def _roles(body: Body) -> int:
+def _user_role(body: Body) -> int:
     changed = 0
-    for content in _contents(body):
+    for content in objects_at(body, "contents[]"):
         if content.get("role", "function") == "function":
             content["role"] = "user"
             changed += 1
@@ -116,167 +115,126 @@ def _roles(body: Body) -> int:
 
 
 def _one_tool_each(body: Body) -> int:
-    """Functions that stand together share an object; everything else has its own."""
+    """Neighbouring functions share an object; every other tool has its own."""
     tools = body.get("tools")
     if not isinstance(tools, list):
         return 0
-    apart: list[Body] = []
+    separate: list[Body] = []
     for tool in tools:
         if functions := tool.get("functionDeclarations"):
-            if apart and "functionDeclarations" in apart[-1]:
-                apart[-1]["functionDeclarations"] += functions
+            if separate and "functionDeclarations" in separate[-1]:
+                separate[-1]["functionDeclarations"] += functions
             else:
-                apart.append({"functionDeclarations": list(functions)})
-        apart += [{name: said} for name, said in tool.items() if name != "functionDeclarations"]
-    changed = int(apart != tools)
-    body["tools"] = apart
+                separate.append({"functionDeclarations": list(functions)})
+        separate += [{name: tool[name]} for name in tool if name != "functionDeclarations"]
+    changed = int(separate != tools)
+    body["tools"] = separate
     return changed
-
-
-def _functions(body: Body) -> list[Body]:
-    return [f for tool in body.get("tools") or [] for f in tool.get("functionDeclarations") or []]
 
 
 def _empty_parameters(body: Body) -> int:
-    changed = 0
-    for function in _functions(body):
-        if "parameters" not in function and "parametersJsonSchema" not in function:
-            function["parametersJsonSchema"] = {"properties": {}, "type": "object"}
-            changed += 1
-    return changed
+    empty = [one for one in objects_at(body, _FUNCTIONS) if "parameters" not in one]
+    return sum(fill("", "parametersJsonSchema", EMPTY_SCHEMA)(function) for function in empty)
 
 
-def _empty_arguments(body: Body) -> int:
-    changed = 0
-    for part in _parts(body):
-        for field, name, empty in (
-            ("functionCall", "args", {}),
-            ("functionResponse", "response", {"output": ""}),
-        ):
-            if isinstance(part.get(field), dict) and part[field].get(name) is None:
-                part[field][name] = empty
-                changed += 1
-    return changed
+def _standard_base64(value: Any) -> Any:
+    data = decode_base64(value) if isinstance(value, str) else None
+    return value if data is None else base64.b64encode(data).decode()
 
 
-def _usual_base64(body: Body) -> int:
-    changed = 0
-    for part in _parts(body):
-        blob = part.get("inlineData")
-        if isinstance(blob, dict) and isinstance(blob.get("data"), str):
-            found = decoded(blob["data"])
-            usual = blob["data"] if found is None else base64.b64encode(found).decode()
-            changed += usual != blob["data"]
-            blob["data"] = usual
-    return changed
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
 
 
-def _capital_levels(body: Body) -> int:
-    config = (body.get("generationConfig") or {}).get("thinkingConfig") or {}
-    level = config.get("thinkingLevel")
-    if not isinstance(level, str) or level == level.upper():
-        return 0
-    config["thinkingLevel"] = level.upper()
-    return 1
+def _drop_empty_contents(body: Body) -> int:
+    contents = objects_at(body, "contents[]")
+    body["contents"] = [content for content in contents if content.get("parts")]
+    return len(contents) - len(body["contents"])
 
 
-def _defaults(body: Body) -> int:
-    dropped = sum(drop_when(f, "description", "") for f in _functions(body))
-    config = body.get("generationConfig")
-    if isinstance(config, dict):
-        dropped += drop_when(config, "stopSequences", []) + drop_when(config, "thinkingConfig", {})
-    if isinstance(body.get("toolConfig"), dict):
-        dropped += drop_when(body["toolConfig"], "functionCallingConfig", {})
-    for part in _parts(body):
-        dropped += drop_when(part, "thought", False)
-        dropped += drop_when(part.get("functionResponse") or {}, "parts", [])
-        for field in ("functionCall", "functionResponse"):
-            dropped += drop_when(part.get(field) or {}, "id", "")
-    for name, empty in (
-        ("tools", []),
-        ("generationConfig", {}),
-        ("toolConfig", {}),
-        ("labels", {}),
-    ):
-        dropped += drop_when(body, name, empty)
-    return dropped
-
-
-def _silent_contents(body: Body) -> int:
-    contents = _contents(body)
-    said = [content for content in contents if content.get("parts")]
-    body["contents"] = said
-    return len(contents) - len(said)
-
-
-def _finished(body: Body) -> int:
-    contents = body.get("contents") or []
-
-    def unfinished(content: Body) -> bool:
-        parts = content.get("parts") or []
-        thoughts = [part for part in parts if part.get("thought") is True]
-        return content.get("role") == "model" and bool(parts) and len(thoughts) == len(parts)
-
-    return keep(contents, lambda at: not unfinished(contents[at]))
-
-
-REQUEST = (
-    Normalisation("snake_case is camelCase", _camel_case),
-    Normalisation("null means the same as a missing field", _nulls),
-    Normalisation("a single element is a list of one", _lists),
-    Normalisation("the model is in the path", _model_in_path),
-    Normalisation("the system instruction has no role", _system_without_role),
-    Normalisation("blank texts of the system instruction are left out", _blank_system),
-    Normalisation("a content without a role, or of a function's, is the user's", _roles),
-    Normalisation("functions that stand together share a tool", _one_tool_each),
-    Normalisation("no parameters are an empty object of them", _empty_parameters),
-    Normalisation("no arguments, and no response, are empty ones", _empty_arguments),
-    Normalisation("bytes are said in the usual base64", _usual_base64),
-    Normalisation("levels of thinking are said in capitals", _capital_levels),
-    Normalisation("a field that says its default is left out", _defaults),
-    Normalisation("a content without parts says nothing", _silent_contents),
-    Normalisation(
-        "reasoning that nothing follows is refused, so it is left out with a notice", _finished
-    ),
-)
-
-
-def _candidates(body: Body) -> list[Body]:
-    found = body.get("candidates") or []
-    return [candidate for candidate in found if isinstance(candidate, dict)]
-
-
-def _first(body: Body) -> int:
-    return drop_when(body, "candidates", []) + sum(
-        drop_when(candidate, "index", 0) for candidate in _candidates(body)[:1]
+def _is_finished(content: Body) -> bool:
+    """False for a model's content that contains nothing but thoughts."""
+    parts = content.get("parts") or []
+    return (
+        content.get("role") != "model"
+        or not parts
+        or not all(part.get("thought") is True for part in parts)
     )
 
 
-def _model_speaks(body: Body) -> int:
-    """The content of an answer: always the model's, and a list of parts even when it is empty."""
+_EMPTY_ARGUMENTS = (fill(_calls, "args", {}), fill(_responses, "response", {"output": ""}))
+_BASE64 = change(_blobs, "data", _standard_base64)
+_DROP_NULLS = partial(drop_nulls, opaque=_OPAQUE)
+
+REQUEST = (
+    Normalisation("snake_case is camelCase", _camel_case),
+    Normalisation(NULLS, _DROP_NULLS),
+    Normalisation(
+        "a single element is a list of one",
+        *(change(path, name, _as_list) for path, name in _LISTS),
+        change(_responses, "parts", _as_list),
+    ),
+    Normalisation("the model is in the path", partial(_remove, path="", name="model")),
+    Normalisation(
+        "the system instruction has no role",
+        partial(_remove, path="systemInstruction", name="role"),
+    ),
+    Normalisation("blank texts of the system instruction are left out", _blank_system),
+    Normalisation("a content without a role, or of a function, is the user's", _user_role),
+    Normalisation("neighbouring functions share a tool", _one_tool_each),
+    Normalisation(NO_PARAMETERS, _empty_parameters),
+    Normalisation("missing arguments and responses are empty ones", *_EMPTY_ARGUMENTS),
+    Normalisation("bytes are in standard base64", _BASE64),
+    Normalisation(
+        "thinking levels are in capitals",
+        change("generationConfig.thinkingConfig", "thinkingLevel", _upper),
+    ),
+    Normalisation(
+        DEFAULTS,
+        drop(_FUNCTIONS, "", "description"),
+        drop("generationConfig", [], "stopSequences"),
+        drop("generationConfig", {}, "thinkingConfig"),
+        drop("toolConfig", {}, "functionCallingConfig"),
+        drop(_parts, False, "thought"),
+        drop(_responses, [], "parts"),
+        drop(_calls, "", "id"),
+        drop(_responses, "", "id"),
+        drop("", [], "tools"),
+        drop("", {}, "generationConfig", "toolConfig", "labels"),
+    ),
+    Normalisation("a content without parts is left out", _drop_empty_contents),
+    Normalisation(UNFINISHED, keep("", "contents", _is_finished)),
+)
+
+
+def _first_candidate(body: Body) -> list[Body]:
+    return objects_at(body, "candidates[]")[:1]
+
+
+def _model_content(body: Body) -> int:
+    """The content of a reply: always the model's, and a list of parts even when it is empty."""
     changed = 0
-    for candidate in _candidates(body)[:1]:
+    for candidate in _first_candidate(body):
         content = candidate.setdefault("content", {})
-        if content.get("role") != "model" or "parts" not in content:
-            content.setdefault("role", "model")
-            content.setdefault("parts", [])
-            changed += 1
+        changed += content.get("role") != "model" or "parts" not in content
+        content.setdefault("role", "model")
+        content.setdefault("parts", [])
     return changed
 
 
-def _answers(body: Body) -> int:
-    changed = 0
-    for candidate in _candidates(body)[:1]:
-        parts = candidate.get("content", {}).get("parts") or []
-        changed += _empty_arguments({"contents": [{"parts": parts}]})
-        changed += _usual_base64({"contents": [{"parts": parts}]})
-        changed += sum(drop_when(part, "thought", False) for part in parts)
-    return changed
+def _first_parts(body: Body) -> int:
+    contents = [candidate.get("content", {}) for candidate in _first_candidate(body)]
+    steps = (*_EMPTY_ARGUMENTS, _BASE64, drop("contents[].parts[]", False, "thought"))
+    return sum(step({"contents": contents}) for step in steps)
 
 
 REPLY = (
-    Normalisation("null means the same as a missing field", _nulls),
-    Normalisation("the first candidate needs no index, and none needs no list", _first),
-    Normalisation("the model speaks, even where nothing is said", _model_speaks),
-    Normalisation("empty arguments and bytes have one form", _answers),
+    Normalisation(NULLS, _DROP_NULLS),
+    Normalisation(
+        "the first candidate needs no index, and none needs no list",
+        drop("", [], "candidates"),
+        drop(_first_candidate, 0, "index"),
+    ),
+    Normalisation("the model's content is complete", _model_content),
+    Normalisation("empty arguments and bytes have one form", _first_parts),
 )

@@ -1,35 +1,34 @@
-"""What a Responses request may say in two ways: every difference that `render(parse(request))` may
-show, one by one."""
+"""Forms of a Responses request or reply that mean the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from anaphora.analysis.roundtrip.meaning import Body, Normalisation, drop_nulls, drop_when, keep
 from anaphora.wire.openai_responses.output import item_id
 
+from .normalise import (
+    DEFAULTS,
+    DEVELOPER,
+    NULLS,
+    PARALLEL,
+    UNFINISHED,
+    Body,
+    Normalisation,
+    auto_tool_choice,
+    drop,
+    drop_nulls,
+    objects_at,
+    rename_role,
+)
 
-def _items(body: Body) -> list[dict[str, Any]]:
-    found = body.get("input")
-    return found if isinstance(found, list) else []
 
-
-def _parts(body: Body) -> Iterator[dict[str, Any]]:
-    for item in _items(body):
-        for name in ("content", "output"):
-            if isinstance(item.get(name), list):
-                yield from (part for part in item[name] if isinstance(part, dict))
-
-
-def _nulls(body: Body) -> int:
-    """At the top and among the options; inside an item a null may be what the service wants."""
+def _drop_null_options(body: Body) -> int:
+    """At the top and among the options; inside an item a null may be required."""
     dropped = 0
-    tools = body.get("tools") or []
-    for holder in (body, body.get("reasoning") or {}, body.get("text") or {}, *tools):
-        for name in [name for name, value in holder.items() if value is None]:
+    options = (body.get("reasoning") or {}, body.get("text") or {})
+    for holder in (body, *options, *objects_at(body, "tools[]")):
+        nulls = [name for name, value in holder.items() if value is None]
+        for name in nulls:
             del holder[name]
-            dropped += 1
+        dropped += len(nulls)
     return dropped
 
 
@@ -40,8 +39,8 @@ def _text_input(body: Body) -> int:
     return 1
 
 
-def _typed_items(body: Body) -> int:
-    untyped = [item for item in _items(body) if item.get("type") is None]
+def _item_types(body: Body) -> int:
+    untyped = [item for item in objects_at(body, "input[]") if item.get("type") is None]
     for item in untyped:
         item["type"] = "message" if "role" in item or "id" not in item else "item_reference"
     return len(untyped)
@@ -49,10 +48,9 @@ def _typed_items(body: Body) -> int:
 
 def _text_as_parts(body: Body) -> int:
     changed = 0
-    for item in _items(body):
+    for item in objects_at(body, "input[]"):
         name = "output" if item["type"] == "function_call_output" else "content"
-        spoken = item.get("role") == "assistant"
-        if isinstance(item.get(name), str) and not spoken:
+        if isinstance(item.get(name), str) and item.get("role") != "assistant":
             item[name] = [{"type": "input_text", "text": item[name]}]
             changed += 1
     return changed
@@ -65,30 +63,25 @@ def _blank_instructions(body: Body) -> int:
     return int(blank)
 
 
-def _system_role(body: Body) -> int:
-    developers = [item for item in _items(body) if item.get("role") == "developer"]
-    for item in developers:
-        item["role"] = "system"
-    return len(developers)
-
-
-def _finished(body: Body) -> int:
-    items = _items(body)
-
-    def followed(at: int) -> bool:
-        behind = next((item for item in items[at:] if item["type"] != "reasoning"), None)
-        if behind is None or behind["type"].endswith("_output"):
-            return False
-        return behind["type"] != "message" or behind.get("role") == "assistant"
-
-    return keep(items, lambda at: items[at]["type"] != "reasoning" or followed(at))
-
-
-def _parallel(body: Body) -> int:
-    if "parallel_tool_calls" not in body or "tool_choice" in body:
+def _drop_unfinished(body: Body) -> int:
+    items = body.get("input")
+    if not isinstance(items, list):
         return 0
-    body["tool_choice"] = "auto"
-    return 1
+    kept = []
+    followed = False
+    for item in reversed(items):
+        if item["type"] != "reasoning":
+            from_model = item["type"] != "message" or item.get("role") == "assistant"
+            followed = from_model and not item["type"].endswith("_output")
+        if item["type"] != "reasoning" or followed:
+            kept.append(item)
+    dropped = len(items) - len(kept)
+    items[:] = kept[::-1]
+    return dropped
+
+
+def _parts(body: Body) -> list[Body]:
+    return [*objects_at(body, "input[].content[]"), *objects_at(body, "input[].output[]")]
 
 
 def _default_ttl(body: Body) -> int:
@@ -100,38 +93,37 @@ def _default_ttl(body: Body) -> int:
     return len(bare)
 
 
-def _defaults(body: Body) -> int:
-    dropped = drop_when(body, "stream", False)
-    if isinstance(body.get("prompt_cache_options"), dict):
-        dropped += drop_when(body["prompt_cache_options"], "prewarm", False)
-    for part in _parts(body):
-        if part.get("type") == "input_image":
-            dropped += drop_when(part, "detail", "auto")
-    for name in ("prompt_cache_options", "reasoning", "text"):
-        dropped += drop_when(body, name, {})
-    for tool in body.get("tools") or []:
-        dropped += drop_when(tool, "description", "")
-    return dropped
+def _default_detail(body: Body) -> int:
+    images = [part for part in _parts(body) if part.get("type") == "input_image"]
+    default = [image for image in images if image.get("detail") == "auto"]
+    for image in default:
+        del image["detail"]
+    return len(default)
 
 
 REQUEST = (
-    Normalisation("null means the same as a missing option", _nulls),
+    Normalisation("null means the same as a missing option", _drop_null_options),
     Normalisation("text input is a list with one message", _text_input),
-    Normalisation("an item without a type is a message or a reference", _typed_items),
+    Normalisation("an item without a type is a message or a reference", _item_types),
     Normalisation("text content is a list with one part", _text_as_parts),
     Normalisation("blank instructions are left out", _blank_instructions),
-    Normalisation("without developer messages, system ones", _system_role, "role_changed"),
-    Normalisation(
-        "reasoning that nothing follows is refused, so it is left out with a notice", _finished
-    ),
-    Normalisation("with parallel_tool_calls, tool_choice auto is said", _parallel),
+    Normalisation(DEVELOPER, rename_role("input[]"), notice="role_changed"),
+    Normalisation(UNFINISHED, _drop_unfinished),
+    Normalisation(PARALLEL, auto_tool_choice),
     Normalisation("a breakpoint without a TTL gets the request's", _default_ttl),
-    Normalisation("a field that says its default is left out", _defaults),
+    Normalisation(
+        DEFAULTS,
+        drop("", False, "stream"),
+        drop("prompt_cache_options", False, "prewarm"),
+        _default_detail,
+        drop("", {}, "prompt_cache_options", "reasoning", "text"),
+        drop("tools[]", "", "description"),
+    ),
 )
 
 
 def _identified(body: Body) -> int:
-    """A call that came with nothing but itself gets an id and a status when it is said again."""
+    """A call with nothing but itself gets an id and a status when it is written."""
     bare = {"type", "call_id", "name", "arguments"}
     changed = 0
     for index, item in enumerate(body.get("output") or []):
@@ -142,6 +134,6 @@ def _identified(body: Body) -> int:
 
 
 REPLY = (
-    Normalisation("null means the same as a missing field", drop_nulls),
+    Normalisation(NULLS, drop_nulls),
     Normalisation("a call without an id gets one", _identified),
 )

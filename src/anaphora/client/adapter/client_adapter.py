@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from anaphora.client.failing import raised
+from anaphora.client.failures import event_error
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidRequest, Parse, Timeout
 from anaphora.prompt import Call, Params, PromptIR
@@ -101,7 +101,7 @@ class ClientAdapter(LlmAdapter):
                 if delta := text.feed(event):
                     yield StreamChunk(delta)
                 if isinstance(event, ReplyFail):
-                    raise raised(event)
+                    raise event_error(event)
                 if isinstance(event, ReplyEnd):
                     if output is not None:
                         _parsed(output, event.reply)

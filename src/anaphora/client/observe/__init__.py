@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from anaphora.client.after import failure_notice, line_of, log
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 from anaphora.values import Notice
 
 if TYPE_CHECKING:

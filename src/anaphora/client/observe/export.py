@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from anaphora import errors
-from anaphora.client.record import BlockShare, Record
+from anaphora.client.response import BlockShare, Record
 from anaphora.values import Section, SegmentRole
 
 #: Replaces a name that does not look like one, or is one too many.

@@ -7,7 +7,7 @@ import logging
 import re
 from typing import TypeAlias
 
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 from .export import address, label, outcome, queued, word
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from anaphora import __version__
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import otel_provider
-from anaphora.client.record import Attempt, Record
+from anaphora.client.response import Attempt, Record
 from anaphora.values import StopReason, Usage
 
 from . import missing_extra

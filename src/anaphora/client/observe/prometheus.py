@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from threading import Lock
 
-from anaphora.client.record import Record
+from anaphora.client.response import Record
 
 from . import missing_extra
 from .export import BoundedNames, label, outcome, queued, shares, word

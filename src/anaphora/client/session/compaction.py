@@ -1,4 +1,4 @@
-"""Compaction of a session's history: how long the prompt is, and what has to go.
+"""Compaction of a session's history: how long the prompt is, and what is dropped.
 
 limit = token_limit(0.8, profile)               compact_at= in tokens
 sizes = PromptSizes(rendered)                   the prompt and each message of the history
@@ -19,13 +19,13 @@ from anaphora.rendered import Rendered
 from anaphora.tokens import Counts, tokens_in
 from anaphora.values import Message, Notice, SegmentRole, to_json
 
-from .prompt_source import TurnPrompt
+from .turn_prompt import TurnPrompt
 
 _HISTORY = SegmentRole.CONVERSATION
 
 
 def compact_at_of(value: Any) -> int | float | None:
-    """What `compact_at=` may be."""
+    """The checked value of `compact_at=`."""
     if value is None:
         return None
     share = isinstance(value, float) and 0 < value <= 1

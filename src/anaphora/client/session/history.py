@@ -8,12 +8,46 @@ from collections.abc import Callable
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.values import Conversation, Message
+from anaphora.prompt import PromptIR, RenderedContext, Segment
+from anaphora.values import Conversation, Message, SegmentRole
 
-from .prompt_source import Prompt, PromptMemory, PromptSource, State, TurnPrompt, prompt_of
-from .prompt_source import turn_prompt as prompt_at
+from .turn_prompt import (
+    Prompt,
+    PromptMemory,
+    StateText,
+    TurnPrompt,
+    prompt_of,
+    returned_prompt,
+    turn_prompt,
+)
 
 Save = Callable[[Message], None]
+
+_HISTORY = SegmentRole.CONVERSATION
+_TAIL = SegmentRole.VOLATILE_TAIL
+
+
+class PromptSource(msgspec.Struct, frozen=True, eq=False):
+    """Where a session's prompts come from: a `PromptIR`, a `RenderedContext`, or a function that
+    returns one and is called once a turn. The keywords `system=`, `state=` and `cache=` are a short
+    form of a `PromptIR`. Shared by forks."""
+
+    prompt: Prompt | Callable[[], Prompt]
+    state: StateText = None
+    """Text at the end of every call; only with a prompt from keywords."""
+    from_keywords: bool = False
+
+    def current(self) -> Prompt:
+        """The prompt of the next turn. Calls the app's function, if there is one."""
+        prompt = self.prompt
+        if not isinstance(prompt, PromptIR | RenderedContext):
+            prompt = returned_prompt(prompt())
+        state = self.state
+        text = state() if callable(state) else state
+        if not text:
+            return prompt
+        tail = Segment.of(_TAIL, Message.user(text))
+        return msgspec.structs.replace(prompt, segments=(tail,))
 
 
 class SessionHistory:
@@ -25,9 +59,9 @@ class SessionHistory:
         self._conversation = self._answered = messages
         self._save = save
         self._unsaved: tuple[Message, ...] = ()
-        """Messages that `save` has not taken yet: they come before anything newer."""
+        """Messages that `save` has not taken yet; they come before newer ones."""
         if not callable(source.prompt) and not source.from_keywords:
-            self.take(self.ask())
+            self.take(self.next_prompt())
 
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
@@ -44,11 +78,11 @@ class SessionHistory:
         self._source = PromptSource(prompt_of(prompt))
 
     @property
-    def state(self) -> State:
+    def state(self) -> StateText:
         return self._source.state
 
     @state.setter
-    def state(self, state: State) -> None:
+    def state(self, state: StateText) -> None:
         if state is not None and not self._source.from_keywords:
             raise InvalidRequest(
                 "state and prompt cannot be combined: put the state into the prompt (state_turn,"
@@ -71,9 +105,12 @@ class SessionHistory:
             self._memory = self._memory.without_history()
         self._conversation = conversation
 
-    def ask(self) -> TurnPrompt:
+    def next_prompt(self) -> TurnPrompt:
         """The prompt of the next turn. Nothing of it is kept before the turn was answered."""
-        return prompt_at(self._source.ask(), self._conversation, self._answered, self._memory)
+        prompt, memory = self._source.current(), self._memory
+        if memory.boundary is None and isinstance(prompt, PromptIR) and _is_plain(prompt):
+            return TurnPrompt(ir=prompt, history=self._conversation, memory=memory)
+        return turn_prompt(prompt, self._conversation, self._answered, memory)
 
     def append(self, messages: tuple[Message, ...]) -> None:
         """Where `save` fails, nothing is added."""
@@ -96,7 +133,7 @@ class SessionHistory:
         self.save_pending()
 
     def take(self, turn: TurnPrompt) -> None:
-        """Goes on from a turn's history without a call. What was appended since the last answer
+        """Continues from a turn's history without a call. What was appended since the last reply
         stays unanswered."""
         before, answered = self._conversation, self._answered
         pending = len(before) - len(answered) if before.extends(answered) else 0
@@ -104,24 +141,26 @@ class SessionHistory:
         self._answered = turn.history.prefix(len(turn.history) - pending)
         used = self._memory.continuation
         self._memory = turn.memory
-        if turn.ir.continuation is not None:  # which is still to be used
+        if turn.ir.continuation is not None:  # not used yet
             self._memory = msgspec.structs.replace(turn.memory, continuation=used)
 
     def answered(
         self,
         turn: TurnPrompt | None,
         sent: Conversation,
-        said: tuple[Message, ...],
-        answer: Message,
+        added: tuple[Message, ...],
+        reply: Message,
     ) -> Conversation:
-        """`sent` ends with what was `said`, and goes on as it is, without a copy; no turn: the app
-        changed the conversation meanwhile. `save_pending` has to follow."""
+        """Adds a reply. `sent` ends with the messages that the turn `added` and is continued
+        without a copy; no turn: the app changed the conversation meanwhile. `save_pending` has to
+        follow."""
         if turn is not None:
-            self._conversation, self._memory = sent.append(answer), turn.memory
+            self._conversation, self._memory = sent.append(reply), turn.memory
         else:
-            self._conversation = self._conversation.append(*said, answer)
+            self._conversation = self._conversation.append(*added, reply)
         self._answered = self._conversation
-        self._unsaved += self._conversation[-len(said) - 1 :]
+        if self._save is not None:
+            self._unsaved += self._conversation[-len(added) - 1 :]
         return self._conversation
 
     def fork(self) -> SessionHistory:
@@ -130,8 +169,7 @@ class SessionHistory:
         return other
 
     def save_pending(self) -> None:
-        """Gives messages to `save`, in order and without a gap: those that it failed to take come
-        again first."""
+        """Passes messages to `save`, in order and without a gap: those that failed come first."""
         if self._save is None:
             self._unsaved = ()
             return
@@ -142,3 +180,10 @@ class SessionHistory:
             except BaseException:
                 self._unsaved = (message, *self._unsaved)
                 raise
+
+
+def _is_plain(prompt: PromptIR) -> bool:
+    """Whether a prompt leaves the history as it is: no conversation, boundary or continuation."""
+    if prompt.continuation is not None or prompt.cache.frozen_through is not None:
+        return False
+    return all(segment.role is not _HISTORY for segment in prompt.segments)

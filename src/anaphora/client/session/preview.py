@@ -1,4 +1,4 @@
-"""What the next call would read, write and cost, said before anything is sent."""
+"""What the next call would read, write and cost; nothing is sent."""
 
 from __future__ import annotations
 
@@ -7,81 +7,77 @@ from decimal import Decimal
 import msgspec
 
 from anaphora.cache.verdict import Prediction, format_usd
-from anaphora.client.writing import Written, cost_unknown, tier_of
+from anaphora.client.in_flight import PreparedRequest, cost_unknown, service_tier
 from anaphora.tokens import Counts
 from anaphora.values import Notice, Usage
 
-from .certify import certify
-from .place import Place
-
-
-def foreseen(expected: Prediction) -> Usage:
-    """A prediction as the provider would bill it."""
-    outcome = expected.outcome
-    read = min(expected.read, outcome.total)
-    written = outcome.written
-    uncached = max(0, outcome.total - read - sum(written.values()))
-    return Usage(uncached=uncached, read=read, written=written, output=0)
+from .prefix_check import check_prefix
+from .provider_state import ProviderState
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """By the rules and by what was billed before; nothing was sent."""
+    """What a call would read, write and cost, by the rules and by the bills so far."""
 
     provider: str
     model: str
     size: int
     """Bytes of the request."""
     usage: Usage
-    """Input tokens to be read, written and paid for in full,"""
+    """Input tokens by kind: read from the cache, written to it, uncached."""
     bounds: tuple[int, int]
-    """and between how many the input is likely to be, all told."""
+    """Likely minimum and maximum of the input tokens."""
     cost_usd: Decimal | None
-    """What the input would cost; None is unknown."""
+    """Cost of the input; None where a price is unknown."""
     uncached_cost_usd: Decimal | None
-    """What it would cost if nothing were cached."""
+    """Cost of the input without any caching."""
     markers: tuple[str, ...] = ()
-    """Where markers would go, by path and lifetime."""
+    """Cache markers by path and TTL."""
     wait: float = 0.0
-    """How long our own limits would make it wait, in seconds."""
+    """Seconds that rate limits would delay it."""
     notices: tuple[Notice, ...] = ()
-    """What would break or get lost."""
 
     def __str__(self) -> str:
         usage = self.usage
-        said = (
+        text = (
             f"{usage.read or 0:,} of {usage.input or 0:,} tokens to be read,"
             f" {usage.written_total or 0:,} to be written"
         )
         if self.cost_usd is not None:
-            said += f", {format_usd(self.cost_usd)} for the input"
+            text += f", {format_usd(self.cost_usd)} for the input"
         if self.wait:
-            said += f", after a wait of {self.wait:.1f} s"
-        return said
+            text += f", after a wait of {self.wait:.1f} s"
+        return text
 
 
-def previewed(place: Place, written: Written) -> Preview:
-    """The call as it would be sent from there."""
-    usage = foreseen(place.foresee(written))
-    tier = tier_of(written)
-    price = place.price(written.at, tier)
+def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
+    """The preview of a call that is prepared for a provider."""
+    target, rendered, plan = state.target, prepared.rendered, prepared.plan
+    usage = _expected_usage(state.predict(prepared))
+    tier = service_tier(prepared)
+    price = target.price(prepared.at, tier)
     cost_usd = None if price is None else price.of(usage)
-    unknown = () if cost_usd is not None else (cost_unknown(place.stop, tier, usage, price),)
-    plain = msgspec.structs.replace(usage, uncached=usage.input, read=0, written={})
-    request = place.endpoint.wire.assemble(
-        written.rendered, msgspec.structs.replace(written.plan, preludes=())
-    )
-    broken = certify(place, written, "tell")
+    unknown = () if cost_usd is not None else (cost_unknown(target, tier, usage, price),)
+    uncached = msgspec.structs.replace(usage, uncached=usage.input, read=0, written={})
+    assembled = state.endpoint.wire.assemble(rendered, msgspec.structs.replace(plan, preludes=()))
+    broken = check_prefix(state, prepared, "notice")
     return Preview(
-        provider=place.endpoint.id,
-        model=place.model.name,
-        size=len(request.body),
+        provider=state.endpoint.id,
+        model=target.model,
+        size=len(assembled.body),
         usage=usage,
-        bounds=Counts(written.rendered).bounds(place.model.profile.token_error.value),
+        bounds=Counts(rendered).bounds(target.profile.token_error.value),
         cost_usd=cost_usd,
-        uncached_cost_usd=None if price is None else price.of(plain),
-        markers=tuple(
-            f"{written.rendered.chunk(mark.chunk).path} {mark.ttl}" for mark in written.plan.marks
-        ),
-        wait=place.model.gate.wait(place.tokens(written)),
-        notices=(*written.rendered.notices, *written.plan.notices, *broken, *unknown),
+        uncached_cost_usd=None if price is None else price.of(uncached),
+        markers=tuple(f"{rendered.chunk(mark.chunk).path} {mark.ttl}" for mark in plan.marks),
+        wait=target.gate.wait(state.tokens(prepared)),
+        notices=(*prepared.notices, *rendered.notices, *plan.notices, *broken, *unknown),
     )
+
+
+def _expected_usage(expected: Prediction) -> Usage:
+    """A prediction as the provider would bill it."""
+    outcome = expected.outcome
+    read = min(expected.read, outcome.total)
+    written = outcome.written
+    uncached = max(0, outcome.total - read - sum(written.values()))
+    return Usage(uncached=uncached, read=read, written=written, output=0)

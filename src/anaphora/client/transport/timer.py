@@ -6,8 +6,11 @@ Most waits end long before their limit; a loop timer for each would dominate the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Expirable(Protocol):
@@ -27,7 +30,10 @@ class SharedTimer:
 
     def begin(self, wait: Expirable, seconds: float) -> None:
         """Start or restart a wait."""
-        due = self.loop.time() + seconds
+        self.begin_at(wait, self.loop.time() + seconds)
+
+    def begin_at(self, wait: Expirable, due: float) -> None:
+        """The same with a time of the loop's clock."""
         self._due[wait] = due
         if due < self._wake_at:
             self._schedule(due)
@@ -55,3 +61,54 @@ class SharedTimer:
         self._schedule(min(self._due.values(), default=inf))
         for wait in expired:
             wait.expire()
+
+
+class DeadlinePassed(Exception):
+    """A wait was cancelled by its deadline."""
+
+
+class Deadline:
+    """The end of a call's time: `asyncio.timeout` for many waits and calls, with one timer."""
+
+    __slots__ = ("_due", "_expired", "_task", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = _timer(loop)
+        self._due = loop.time() + seconds
+        self._expired = False
+        self._task: asyncio.Task[Any] | None = None
+
+    async def wait(self, awaitable: Awaitable[T]) -> T:
+        """The result; raises `DeadlinePassed` at the deadline."""
+        task = self._task = asyncio.current_task()
+        assert task is not None, "calls are made in a task"
+        before, cancelled = task.cancelling(), False
+        self._expired = False
+        self._timer.begin_at(self, self._due)
+        try:
+            return await awaitable
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+        finally:
+            self._timer.end(self)
+            if self._expired and task.uncancel() <= before and cancelled:
+                raise DeadlinePassed from None
+
+    def expire(self) -> None:
+        assert self._task is not None
+        self._expired = True
+        self._task.cancel()
+
+
+#: The timer of the last event loop: nearly every program has one.
+_last_timer: SharedTimer | None = None
+
+
+def _timer(loop: asyncio.AbstractEventLoop) -> SharedTimer:
+    global _last_timer  # noqa: PLW0603
+    timer = _last_timer
+    if timer is None or timer.loop is not loop:
+        timer = _last_timer = SharedTimer(loop)
+    return timer

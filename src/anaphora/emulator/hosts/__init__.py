@@ -70,7 +70,7 @@ class RouteTable:
             shared = operation in ("models", "model") and not provider
             if shared and (google or anthropic != (row.wire == "anthropic")):
                 continue
-            codec = wire.get(row.wire) if is_home(row) else wire.speak(row)
+            codec = wire.get(row.wire) if is_home(row) else wire.codec_for(row)
             return EmulatorRoute(
                 host=host, dialect=row, codec=codec, operation=operation, path=path, name=name
             )

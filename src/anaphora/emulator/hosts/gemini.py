@@ -85,7 +85,7 @@ class GeminiHost(Host):
         return EmulatorRoute(
             host=self,
             dialect=dialect,
-            codec=wire.speak(dialect) if vertex else wire.get(self.wire),
+            codec=wire.codec_for(dialect) if vertex else wire.get(self.wire),
             operation=operation,
             path=path.replace(":countTokens", ":generateContent"),
             name=name,
@@ -133,7 +133,7 @@ class GeminiHost(Host):
         return usage if usage.read else msgspec.structs.replace(usage, read=None)
 
     def write_choice(self, reply: Reply, index: int) -> bytes:
-        return write_candidate(reply, b"", write_content(reply.message), index)
+        return write_candidate(reply, {}, write_content(reply.message), index)
 
     def frame_stream(
         self, request: EmulatorRequest, response: EmulatorResponse

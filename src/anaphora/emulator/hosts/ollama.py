@@ -11,7 +11,7 @@ from anaphora.emulator.exchange import NDJSON, EmulatorRequest
 from anaphora.emulator.replies.reply import GeneratedReply
 from anaphora.emulator.strict.ollama import CHECKS
 from anaphora.values import Message, Reply, Usage
-from anaphora.wire.ollama.stream_writer import moment_of
+from anaphora.wire.ollama.stream import timestamp
 
 from .host import MODELS_CREATED, EmulatorRoute, Host, Operation, ReplyContext
 
@@ -59,7 +59,7 @@ class OllamaHost(Host):
             stop="other",
             stop_raw="load",
             usage=Usage(),
-            extras={self.wire: dumps({"created_at": moment_of(request.now)}).decode()},
+            extras={self.wire: dumps({"created_at": timestamp(request.now)}).decode()},
         )
         return route.codec.write_reply(reply)
 
@@ -75,7 +75,7 @@ class OllamaHost(Host):
         return None
 
     def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
-        return {"created_at": moment_of(context.request.now)}
+        return {"created_at": timestamp(context.request.now)}
 
     def model_fields(self, profile: Profile) -> dict[str, Any]:
         return {

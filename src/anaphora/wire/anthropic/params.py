@@ -1,85 +1,192 @@
-"""The request without its prompt: the envelope around the runs, and the cache parameters."""
+"""Anthropic's parameters as a table, and the envelope around the prompt."""
 
 from __future__ import annotations
 
-from anaphora.canonical import check_object, dumps, string
-from anaphora.catalog import Feature, Profile
+from anaphora.canonical import dumps, string
+from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, Params, Reasoning, ToolChoice
+from anaphora.prompt import Call, OutputSchema
 from anaphora.rendered import Envelope
 from anaphora.values import Notice
-from anaphora.wire.enveloping import Envelopes
 from anaphora.wire.markers import marker_field_notices
 from anaphora.wire.params import (
+    Param,
+    ParamTable,
+    check_refused,
+    check_tool_choice,
     closing_members,
+    common_notices,
     comparison_id,
-    continuation_notices,
-    foreign_comparison_notices,
-    foreign_field_notices,
-    params_key,
+    encode_only,
+    forces_tools,
+    joined_fields,
+    schema_object,
     schema_only_notices,
+    whole_number,
 )
 
-from .blocks import WIRE
+from .types import MEMO, WIRE, OutputFormat
 
+PATH = "/v1/messages"
 TIERS = ("auto", "standard_only")
-_NO_PLACE = (
-    "seed",
-    "n",
-    "frequency_penalty",
-    "presence_penalty",
-    "verbosity",
-    "store",
-    "include",
-    "truncation",
-)
+
+#: In the extras of a call: unknown members of the request's own marker.
+AUTOMATIC_FIELDS = f"{WIRE}.cache_control"
+
 _TAKEN = ("model", "max_tokens", "tools", "system", "messages")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
+_MODES = {choice: mode for mode, choice in _CHOICES.items()}
 
 
-_envelopes = Envelopes()
+def _output_format(output: OutputSchema) -> bytes:
+    return b'{"type":"json_schema","schema":' + schema_object(output) + b"}"
 
 
-def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
-    """Everything but the runs; the last turn's while nothing in it changed."""
-    agree = call.ir.system_fields_agree()
-    source = (call.model, params_key(call), agree, profile)
-    if (known := _envelopes.find(call, source, last)) is not None:
-        return known
-    refuse(call, profile)
-    turned = cache_params(call)
-    made = Envelope(
+def _output_schema(output: OutputFormat) -> OutputSchema:
+    return OutputSchema(bytes(output.schema).decode())
+
+
+def _has_mode(call: Call) -> bool:
+    return call.params.reasoning is not None and call.params.reasoning.mode is not None
+
+
+def _has_tools(call: Call) -> bool:
+    return call.params.tool_choice is not None and call.params.tool_choice.mode != "none"
+
+
+def _user_id(metadata: dict[str, str]) -> bytes | None:
+    user = metadata.get("user_id")
+    return None if user is None else dumps(user, path="params.metadata")
+
+
+PARAMS = ParamTable(
+    Param("max_tokens", when=lambda _: False),  # sent in the envelope's head
+    Param("tool_choice.mode", "tool_choice.type", lambda m: string(_CHOICES[m]), _MODES.get),
+    Param("tool_choice.name", "tool_choice.name"),
+    Param(
+        "tool_choice.parallel",
+        "tool_choice.disable_parallel_tool_use",
+        encode=lambda parallel: dumps(not parallel),
+        decode=lambda disabled: not disabled,
+        when=_has_tools,
+        reason="no tools, nothing parallel",
+    ),
+    Param("reasoning.mode", "thinking.type"),
+    Param(
+        "reasoning.budget_tokens",
+        "thinking.budget_tokens",
+        when=_has_mode,
+        reason="a budget belongs to a mode",
+    ),
+    Param(
+        "reasoning.display",
+        "thinking.display",
+        when=_has_mode,
+        reason="a display belongs to a mode",
+    ),
+    Param("reasoning.summary", None, reason="Anthropic has no summary setting"),
+    Param("reasoning.effort", "output_config.effort"),
+    Param("output", "output_config.format", _output_format, _output_schema),
+    Param("stop", "stop_sequences", decode=lambda stop: tuple(stop) or None),
+    Param("temperature"),
+    Param("top_p"),
+    Param("top_k"),
+    Param("metadata", "metadata.user_id", _user_id, encode_only),
+    Param("user", "metadata.user_id"),
+    Param(
+        "service_tier",
+        when=lambda call: call.params.service_tier in TIERS,
+        reason=f"Anthropic's tiers are {' and '.join(TIERS)}",
+    ),
+    Param("stream", when=lambda call: call.params.stream),
+    *(
+        Param(name, None, reason=f"Anthropic has no {name}")
+        for name in (
+            "seed",
+            "n",
+            "frequency_penalty",
+            "presence_penalty",
+            "verbosity",
+            "store",
+            "include",
+            "truncation",
+        )
+    ),
+    *(
+        Param(f"cache.{name}", None, reason="Anthropic has no such option")
+        for name in ("key", "mode", "retention")
+    ),
+    cache_params={
+        "tool_choice": "tool_choice",
+        "thinking": "thinking",
+        "speed": "speed",
+        "effort": "output_config.effort",
+        "output_format": "output_config.format",
+    },
+)
+
+
+def envelope_of(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
+    """The request without the runs; the last turn's while nothing in it changed."""
+
+    def make(source: object) -> Envelope:
+        return _envelope(call, profile, source)
+
+    return MEMO.envelope(call, (call.ir.system_fields_agree(), profile), last, make)
+
+
+def _envelope(call: Call, profile: Profile, source: object) -> Envelope:
+    _check(call, profile)
+    tree = PARAMS.encode(call)
+    fields = joined_fields(tree)
+    if call.ir.cache.diagnose:
+        earlier = comparison_id(call, (WIRE,))
+        compared = b"null" if earlier is None else string(earlier)
+        fields["diagnostics"] = b'{"previous_message_id":' + compared + b"}"
+    version = profile.api_version
+    return Envelope(
         source=source,
-        path="/v1/messages",
-        headers=headers(profile),
-        head=head(call),
-        tail=tail(call, turned),
-        cache_params=turned,
-        notices=(
-            *notices(call),
-            *continuation_notices(call),
-            *foreign_field_notices(call, WIRE),
+        path=PATH,
+        headers=(
+            ("content-type", "application/json"),
+            *((("anthropic-version", version.value),) if version is not None else ()),
+        ),
+        head=b'{"model":%b,"max_tokens":%b,' % (string(call.model), _max_tokens(call)),
+        tail=closing_members(fields, call.extras, WIRE, _TAKEN) + b"}",
+        cache_params=PARAMS.cache_params(string(call.model), tree),
+        notices=tuple(notices(call)),
+    )
+
+
+def _max_tokens(call: Call) -> bytes:
+    limit = 0 if call.ir.cache.prewarm else call.params.max_tokens
+    if limit is None:
+        raise InvalidRequest(
+            "Anthropic requires the maximum number of tokens of the reply, e.g. 4096",
+            path="params.max_tokens",
+        )
+    return whole_number(limit)
+
+
+def _check(call: Call, profile: Profile) -> None:
+    """Raises for what the provider would answer with a 400, with the field and the reason."""
+    params, reasoning = call.params, call.params.reasoning
+    mode = reasoning.mode if reasoning is not None else None
+    forced = forces_tools(params)
+    check_refused(
+        call,
+        profile,
+        (
+            (forced, "forced_tools", "tool_choice", "a forced tool choice"),
+            (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
+            (mode == "enabled", "budgeted_thinking", "reasoning.mode", "thinking with a budget"),
+            (params.temperature is not None, "sampling", "temperature", "sampling parameters"),
+            (params.top_p is not None, "sampling", "top_p", "sampling parameters"),
+            (params.top_k is not None, "sampling", "top_k", "sampling parameters"),
         ),
     )
-    return _envelopes.keep(call, made)
-
-
-def refuse(call: Call, profile: Profile) -> None:
-    """Says no to what the provider would answer with a 400, with the field and the reason."""
-    params, reasoning = call.params, call.params.reasoning
-    choice = params.tool_choice.mode if params.tool_choice is not None else "auto"
-    mode = reasoning.mode if reasoning is not None else None
-    asked: tuple[tuple[bool, Feature, str, str], ...] = (
-        (choice in ("required", "tool"), "forced_tools", "tool_choice", "a forced tool choice"),
-        (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
-        (mode == "enabled", "budgeted_thinking", "reasoning.mode", "thinking with a budget"),
-        (params.temperature is not None, "sampling", "temperature", "sampling parameters"),
-        (params.top_p is not None, "sampling", "top_p", "sampling parameters"),
-        (params.top_k is not None, "sampling", "top_k", "sampling parameters"),
-    )
-    for wanted, feature, field, what in asked:
-        if wanted and profile.refuses(feature):
-            raise InvalidRequest(f"{call.model} refuses {what}", path=f"params.{field}")
+    if params.tool_choice is not None:
+        check_tool_choice(params.tool_choice)
     if mode == "enabled" and reasoning is not None and (reasoning.budget_tokens or 0) < 1024:
         raise InvalidRequest(
             "thinking with a budget needs one of at least 1024 tokens",
@@ -90,158 +197,20 @@ def refuse(call: Call, profile: Profile) -> None:
             (params.stream, "stream"),
             (mode == "enabled", "reasoning.mode"),
             (params.output is not None, "output"),
-            (choice in ("required", "tool"), "tool_choice"),
+            (forced, "tool_choice"),
         ):
             if wanted:
                 raise InvalidRequest("a pre-warm call takes none", path=f"params.{field}")
 
 
-def headers(profile: Profile) -> tuple[tuple[str, str], ...]:
-    """What every request carries; the key is the client's to add."""
-    version = profile.api_version
-    versioned = (("anthropic-version", version.value),) if version is not None else ()
-    return (("content-type", "application/json"), *versioned)
-
-
-def head(call: Call) -> bytes:
-    """The body up to the first run."""
-    limit = 0 if call.ir.cache.prewarm else call.params.max_tokens
-    if limit is None:
-        raise InvalidRequest(
-            "Anthropic needs the most tokens an answer may have, e.g. 4096",
-            path="params.max_tokens",
-        )
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise InvalidRequest(
-            f"must be a whole number, 0 or more, not {limit!r}", path="params.max_tokens"
-        )
-    return b'{"model":' + string(call.model) + b',"max_tokens":%d,' % limit
-
-
-def cache_params(call: Call) -> tuple[tuple[str, bytes], ...]:
-    """The parameters that affect the cache without being part of the prompt, as they are sent;
-    named as the cache rules name them."""
-    found = [("model", string(call.model))]
-    params = call.params
-    if params.tool_choice is not None:
-        found.append(("tool_choice", _tool_choice(params.tool_choice)))
-    if (reasoning := params.reasoning) is not None:
-        if reasoning.mode is not None:
-            found.append(("thinking", _thinking(reasoning)))
-        if reasoning.effort is not None:
-            found.append(("effort", string(reasoning.effort)))
-    if params.output is not None:
-        schema = check_object(params.output.schema, path="params.output.schema").encode()
-        found.append(("output_format", b'{"type":"json_schema","schema":' + schema + b"}"))
-    return tuple(found)
-
-
-def tail(call: Call, cache_params: tuple[tuple[str, bytes], ...]) -> bytes:
-    """The body after the last run."""
-    params, turned = call.params, dict(cache_params)
-    fields: dict[str, bytes] = {}
-    for name in ("tool_choice", "thinking"):
-        if name in turned:
-            fields[name] = turned[name]
-    output = [
-        b'"%b":%b' % (name, turned[param])
-        for param, name in (("effort", b"effort"), ("output_format", b"format"))
-        if param in turned
-    ]
-    if output:
-        fields["output_config"] = b"{" + b",".join(output) + b"}"
-    if params.stop:
-        fields["stop_sequences"] = dumps(params.stop, path="params.stop")
-    for name in ("temperature", "top_p", "top_k"):
-        if (value := getattr(params, name)) is not None:
-            fields[name] = dumps(value, path=f"params.{name}")
-    if metadata := _metadata(params):
-        fields["metadata"] = dumps(metadata, path="params.metadata")
-    if params.service_tier in TIERS:
-        fields["service_tier"] = string(params.service_tier)
-    if params.stream:
-        fields["stream"] = b"true"
-    if call.ir.cache.diagnose:
-        earlier = comparison_id(call, (WIRE,))
-        compared = b"null" if earlier is None else string(earlier)
-        fields["diagnostics"] = b'{"previous_message_id":' + compared + b"}"
-    return closing_members(fields, call.extras, WIRE, _TAKEN) + b"}"
-
-
-#: Beside the extras of a call: fields of the request's own marker that have no name here.
-AUTOMATIC_FIELDS = f"{WIRE}.cache_control"
-
-
 def notices(call: Call) -> list[Notice]:
-    """What was asked for and Anthropic has no place for."""
-    told = []
+    """What the call sets and Anthropic has no field for."""
+    found = []
     if call.extras is not None and AUTOMATIC_FIELDS in call.extras:
         fields = {AUTOMATIC_FIELDS: call.extras[AUTOMATIC_FIELDS]}
-        told += marker_field_notices(fields, "cache.automatic")
-    params, reasoning, choice = call.params, call.params.reasoning, call.params.tool_choice
-    if not call.ir.system_fields_agree():
-        told.append(
-            Notice(
-                "system_blocks_sent",
-                "system_text is not the system blocks joined by a blank line; the blocks are sent",
-                "system",
-            )
-        )
-    if params.service_tier is not None and params.service_tier not in TIERS:
-        told.append(_left_out("service_tier", f"Anthropic's tiers are {' and '.join(TIERS)}"))
-    if params.metadata and set(params.metadata) != {"user_id"}:
-        told.append(_left_out("metadata", "Anthropic's metadata is a user_id and nothing else"))
-    if (
-        reasoning is not None
-        and reasoning.mode is None
-        and (reasoning.budget_tokens is not None or reasoning.display is not None)
-    ):
-        told.append(_left_out("reasoning", "a budget or display belongs to a mode"))
-    if reasoning is not None and reasoning.summary is not None:
-        told.append(_left_out("reasoning.summary", "Anthropic has no summary setting"))
-    if choice is not None and choice.mode == "none" and choice.parallel is not None:
-        told.append(_left_out("tool_choice.parallel", "no tools, nothing parallel"))
-    told += schema_only_notices(params.output)
-    told += [
-        _left_out(name, f"Anthropic has no {name}")
-        for name in _NO_PLACE
-        if getattr(params, name) not in (None, ())
-    ]
-    told += [
-        Notice("cache_option_left_out", "Anthropic has no such option; left out", f"cache.{name}")
-        for name in ("key", "mode", "retention")
-        if getattr(call.ir.cache, name) is not None
-    ]
-    return told + foreign_comparison_notices(call, (WIRE,))
-
-
-def _left_out(field: str, why: str) -> Notice:
-    return Notice("param_left_out", f"{why}; left out", f"params.{field}")
-
-
-def _thinking(reasoning: Reasoning) -> bytes:
-    said: dict[str, object] = {"type": reasoning.mode}
-    if reasoning.budget_tokens is not None:
-        said["budget_tokens"] = reasoning.budget_tokens
-    if reasoning.display is not None:
-        said["display"] = reasoning.display
-    return dumps(said, path="params.reasoning")
-
-
-def _tool_choice(choice: ToolChoice) -> bytes:
-    if (choice.mode == "tool") != (choice.name is not None):
-        raise InvalidRequest(
-            "mode 'tool' needs the tool's name, and only that mode takes one",
-            path="params.tool_choice.name",
-        )
-    said: dict[str, object] = {"type": _CHOICES[choice.mode]}
-    if choice.name is not None:
-        said["name"] = choice.name
-    if choice.parallel is not None and choice.mode != "none":
-        said["disable_parallel_tool_use"] = not choice.parallel
-    return dumps(said, path="params.tool_choice")
-
-
-def _metadata(params: Params) -> dict[str, str]:
-    user = params.user if params.user is not None else (params.metadata or {}).get("user_id")
-    return {} if user is None else {"user_id": user}
+        found += marker_field_notices(fields, "cache.automatic")
+    if call.params.metadata and set(call.params.metadata) != {"user_id"}:
+        reason = "Anthropic's metadata is a user_id and nothing else; left out"
+        found.append(Notice("param_left_out", reason, "params.metadata"))
+    found += schema_only_notices(call.params.output) + PARAMS.notices(call)
+    return found + common_notices(call, WIRE, (WIRE,))

@@ -1,353 +1,603 @@
-"""An Anthropic request, read into a call.
+"""An Anthropic request, read into a call (`parse`) or cut into chunks of its own bytes (`split`).
 
-Everything stays where it stood and as it was written: arguments and schemas keep their text,
-markers become marks of the caller, unknown fields travel along as extras. Normalised are only:
+`parse` keeps everything where it stood and as it was written: arguments and schemas keep their
+text, markers become the caller's marks, unknown fields become extras. It normalises only:
 
 - text content becomes a list with one text block, and a system text one system block;
 - `null`, an empty description and `is_error: false` mean the same as a missing field;
 - a `cache_control` with the default TTL loses that TTL;
 - messages get ids by position.
+
+`split` normalises nothing: key order and the spelling of numbers and strings stay, so that a cache
+is billed, and a miss explained, by what was sent. Only markers are taken out (they become marks),
+and white space between the members of a block.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import base64
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from anaphora.canonical import string
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     BlockMark,
     Call,
     Earlier,
-    OutputSchema,
-    Params,
     PartMark,
     PromptBlock,
     PromptCachePlan,
     PromptIR,
-    Reasoning,
-    ToolChoice,
     ToolMark,
 )
 from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import (
     AnyTool,
+    Bytes,
+    CachePolicy,
     Conversation,
+    Document,
     Extras,
+    FileId,
+    Image,
     Message,
     Opaque,
     Part,
     ProviderTool,
+    ResultPart,
+    Section,
+    SegmentRole,
+    Source,
+    Text,
+    Thinking,
     Tool,
+    ToolCall,
+    ToolResult,
     Ttl,
+    Url,
 )
-from anaphora.wire.fields import Fields
-from anaphora.wire.reading import DECODE_ERRORS, converts_errors, request_error
-from anaphora.wire.seen import SYSTEMS, TOOLS, elements_of, seen
-
-from .blocks import MESSAGE_FIELDS, WIRE
-from .incoming import (
-    Marks,
-    Usual,
-    read_block,
-    read_content,
-    some_blocks,
-    take_marker,
-    usual_content,
+from anaphora.wire.memo import PARAM_SETS, SYSTEM_PROMPTS, TOOL_LISTS, SplitSection
+from anaphora.wire.reading import (
+    ErrorFactory,
+    LenientDecoder,
+    Members,
+    OtherBlock,
+    Unknown,
+    converts_errors,
+    decode_value,
+    encode_members,
+    known_text,
+    list_elements,
+    message_ids,
+    object_members,
+    request_error,
 )
-from .params import AUTOMATIC_FIELDS
 
-Role: TypeAlias = Literal["user", "assistant", "system"]
+from .markers import CACHE_CONTROL, MARKERS, read_marker
+from .params import AUTOMATIC_FIELDS, PARAMS, PATH
+from .render import CLOSE, WIRE_ROLES, RoleWithFields, glue, joins, opening
+from .types import (
+    MARKABLE_OPAQUE,
+    MEMO,
+    MESSAGE_FIELDS,
+    WIRE,
+    Base64Source,
+    CacheControl,
+    ContentBlock,
+    DocumentBlock,
+    FileSource,
+    ImageBlock,
+    MessagesRequest,
+    RedactedBlock,
+    TextBlock,
+    TextSource,
+    ThinkingBlock,
+    ToolDefinition,
+    ToolResultBlock,
+    ToolUseBlock,
+    UrlSource,
+)
 
-
-class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["auto", "any", "none", "tool"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
-class _Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["adaptive", "enabled", "disabled", "between_tools"]
-    budget_tokens: int | None = None
-    display: Literal["summarized", "omitted"] | None = None
-
-
-class _Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["json_schema"]
-    schema: msgspec.Raw
-
-
-class _OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    effort: str | None = None
-    format: _Format | None = None
-
-
-class _Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    user_id: str | None = None
-
-
-class _Diagnostics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    previous_message_id: str | None = None
-
-
-class _Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The parameters that have a name here."""
-
-    max_tokens: int
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    stop_sequences: list[str] | None = None
-    service_tier: str | None = None
-    stream: bool | None = None
-    tool_choice: _Choice | None = None
-    thinking: _Thinking | None = None
-    output_config: _OutputConfig | None = None
-    metadata: _Metadata | None = None
+_REQUEST = LenientDecoder[MessagesRequest](
+    MessagesRequest,
+    whole=("tool_choice",),
+    partial=("thinking", "output_config", "metadata", "diagnostics"),
+)
+_SYSTEM = LenientDecoder[str | list[TextBlock] | None](str | list[TextBlock] | None)
+_TOOL = LenientDecoder[ToolDefinition](ToolDefinition)
+_SOURCE = LenientDecoder[Base64Source | UrlSource | FileSource | TextSource | OtherBlock](
+    Base64Source | UrlSource | FileSource | TextSource
+)
+_NOTHING: dict[int, Unknown] = {}
 
 
-class _UsualMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: Role
-    content: str | list[Usual]
+# ── Content blocks ───────────────────────────────────────────────────────────────────────────────
 
 
-class _UsualRequest(_Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request with nothing unusual in it: read in one pass."""
+class BlockReader:
+    """Reads content blocks into parts, and collects the markers on them."""
 
-    model: str
-    messages: list[_UsualMessage]
-    system: msgspec.Raw = msgspec.Raw(b"null")
-    tools: msgspec.Raw = msgspec.Raw(b"null")
+    __slots__ = ("fail", "marks", "message", "root")
+
+    def __init__(self, root: str, fail: ErrorFactory) -> None:
+        self.root = root
+        """The path of what holds the blocks, with a gap for the index of the message."""
+        self.fail = fail
+        self.message = 0
+        self.marks: list[MarkRequest] = []
+
+    def path(self, position: tuple[int, ...]) -> str:
+        """The JSON path of a block."""
+        inner = "".join(f".content[{index}]" for index in position)
+        return self.root.format(self.message) + inner
+
+    def content(
+        self, blocks: list[ContentBlock], unknown: dict[int, Unknown] = _NOTHING
+    ) -> tuple[Part, ...]:
+        """The parts of a message or reply."""
+        parts: list[Part] = []
+        for index, block in enumerate(blocks):
+            read = _READERS.get(type(block))
+            if read is None or unknown or block.cache_control is not None:
+                parts.append(self.block(block, unknown.get(index), (index,)))
+            else:
+                parts.append(read(self, block, None, (index,)))
+        return tuple(parts)
+
+    def block(
+        self, block: ContentBlock | OtherBlock, unknown: Unknown | None, position: tuple[int, ...]
+    ) -> Part:
+        """The part of one block: unknown members become extras, unknown kinds opaque parts."""
+        if isinstance(block, OtherBlock):
+            return self._other(block, position)
+        marker = block.cache_control
+        of_marker = unknown.take("cache_control") if unknown is not None else None
+        part: Part = _READERS[type(block)](self, block, unknown, position)
+        if marker is not None:
+            self._mark(marker, of_marker, position)
+        return part
+
+    def _mark(
+        self, marker: CacheControl, unknown: Unknown | None, position: tuple[int, ...]
+    ) -> None:
+        path = f"{self.path(position)}.cache_control"
+        read = read_marker(marker, unknown, path, self.fail)
+        self.marks.append(PartMark(f"m{self.message}", position, *read))
+
+    def _other(self, block: OtherBlock, position: tuple[int, ...]) -> Opaque:
+        members = dict(block.members)
+        raw = members.pop("cache_control", None)
+        if raw is not None:
+            path = f"{self.path(position)}.cache_control"
+            marker, unknown = CACHE_CONTROL.decode(raw, path, self.fail)
+            if marker is not None:
+                self._mark(marker, unknown, position)
+        del members["type"]
+        return _opaque(block.tag, members)
+
+    def text(self, block: TextBlock, unknown: Unknown | None, _: Any) -> Text:
+        return Text(block.text, _extras(unknown))
+
+    def tool_use(self, block: ToolUseBlock, unknown: Unknown | None, _: Any) -> ToolCall:
+        return ToolCall(block.id, block.name, str(block.input, "utf-8"), _extras(unknown))
+
+    def thinking(self, block: ThinkingBlock, unknown: Unknown | None, _: Any) -> Thinking:
+        extras = None if unknown is None else unknown.extras(WIRE, nulls=True)
+        return Thinking(block.thinking, block.signature, provider=WIRE, extras=extras)
+
+    def redacted(self, block: RedactedBlock, unknown: Unknown | None, _: Any) -> Thinking:
+        extras = None if unknown is None else unknown.extras(WIRE, nulls=True)
+        return Thinking(data=block.data, provider=WIRE, extras=extras)
+
+    def tool_result(
+        self, block: ToolResultBlock, unknown: Unknown | None, position: tuple[int, ...]
+    ) -> ToolResult:
+        content = block.content
+        inner: str | tuple[ResultPart, ...] = content or ""  # type: ignore[assignment]
+        if content is not None and not isinstance(content, str):
+            below = unknown.take_elements("content") if unknown is not None else _NOTHING
+            inner = tuple(
+                self._inner(each, below.get(index), (*position, index))
+                for index, each in enumerate(content)
+            )
+        error = block.is_error or False
+        return ToolResult(block.tool_use_id, inner, error, extras=_extras(unknown))
+
+    def _inner(
+        self, block: ContentBlock, unknown: Unknown | None, position: tuple[int, ...]
+    ) -> ResultPart:
+        part = self.block(block, unknown, position)
+        if isinstance(part, Text | Image | Document | Opaque):
+            return part
+        raise self.fail("may not stand inside a tool result", self.path(position))
+
+    def image(
+        self, block: ImageBlock, unknown: Unknown | None, position: tuple[int, ...]
+    ) -> Image | Opaque:
+        source = self._source(block.source, position)
+        if source is None:
+            return _opaque("image", _with_source(block.source, unknown))
+        return Image(source, extras=_extras(unknown))
+
+    def document(
+        self, block: DocumentBlock, unknown: Unknown | None, position: tuple[int, ...]
+    ) -> Document | Opaque:
+        source = self._source(block.source, position)
+        if source is not None:
+            return Document(source, block.title, block.context, _extras(unknown))
+        members = _with_source(block.source, unknown)
+        for name, value in (("title", block.title), ("context", block.context)):
+            if value is not None:
+                members[name] = msgspec.Raw(string(value))
+        return _opaque("document", members)
+
+    def _source(self, raw: msgspec.Raw, position: tuple[int, ...]) -> Source | None:
+        """None for sources that `Source` cannot hold: their block stays opaque."""
+        path = f"{self.path(position)}.source"
+        source, unknown = _SOURCE.decode(raw, path, self.fail)
+        if isinstance(source, OtherBlock) or unknown is not None:
+            return None
+        match source:
+            case UrlSource():
+                return Url(source.url)
+            case FileSource():
+                return FileId(WIRE, source.file_id)
+            case TextSource():
+                if source.media_type != "text/plain":
+                    return None
+                return Bytes(source.data.encode(), "text/plain")
+        try:
+            data = base64.b64decode(source.data, validate=True)
+        except ValueError as problem:  # of binascii, or for letters that are not ASCII
+            raise self.fail(f"not base64: {problem}", f"{path}.data") from None
+        return None if source.media_type == "text/plain" else Bytes(data, source.media_type)
 
 
-class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: Role
-    content: msgspec.Raw
-
-
-_usual_request = msgspec.json.Decoder(_UsualRequest).decode
-_some_messages = msgspec.json.Decoder(list[_Message]).decode
-
-_CHOICES: dict[str, Literal["auto", "required", "none", "tool"]] = {
-    "auto": "auto",
-    "any": "required",
-    "none": "none",
-    "tool": "tool",
+_READERS: dict[type, Callable[..., Part]] = {
+    TextBlock: BlockReader.text,
+    ToolUseBlock: BlockReader.tool_use,
+    ToolResultBlock: BlockReader.tool_result,
+    ThinkingBlock: BlockReader.thinking,
+    RedactedBlock: BlockReader.redacted,
+    ImageBlock: BlockReader.image,
+    DocumentBlock: BlockReader.document,
 }
+
+
+def _extras(unknown: Unknown | None) -> Extras | None:
+    return None if unknown is None else unknown.extras(WIRE)
+
+
+def _opaque(kind: str, members: Members) -> Opaque:
+    """A block that is sent back as it came, less its marker."""
+    typed = {"type": msgspec.Raw(string(kind)), **members}
+    return Opaque(WIRE, kind, encode_members(typed).decode())
+
+
+def _with_source(source: msgspec.Raw, unknown: Unknown | None) -> Members:
+    return {**(unknown.remaining(nulls=True) if unknown is not None else {}), "source": source}
+
+
+# ── Parsing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
-    """The call a request makes; `InvalidRequest` names the field that cannot be."""
-    try:
-        usual = _usual_request(body)
-    except DECODE_ERRORS:
-        return _parse_fields(Fields(body, "$", request_error))
-    tools, marked = _tools(bytes(usual.tools))
-    blocks, marked_blocks = _system(bytes(usual.system))
-    marks = [*marked, *marked_blocks]
-    messages = [
-        Message(
-            id=f"m{index}",
-            role=message.role,
-            parts=read_content(message.content, index, request_error, marks),
-        )
-        for index, message in enumerate(usual.messages)
-    ]
-    cache = PromptCachePlan(marks=tuple(marks), prewarm=usual.max_tokens == 0)
-    return Call(
-        ir=PromptIR.chat(Conversation(messages), system=blocks, cache=cache),
-        model=usual.model,
-        tools=tools,
-        params=_params(usual),
+    """The call of a request; `InvalidRequest` names the field that is wrong."""
+    request, unknown = _REQUEST.decode(body, "$", request_error)
+    tools, tool_marks = _tools(bytes(request.tools))
+    blocks, block_marks = _system(bytes(request.system))
+    reader = BlockReader("$.messages[{}]", request_error)
+    conversation = _conversation(request, unknown, reader)
+    automatic, marker_extras = _marker(request, unknown, "$") or (None, None)
+    extras = _extras(unknown)
+    if marker_extras is not None:
+        extras = {**(extras or {}), AUTOMATIC_FIELDS: marker_extras[WIRE]}
+    params, _ = PARAMS.decode(request)
+    asked = request.diagnostics
+    earlier = asked.previous_message_id if asked is not None else None
+    cache = PromptCachePlan(
+        marks=(*tool_marks, *block_marks, *reader.marks),
+        automatic=automatic,
+        diagnose=asked is not None,
+        compare_with=None if earlier is None else Earlier(WIRE, earlier),
+        prewarm=request.max_tokens == 0,
     )
-
-
-def _parse_fields(fields: Fields) -> Call:
-    """The same, field by field, for requests that hold something unusual."""
-    model = fields.take("model", str)
-    tools, marked = _tools(fields.raw("tools") or b"null")
-    blocks, marked_blocks = _system(fields.raw("system") or b"null")
-    marks = [*marked, *marked_blocks]
-    conversation = _conversation(fields, marks)
-    automatic, more = take_marker(fields) or (None, None)
-    cache = _cache_plan(fields, tuple(marks), automatic)
-    options = _Options(
-        max_tokens=fields.take("max_tokens", int),
-        temperature=fields.maybe("temperature", float),
-        top_p=fields.maybe("top_p", float),
-        top_k=fields.maybe("top_k", int),
-        stop_sequences=fields.maybe("stop_sequences", list[str]),
-        service_tier=fields.maybe("service_tier", str),
-        stream=fields.maybe("stream", bool),
-        tool_choice=fields.known("tool_choice", _Choice),
-        thinking=fields.partly("thinking", _Thinking),
-        output_config=fields.partly("output_config", _OutputConfig),
-        metadata=fields.partly("metadata", _Metadata),
-    )
-    fields.drop_nulls()
     return Call(
         ir=PromptIR.chat(conversation, system=blocks, cache=cache),
-        model=model,
+        model=request.model,
         tools=tools,
-        params=_params(options),
-        extras=_extras(fields.rest_for(WIRE), more),
+        params=params,
+        extras=extras,
     )
 
 
-def _extras(rest: Extras | None, marker: Extras | None) -> Extras | None:
-    if marker is None:
-        return rest
-    return {**(rest or {}), AUTOMATIC_FIELDS: marker[WIRE]}
-
-
-def _conversation(fields: Fields, marks: list[MarkRequest]) -> Conversation:
-    raw = fields.raw("messages")
-    if raw is None:
-        raise fields.fail("is missing", "messages")
+def _conversation(
+    request: MessagesRequest, unknown: Unknown | None, reader: BlockReader
+) -> Conversation:
     messages: list[Message] = []
-    for index, (role, content, rest) in enumerate(_raw_messages(raw, fields)):
-        parts = _content(content, index, marks)
-        if rest:
-            parts += (Opaque(WIRE, MESSAGE_FIELDS, (b"{" + rest + b"}").decode()),)
-        messages.append(Message(id=f"m{index}", role=role, parts=parts))
+    fields = unknown.take_elements("messages") if unknown is not None else _NOTHING
+    ids = message_ids(len(request.messages))
+    for index, message in enumerate(request.messages):
+        content, own = message.content, fields.get(index)
+        parts: tuple[Part, ...]
+        if isinstance(content, str):
+            parts = (Text(content),)
+        else:
+            reader.message = index
+            inner = own.take_elements("content") if own is not None else _NOTHING
+            parts = reader.content(content, inner)
+        if own is not None and (rest := own.remaining()):
+            parts += (Opaque(WIRE, MESSAGE_FIELDS, encode_members(rest).decode()),)
+        messages.append(Message(id=ids[index], role=message.role, parts=parts))
     return Conversation(messages)
 
 
-def _raw_messages(raw: bytes, outer: Fields) -> list[tuple[Role, msgspec.Raw, bytes]]:
-    """The role and the content of each message, and its fields that have no name here."""
-    try:
-        return [(message.role, message.content, b"") for message in _some_messages(raw)]
-    except DECODE_ERRORS as problem:
-        reason, _, inner = str(problem).partition(" - at `$")
-        failed = outer.fail(reason, f"messages{inner.rstrip('`')}")
-    try:
-        found = some_blocks(raw)
-    except DECODE_ERRORS:
-        raise failed from None
-    messages = []
-    for index, each in enumerate(found):
-        fields = Fields(each, f"$.messages[{index}]", request_error)
-        role: Role = fields.take("role", Role)
-        content = fields.raw("content")
-        if content is None:
-            raise fields.fail("is missing", "content")
-        fields.drop_nulls()
-        messages.append((role, msgspec.Raw(content), fields.rest()))
-    return messages
-
-
-def _content(raw: msgspec.Raw, index: int, marks: list[MarkRequest]) -> tuple[Part, ...]:
-    try:
-        content = usual_content(raw)
-    except DECODE_ERRORS:
-        path = f"$.messages[{index}].content"
-        placed: Marks = []
-        parts = tuple(
-            read_block(block, f"{path}[{at}]", request_error, (at,), placed)
-            for at, block in enumerate(_blocks(raw, path))
-        )
-        marks += [PartMark(f"m{index}", *one) for one in placed]
-        return parts
-    return read_content(content, index, request_error, marks)
-
-
-def _blocks(raw: msgspec.Raw | bytes, path: str) -> list[msgspec.Raw]:
-    try:
-        return some_blocks(raw)
-    except DECODE_ERRORS as problem:
-        raise request_error(f"expected text or a list of blocks: {problem}", path) from None
-
-
-@seen(SYSTEMS)
+@MEMO.remember(SYSTEM_PROMPTS)
 def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...]]:
     """The system blocks, and the marks on them; the same prompt comes with every turn."""
-    if raw == b"null":
-        return (), ()
-    if raw[:1] == b'"':
-        return (PromptBlock("system", msgspec.json.decode(raw, type=str)),), ()
+    content, unknown = _SYSTEM.decode_list(raw, "$.system", request_error)
+    if isinstance(content, str):
+        return (PromptBlock("system", content),), ()
     blocks = []
     marks: list[MarkRequest] = []
-    for index, block in enumerate(_blocks(raw, "$.system")):
-        inner = Fields(block, f"$.system[{index}]", request_error)
-        if (kind := inner.take("type", str)) != "text":
-            raise inner.fail(f"{kind!r} may not stand in the system prompt", "type")
-        if (marker := take_marker(inner)) is not None:
+    for index, block in enumerate(content or ()):
+        path, own = f"$.system[{index}]", unknown.get(index)
+        if isinstance(block, OtherBlock):
+            raise request_error(f"{block.tag!r} may not stand in the system prompt", f"{path}.type")
+        if (marker := _marker(block, own, path)) is not None:
             marks.append(BlockMark(index, *marker))
-        text = inner.take("text", str)
-        inner.drop_nulls()
-        blocks.append(PromptBlock(f"system{index}", text, extras=inner.rest_for(WIRE)))
+        blocks.append(PromptBlock(f"system{index}", block.text, extras=_extras(own)))
     return tuple(blocks), tuple(marks)
 
 
-@seen(TOOLS)
-def _tools(listed: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
+@MEMO.remember(TOOL_LISTS)
+def _tools(raw: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
     """The tools, and the marks on them; the same list comes with every turn."""
     tools: list[AnyTool] = []
     marks: list[MarkRequest] = []
-    for index, raw in enumerate(elements_of("tools", listed)):
-        inner = Fields(raw, f"$.tools[{index}]", request_error)
-        marker = take_marker(inner)
-        if "input_schema" in inner:
-            tool: AnyTool = _function(inner)
-        else:
-            tool = ProviderTool(WIRE, inner.known_text("name"), inner.whole())
+    for index, element in enumerate(list_elements(raw, "$.tools", request_error)):
+        tool, marker = _tool(element, f"$.tools[{index}]")
         tools.append(tool)
         if marker is not None:
             marks.append(ToolMark(tool.name, *marker))
     return tuple(tools), tuple(marks)
 
 
-def _function(fields: Fields) -> Tool:
-    name = fields.take("name", str)
-    schema = (fields.raw("input_schema") or b"{}").decode()
-    description = fields.maybe("description", str) or ""
-    strict = fields.maybe("strict", bool)
-    fields.drop_nulls()
-    return Tool(name, description, schema, strict, extras=fields.rest_for(WIRE))
+def _tool(raw: msgspec.Raw, path: str) -> tuple[AnyTool, tuple[Ttl, Extras | None] | None]:
+    members = object_members(raw, path, request_error)
+    if "input_schema" not in members:
+        marker = _take_marker(members, path)
+        return ProviderTool(
+            WIRE, known_text(members, "name"), encode_members(members).decode()
+        ), marker
+    tool, unknown = _TOOL.decode(raw, path, request_error)
+    marker = _marker(tool, unknown, path)
+    schema, extras = bytes(tool.input_schema).decode(), _extras(unknown)
+    return Tool(tool.name, tool.description or "", schema, tool.strict, extras=extras), marker
 
 
-def _cache_plan(
-    fields: Fields, marks: tuple[MarkRequest, ...], automatic: Ttl | None
-) -> PromptCachePlan:
-    asked = fields.partly("diagnostics", _Diagnostics)
-    return PromptCachePlan(
-        marks=marks,
-        automatic=automatic,
-        diagnose=asked is not None,
-        compare_with=Earlier(WIRE, asked.previous_message_id)
-        if asked is not None and asked.previous_message_id is not None
-        else None,
-        prewarm=fields.peek("max_tokens") == 0,
-    )
-
-
-def _params(options: _Options) -> Params:
-    output = options.output_config or _OutputConfig()
-    form = output.format
-    return Params(
-        max_tokens=options.max_tokens,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        top_k=options.top_k,
-        stop=tuple(options.stop_sequences or ()),
-        tool_choice=_tool_choice(options.tool_choice),
-        reasoning=_reasoning(options.thinking, output.effort),
-        output=OutputSchema(bytes(form.schema).decode()) if form is not None else None,
-        user=options.metadata.user_id if options.metadata is not None else None,
-        service_tier=options.service_tier,
-        stream=options.stream or False,
-    )
-
-
-def _tool_choice(said: _Choice | None) -> ToolChoice | None:
-    if said is None:
+def _marker(
+    holder: TextBlock | ToolDefinition | MessagesRequest, unknown: Unknown | None, path: str
+) -> tuple[Ttl, Extras | None] | None:
+    """The marker of a decoded object."""
+    if holder.cache_control is None:
         return None
-    parallel = said.disable_parallel_tool_use
-    return ToolChoice(_CHOICES[said.type], said.name, None if parallel is None else not parallel)
+    inner = unknown.take("cache_control") if unknown is not None else None
+    return read_marker(holder.cache_control, inner, f"{path}.cache_control", request_error)
 
 
-def _reasoning(said: _Thinking | None, effort: str | None) -> Reasoning | None:
-    if said is None:
-        return None if effort is None else Reasoning(effort=effort)
-    return Reasoning(said.type, effort, said.budget_tokens, said.display)
+def _take_marker(members: Members, path: str) -> tuple[Ttl, Extras | None] | None:
+    """Removes and reads the marker among the members of an object."""
+    raw = members.pop("cache_control", None)
+    if raw is None:
+        return None
+    path = f"{path}.cache_control"
+    marker, unknown = CACHE_CONTROL.decode(raw, path, request_error)
+    return None if marker is None else read_marker(marker, unknown, path, request_error)
+
+
+# ── Splitting ────────────────────────────────────────────────────────────────────────────────────
+
+_KINDS = {
+    "text": Kind.TEXT,
+    "image": Kind.IMAGE,
+    "document": Kind.DOCUMENT,
+    "tool_use": Kind.TOOL_CALL,
+    "tool_result": Kind.TOOL_RESULT,
+    "thinking": Kind.THINKING,
+    "redacted_thinking": Kind.THINKING,
+}
+_MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_OPAQUE}
+
+
+@converts_errors(request_error)
+def split(
+    body: bytes | Members,
+    headers: tuple[tuple[str, str], ...] = (),
+    path: str = "",  # noqa: ARG001
+) -> Rendered:
+    """The request as chunks, with the markers it carries as the caller's marks."""
+    fields = dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
+    if "model" not in fields:
+        raise request_error("is missing", "$.model")
+    model: str = decode_value(fields.pop("model"), str, "$.model", request_error)
+    marks: list[Mark] = []
+    runs: list[ChunkRun] = []
+    count = 0
+    for name, cut in _SECTIONS.items():
+        raw = fields.pop(name, None)
+        section = None if raw is None else MEMO.split_section(name, bytes(raw), cut)
+        if section is not None:
+            run, section_marks = section
+            runs.append(run)
+            marks += [Mark(count + mark.chunk, mark.ttl) for mark in section_marks]
+            count += run.count
+    runs.append(_split_messages(fields.pop("messages", msgspec.Raw(b"[]")), count, marks))
+    automatic = _take_marker(fields, "$")
+    rest = encode_members(fields)[1:-1]
+    head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
+    return Rendered(
+        wire=WIRE,
+        model=model,
+        runs=tuple(runs),
+        cacheable=count + runs[-1].count,
+        envelope=Envelope(
+            source=None,
+            path=PATH,
+            headers=headers,
+            head=head + b",",
+            tail=tail,
+            cache_params=_cache_params(head + tail),
+        ),
+        markers=MARKERS,
+        request_markers=MARKERS,
+        binds_thinking=True,
+        marks=tuple(marks),
+        automatic=automatic[0] if automatic is not None else None,
+    )
+
+
+def _split_section(section: Section, raw: bytes) -> SplitSection | None:
+    """The tools or system blocks of a request."""
+    if raw == b"null":
+        return None
+    append = LogAppend()
+    labels: list[str] = []
+    marks: list[Mark] = []
+    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
+    if raw[:1] == b'"' and section == "system":
+        raw = b'[{"type":"text","text":' + raw + b"}]"
+    for index, element in enumerate(list_elements(raw, f"$.{section}", request_error)):
+        data, ttl, members = _cut(element, f"$.{section}[{index}]")
+        name = known_text(members, "name") if section == "tools" else ""
+        labels.append(f"tool {name}" if name else f"{section}{index}")
+        if ttl is not None:
+            marks.append(Mark(index, ttl))
+        append.chunk(kind, b"," + data if index else data, -1)
+    if not labels:
+        return None
+    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
+    lead = b'"%b":[' % section.encode()
+    run = ChunkRun(section, log, len(log), lead=lead, close=b"],", source=tuple(labels))
+    return run, tuple(marks)
+
+
+_SECTIONS: dict[Section, Callable[[bytes], SplitSection | None]] = {
+    "tools": functools.partial(_split_section, "tools"),
+    "system": functools.partial(_split_section, "system"),
+}
+
+
+def _split_messages(raw: msgspec.Raw, first: int, marks: list[Mark]) -> ChunkRun:
+    messages = list_elements(raw, "$.messages", request_error)
+    log = MEMO.request_log(messages)
+    append, last_role = log.append, log.last_role
+    for index in range(log.known, len(messages)):
+        role, blocks = _walk(messages[index], f"$.messages[{index}]")
+        lead, opens = glue(role, last_role), not joins(role, last_role)
+        placed: list[Mark] = []
+        for data, kind, splice, ttl, inner in blocks:
+            if opens:
+                append.open(role)
+                last_role, opens = role, False
+            if inner:
+                size = len(lead) if log.count else len(b'"messages":[' + opening(role))
+                placed += [Mark(log.count, each, size + offset) for offset, each in inner]
+            if ttl is not None:
+                placed.append(Mark(log.count, ttl))
+            append.chunk(kind, lead + data, splice)
+            lead = b","
+        log.end_message(placed)
+    if not log.count:
+        raise InvalidRequest("at least one message with content is needed", path="$.messages")
+    chunks = log.finish()
+    marks += log.marks(first)
+    return ChunkRun(
+        "messages",
+        chunks,
+        log.count,
+        role=SegmentRole.CONVERSATION,
+        lead=b'"messages":[' + opening(chunks.roles[0]),
+        close=CLOSE,
+        source=MEMO.placeholder_messages(len(messages)),
+    )
+
+
+#: A block's bytes without markers, its kind, splice and TTL, and the offsets and TTLs of the
+#: markers inside it.
+_CutBlock = tuple[bytes, Kind, int | None, Ttl | None, list[tuple[int, Ttl]]]
+
+
+def _walk(raw: msgspec.Raw, path: str) -> tuple[str, list[_CutBlock]]:
+    """The role of a message, and its blocks."""
+    members = object_members(raw, path, request_error)
+    for name in ("role", "content"):
+        if name not in members:
+            raise request_error("is missing", f"{path}.{name}")
+    role = decode_value(members.pop("role"), str, f"{path}.role", request_error)
+    content = members.pop("content")
+    if role not in WIRE_ROLES:
+        raise request_error(f"{role!r} is not a role here", f"{path}.role")
+    if members and (rest := Unknown(dict(members)).remaining()):
+        role = RoleWithFields(role, encode_members(rest)[1:-1])
+    if bytes(content)[:1] == b'"':
+        text = b'{"type":"text","text":' + bytes(content) + b"}"
+        return role, [(text, Kind.TEXT, -1, None, [])]
+    path = f"{path}.content"
+    return role, [
+        _cut_block(block, f"{path}[{index}]")
+        for index, block in enumerate(list_elements(content, path, request_error))
+    ]
+
+
+def _cut_block(raw: msgspec.Raw, path: str) -> _CutBlock:
+    data, ttl, members = _cut(raw, path)
+    if "type" not in members:
+        raise request_error("is missing", f"{path}.type")
+    kind = decode_value(members["type"], str, f"{path}.type", request_error)
+    inner: list[tuple[int, Ttl]] = []
+    if kind == "tool_result":
+        data, inner = _cut_result(members, path)
+    blank = kind == "text" and not known_text(members, "text").strip()
+    splice = -1 if kind in _MARKABLE and not blank else None
+    return data, _KINDS.get(kind, Kind.OTHER), splice, ttl, inner
+
+
+def _cut_result(members: Members, path: str) -> tuple[bytes, list[tuple[int, Ttl]]]:
+    """A tool result without the markers of its inner blocks, and where those stood."""
+    content = members.get("content")
+    if content is None or bytes(content)[:1] != b"[":
+        return encode_members(members), []
+    names = list(members)
+    before = {name: members[name] for name in names[: names.index("content")]}
+    offset = len(encode_members({**before, "content": msgspec.Raw(b"")})) - 1 + len(b"[")
+    blocks: list[bytes] = []
+    marks: list[tuple[int, Ttl]] = []
+    for index, block in enumerate(list_elements(content, f"{path}.content", request_error)):
+        bare, ttl, _ = _cut(block, f"{path}.content[{index}]")
+        offset += len(bare)
+        if ttl is not None:
+            marks.append((offset - 1, ttl))
+        offset += len(b",")
+        blocks.append(bare)
+    whole = {**members, "content": msgspec.Raw(b"[" + b",".join(blocks) + b"]")}
+    return encode_members(whole), marks
+
+
+def _cut(raw: msgspec.Raw, path: str) -> tuple[bytes, Ttl | None, Members]:
+    """A block without its marker and the white space between its members; the marker's TTL; and the
+    members. A block has the same bytes with and without a marker."""
+    members = object_members(raw, path, request_error)
+    marker = _take_marker(members, path)
+    return encode_members(members), None if marker is None else marker[0], members
+
+
+@MEMO.remember(PARAM_SETS)
+def _cache_params(body: bytes) -> tuple[tuple[str, bytes], ...]:
+    return PARAMS.sent_cache_params(body)

@@ -1,20 +1,18 @@
-"""A single answer of Anthropic's, both ways: bytes to `Reply` and back, losing nothing."""
+"""A whole reply of Anthropic's, both ways, and its token counts."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from anaphora.canonical import string
-from anaphora.prompt.cache_plan import MarkRequest
-from anaphora.values import Message, Notice, Part, Reply, StopReason, Usage
-from anaphora.wire.fields import Fields
-from anaphora.wire.reading import DECODE_ERRORS, converts_errors, reply_error
+from anaphora.canonical import dumps, string
+from anaphora.errors import Parse
+from anaphora.values import Message, Notice, Part, Reply, StopReason, Usage, WriteTtl
+from anaphora.wire.reading import LenientDecoder, converts_errors, reply_error
+from anaphora.wire.replies import positive_counts, valid_count
 
-from .blocks import WIRE, block_for, closing
-from .incoming import Usual, read_block, read_content
-from .usage import read_usage, write_usage
+from .parse import BlockReader
+from .render import closing, encoder_for
+from .types import NULL, WIRE, MessageReply, UsageCounts
 
 STOPS: dict[str, StopReason] = {
     "end_turn": "end",
@@ -25,76 +23,33 @@ STOPS: dict[str, StopReason] = {
     "refusal": "refusal",
     "model_context_window_exceeded": "context_overflow",
 }
-_SAID = {stop: said for said, stop in STOPS.items()}
+_STOP_REASONS = {stop: reason for reason, stop in STOPS.items()}
 
-
-class _Usual(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An answer with nothing in it that has no name here."""
-
-    id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
-    content: list[Usual]
-    usage: msgspec.Raw
-    stop_reason: str | None = None
-    stop_sequence: str | None = None
-
-
-_usual = msgspec.json.Decoder(_Usual).decode
+_REPLY = LenientDecoder[MessageReply](MessageReply)
+_decode_usage = msgspec.json.Decoder(UsageCounts).decode
 
 
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
-    """The answer in `body`. `Parse` names the field that is missing or not what it should be."""
-    try:
-        told = _usual(body)
-    except DECODE_ERRORS:
-        return _read_any(body)
-    marks: list[MarkRequest] = []
-    parts = read_content(told.content, 0, reply_error, marks)
-    if marks:
-        return _read_any(body)
+    """The reply in `body`. `Parse` names the field that is missing or wrong."""
+    reply, unknown = _REPLY.decode(body, "$", reply_error)
+    inner = unknown.take_elements("content") if unknown is not None else {}
+    parts = BlockReader("$", reply_error).content(reply.content, inner)
     return Reply(
-        id=told.id,
-        model=told.model,
-        message=Message(id=told.id, role="assistant", parts=parts),
-        stop=read_stop(told.stop_reason, told.stop_sequence),
-        stop_raw=told.stop_reason,
-        stop_sequence=told.stop_sequence,
-        usage=read_usage(bytes(told.usage), "$.usage"),
-    )
-
-
-def _read_any(body: bytes) -> Reply:
-    """Field by field, so that what has no name is carried along."""
-    fields = Fields(body, "$")
-    if (kind := fields.take("type", str)) != "message":
-        raise fields.fail(f"expected a message, not {kind!r}", "type")
-    if (role := fields.take("role", str)) != "assistant":
-        raise fields.fail(f"expected the assistant's message, not {role!r}", "role")
-    reply_id, model = fields.take("id", str), fields.take("model", str)
-    parts = tuple(
-        read_block(raw, f"$.content[{at}]", reply_error, (at,), [])
-        for at, raw in enumerate(fields.take("content", list[msgspec.Raw]))
-    )
-    stop, sequence = fields.maybe("stop_reason", str), fields.maybe("stop_sequence", str)
-    usage = fields.raw("usage")
-    return Reply(
-        id=reply_id,
-        model=model,
-        message=Message(id=reply_id, role="assistant", parts=parts),
-        stop=read_stop(stop, sequence),
-        stop_raw=stop,
-        stop_sequence=sequence,
-        usage=read_usage(usage, "$.usage") if usage is not None else Usage(),
-        extras=fields.rest_for(WIRE),
+        id=reply.id,
+        model=reply.model,
+        message=Message(id=reply.id, role="assistant", parts=parts),
+        stop=read_stop(reply.stop_reason, reply.stop_sequence),
+        stop_raw=reply.stop_reason,
+        stop_sequence=reply.stop_sequence,
+        usage=Usage() if reply.usage == NULL else read_usage(bytes(reply.usage), "$.usage"),
+        extras=unknown.extras(WIRE, nulls=True) if unknown is not None else None,
     )
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The answer as Anthropic would send it. What it has no block for is left out: ask
-    `unsayable` first."""
+    """The reply as Anthropic would send it. Parts without a block are left out: `unsupported`
+    names them."""
     content = b",".join(_blocks(reply.message.parts, []))
     return (
         b'{"id":'
@@ -113,26 +68,83 @@ def write_reply(reply: Reply) -> bytes:
     )
 
 
-def unsayable(reply: Reply) -> list[Notice]:
-    """What of an answer this wire cannot say."""
+def unsupported(reply: Reply) -> list[Notice]:
+    """What of a reply this wire cannot send."""
     notices: list[Notice] = []
     _blocks(reply.message.parts, notices)
     return notices
 
 
-def read_stop(said: str | None, sequence: str | None) -> StopReason:
-    """Why the model stopped. Some servers name the stop sequence and call it a turn's end."""
-    if said == "end_turn" and sequence is not None:
+def _blocks(parts: tuple[Part, ...], notices: list[Notice]) -> list[bytes]:
+    blocks = [encoder_for(part, assistant=True)[2](part, notices) for part in parts]
+    return [block for block in blocks if block is not None]
+
+
+def read_stop(reason: str | None, sequence: str | None) -> StopReason:
+    """Why the model stopped. Some servers name the stop sequence and report the turn's end."""
+    if reason == "end_turn" and sequence is not None:
         return "stop_sequence"
-    return STOPS.get(said or "", "other")
+    return STOPS.get(reason or "", "other")
 
 
 def write_stop(reply: Reply) -> str:
     if reply.stop_raw is not None and read_stop(reply.stop_raw, reply.stop_sequence) == reply.stop:
         return reply.stop_raw
-    return _SAID.get(reply.stop, "end_turn")
+    return _STOP_REASONS.get(reply.stop, "end_turn")
 
 
-def _blocks(parts: tuple[Part, ...], notices: list[Notice]) -> list[bytes]:
-    rendered = [block_for(part, spoken=True)[2](part, notices) for part in parts]
-    return [block for block in rendered if block is not None]
+def read_usage(raw: bytes, path: str) -> Usage:
+    """Anthropic's counts are a partition already; counts that are missing stay unknown."""
+    try:
+        usage = _decode_usage(raw)
+    except msgspec.DecodeError as problem:
+        raise Parse(str(problem), path=path) from None
+    details = usage.output_tokens_details
+    return Usage(
+        uncached=valid_count(usage.input_tokens),
+        read=valid_count(usage.cache_read_input_tokens),
+        written=_written(usage),
+        output=valid_count(usage.output_tokens),
+        reasoning=valid_count(details.thinking_tokens) if details is not None else None,
+        raw=raw.decode(),
+    )
+
+
+def _written(usage: UsageCounts) -> dict[WriteTtl, int] | None:
+    by_ttl = usage.cache_creation
+    total = valid_count(usage.cache_creation_input_tokens)
+    if by_ttl is None:
+        return None if total is None else {"unsplit": total} if total else {}
+    written: dict[WriteTtl, int] = {
+        "1h": by_ttl.ephemeral_1h_input_tokens,
+        "5m": by_ttl.ephemeral_5m_input_tokens,
+    }
+    if total is not None and (rest := total - sum(written.values())) > 0:
+        written["unsplit"] = rest
+    return positive_counts(written)
+
+
+def write_usage(usage: Usage) -> bytes:
+    """The usage object of a reply: the provider's own where it reads the same."""
+    if usage.raw is not None:
+        try:
+            if read_usage(usage.raw.encode(), "usage") == usage:
+                return usage.raw.encode()
+        except Parse:
+            pass
+    fields: dict[str, object] = {
+        "input_tokens": usage.uncached or 0,
+        "output_tokens": usage.output or 0,
+    }
+    if usage.read is not None:
+        fields["cache_read_input_tokens"] = usage.read
+    if usage.written is not None:
+        fields["cache_creation_input_tokens"] = usage.written_total
+        if "unsplit" not in usage.written:
+            fields["cache_creation"] = {
+                "ephemeral_5m_input_tokens": usage.written.get("5m", 0),
+                "ephemeral_1h_input_tokens": usage.written.get("1h", 0),
+            }
+    if usage.reasoning is not None:
+        fields["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
+    return dumps(fields, path="usage")

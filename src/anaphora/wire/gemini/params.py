@@ -1,293 +1,500 @@
-"""The request without its prompt: the envelope around the runs, and the cache parameters."""
+"""Everything of a request that is not prompt: path, parameters, and envelope."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from anaphora.canonical import check_object, dumps, string
+from anaphora.canonical import dumps, string
 from anaphora.catalog import Feature, Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, OutputSchema, Params, ToolChoice
+from anaphora.prompt import Call, OutputSchema, Params, Reasoning, ToolChoice
 from anaphora.rendered import Envelope
-from anaphora.values import Notice
-from anaphora.wire.enveloping import Envelopes
-from anaphora.wire.fields import Fields
+from anaphora.values import Extras, Notice
 from anaphora.wire.params import (
-    continuation_notices,
-    foreign_comparison_notices,
-    foreign_field_notices,
-    params_key,
+    Param,
+    ParamTable,
+    check_refused,
+    check_tool_choice,
+    closing_members,
+    common_notices,
+    encode_only,
+    forces_tools,
+    joined_fields,
+    sampling_checks,
+    schema_object,
     schema_only_notices,
+    whole_number,
 )
-from anaphora.wire.reading import request_error
+from anaphora.wire.reading import (
+    LenientDecoder,
+    Members,
+    Unknown,
+    decode_members,
+    encode_members,
+    extras_of,
+    object_members,
+    request_error,
+)
 
-from .address import path_of, resource
-from .naming import FORM, OWN, WIRE
-from .schemas import json_schema
-from .thinking import thinking_config
+from .types import (
+    FORM,
+    MEMO,
+    NULL,
+    OWN,
+    WIRE,
+    FunctionCallingConfig,
+    GenerationConfig,
+    RequestSettings,
+    ThinkingConfig,
+    ToolConfig,
+    camel,
+    json_schema,
+)
 
-TIERS = ("standard", "flex", "priority")
-#: Parameters of the generation config that are said as they are.
-PLAIN = {
-    "temperature": "temperature",
-    "top_p": "topP",
-    "top_k": "topK",
-    "n": "candidateCount",
-    "seed": "seed",
-    "presence_penalty": "presencePenalty",
-    "frequency_penalty": "frequencyPenalty",
+# ── The path ─────────────────────────────────────────────────────────────────────────────────────
+
+VERSION = "/v1beta/"
+_ONCE, _STREAM = "generateContent", "streamGenerateContent"
+
+#: A model's name may not end the path or change its meaning.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@~-]*(?:/[A-Za-z0-9][A-Za-z0-9._@~-]*)*\Z")
+
+
+def resource(model: str) -> str:
+    """The model as the API names it: `models/…`, or a tuned model as it came."""
+    if not _NAME.match(model):
+        raise InvalidRequest(
+            "Gemini's path names the model, e.g. gemini-2.5-flash" if not model else "no model id",
+            path="model",
+        )
+    return model if "/" in model else f"models/{model}"
+
+
+def path_of(model: str, *, stream: bool) -> str:
+    """The path to send a request to, without the client's base URL."""
+    method = f"{_STREAM}?alt=sse" if stream else _ONCE
+    return f"{VERSION}{resource(model)}:{method}"
+
+
+def read_path(path: str) -> tuple[str, bool]:
+    """The model in a path, and whether it asks for a stream. An empty path has neither."""
+    if not path:
+        return "", False
+    address, _, method = path.partition("?")[0].rpartition(":")
+    if method not in (_ONCE, _STREAM):
+        raise InvalidRequest(
+            f"ends neither in :{_ONCE} nor in :{_STREAM}, so it is no request of this wire",
+            path="path",
+        )
+    return model_id(address), method == _STREAM
+
+
+def model_id(name: str) -> str:
+    """The model without the common prefix. Tuned models and endpoints keep their collection, which
+    tells them apart."""
+    *_, collection, model = ["", "models", *name.strip("/").split("/")][-2:]
+    return model if collection == "models" else f"{collection}/{model}"
+
+
+# ── Thinking ─────────────────────────────────────────────────────────────────────────────────────
+
+_LEVELS = {
+    "minimal": "MINIMAL",
+    "low": "LOW",
+    "medium": "MEDIUM",
+    "high": "HIGH",
+    "xhigh": "HIGH",
+    "max": "HIGH",
 }
-_NO_PLACE = ("user", "verbosity", "include", "truncation")
+_OFF, _AUTOMATIC = 0, -1
+
+
+def _is_off(reasoning: Reasoning) -> bool:
+    return reasoning.mode == "disabled" or reasoning.effort == "none"
+
+
+def _thinking_config(reasoning: Reasoning) -> bytes | None:
+    config: dict[str, Any] = {}
+    level = _LEVELS.get(reasoning.effort or "")
+    if _is_off(reasoning):
+        config["thinkingBudget"] = _OFF
+    elif level is not None:
+        config["thinkingLevel"] = level
+    elif reasoning.budget_tokens is not None:
+        config["thinkingBudget"] = reasoning.budget_tokens
+    elif reasoning.mode == "adaptive":
+        config["thinkingBudget"] = _AUTOMATIC
+    if reasoning.display is not None:
+        config["includeThoughts"] = reasoning.display == "summarized"
+    return dumps(config, path="params.reasoning") if config else None
+
+
+def _thinking_notices(reasoning: Reasoning | None) -> list[Notice]:
+    if reasoning is None:
+        return []
+    off, effort = _is_off(reasoning), reasoning.effort
+    level = None if off or effort is None else _LEVELS.get(effort)
+    reasons: list[tuple[str, str]] = []
+    notices: list[Notice] = []
+    if effort not in (None, "none") and level is None:
+        reasons.append(("effort", "thinking is off" if off else f"Gemini has no level {effort!r}"))
+    elif level is not None and level.lower() != effort:
+        why = f"{effort} is {level} here"
+        notices.append(Notice("effort_lowered", why, "params.reasoning.effort"))
+    if reasoning.budget_tokens is not None and (off or level is not None):
+        reasons.append(("budget_tokens", "a budget goes with no level, nor with none"))
+    if reasoning.mode == "between_tools":
+        reasons.append(("mode", "Gemini has no setting for when to think"))
+    if reasoning.mode == "enabled" and _thinking_config(reasoning) is None:
+        reasons.append(("mode", "without a level or a budget Gemini decides itself"))
+    if reasoning.summary is not None:
+        reasons.append(("summary", "Gemini has no summary setting"))
+    return notices + [_left_out(f"reasoning.{field}", reason) for field, reason in reasons]
+
+
+def _read_thinking(config: ThinkingConfig) -> Reasoning | None:
+    level, budget, shown = config.thinkingLevel, config.thinkingBudget, config.includeThoughts
+    if level is None and budget is None and shown is None:
+        return None
+    display: Literal["summarized", "omitted"] | None = None
+    if shown is not None:
+        display = "summarized" if shown else "omitted"
+    if level is not None:
+        return Reasoning(effort=level.lower(), display=display)
+    if budget is None:
+        return Reasoning(display=display)
+    if budget in (_OFF, _AUTOMATIC):
+        return Reasoning("disabled" if budget == _OFF else "adaptive", display=display)
+    return Reasoning("enabled", budget_tokens=budget, display=display)
+
+
+# ── The table ────────────────────────────────────────────────────────────────────────────────────
+
+_TIERS = ("standard", "flex", "priority")
+_MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
+_READ_MODES = {mode: ours for ours, mode in _MODES.items()}
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z"), re.compile(r"[a-z0-9_-]{0,63}\Z")
 
-Knobs = tuple[tuple[str, bytes], ...]
+
+def _function_calling(choice: ToolChoice) -> bytes:
+    check_tool_choice(choice)
+    if choice.name is not None:
+        return dumps({"mode": "ANY", "allowedFunctionNames": [choice.name]})
+    return dumps({"mode": _MODES[choice.mode]})
 
 
-_envelopes = Envelopes()
+def _read_function_calling(config: FunctionCallingConfig) -> ToolChoice:
+    if config.allowedFunctionNames is not None:
+        return ToolChoice("tool", config.allowedFunctionNames[0])
+    return ToolChoice(_READ_MODES[config.mode or "AUTO"])  # type: ignore[arg-type]
+
+
+def _labels(metadata: dict[str, str]) -> bytes | None:
+    """The metadata that can be labels."""
+    labels = {name: value for name, value in metadata.items() if _is_label(name, value)}
+    return dumps(labels, path="params.metadata") if labels else None
+
+
+def _is_label(name: str, value: str) -> bool:
+    return bool(_LABEL[0].match(name) and _LABEL[1].match(value))
+
+
+def _read_schema(raw: msgspec.Raw) -> OutputSchema | None:
+    return None if bytes(raw) == b"null" else OutputSchema(bytes(raw).decode())
+
+
+TABLE = ParamTable(
+    Param(
+        "tool_choice",
+        "toolConfig.functionCallingConfig",
+        encode=_function_calling,
+        decode=_read_function_calling,
+    ),
+    Param("max_tokens", "generationConfig.maxOutputTokens", encode=whole_number),
+    Param("temperature", "generationConfig.temperature"),
+    Param("top_p", "generationConfig.topP"),
+    Param("top_k", "generationConfig.topK"),
+    Param("n", "generationConfig.candidateCount"),
+    Param("seed", "generationConfig.seed"),
+    Param("presence_penalty", "generationConfig.presencePenalty"),
+    Param("frequency_penalty", "generationConfig.frequencyPenalty"),
+    Param("stop", "generationConfig.stopSequences"),
+    Param(
+        "output",
+        "generationConfig.responseMimeType",
+        encode=lambda _: b'"application/json"',
+        decode=encode_only,
+    ),
+    Param(
+        "output", "generationConfig.responseJsonSchema", encode=schema_object, decode=_read_schema
+    ),
+    Param(
+        "reasoning",
+        "generationConfig.thinkingConfig",
+        encode=_thinking_config,
+        decode=_read_thinking,
+    ),
+    Param("metadata", "labels", encode=_labels, decode=lambda labels: labels or None),
+    Param(
+        "service_tier",
+        "serviceTier",
+        when=lambda call: call.params.service_tier in _TIERS,
+        reason=f"Gemini's tiers are {', '.join(_TIERS)}",
+    ),
+    Param("store"),
+    Param("user", None, reason="Gemini has no user"),
+    Param("verbosity", None, reason="Gemini has no verbosity"),
+    Param("include", None, reason="Gemini has no include"),
+    Param("truncation", None, reason="Gemini has no truncation"),
+    Param("tool_choice.parallel", None, reason="Gemini has no setting for parallel calls"),
+    *(
+        Param(f"cache.{name}", None, reason="Gemini has no such option")
+        for name in ("key", "mode", "retention", "prewarm", "diagnose", "automatic")
+    ),
+    cache_params={},
+)
+
+
+def _left_out(field: str, reason: str) -> Notice:
+    return Notice("param_left_out", f"{reason}; left out", f"params.{field}")
+
+
+# ── The envelope ─────────────────────────────────────────────────────────────────────────────────
 
 
 def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
-    stands = (bool(call.ir.system_field_blocks()), bool(call.tools))
-    source = (call.model, params_key(call), call.ir.system_fields_agree(), stands, profile)
-    if (known := _envelopes.find(call, source, last)) is not None:
-        return known
-    refuse(call, profile)
-    notices: list[Notice] = []
-    fields = _fields(call, notices)
-    _refuse_beside_a_handle(fields, stands)
-    made = Envelope(
-        source=source,
-        path=path_of(call.model, stream=call.params.stream),
-        headers=(("content-type", "application/json"),),
-        head=b"{",
-        tail=b"".join(b"," + string(name) + b":" + raw for name, raw in fields.items()) + b"}",
-        cache_params=cache_params(call.model, fields),
-        notices=(*notices, *_notices(call)),
-    )
-    return _envelopes.keep(call, made)
+    present = (bool(call.ir.system_field_blocks()), bool(call.tools))
+
+    def make(source: object) -> Envelope:
+        check_refused(call, profile, _checks(call.params))
+        fields = _fields(call)
+        _check_handle(fields, present)
+        return Envelope(
+            source=source,
+            path=path_of(call.model, stream=call.params.stream),
+            headers=(("content-type", "application/json"),),
+            head=b"{",
+            tail=closing_members(fields, None, WIRE, ()) + b"}",
+            cache_params=cache_params(call.model, fields),
+            notices=tuple(_notices(call)),
+        )
+
+    return MEMO.envelope(call, (call.ir.system_fields_agree(), present, profile), last, make)
 
 
-def frozen_with(envelope: Envelope) -> bytes:
-    """What a handle freezes beside chunks: the model and the tool config, as members of the body
-    that makes one."""
-    turned = dict(envelope.cache_params)
-    config = turned.get("tool_choice")
-    return b'"model":' + turned["model"] + (tool_config(config) if config is not None else b"")
-
-
-def tool_config(config: bytes) -> bytes:
-    """As it stands in a body: first behind the runs."""
-    return b',"toolConfig":' + config
-
-
-def cache_params(model: str, fields: dict[str, bytes]) -> Knobs:
-    """The parameters that affect the cache without being part of the prompt, as they are sent;
-    named as the cache rules name them."""
-    found: list[tuple[str, bytes | None]] = [
-        ("model", string(resource(model) if model else "")),
-        ("tool_choice", fields.get("toolConfig")),
-        ("service_tier", fields.get("serviceTier")),
-    ]
-    if "generationConfig" in fields:
-        config = Fields(fields["generationConfig"], "generationConfig", request_error)
-        found.append(("thinking", config.raw("thinkingConfig")))
-        schema = config.raw("responseJsonSchema") or config.raw("responseSchema")
-        found.append(("output_format", schema or config.raw("responseFormat")))
-    return tuple((name, raw) for name, raw in found if raw is not None and raw != b"null")
-
-
-def refuse(call: Call, profile: Profile) -> None:
-    """Says no to what the provider would answer with a 400, with the field and the reason."""
-    params, reasoning = call.params, call.params.reasoning
-    choice = params.tool_choice.mode if params.tool_choice is not None else "auto"
+def _checks(params: Params) -> list[tuple[bool, Feature, str, str]]:
+    reasoning = params.reasoning
     mode = reasoning.mode if reasoning is not None else None
     budget = reasoning is not None and reasoning.effort is None and bool(reasoning.budget_tokens)
-    sampling = [(name, getattr(params, name)) for name in ("temperature", "top_p", "top_k")]
-    asked: tuple[tuple[bool, Feature, str, str], ...] = (
-        (choice in ("required", "tool"), "forced_tools", "tool_choice", "a forced tool choice"),
+    return [
+        (forces_tools(params), "forced_tools", "tool_choice", "a forced tool choice"),
         (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
         (budget, "budgeted_thinking", "reasoning.budget_tokens", "thinking with a budget"),
-        *((value is not None, "sampling", name, f"a {name}") for name, value in sampling),
-        *(
-            (value not in (None, 1), "altered_sampling", name, f"any {name} but 1")
-            for name, value in sampling[:2]
-        ),
-        (bool(params.stop), "stop", "stop", "stop sequences"),
-    )
-    for wanted, feature, field, what in asked:
-        if wanted and profile.refuses(feature):
-            raise InvalidRequest(f"{call.model} refuses {what}", path=f"params.{field}")
+        *sampling_checks(params, "temperature", "top_p"),
+    ]
 
 
-def _refuse_beside_a_handle(fields: dict[str, bytes], stands: tuple[bool, bool]) -> None:
-    """What a handle froze may not be sent beside it."""
+def _fields(call: Call) -> dict[str, bytes]:
+    """The parameters, then the extras of this wire. The tool config stands first."""
+    tree: dict[str, Any] = dict(TABLE.encode(call))
+    if (original := _original_schema(call)) is not None:
+        tree["generationConfig"] = {
+            ("responseSchema" if name == "responseJsonSchema" else name): (
+                original if name == "responseJsonSchema" else value
+            )
+            for name, value in tree["generationConfig"].items()
+        }
+    fields = joined_fields(tree)
+    taken = ["contents", "tools", "model"]
+    if call.ir.system_field_blocks():
+        taken.append("systemInstruction")
+    closing_members(fields, call.extras, WIRE, tuple(taken))
+    if "toolConfig" in fields:
+        fields = {"toolConfig": fields.pop("toolConfig"), **fields}
+    return fields
+
+
+def _original_schema(call: Call) -> bytes | None:
+    """The output schema in Gemini's own form, where it came in that and is unchanged."""
+    output, form = call.params.output, (call.extras or {}).get(FORM)
+    if output is None or form is None:
+        return None
+    raw = object_members(form.encode(), f"extras.{FORM}", request_error).get("responseSchema")
+    if raw is None or json_schema(bytes(raw), f"extras.{FORM}") != output.schema:
+        return None
+    return bytes(raw)
+
+
+def _check_handle(fields: dict[str, bytes], present: tuple[bool, bool]) -> None:
+    """Rejects beside a handle what the handle froze."""
     if "cachedContent" not in fields:
         return
-    for there, name in zip(
-        (*stands, "toolConfig" in fields), ("system", "tools", "params.tool_choice"), strict=True
+    for sent, name in zip(
+        (*present, "toolConfig" in fields), ("system", "tools", "params.tool_choice"), strict=True
     ):
-        if there:
+        if sent:
             raise InvalidRequest(
                 "may not stand beside cachedContent, which brings its own", path=name
             )
 
 
-# ── The body after the last run ──────────────────────────────────────────────────────────────────
+def cache_params(model: str, fields: dict[str, bytes]) -> tuple[tuple[str, bytes], ...]:
+    """The parameters that affect the cache without being part of the prompt, as they are sent;
+    named as the cache rules name them."""
+    found: list[tuple[str, bytes | msgspec.Raw | None]] = [
+        ("model", string(resource(model) if model else "")),
+        ("tool_choice", fields.get("toolConfig")),
+        ("service_tier", fields.get("serviceTier")),
+    ]
+    if "generationConfig" in fields:
+        config = object_members(fields["generationConfig"], "generationConfig", request_error)
+        found.append(("thinking", config.get("thinkingConfig")))
+        schemas = ("responseJsonSchema", "responseSchema", "responseFormat")
+        sent = next((config[name] for name in schemas if name in config), None)
+        found.append(("output_format", sent))
+    return tuple((name, bytes(raw)) for name, raw in found if raw is not None and raw != b"null")
 
 
-def _fields(call: Call, notices: list[Notice]) -> dict[str, bytes]:
-    """What is said here, then what came along for this wire. The tool config stands first."""
-    params = call.params
-    said: dict[str, Any] = {}
-    if params.tool_choice is not None:
-        said["toolConfig"] = {"functionCallingConfig": _calling(params.tool_choice)}
-    form = Fields((call.extras or {}).get(FORM, "{}"), f"extras.{FORM}", request_error)
-    if config := _generation_config(params, form, notices):
-        said["generationConfig"] = config
-    if labels := labels_of(params.metadata or {}):
-        said["labels"] = labels
-    if params.service_tier in TIERS:
-        said["serviceTier"] = params.service_tier
-    if params.store is not None:
-        said["store"] = params.store
-    taken = ["contents", "tools", "model"]
-    if call.ir.system_field_blocks():
-        taken.append("systemInstruction")
-    came = (call.extras or {}).get(WIRE)
-    if came is not None:
-        path = f"extras.{WIRE}"
-        for name, value in _members(came, path).items():
-            if name in taken:
-                raise InvalidRequest("the call says this already", path=f"{path}.{name}")
-            said[name] = _merged(said[name], value, f"{path}.{name}") if name in said else value
-    if "toolConfig" in said:
-        said = {"toolConfig": said.pop("toolConfig"), **said}
-    return {name: _written(value, f"params.{name}") for name, value in said.items()}
+def frozen_with(envelope: Envelope) -> bytes:
+    """What a handle freezes beside chunks: the model and the tool config, as members of a body."""
+    params = dict(envelope.cache_params)
+    config = params.get("tool_choice")
+    return b'"model":' + params["model"] + (tool_config(config) if config is not None else b"")
 
 
-def _generation_config(params: Params, form: Fields, notices: list[Notice]) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    if params.max_tokens is not None:
-        config["maxOutputTokens"] = _whole_number(params.max_tokens)
-    for ours, theirs in PLAIN.items():
-        if (value := getattr(params, ours)) is not None:
-            config[theirs] = msgspec.Raw(dumps(value, path=f"params.{ours}"))
-    if params.stop:
-        config["stopSequences"] = msgspec.Raw(dumps(params.stop, path="params.stop"))
-    if params.output is not None:
-        config["responseMimeType"] = "application/json"
-        config |= _schema(params.output, form)
-    if thinking := thinking_config(params.reasoning, notices):
-        config["thinkingConfig"] = thinking
-    return config
-
-
-def _schema(output: OutputSchema, form: Fields) -> dict[str, msgspec.Raw]:
-    """The schema, in the form that it came in."""
-    came = form.raw("responseSchema")
-    if came is not None and json_schema(came, f"extras.{FORM}") == output.schema:
-        return {"responseSchema": msgspec.Raw(came)}
-    schema = check_object(output.schema, path="params.output.schema").encode()
-    return {"responseJsonSchema": msgspec.Raw(schema)}
-
-
-def _calling(choice: ToolChoice) -> dict[str, Any]:
-    if (choice.mode == "tool") != (choice.name is not None):
-        raise InvalidRequest(
-            "mode 'tool' needs the tool's name, and only that mode takes one",
-            path="params.tool_choice.name",
-        )
-    if choice.name is not None:
-        return {"mode": "ANY", "allowedFunctionNames": [choice.name]}
-    return {"mode": {"auto": "AUTO", "required": "ANY", "none": "NONE"}[choice.mode]}
-
-
-def labels_of(metadata: dict[str, str]) -> dict[str, str]:
-    """The metadata that can be labels: short words in small letters."""
-    name, value = _LABEL
-    return {k: v for k, v in metadata.items() if name.match(k) and value.match(v)}
-
-
-def _members(text: str, path: str) -> dict[str, Any]:
-    fields = Fields(text, path, request_error)
-    return msgspec.json.decode(fields.whole(), type=dict[str, msgspec.Raw])
-
-
-def _merged(said: Any, came: msgspec.Raw, path: str) -> Any:
-    """An object may be said in part here and have come along in part."""
-    if not isinstance(said, dict) or bytes(came)[:1] != b"{":
-        raise InvalidRequest("a parameter of the call says this already", path=path)
-    whole = dict(said)
-    for name, value in _members(bytes(came).decode(), path).items():
-        here = f"{path}.{name}"
-        whole[name] = _merged(whole[name], value, here) if name in whole else value
-    return whole
-
-
-def _written(value: Any, path: str) -> bytes:
-    if isinstance(value, msgspec.Raw):
-        return bytes(value)
-    if isinstance(value, dict):
-        members = [string(name) + b":" + _written(item, path) for name, item in value.items()]
-        return b"{" + b",".join(members) + b"}"
-    return dumps(value, path=path)
-
-
-def _whole_number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequest(
-            f"must be a whole number, 0 or more, not {value!r}", path="params.max_tokens"
-        )
-    return value
-
-
-# ── What has no place ────────────────────────────────────────────────────────────────────────────
+def tool_config(config: bytes) -> bytes:
+    """The tool config as a member of a body, where it stands first after the runs."""
+    return b',"toolConfig":' + config
 
 
 def _notices(call: Call) -> list[Notice]:
-    """What was asked for and Gemini has no place for."""
-    told = []
-    params, choice, cache = call.params, call.params.tool_choice, call.ir.cache
-    if not call.ir.system_fields_agree():
-        told.append(
-            Notice(
-                "system_blocks_sent",
-                "system_text is not the system blocks joined by a blank line; the blocks are sent",
-                "system",
-            )
-        )
-    told += (
-        continuation_notices(call)
-        + foreign_field_notices(call, WIRE)
-        + foreign_comparison_notices(call, OWN)
-    )
-    told += [
-        _left_out(name, f"Gemini has no {name}")
-        for name in _NO_PLACE
-        if getattr(params, name) not in (None, ())
+    params = call.params
+    return [
+        *_thinking_notices(params.reasoning),
+        *common_notices(call, WIRE, OWN),
+        *TABLE.notices(call),
+        *(
+            _left_out(f"metadata.{name}", "a label is a short word in small letters")
+            for name, value in (params.metadata or {}).items()
+            if not _is_label(name, value)
+        ),
+        *schema_only_notices(params.output),
     ]
-    if params.service_tier is not None and params.service_tier not in TIERS:
-        told.append(_left_out("service_tier", f"Gemini's tiers are {', '.join(TIERS)}"))
-    fitting = labels_of(params.metadata or {})
-    told += [
-        _left_out(f"metadata.{name}", "a label is a short word in small letters")
-        for name in params.metadata or {}
-        if name not in fitting
-    ]
-    if choice is not None and choice.parallel is not None:
-        told.append(_left_out("tool_choice.parallel", "Gemini cannot be told to call one by one"))
-    told += schema_only_notices(params.output)
-    told += [
-        Notice("cache_option_left_out", "Gemini has no such option; left out", f"cache.{name}")
-        for name in ("key", "mode", "retention", "prewarm", "diagnose", "automatic")
-        if getattr(cache, name)
-    ]
-    return told
 
 
-def _left_out(field: str, why: str) -> Notice:
-    return Notice("param_left_out", f"{why}; left out", f"params.{field}")
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    """The parts of a request that the table reads."""
+
+    generationConfig: GenerationConfig | None
+    toolConfig: ToolConfig | None
+    serviceTier: str | None
+    labels: dict[str, str] | None
+    store: bool | None
+
+
+_CONFIG: LenientDecoder[GenerationConfig] = LenientDecoder(
+    GenerationConfig,
+    whole=[name for name in GenerationConfig.__struct_fields__ if name != "thinkingConfig"],
+    partial=("thinkingConfig",),
+    rename=camel,
+)
+_TOOL_CONFIG: LenientDecoder[ToolConfig] = LenientDecoder(
+    ToolConfig, partial=("functionCallingConfig",), rename=camel
+)
+
+
+def read_params(
+    request: RequestSettings, unknown: Unknown | None, stream: bool
+) -> tuple[Params, Extras | None]:
+    """The parameters, and everything that has none as extras."""
+    rest = unknown.remaining() if unknown is not None else {}
+    form: Extras = {}
+    config = tools = None
+    for name in ("safetySettings", "cachedContent"):
+        raw = getattr(request, name)
+        if raw is not NULL and bytes(raw) != b"null":
+            rest[name] = raw
+    if request.generationConfig is not NULL and bytes(request.generationConfig) != b"null":
+        config = _read_config(request.generationConfig, rest, form)
+    if request.toolConfig is not NULL and bytes(request.toolConfig) != b"null":
+        tools = _read_tool_config(request.toolConfig, rest)
+    settings = _Settings(config, tools, request.serviceTier, request.labels, request.store)
+    params, _ = TABLE.decode(settings)
+    if stream:
+        params = msgspec.structs.replace(params, stream=True)
+    return params, {**(extras_of(WIRE, rest) or {}), **form} or None
+
+
+def _read_config(raw: msgspec.Raw, rest: Members, form: Extras) -> GenerationConfig:
+    """The generation config; what has no parameter is added to `rest`, the form of a schema in
+    Gemini's own form to `form`."""
+    config, unknown = _CONFIG.decode(raw, "$.generationConfig", request_error)
+    thinking = config.thinkingConfig
+    inner = unknown.take("thinkingConfig") if unknown is not None else None
+    left = unknown.remaining() if unknown is not None else {}
+    changes: dict[str, Any] = {}
+    left_thinking = inner.remaining() if inner is not None else {}
+    if (
+        thinking is not None
+        and thinking.thinkingBudget is not None
+        and (thinking.thinkingLevel is not None or "thinkingLevel" in left_thinking)
+    ):
+        # A budget beside a level is rejected by Gemini: it is sent as it came.
+        left_thinking["thinkingBudget"] = _raw(thinking.thinkingBudget)
+        changes["thinkingConfig"] = msgspec.structs.replace(thinking, thinkingBudget=None)
+    if left_thinking:
+        left["thinkingConfig"] = msgspec.Raw(encode_members(left_thinking))
+    schemas = {
+        name: value
+        for name in ("responseJsonSchema", "responseSchema")
+        if (value := getattr(config, name)) is not NULL and bytes(value) != b"null"
+    }
+    if config.responseMimeType == "application/json" and len(schemas) == 1:
+        ((name, schema),) = schemas.items()
+        if name == "responseSchema":
+            form[FORM] = '{"responseSchema":' + bytes(schema).decode() + "}"
+            path = "$.generationConfig.responseSchema"
+            schema = msgspec.Raw(json_schema(bytes(schema), path).encode())
+        changes["responseJsonSchema"] = schema
+    else:
+        # Other media types, or JSON without a schema, have no parameter.
+        if config.responseMimeType is not None:
+            left["responseMimeType"] = _raw(config.responseMimeType)
+        if schemas:
+            left |= schemas
+            changes["responseJsonSchema"] = NULL
+    if left:
+        rest["generationConfig"] = msgspec.Raw(encode_members(left))
+    return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def _read_tool_config(raw: msgspec.Raw, rest: Members) -> ToolConfig | None:
+    """The tool config; what has no parameter is added to `rest`. A list of several functions has
+    none, nor has a mode that checks calls without forcing them."""
+    config, unknown = _TOOL_CONFIG.decode(raw, "$.toolConfig", request_error)
+    calling = config.functionCallingConfig
+    inner = unknown.take("functionCallingConfig") if unknown is not None else None
+    left = unknown.remaining() if unknown is not None else {}
+    left_calling = inner.remaining() if inner is not None else {}
+    if calling is not None:
+        names = calling.allowedFunctionNames is not None or "allowedFunctionNames" in left_calling
+        if calling.mode is None or (names and calling.mode != "ANY"):
+            sent = msgspec.json.encode(calling)
+            left_calling |= {n: v for n, v in decode_members(sent).items() if bytes(v) != b"null"}
+            config = ToolConfig()
+    if left_calling:
+        left["functionCallingConfig"] = msgspec.Raw(encode_members(left_calling))
+    if left:
+        rest["toolConfig"] = msgspec.Raw(encode_members(left))
+    return config
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))

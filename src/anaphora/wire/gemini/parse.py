@@ -1,8 +1,7 @@
-"""A generateContent request, read into a call.
+"""A generateContent request as a call, and as chunks of its own bytes.
 
-Everything stays where it stood and as it was written: arguments and schemas keep their text, ids
-that are missing stay missing on this wire, unknown fields travel along as extras. Normalised are
-only:
+`parse` keeps everything where it stood and as it was written: arguments and schemas keep their
+text, missing ids stay missing on this wire, unknown fields become extras. It normalises only this:
 
 - names in snake_case become camelCase, a single element a list of one;
 - `null`, and an empty list or object of settings or tools, mean the same as a missing field;
@@ -12,103 +11,403 @@ only:
 - functions that stand together share one tool object, and every other tool has its own;
 - no parameters, no arguments and no response mean the same as empty ones;
 - an empty description is none; levels of thinking are written in capitals; bytes are written in
-  the usual base64;
+  standard base64;
 - messages get ids by position.
+
+`split` normalises nothing inside a part, a tool or a declaration, so that a cache is billed, and a
+miss explained, by the bytes that were sent.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
-from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
-from anaphora.values import AnyTool, Conversation, Extras, Message, Role, SegmentRole, Text
-from anaphora.wire.fields import Fields
-from anaphora.wire.reading import converts_errors, message_ids, request_error
-from anaphora.wire.seen import SYSTEMS, TOOLS, seen
+from anaphora.canonical import string
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Rendered
+from anaphora.values import (
+    AnyTool,
+    Audio,
+    Bytes,
+    CachePolicy,
+    Conversation,
+    Document,
+    Extras,
+    FileId,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    ProviderTool,
+    ResultPart,
+    Role,
+    SegmentRole,
+    Source,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+)
+from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS, SplitSection
+from anaphora.wire.params import closing_members
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    ErrorFactory,
+    LenientDecoder,
+    Members,
+    Unknown,
+    converts_errors,
+    decode_members,
+    encode_members,
+    extras_of,
+    message_ids,
+    object_members,
+    request_error,
+)
 
-from .address import model_id, read_path
-from .ids import with_ids
-from .incoming import content_fields, read_parts
-from .naming import elements, named
-from .parse_params import plain_params, read_params
-from .plain import read_plain
-from .tools import read_tools
-from .usual import Read, try_content
+from .params import cache_params, frozen_with, model_id, path_of, read_params, read_path
+from .parts import read_answer, write_answer
+from .render import CLOSE, CONTENTS, END_FUNCTIONS, GLUE, system_run, tool_glue, tools_run
+from .types import (
+    CONTENT_FIELDS,
+    FORM,
+    MADE_ID,
+    MEMO,
+    NULL,
+    WIRE,
+    Content,
+    FunctionDeclaration,
+    GenerateContentRequest,
+    RawContent,
+    RawContentRequest,
+    RequestSettings,
+    ToolObject,
+    WirePart,
+    camel,
+    decode_base64,
+    elements,
+    json_schema,
+)
+
+_request = msgspec.json.Decoder(GenerateContentRequest).decode
+_REQUEST: LenientDecoder[RawContentRequest] = LenientDecoder(
+    RawContentRequest, whole=("serviceTier", "labels", "store"), rename=camel
+)
+_CONTENT: LenientDecoder[RawContent] = LenientDecoder(RawContent, rename=camel)
+_PART: LenientDecoder[WirePart] = LenientDecoder(
+    WirePart, whole=("text", "thought"), partial=("inlineData", "fileData"), rename=camel
+)
+_FUNCTION: LenientDecoder[FunctionDeclaration] = LenientDecoder(FunctionDeclaration, rename=camel)
+_TOOL: LenientDecoder[ToolObject] = LenientDecoder(ToolObject, rename=camel)
 
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
 
 
 @converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:
-    """The call a request makes; `InvalidRequest` names the field that cannot be. The path names
-    the model, and says whether a stream is asked for."""
+    """The call of a request; `InvalidRequest` names the field that is invalid. The path names the
+    model, and says whether a stream is asked for."""
     model, stream = read_path(path)
-    plain = read_plain(body)
-    if plain is None:
-        fields = named(body, "$", request_error)
-        model = model or model_id(fields.maybe("model", str) or "")
-        fields.raw("model")
-        return _parse_fields(fields, model, stream)
-    messages, request = plain
-    if not model and request.model:
-        model = model_id(request.model)
-    params = plain_params(request.generation_config, stream) if request.only_talks else None
-    if params is None:
-        return _parse_fields(request.rest(), model, stream, messages)
-    return _call(messages, model, params)
-
-
-def _parse_fields(
-    fields: Fields, model: str, stream: bool, messages: list[Message] | None = None
-) -> Call:
-    """The same, field by field, for requests that hold more than a conversation."""
-    tools = _tools(fields.raw("tools") or b"null")
-    blocks = _system(fields)
-    if messages is None:
-        messages = _messages(fields)
-    params, extras = read_params(fields, stream)
-    return _call(messages, model, params, blocks, tools, extras)
-
-
-def _call(
-    messages: list[Message],
-    model: str,
-    params: Params,
-    blocks: tuple[PromptBlock, ...] = (),
-    tools: tuple[AnyTool, ...] = (),
-    extras: Extras | None = None,
-) -> Call:
+    request: RequestSettings
+    unknown: Unknown | None = None
+    try:
+        request = strict = _request(body)
+        messages = _read_contents(strict.contents)
+    except (*DECODE_ERRORS, _KeptWhole):
+        request, unknown = _REQUEST.decode(body, "$", request_error)
+        messages = _read_raw_contents(elements(request.contents, "$.contents", request_error))
+    blocks: tuple[PromptBlock, ...] = ()
+    if bytes(request.systemInstruction) != b"null":
+        read = _read_system(bytes(request.systemInstruction))
+        if read is None:
+            unknown = unknown or Unknown({})
+            unknown.members["systemInstruction"] = request.systemInstruction
+        blocks = read or ()
+    params, extras = read_params(request, unknown, stream)
     conversation = Segment(SegmentRole.CONVERSATION, Conversation(messages))
-    ir = PromptIR(system_blocks=blocks, segments=(conversation,))
-    return Call(ir=ir, model=model, tools=tools, params=params, extras=extras)
+    return Call(
+        ir=PromptIR(system_blocks=blocks, segments=(conversation,)),
+        model=model if model or not request.model else model_id(request.model),
+        tools=() if request.tools is NULL else _read_tools(bytes(request.tools)),
+        params=params,
+        extras=extras,
+    )
 
 
-@seen(TOOLS)
-def _tools(listed: bytes) -> tuple[AnyTool, ...]:
-    """The same list comes with every turn."""
-    return read_tools(elements(Fields(b'{"tools":%b}' % listed, "$", request_error), "tools"))
+# ── Contents ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _system(fields: Fields) -> tuple[PromptBlock, ...]:
-    raw = fields.raw("systemInstruction")
-    if raw is None or raw == b"null":
-        return ()
-    blocks = _blocks(raw)
-    if blocks is None:
-        fields.put("systemInstruction", raw)
-    return blocks or ()
+class _KeptWhole(Exception):
+    """A part that is not exactly one of the known kinds is kept as the bytes that it came in."""
 
 
-@seen(SYSTEMS)
-def _blocks(raw: bytes) -> tuple[PromptBlock, ...] | None:
-    """The system prompt, when it holds nothing but texts; anything else travels along whole. The
-    same comes with every turn."""
-    content = named(raw, "$.systemInstruction", request_error)
-    content.drop_nulls()
-    parts = read_parts(elements(content, "parts"), "$.systemInstruction.parts", request_error)
-    content.raw("role")
+def _read_contents(contents: list[Content]) -> list[Message]:
+    messages: list[Message] = []
+    waiting: Waiting = {}
+    names = message_ids(len(contents))
+    for index, content in enumerate(contents):
+        parts: list[Part] = []
+        for part in content.parts:
+            parts.append(read_part(part, None, index, len(parts), waiting))
+        messages.append(Message(id=names[index], role=_ROLES[content.role], parts=tuple(parts)))
+    return messages
+
+
+def _read_raw_contents(raws: list[Raw]) -> list[Message]:
+    """The same for any contents."""
+    messages: list[Message] = []
+    waiting: Waiting = {}
+    names = message_ids(len(raws))
+    for index, raw in enumerate(raws):
+        path = f"$.contents[{index}]"
+        role, raw_parts, unknown = read_content(raw, path, request_error)
+        if role not in _ROLES:
+            reason = f"{role!r} is not a role here; use user or model"
+            raise request_error(reason, f"{path}.role")
+        parts = [
+            read_raw_part(part, f"{path}.parts[{at}]", request_error, index, at, waiting)
+            for at, part in enumerate(raw_parts)
+        ]
+        parts += content_fields_part(unknown)
+        messages.append(Message(id=names[index], role=_ROLES[role], parts=tuple(parts)))
+    return messages
+
+
+def read_content(raw: Raw, path: str, fail: ErrorFactory) -> tuple[str, list[Raw], Unknown | None]:
+    """The role of a content, its parts, and its unknown members."""
+    content, unknown = _CONTENT.decode(raw, path, fail)
+    return content.role or "user", elements(content.parts, f"{path}.parts", fail), unknown
+
+
+def content_fields_part(unknown: Unknown | None) -> list[Part]:
+    """Unknown members of a content, as a part that other wires leave out."""
+    members = unknown.remaining() if unknown is not None else None
+    return [Opaque(WIRE, CONTENT_FIELDS, encode_members(members).decode())] if members else []
+
+
+# ── Parts ────────────────────────────────────────────────────────────────────────────────────────
+
+#: The ids made for calls that came without one and have no result yet, by function.
+Waiting = dict[str, deque[str]]
+
+#: Members that stand beside what a part is.
+_BESIDE = frozenset(
+    {
+        "thought",
+        "thoughtSignature",
+        "mediaProcessing",
+        "mediaResolution",
+        "partMetadata",
+        "speechMetadata",
+        "videoMetadata",
+    }
+)
+_OWN_FILES = ("gs://", "files/", "https://generativelanguage.googleapis.com/")
+
+
+def read_raw_part(
+    raw: Raw, path: str, fail: ErrorFactory, place: int | str | None, index: int, waiting: Waiting
+) -> Part:
+    """Any part. One of an unknown kind is kept whole."""
+    part, unknown = _PART.decode(raw, path, fail)
+    try:
+        return read_part(part, unknown, place, index, waiting, path, fail)
+    except _KeptWhole:
+        pass
+    names = map(camel, decode_members(raw))
+    kind = next((name for name in names if name not in _BESIDE), "part")
+    return Opaque(WIRE, f"part {kind}" if kind == CONTENT_FIELDS else kind, bytes(raw).decode())
+
+
+def read_part(
+    part: WirePart,
+    unknown: Unknown | None,
+    place: int | str | None,
+    index: int,
+    waiting: Waiting,
+    path: str = "$",
+    fail: ErrorFactory = request_error,
+) -> Part:
+    """The part at `index`. A call without an id gets one made of `place` and `index`, a result
+    without one that of the first call of its function that is waiting."""
+    text, call, response = part.text, part.functionCall, part.functionResponse
+    if part.inlineData is not None or part.fileData is not None:
+        if text is not None or call is not None or response is not None:
+            raise _KeptWhole
+        return _read_media(part, unknown)
+    plain = part.thoughtSignature is NULL and part.thought is None and unknown is None
+    if text is not None:
+        if call is not None or response is not None:
+            raise _KeptWhole
+        return Text(text) if plain else _read_text(text, part, unknown)
+    extras = None if plain else _extras(part, unknown)
+    if call is not None:
+        if response is not None:
+            raise _KeptWhole
+        name, call_id, arguments = call.name or "", call.id, str(call.args, "utf-8")
+        if not call_id:
+            call_id = _made_id(place, index)
+            if name in waiting:
+                waiting[name].append(call_id)
+            else:
+                waiting[name] = deque((call_id,))
+            extras = MADE_ID.copy() if extras is None else _with_made_id(extras)
+        return ToolCall(call_id, name, "{}" if arguments == "null" else arguments, extras)
+    if response is None:
+        raise _KeptWhole
+    name, call_id, error = response.name or "", response.id, False
+    text = str(response.response, "utf-8")
+    # An object with another first member than `output` or `error`, which may be written in escapes,
+    # is the tool's own.
+    if text[0] != "{" or text[1] != '"' or text[2] in "oe\\":
+        text, error, form = read_response(text)
+        if form is not None:
+            extras = form if extras is None else extras | form
+    if not call_id:
+        calls = waiting.get(name)
+        call_id = calls.popleft() if calls else _made_id(place, index)
+        extras = MADE_ID.copy() if extras is None else _with_made_id(extras)
+    if response.parts is NULL:
+        return ToolResult(call_id, text, error, response.name, extras)
+    content: str | tuple[ResultPart, ...] = text
+    if media := _read_result_parts(response.parts, path, fail):
+        # An empty object beside them means no text.
+        bare = bytes(response.response).translate(None, b" \t\r\n") in (b"{}", b"null")
+        content = media if bare else (Text(text), *media)
+    return ToolResult(call_id, content, error, response.name, extras)
+
+
+def _made_id(place: int | str | None, index: int) -> str:
+    return f"call_{index}" if place is None else f"call_{place}_{index}"
+
+
+def _extras(part: WirePart, unknown: Unknown | None) -> Extras | None:
+    """The signature, a `thought` that does not belong to a text, and unknown members."""
+    signature = part.thoughtSignature
+    if unknown is None and part.thought is None:
+        if signature is NULL or (written := str(signature, "utf-8")) == "null":
+            return None
+        return {WIRE: '{"thoughtSignature":' + written + "}"}
+    members: Members = {}
+    if bytes(signature) != b"null":
+        members["thoughtSignature"] = signature
+    if part.thought is not None and part.text is None:
+        members["thought"] = Raw(b"true" if part.thought else b"false")
+    return extras_of(WIRE, members | (unknown.remaining() if unknown is not None else {}))
+
+
+def _with_made_id(extras: Extras) -> Extras:
+    """The extras with a note that there was no id."""
+    form = extras.get(FORM)
+    made = MADE_ID[FORM]
+    return extras | {FORM: made if form is None else f"{made[:-1]},{form[1:]}"}
+
+
+def _read_text(text: str, part: WirePart, unknown: Unknown | None) -> Part:
+    if not part.thought:
+        return Text(text, _extras(part, unknown))
+    if bytes(part.thoughtSignature)[:1] != b'"':
+        return Thinking(text, provider=WIRE, extras=_extras(part, unknown))
+    signature = msgspec.json.decode(part.thoughtSignature, type=str)
+    extras = unknown.extras(WIRE) if unknown is not None else None
+    return Thinking(text, signature, provider=WIRE, extras=extras)
+
+
+def _read_media(part: WirePart, unknown: Unknown | None) -> Part:
+    """Bytes or a file. A video, which no other wire has, is kept whole."""
+    blob, file = part.inlineData, part.fileData
+    source: Source
+    if blob is not None:
+        data = None if blob.data is None else decode_base64(blob.data)
+        if file is not None or blob.mimeType is None or data is None:
+            raise _KeptWhole
+        source = Bytes(data, blob.mimeType)
+    else:
+        if file is None or file.mimeType is None or file.fileUri is None:
+            raise _KeptWhole
+        source = Url(file.fileUri, file.mimeType)
+        if file.fileUri.startswith(_OWN_FILES):
+            source = FileId("google", file.fileUri, file.mimeType)
+    kind = (source.media_type or "").partition("/")[0]
+    if kind == "video":
+        raise _KeptWhole
+    extras = _extras(part, unknown)
+    if kind == "image":
+        return Image(source, extras=extras)
+    return Audio(source, extras=extras) if kind == "audio" else Document(source, extras=extras)
+
+
+def _read_result_parts(raw: Raw, path: str, fail: ErrorFactory) -> tuple[ResultPart, ...]:
+    path = f"{path}.functionResponse.parts"
+    parts: list[ResultPart] = []
+    for index, element in enumerate(elements(raw, path, fail)):
+        part = read_raw_part(element, f"{path}[{index}]", fail, None, index, {})
+        if not isinstance(part, Text | Image | Document | Audio | Opaque):
+            raise fail("may not stand in a tool's answer", f"{path}[{index}]")
+        parts.append(part)
+    return tuple(parts)
+
+
+# ── Tool results ─────────────────────────────────────────────────────────────────────────────────
+
+#: The text of an answer, whether the tool failed, and the original object where we would write
+#: another one.
+Answer = tuple[str, bool, Extras | None]
+
+
+class _TextAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    output: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+
+
+_text_answer = msgspec.json.Decoder(_TextAnswer).decode
+
+
+def read_response(response: str) -> Answer:
+    """A tool's answer from the JSON of `response`."""
+    try:
+        answer = _text_answer(response)
+    except DECODE_ERRORS:
+        return ("", False, None) if response == "null" else _read_other(response)
+    output, error = answer.output, answer.error
+    if output is UNSET and error is not UNSET:
+        return error, True, None
+    if output is UNSET or error is not UNSET or output[:1] == "{":
+        return _read_other(response)
+    return output, False, None
+
+
+def _read_other(response: str) -> Answer:
+    raw = response.encode()
+    text, error = read_answer(raw)
+    ours = write_answer(text, error)
+    same = ours == raw or msgspec.json.decode(ours) == msgspec.json.decode(raw)
+    return text, error, None if same else {FORM: '{"response":' + response + "}"}
+
+
+# ── System instruction and tools ─────────────────────────────────────────────────────────────────
+
+_NO_PARAMETERS = '{"properties":{},"type":"object"}'
+
+
+@MEMO.remember(SYSTEM_PROMPTS)
+def _read_system(raw: bytes) -> tuple[PromptBlock, ...] | None:
+    """The system prompt when it holds nothing but texts; otherwise None."""
+    _, raws, unknown = read_content(Raw(raw), "$.systemInstruction", request_error)
+    path = "$.systemInstruction.parts"
+    parts = [
+        read_raw_part(part, f"{path}[{index}]", request_error, None, index, {})
+        for index, part in enumerate(raws)
+    ]
     texts = [part for part in parts if isinstance(part, Text)]
-    if len(texts) < len(parts) or content.rest():
+    if len(texts) < len(parts) or content_fields_part(unknown):
         return None
     return tuple(
         PromptBlock(f"system{index}", text.text, extras=text.extras)
@@ -116,27 +415,199 @@ def _blocks(raw: bytes) -> tuple[PromptBlock, ...] | None:
     )
 
 
-# ── Contents ─────────────────────────────────────────────────────────────────────────────────────
+@MEMO.remember(TOOL_LISTS)
+def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
+    """Every tool in its order. One object may hold functions and several tools of Gemini's own."""
+    tools: list[AnyTool] = []
+    for index, element in enumerate(elements(Raw(raw), "$.tools", request_error)):
+        path = f"$.tools[{index}]"
+        tool, unknown = _TOOL.decode(element, path, request_error)
+        path = f"{path}.functionDeclarations"
+        functions = elements(tool.functionDeclarations, path, request_error)
+        tools += [_read_function(each, f"{path}[{at}]") for at, each in enumerate(functions)]
+        for name, value in (unknown.remaining() if unknown is not None else {}).items():
+            json = encode_members({name: value}).decode()
+            tools.append(ProviderTool(WIRE, camel(name), json))
+    return tuple(tools)
 
 
-def _messages(fields: Fields) -> list[Message]:
-    """All contents: each in one pass when it is a usual one, field by field when it is not."""
-    read = with_ids(
-        try_content(raw) or _read(raw, f"$.contents[{index}]")
-        for index, raw in enumerate(elements(fields, "contents"))
-    )
-    names = message_ids(len(read))
-    return [
-        Message(id=name, role=role, parts=parts)
-        for name, (role, parts) in zip(names, read, strict=True)
+def _read_function(raw: Raw, path: str) -> Tool:
+    """A declaration with its schema as it was given, in either form."""
+    function, unknown = _FUNCTION.decode(raw, path, request_error)
+    description = function.description or ""
+    extras = unknown.extras(WIRE) if unknown is not None else None
+    schema, original = function.parametersJsonSchema, bytes(function.parameters)
+    if bytes(schema) != b"null":
+        if original != b"null":
+            extras = _with_parameters(extras, function.parameters)
+        return Tool(function.name, description, bytes(schema).decode(), extras=extras)
+    if original == b"null":
+        return Tool(function.name, description, _NO_PARAMETERS, extras=extras)
+    form = {FORM: '{"parameters":' + original.decode() + "}"}
+    read = json_schema(original, f"{path}.parameters")
+    return Tool(function.name, description, read, extras={**(extras or {}), **form})
+
+
+def _with_parameters(extras: Extras | None, parameters: Raw) -> Extras | None:
+    """The extras of a declaration that has schemas in both forms, which Gemini rejects."""
+    members = decode_members(extras[WIRE]) if extras is not None else {}
+    return extras_of(WIRE, {**members, "parameters": parameters})
+
+
+# ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
+
+_KINDS = {
+    "text": Kind.TEXT,
+    "functionCall": Kind.TOOL_CALL,
+    "functionResponse": Kind.TOOL_RESULT,
+}
+_MEDIA = {"image": Kind.IMAGE, "audio": Kind.AUDIO}
+
+
+@converts_errors(request_error)
+def split(
+    body: bytes | Members, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+) -> Rendered:
+    """The request as chunks. The path names the model."""
+    model, stream = read_path(path)
+    sent = body if isinstance(body, dict) else object_members(body, "$", request_error)
+    members = {camel(name): raw for name, raw in sent.items()}
+    named = msgspec.json.decode(members.pop("model", NULL), type=str | None)
+    model = model or model_id(named or "")
+    runs = [
+        *_split_section("systemInstruction", members, _split_system),
+        *_split_section("tools", members, _split_tools),
     ]
+    contents = elements(members.pop("contents", NULL), "$.contents", request_error)
+    runs.append(_split_contents(contents))
+    fields = {name: bytes(raw) for name, raw in members.items()}
+    if fields.get("toolConfig") == b"null":
+        del fields["toolConfig"]
+    if "toolConfig" in fields:
+        fields = {"toolConfig": fields.pop("toolConfig"), **fields}
+    envelope = Envelope(
+        source=None,
+        path=path_of(model, stream=stream) if model else path,
+        headers=headers,
+        head=b"{",
+        tail=closing_members(fields, None, WIRE, ()) + b"}",
+        cache_params=cache_params(model, fields),
+    )
+    return Rendered(
+        wire=WIRE,
+        model=model,
+        runs=tuple(runs),
+        cacheable=sum(run.count for run in runs),
+        envelope=envelope,
+        markers={},
+        frozen_with=frozen_with(envelope),
+    )
 
 
-def _read(raw: msgspec.Raw, path: str) -> Read:
-    """Any content, field by field."""
-    fields = named(raw, path, request_error)
-    role = fields.maybe("role", str) or "user"
-    if role not in _ROLES:
-        raise fields.fail(f"{role!r} is not a role here; use user or model", "role")
-    parts = read_parts(elements(fields, "parts"), f"{path}.parts", request_error)
-    return _ROLES[role], [*parts, *content_fields(fields)]
+def _split_section(
+    name: str, members: Members, cut: Callable[[bytes], SplitSection | None]
+) -> list[ChunkRun]:
+    raw = bytes(members.pop(name, NULL))
+    section = None if raw == b"null" else MEMO.split_section(name, raw, cut)
+    return [] if section is None else [section[0]]
+
+
+def _split_system(raw: bytes) -> SplitSection | None:
+    _, parts, _ = read_content(Raw(raw), "$.systemInstruction", request_error)
+    if not parts:
+        return None
+    append = LogAppend()
+    for index, part in enumerate(parts):
+        append.chunk(Kind.SYSTEM, b"," + bytes(part) if index else bytes(part), None)
+    labels = [f"system{index}" for index in range(len(parts))]
+    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
+    return system_run(log, tuple(labels)), ()
+
+
+def _split_tools(raw: bytes) -> SplitSection | None:
+    """A chunk for each declaration where an object holds nothing else, otherwise for the object."""
+    raws = elements(Raw(raw), "$.tools", request_error)
+    if not raws:
+        return None
+    append = LogAppend()
+    labels: list[str] = []
+    functions: list[bool] = []
+    begun: list[int] = []
+    after_function: bool | None = None
+    for index, element in enumerate(raws):
+        path = f"$.tools[{index}]"
+        tool, unknown = _TOOL.decode(element, path, request_error)
+        listed = elements(tool.functionDeclarations, path, request_error)
+        alone = bool(listed) and unknown is None
+        begun.append(len(functions))
+        for at, each in enumerate(listed if alone else [element]):
+            glue = tool_glue(after_function, alone)
+            if after_function and alone and at == 0:
+                # Functions of a second object stand in an object of their own again.
+                glue = END_FUNCTIONS + b"," + tool_glue(None, True)
+            append.chunk(Kind.TOOL, glue + bytes(each), None)
+            labels.append(_tool_label(each, alone, len(labels)))
+            functions.append(alone)
+            after_function = alone
+    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
+    return tools_run(log, tuple(labels), functions, tuple(begun)), ()
+
+
+def _tool_label(raw: Raw, function: bool, index: int) -> str:
+    members = object_members(raw, "$.tools", request_error)
+    if not function:
+        return f"tool {camel(next(iter(members), str(index)))}"
+    name = members.get("name", NULL)
+    known = msgspec.json.decode(name, type=str) if bytes(name)[:1] == b'"' else ""
+    return f"tool {known or index}"
+
+
+def _split_contents(raws: list[Raw]) -> ChunkRun:
+    request = MEMO.request_log(raws)
+    append = request.append
+    for index in range(request.known, len(raws)):
+        path = f"$.contents[{index}]"
+        role, opening, parts = _open_content(raws[index], path)
+        for at, part in enumerate(parts):
+            data = bytes(part)
+            if at == 0:
+                data = (GLUE if request.count else b"") + opening + data
+                append.open(role)
+            else:
+                data = b"," + data
+            append.chunk(_part_kind(part, f"{path}.parts[{at}]"), data, None)
+        request.end_message()
+    if not request.count:
+        raise InvalidRequest("at least one content that says something", path="$.contents")
+    return ChunkRun(
+        "messages",
+        request.finish(),
+        request.count,
+        role=SegmentRole.CONVERSATION,
+        lead=CONTENTS,
+        close=CLOSE,
+        source=MEMO.placeholder_messages(len(raws)),
+        place="contents",
+        blocks="parts",
+    )
+
+
+def _open_content(raw: Raw, path: str) -> tuple[str, bytes, list[Raw]]:
+    """The role of a content, its bytes up to the first part, and the parts."""
+    content, unknown = _CONTENT.decode(raw, path, request_error)
+    members = {"role": Raw(string(content.role))} if content.role is not None else {}
+    if unknown is not None:
+        members |= unknown.remaining(nulls=True)
+    opening = encode_members(members)[:-1] + (b"," if members else b"") + b'"parts":['
+    return content.role or "user", opening, elements(content.parts, f"{path}.parts", request_error)
+
+
+def _part_kind(raw: Raw, path: str) -> Kind:
+    part, _ = _PART.decode(raw, path, request_error)
+    if part.thought:
+        return Kind.THINKING
+    media = part.inlineData or part.fileData
+    if media is not None:
+        return _MEDIA.get((media.mimeType or "").partition("/")[0], Kind.DOCUMENT)
+    kinds = (kind for name, kind in _KINDS.items() if getattr(part, name) is not None)
+    return next(kinds, Kind.OTHER)

@@ -1,13 +1,12 @@
-"""One part, one part on the wire: a small function for each kind.
+"""Parts as Gemini's bytes: one function for each kind, fields in one fixed order.
 
-Each gives the part's bytes, or None when Gemini has no way to say it; then a notice explains it.
-Fields stand in one fixed order. Tool results are in `results.py`.
+Each returns the part's bytes, or None with a notice where Gemini has no form for it.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from anaphora.values import (
     Extras,
     FileId,
     Image,
+    Message,
     Notice,
     Opaque,
     Part,
@@ -30,73 +30,143 @@ from anaphora.values import (
     Text,
     Thinking,
     ToolCall,
+    ToolResult,
     Url,
 )
-from anaphora.wire.fields import Fields
-from anaphora.wire.reading import request_error
+from anaphora.wire.parts import extra_members, inner_and_outer, notices_below, object_arguments
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    Members,
+    decode_members,
+    encode_members,
+    object_members,
+    request_error,
+)
 
-from .naming import FORM, OWN, WIRE
-
-#: An opaque part that is no part on the wire: fields of the content it stands in.
-CONTENT_FIELDS = "content"
-
-#: What is kept of a call whose id the provider left out: it gets one here, for pairing, that is
-#: never sent.
-MADE_ID: Extras = {FORM: '{"id":null}'}
+from .types import CONTENT_FIELDS, FORM, MADE_ID, OWN, WIRE
 
 Notices = list[Notice]
-Say = Callable[[Any, Notices], bytes | None]
+#: Finds the call that a result answers, by its id.
+FindCall = Callable[[str], ToolCall | None]
 
 _TEXT = b'{"text":'
+_ROLES = {"user": b"user", "tool": b"user", "system": b"user", "assistant": b"model"}
 
 
-def text(part: Text, _: Notices) -> bytes:
-    return text_part(part.text, part.extras)
+def no_calls(_: str) -> ToolCall | None:
+    """The lookup for a message without history."""
+    return None
 
 
-def text_part(said: str, extras: Extras | None = None) -> bytes:
-    return _TEXT + string(said) + closing(extras)
+def write_parts(
+    parts: Sequence[Part], notices: Notices, find: FindCall = no_calls, place: str = "parts"
+) -> list[tuple[Kind, bytes]]:
+    """The kind and bytes of each part that Gemini has a form for."""
+    written = []
+    for index, part in enumerate(parts):
+        if is_content_fields(part):
+            continue
+        found: Notices = []
+        try:
+            kind, data = _write(part, found, find)
+        except InvalidRequest as problem:
+            raise problem.within(f"{place}[{index}]") from None
+        if found:
+            notices += notices_below(found, f"{place}[{index}]")
+        if data is not None:
+            written.append((kind, data))
+    return written
 
 
-def thinking(part: Thinking, notices: Notices) -> bytes | None:
-    if part.provider not in (None, *OWN):
-        notices.append(
-            Notice(
-                "foreign_thinking",
-                f"reasoning of {part.provider} means nothing to Gemini; left out",
-            )
+def open_content(message: Message) -> bytes:
+    """The beginning of a content, up to its first part."""
+    role = _ROLES.get(message.role)
+    if role is None:
+        raise InvalidRequest(
+            f"{message.role!r} is not a role; use system, user, assistant or tool", path="role"
         )
+    fields = content_fields(message.parts)
+    return b'{"role":"%b"%b,"parts":[' % (role, b"," + fields if fields else b"")
+
+
+def is_content_fields(part: Part) -> bool:
+    """Whether a part holds unknown fields of its content."""
+    return isinstance(part, Opaque) and part.kind == CONTENT_FIELDS and part.provider in OWN
+
+
+def content_fields(parts: Iterable[Part]) -> bytes:
+    """The unknown fields of a content that are kept as parts of it, as members of an object."""
+    fields: Members = {}
+    for part in parts:
+        if isinstance(part, Opaque) and is_content_fields(part):
+            fields |= decode_members(check_object(part.json, path="json"))
+    return encode_members(fields)[1:-1]
+
+
+def closing(extras: Extras | None) -> bytes:
+    """The end of an object, with the extras of this wire."""
+    members = extra_members(extras, WIRE)
+    return b"," + members + b"}" if members else b"}"
+
+
+def has_made_id(part: ToolCall) -> bool:
+    """Whether the id was made here because the provider sent none."""
+    return part.extras is not None and part.extras.get(FORM) == MADE_ID[FORM]
+
+
+def write_text(text: str, extras: Extras | None = None) -> bytes:
+    return _TEXT + string(text) + closing(extras)
+
+
+def _write(part: Part, notices: Notices, find: FindCall) -> tuple[Kind, bytes | None]:
+    if isinstance(part, ToolResult):
+        return Kind.TOOL_RESULT, _tool_result(part, notices, find)
+    try:
+        kind, write = _WRITERS[type(part)]
+    except KeyError:
+        raise InvalidRequest(
+            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
+        ) from None
+    return kind, write(part, notices)
+
+
+def _text(part: Text, _: Notices) -> bytes:
+    return write_text(part.text, part.extras)
+
+
+def _thinking(part: Thinking, notices: Notices) -> bytes | None:
+    if part.provider not in (None, *OWN):
+        why = f"reasoning of {part.provider} means nothing to Gemini; left out"
+        notices.append(Notice("foreign_thinking", why))
         return None
     if part.data is not None:
-        notices.append(
-            Notice("redacted_left_out", "Gemini has no redacted reasoning; left out", "data")
-        )
+        why = "Gemini has no redacted reasoning; left out"
+        notices.append(Notice("redacted_left_out", why, "data"))
         if not part.text and part.signature is None:
             return None
     signed = b"" if part.signature is None else b',"thoughtSignature":' + string(part.signature)
     return _TEXT + string(part.text) + b',"thought":true' + signed + closing(part.extras)
 
 
-def image(part: Image, notices: Notices) -> bytes | None:
+def _image(part: Image, notices: Notices) -> bytes | None:
     if isinstance(part.source, Bytes) and not part.source.media_type.startswith("image/"):
         raise InvalidRequest(
             f"{part.source.media_type!r} is no image; use a Document", path="source.media_type"
         )
     if part.detail is not None:
-        notices.append(
-            Notice("detail_unsupported", "Gemini has no such image detail; left out", "detail")
-        )
+        why = "Gemini has no such image detail; left out"
+        notices.append(Notice("detail_unsupported", why, "detail"))
     return _media(part.source, part.extras, "image/", notices)
 
 
-def audio(part: Audio, notices: Notices) -> bytes | None:
+def _audio(part: Audio, notices: Notices) -> bytes | None:
     if isinstance(part.source, Bytes) and not part.source.media_type.startswith("audio/"):
         notices.append(Notice("audio_source", f"{part.source.media_type} is no audio; left out"))
         return None
     return _media(part.source, part.extras, "audio/", notices)
 
 
-def document(part: Document, notices: Notices) -> bytes | None:
+def _document(part: Document, notices: Notices) -> bytes | None:
     notices += [
         Notice(f"{name}_unsupported", f"a document has no {name} here; left out", name)
         for name in ("title", "context")
@@ -105,165 +175,79 @@ def document(part: Document, notices: Notices) -> bytes | None:
     return _media(part.source, part.extras, "", notices)
 
 
-def tool_call(part: ToolCall, notices: Notices) -> bytes:
-    inner, outer = around(part.extras, "functionCall")
-    known = b"" if has_made_id(part) or not part.id else b'"id":' + string(part.id) + b","
-    return (
-        b'{"functionCall":{'
-        + known
-        + b'"name":'
-        + string(part.name)
-        + b',"args":'
-        + _arguments(part.arguments, notices)
-        + inner
-        + b"}"
-        + outer
-        + b"}"
-    )
+def _tool_call(part: ToolCall, notices: Notices) -> bytes:
+    inner, outer = inner_and_outer(part.extras, WIRE, "functionCall")
+    call_id = b"" if has_made_id(part) or not part.id else b'"id":' + string(part.id) + b","
+    name, arguments = string(part.name), object_arguments(part.arguments, notices)
+    call = call_id + b'"name":' + name + b',"args":' + arguments + inner
+    return b'{"functionCall":{' + call + b"}" + outer + b"}"
 
 
-def refusal(part: Refusal, notices: Notices) -> bytes:
+def _refusal(part: Refusal, notices: Notices) -> bytes:
     notices.append(Notice("refusal_as_text", "Gemini has no refusal part; sent as text"))
-    return text_part(part.text, part.extras)
+    return write_text(part.text, part.extras)
 
 
-def opaque(part: Opaque, notices: Notices) -> bytes | None:
+def _opaque(part: Opaque, notices: Notices) -> bytes | None:
     if part.provider not in OWN:
-        notices.append(
-            Notice(
-                "foreign_block",
-                f"a {part.kind} block of {part.provider} means nothing to Gemini; left out",
-            )
-        )
+        why = f"a {part.kind} block of {part.provider} means nothing to Gemini; left out"
+        notices.append(Notice("foreign_block", why))
         return None
     return check_object(part.json, path="json").encode()
 
 
-def said_as(part: object) -> tuple[Kind, Say]:
-    """What the cache rules call a part, and the function that says it."""
-    found = _PARTS.get(type(part))
-    if found is None:
-        raise InvalidRequest(
-            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
-        )
-    return found
+_WRITERS: dict[type, tuple[Kind, Callable[[Any, Notices], bytes | None]]] = {
+    Text: (Kind.TEXT, _text),
+    Image: (Kind.IMAGE, _image),
+    Document: (Kind.DOCUMENT, _document),
+    Audio: (Kind.AUDIO, _audio),
+    ToolCall: (Kind.TOOL_CALL, _tool_call),
+    Thinking: (Kind.THINKING, _thinking),
+    Refusal: (Kind.TEXT, _refusal),
+    Opaque: (Kind.OTHER, _opaque),
+}
 
 
-def has_made_id(part: ToolCall) -> bool:
-    return part.extras is not None and part.extras.get(FORM) == MADE_ID[FORM]
-
-
-def is_fields(part: Part) -> bool:
-    return isinstance(part, Opaque) and part.kind == CONTENT_FIELDS and part.provider in OWN
-
-
-def content_fields(parts: Iterable[Part]) -> bytes:
-    """The fields of a content that travel as a part of it, as members of an object."""
-    fields: dict[str, msgspec.Raw] = {}
-    for part in parts:
-        if isinstance(part, Opaque) and is_fields(part):
-            json = check_object(part.json, path="json")
-            fields |= msgspec.json.decode(json, type=dict[str, msgspec.Raw])
-    return b",".join(string(name) + b":" + bytes(raw) for name, raw in fields.items())
-
-
-# ── What came along ──────────────────────────────────────────────────────────────────────────────
-
-
-def extra_members(extras: Extras | None) -> bytes:
-    """The fields that came along for this wire, as members of an object."""
-    if extras is None or WIRE not in extras:
-        return b""
-    return check_object(extras[WIRE], path=f"extras.{WIRE}").strip()[1:-1].strip().encode()
-
-
-def closing(extras: Extras | None) -> bytes:
-    """The end of an object, with the fields that came along for this wire."""
-    members = extra_members(extras)
-    return b"," + members + b"}" if members else b"}"
-
-
-def around(extras: Extras | None, field: str) -> tuple[bytes, bytes]:
-    """Fields that came along: inside the object `field`, and beside it; each with its comma."""
-    if extras is None or WIRE not in extras:
-        return b"", b""
-    fields = Fields(extras[WIRE], f"extras.{WIRE}", request_error)
-    inside = fields.nested(field)
-    inner, outer = inside.rest() if inside is not None else b"", fields.rest()
-    return b"," + inner if inner else b"", b"," + outer if outer else b""
-
-
-def extras_of(inner: Fields | None, field: str, outer: Fields) -> Extras | None:
-    """The reverse: what is left of an object and of the part it stands in."""
-    rest = outer.rest()
-    if inner is not None and (inside := inner.rest()):
-        rest += (b"," if rest else b"") + b'"%b":{%b}' % (field.encode(), inside)
-    return {WIRE: (b"{" + rest + b"}").decode()} if rest else None
-
-
-# ── Calls and sources ────────────────────────────────────────────────────────────────────────────
-
-
-def _arguments(text: str, notices: Notices) -> bytes:
-    if is_object(text):
-        return text.encode()
-    if not text.strip():
-        return b"{}"
-    # The model wrote something that is no object; nothing of it may be lost.
-    notices.append(
-        Notice(
-            "arguments_not_an_object",
-            "the call's arguments are not a JSON object; sent as text in invalid_arguments",
-            "arguments",
-        )
-    )
-    try:
-        return b'{"invalid_arguments":' + string(text) + b"}"
-    except InvalidRequest as problem:
-        raise problem.within("arguments") from None
+# ── Media ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _media(source: Source, extras: Extras | None, kind: str, notices: Notices) -> bytes | None:
-    """Bytes inside the request, or the address of a file."""
+    """Bytes inside the request, or the URI of a file."""
     if isinstance(source, Bytes):
-        inner, outer = around(extras, "inlineData")
+        inner, outer = inner_and_outer(extras, WIRE, "inlineData")
         media_type = b'{"mimeType":' + string(source.media_type)
         data = media_type + b',"data":"' + base64.b64encode(source.data) + b'"'
         return b'{"inlineData":' + data + inner + b"}" + outer + b"}"
     if isinstance(source, FileId) and source.provider not in OWN:
-        notices.append(
-            Notice("foreign_file", f"a file id of {source.provider} means nothing to Gemini")
-        )
+        why = f"a file id of {source.provider} means nothing to Gemini"
+        notices.append(Notice("foreign_file", why))
         return None
-    inner, outer = around(extras, "fileData")
-    address = source.url if isinstance(source, Url) else source.id
+    inner, outer = inner_and_outer(extras, WIRE, "fileData")
+    uri = source.url if isinstance(source, Url) else source.id
     known = source.media_type
     if known is None and isinstance(source, Url):
-        known = _guessed(address, kind, notices)
+        known = _guess_media_type(uri, kind, notices)
     media_type = b"" if known is None else b'"mimeType":' + string(known) + b","
-    file = media_type + b'"fileUri":' + string(address) + inner
+    file = media_type + b'"fileUri":' + string(uri) + inner
     return b'{"fileData":{' + file + b"}" + outer + b"}"
 
 
-def _guessed(url: str, kind: str, notices: Notices) -> str:
-    """Gemini wants to be told what an address leads to: from its ending, or the usual one."""
-    ending = url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower()
-    found = _ENDINGS.get(ending)
-    if found is not None and (found.startswith(kind) if kind else not _is_media(found)):
-        return found
-    usual = _USUAL[kind]
-    notices.append(
-        Notice("media_type_guessed", f"nothing says what this is; sent as {usual}", "source")
-    )
-    return usual
+def _guess_media_type(url: str, kind: str, notices: Notices) -> str:
+    """Gemini requires a media type: from the URL's extension, or the default of the kind."""
+    extension = url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower()
+    known = _EXTENSIONS.get(extension)
+    if known is not None:
+        is_media = known.startswith(("image/", "audio/"))
+        if known.startswith(kind) if kind else not is_media:
+            return known
+    default = _DEFAULTS[kind]
+    why = f"nothing says what this is; sent as {default}"
+    notices.append(Notice("media_type_guessed", why, "source"))
+    return default
 
 
-def _is_media(media_type: str) -> bool:
-    return media_type.startswith(("image/", "audio/"))
-
-
-_USUAL = {"image/": "image/jpeg", "audio/": "audio/mpeg", "": "application/pdf"}
-_ENDINGS = {
+_DEFAULTS = {"image/": "image/jpeg", "audio/": "audio/mpeg", "": "application/pdf"}
+_EXTENSIONS = {
     "png": "image/png",
     "jpg": "image/jpeg",
     "jpeg": "image/jpeg",
@@ -284,13 +268,99 @@ _ENDINGS = {
     "xml": "text/xml",
 }
 
-_PARTS: dict[type, tuple[Kind, Say]] = {
-    Text: (Kind.TEXT, text),
-    Image: (Kind.IMAGE, image),
-    Document: (Kind.DOCUMENT, document),
-    Audio: (Kind.AUDIO, audio),
-    ToolCall: (Kind.TOOL_CALL, tool_call),
-    Thinking: (Kind.THINKING, thinking),
-    Refusal: (Kind.TEXT, refusal),
-    Opaque: (Kind.OTHER, opaque),
-}
+
+# ── Tool results ─────────────────────────────────────────────────────────────────────────────────
+#
+# Gemini wants an object: `{"output": …}` around a text, `{"error": …}` for a failure, and an object
+# that the tool returned as it is. Images and files stand beside it.
+
+
+def _tool_result(part: ToolResult, notices: Notices, find: FindCall) -> bytes:
+    """A `functionResponse`, with the name of the function, which only its call has."""
+    form: Members = {}
+    if part.extras is not None and FORM in part.extras:
+        form = object_members(part.extras[FORM].encode(), f"extras.{FORM}", request_error)
+    call = find(part.call_id)
+    made = "id" in form or (call is not None and has_made_id(call))
+    call_id = b"" if made or not part.call_id else b'"id":' + string(part.call_id) + b","
+    inner, outer = inner_and_outer(part.extras, WIRE, "functionResponse")
+    text, media = _result_content(part, notices)
+    name = string(_function_name(part, call, notices))
+    response = _response(text, part.error, bool(media), form.get("response"))
+    parts = b',"parts":[' + b",".join(media) + b"]" if media else b""
+    body = call_id + b'"name":' + name + b',"response":' + response + parts + inner
+    return b'{"functionResponse":{' + body + b"}" + outer + b"}"
+
+
+def write_answer(text: str, error: bool) -> bytes:
+    """The response object. A text that is an object stays one, unless it would be read back as
+    something else."""
+    if error:
+        return b'{"error":' + string(text) + b"}"
+    if text[:1] == "{" and text[-1:] == "}" and is_object(text):
+        data = text.encode()
+        if read_answer(data) == (text, False):
+            return data
+    return b'{"output":' + string(text) + b"}"
+
+
+def read_answer(raw: bytes) -> tuple[str, bool]:
+    """The text of a response object, and whether the tool failed."""
+    try:
+        fields = decode_members(raw)
+    except DECODE_ERRORS:
+        return raw.decode(), False
+    if len(fields) == 1:
+        ((name, value),) = fields.items()
+        inner = bytes(value)
+        is_text = inner[:1] == b'"'
+        if name == "output" and is_text:
+            return msgspec.json.decode(inner, type=str), False
+        if name == "error":
+            return msgspec.json.decode(inner, type=str) if is_text else inner.decode(), True
+    return raw.decode(), False
+
+
+def _function_name(part: ToolResult, call: ToolCall | None, notices: Notices) -> str:
+    if part.name is not None:
+        return part.name
+    if call is not None:
+        return call.name
+    why = "no call before it has this id, so the id is sent as the name of the function"
+    notices.append(Notice("result_without_call", why, "call_id"))
+    return part.call_id
+
+
+def _response(text: str | None, error: bool, media: bool, original: msgspec.Raw | None) -> bytes:
+    if original is not None and read_answer(bytes(original)) == (text, error):
+        return bytes(original)
+    if media and not error and text in (None, "{}"):
+        # Beside media an empty object means no text; a text "{}" is written out.
+        return b"{}" if text is None else b'{"output":"{}"}'
+    return write_answer(text or "", error)
+
+
+def _result_content(part: ToolResult, notices: Notices) -> tuple[str | None, list[bytes]]:
+    """The texts joined, and everything else as parts beside them."""
+    if isinstance(part.content, str):
+        return part.content, []
+    texts: list[str] = []
+    others: list[bytes] = []
+    for index, inner in enumerate(part.content):
+        if isinstance(inner, Text):
+            if others:
+                place = f"content[{index}]"
+                notices.append(Notice("parts_reordered", "texts come first here", place))
+            texts.append(inner.text)
+            continue
+        found: Notices = []
+        try:
+            _, data = _write(inner, found, no_calls)
+        except InvalidRequest as problem:
+            raise problem.within(f"content[{index}]") from None
+        notices += notices_below(found, f"content[{index}]")
+        if data is not None:
+            others.append(data)
+    if len(texts) > 1:
+        notices.append(Notice("texts_joined", "a result has one text here; joined", "content"))
+    return "\n\n".join(texts) if texts else None, others

@@ -1,27 +1,40 @@
-"""A single answer of Gemini's, both ways: bytes to `Reply` and back, losing nothing.
+"""A complete response of Gemini's in both directions: bytes to `Reply` and back, losing nothing.
 
-The first candidate is the answer. Further ones, and what a candidate says beside its content, are
-carried along in the reply's extras as `candidates` and `candidate`.
+The first candidate is the answer. Further candidates, and the fields of a candidate beside its
+content, are kept in the reply's extras as `candidates` and `candidate`.
 """
 
 from __future__ import annotations
 
 import msgspec
+from msgspec import Raw
 
-from anaphora.canonical import string
+from anaphora.canonical import dumps, string
+from anaphora.errors import Parse
 from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.fields import Fields
-from anaphora.wire.reading import converts_errors, reply_error
+from anaphora.wire.parts import extra_members
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    LenientDecoder,
+    Members,
+    converts_errors,
+    decode_members,
+    decode_value,
+    encode_members,
+    extras_of,
+    reply_error,
+)
+from anaphora.wire.replies import partition, valid_count
 
-from .failure import ErrorObject, from_object
-from .ids import made
-from .incoming import content_fields, read_parts
-from .messages import open_content, said_parts
-from .naming import WIRE, elements
-from .parts import extra_members
-from .usage import read_usage, write_usage
+from .errors import error_of
+from .parse import content_fields_part, read_content, read_raw_part
+from .parts import open_content, write_parts
+from .types import NULL, WIRE, Candidate, GenerateContentResponse, UsageMetadata, elements
 
-STOPS: dict[str, StopReason] = {
+RESPONSE: LenientDecoder[GenerateContentResponse] = LenientDecoder(GenerateContentResponse)
+CANDIDATE: LenientDecoder[Candidate] = LenientDecoder(Candidate)
+
+_STOPS: dict[str, StopReason] = {
     "STOP": "end",
     "MAX_TOKENS": "length",
     "SAFETY": "refusal",
@@ -34,7 +47,7 @@ STOPS: dict[str, StopReason] = {
     "IMAGE_RECITATION": "refusal",
     "CONTINUATION": "pause",
 }
-_SAID: dict[StopReason, str] = {
+_FINISH_REASONS: dict[StopReason, str] = {
     "end": "STOP",
     "stop_sequence": "STOP",
     "tool_calls": "STOP",
@@ -46,89 +59,77 @@ _SAID: dict[StopReason, str] = {
 
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
-    """The answer in `body`. `Parse` names the field that is missing or not what it should be; an
-    error that came with a good status is raised as what it is."""
-    fields = Fields(body, "$")
-    if "candidates" not in fields and (error := fields.known("error", ErrorObject)) is not None:
-        raise from_object(error, 200)
-    fields.drop_nulls()
-    reply_id, model = fields.maybe("responseId", str) or "", fields.maybe("modelVersion", str) or ""
-    usage = fields.raw("usageMetadata")
-    candidates = elements(fields, "candidates")
+    """The reply in `body`. `Parse` names a field that is missing or has the wrong type; an error
+    object that came with status 200 is raised as its own class."""
+    response, unknown = RESPONSE.decode(body, "$", reply_error)
+    rest = unknown.remaining() if unknown is not None else {}
+    reply_id = response.responseId or ""
+    usage = bytes(response.usageMetadata)
+    candidates = elements(response.candidates, "$.candidates", reply_error)
+    stop: StopReason = "refusal"
+    parts: tuple[Part, ...] = ()
     if candidates:
-        candidate = Fields(candidates[0], "$.candidates[0]")
-        stop_raw = candidate.maybe("finishReason", str)
-        parts = numbered(read_candidate(candidate), reply_id)
+        parts, stop_raw, beside = _read_candidate(candidates[0], reply_id or None)
         stop = read_stop(stop_raw, parts)
-        extras = carried(fields, candidate.rest(), candidates[1:])
+        if beside:
+            rest["candidate"] = Raw(encode_members(beside))
+        if candidates[1:]:
+            rest["candidates"] = Raw(b"[" + b",".join(map(bytes, candidates[1:])) + b"]")
     else:
-        stop_raw = blocked(fields)
-        if stop_raw is None and usage is None:
-            raise fields.fail("holds no answer", "candidates")
-        parts, stop = (), "refusal"
+        if "error" in rest and response.candidates is NULL:
+            raise error_of(rest["error"])
+        stop_raw = block_reason(rest)
+        if stop_raw is None and usage == b"null":
+            raise reply_error("holds no answer", "$.candidates")
         if stop_raw is None:
-            # Without a word of why, what was counted is all that it tells.
+            # Blocked without a reason: only the usage is known.
             stop = "other"
-            fields.put("candidates", b"[]")
-        extras = fields.rest_for(WIRE)
+            rest["candidates"] = Raw(b"[]")
     return Reply(
         id=reply_id,
-        model=model,
+        model=response.modelVersion or "",
         message=Message(id=reply_id, role="assistant", parts=parts),
         stop=stop,
         stop_raw=stop_raw,
-        usage=Usage() if usage is None else read_usage(usage, "$.usageMetadata"),
-        extras=extras,
+        usage=Usage() if usage == b"null" else read_usage(usage, "$.usageMetadata"),
+        extras=extras_of(WIRE, rest),
     )
 
 
-def read_candidate(candidate: Fields) -> list[Part]:
-    """The parts of a candidate; what it says beside them is left in it."""
-    candidate.drop_nulls()
-    index = candidate.raw("index")
-    if index not in (None, b"0"):
-        candidate.put("index", index)
-    content = candidate.nested("content")
-    if content is None:
-        return []
-    content.raw("role")
-    parts = read_parts(elements(content, "parts"), f"{content.path}.parts", reply_error)
-    return [*parts, *content_fields(content)]
+def _read_candidate(raw: Raw, place: str | None) -> tuple[tuple[Part, ...], str | None, Members]:
+    """The parts of a candidate, its finish reason, and its other members."""
+    path = "$.candidates[0]"
+    candidate, unknown = CANDIDATE.decode(raw, path, reply_error)
+    beside = unknown.remaining() if unknown is not None else {}
+    if bytes(candidate.index) not in (b"null", b"0"):
+        beside["index"] = candidate.index
+    parts: list[Part] = []
+    if bytes(candidate.content) != b"null":
+        path = f"{path}.content"
+        _, raws, unknown = read_content(candidate.content, path, reply_error)
+        parts = [
+            read_raw_part(part, f"{path}.parts[{index}]", reply_error, place, index, {})
+            for index, part in enumerate(raws)
+        ]
+        parts += content_fields_part(unknown)
+    return tuple(parts), candidate.finishReason, beside
 
 
-def numbered(parts: list[Part], reply_id: str, first: int = 0) -> tuple[Part, ...]:
-    """The parts with an id for every call that has none. The answer's own id is in it, so that no
-    two calls of a conversation get the same."""
-    place = f"{reply_id}_" if reply_id else ""
-    return tuple(
-        made(part, f"{place}{index}") if isinstance(part, ToolCall) and not part.id else part
-        for index, part in enumerate(parts, first)
-    )
-
-
-def blocked(fields: Fields) -> str | None:
-    """Why the prompt was blocked, when it was; the feedback itself is left where it is."""
-    raw = fields.raw("promptFeedback")
-    if raw is None:
+def block_reason(members: Members) -> str | None:
+    """Why the prompt was blocked; None when it was not."""
+    feedback = members.get("promptFeedback", NULL)
+    if bytes(feedback) == b"null":
         return None
-    fields.put("promptFeedback", raw)
-    return Fields(raw, f"{fields.path}.promptFeedback", fields.failure).maybe("blockReason", str)
+    reason = decode_members(feedback).get("blockReason", NULL)
+    blocked: str | None = decode_value(
+        reason, str | None, "$.promptFeedback.blockReason", reply_error
+    )
+    return blocked
 
 
-def carried(fields: Fields, beside: bytes, more: list[msgspec.Raw]) -> dict[str, str] | None:
-    """What the answer holds that has no name here."""
-    members = [fields.rest()]
-    if beside:
-        members.append(b'"candidate":{' + beside + b"}")
-    if more:
-        members.append(b'"candidates":[' + b",".join(map(bytes, more)) + b"]")
-    inner = b",".join(member for member in members if member)
-    return {WIRE: (b"{" + inner + b"}").decode()} if inner else None
-
-
-def read_stop(said: str | None, parts: tuple[Part, ...]) -> StopReason:
-    """Why the answer ended. Gemini has no word for calls: they end with STOP."""
-    stop = STOPS.get(said or "", "other")
+def read_stop(reason: str | None, parts: tuple[Part, ...]) -> StopReason:
+    """Why the reply ended. Gemini has no finish reason for calls: they end with STOP."""
+    stop = _STOPS.get(reason or "", "other")
     calls = stop == "end" and any(isinstance(part, ToolCall) for part in parts)
     return "tool_calls" if calls else stop
 
@@ -137,67 +138,124 @@ def read_stop(said: str | None, parts: tuple[Part, ...]) -> StopReason:
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The answer as Gemini would send it. What it has no field for is left out: ask `unsayable`
-    first."""
-    came = Fields(b"{" + extra_members(reply.extras) + b"}", f"extras.{WIRE}")
-    members = write_candidates(reply, came)
-    if reply.usage != Usage():
-        members.append(b'"usageMetadata":' + write_usage(reply.usage))
-    return b"{" + b",".join([*members, *identity(reply.id, reply.model), *_rest(came)]) + b"}"
+    """The response as Gemini would send it. Parts without a form here are left out, see
+    `reply_notices`."""
+    return write_response(reply, write_content(reply.message), reply.usage, reply.id, reply.model)
 
 
-def write_candidates(reply: Reply, came: Fields, content: bytes | None = None) -> list[bytes]:
-    """All candidates, as a member; none when the prompt was blocked. `content` stands in for the
-    answer's own where that was said already."""
-    if not reply.message.parts and "candidate" not in came and blocked(came) is not None:
+def write_response(reply: Reply, content: bytes, usage: Usage, reply_id: str, model: str) -> bytes:
+    """The response around `content`, which is empty where the content was written already."""
+    extras = decode_members(b"{" + extra_members(reply.extras, WIRE) + b"}")
+    members = _write_candidates(reply, extras, content)
+    if usage != Usage():
+        members.append(b'"usageMetadata":' + write_usage(usage))
+    members += write_identity(reply_id, model)
+    if extras:
+        members.append(encode_members(extras)[1:-1])
+    return b"{" + b",".join(members) + b"}"
+
+
+def _write_candidates(reply: Reply, extras: Members, content: bytes) -> list[bytes]:
+    """All candidates as a member of the body, taken from the extras; none when the prompt was
+    blocked."""
+    blocked = not reply.message.parts and block_reason(extras) is not None
+    if blocked and "candidate" not in extras:
         return []
-    if came.peek("candidates") == []:
-        came.raw("candidates")
+    others = msgspec.json.decode(extras.pop("candidates", NULL), type=list[Raw] | None)
+    if others == []:
         return []
-    beside = came.nested("candidate")
-    more = came.maybe("candidates", list[msgspec.Raw]) or []
-    said = write_content(reply.message) if content is None else content
-    first = write_candidate(reply, beside.rest() if beside is not None else b"", said)
-    return [b'"candidates":[' + b",".join([first, *map(bytes, more)]) + b"]"]
+    beside = decode_members(extras.pop("candidate", Raw(b"{}")))
+    candidates = [write_candidate(reply, beside, content), *map(bytes, others or ())]
+    return [b'"candidates":[' + b",".join(candidates) + b"]"]
 
 
-def write_candidate(reply: Reply, beside: bytes, content: bytes, index: int = 0) -> bytes:
-    stop = write_stop(reply)
-    members = [
-        *([b'"content":' + content] if content else []),
-        *([b'"finishReason":' + string(stop)] if stop is not None else []),
-        b'"index":%d' % index,
-        *([beside] if beside else []),
-    ]
+def write_candidate(reply: Reply, beside: Members, content: bytes, index: int = 0) -> bytes:
+    stop = _finish_reason(reply)
+    members = [b'"content":' + content] if content else []
+    if stop is not None:
+        members.append(b'"finishReason":' + string(stop))
+    members.append(b'"index":%d' % index)
+    if beside:
+        members.append(encode_members(beside)[1:-1])
     return b"{" + b",".join(members) + b"}"
 
 
 def write_content(message: Message) -> bytes:
-    parts = [data for _, data in said_parts(message, [])]
+    parts = [data for _, data in write_parts(message.parts, [])]
     return open_content(message) + b",".join(parts) + b"]}"
 
 
-def identity(reply_id: str, model: str) -> list[bytes]:
-    """Who answered, as members."""
-    named = (("modelVersion", model), ("responseId", reply_id))
-    return [b'"%b":%b' % (name.encode(), string(said)) for name, said in named if said]
+def write_identity(reply_id: str, model: str) -> list[bytes]:
+    """The model and the response id, as members of the body."""
+    fields = (("modelVersion", model), ("responseId", reply_id))
+    return [b'"%b":%b' % (name.encode(), string(value)) for name, value in fields if value]
 
 
-def write_stop(reply: Reply) -> str | None:
+def _finish_reason(reply: Reply) -> str | None:
     if reply.stop_raw is not None and read_stop(reply.stop_raw, reply.message.parts) == reply.stop:
         return reply.stop_raw
     if reply.stop == "other" and reply.stop_raw is None:
         return None
-    return _SAID.get(reply.stop, "OTHER")
+    return _FINISH_REASONS.get(reply.stop, "OTHER")
 
 
-def unsayable(reply: Reply) -> list[Notice]:
-    """What of an answer this wire cannot say."""
+def reply_notices(reply: Reply) -> list[Notice]:
+    """Notices for the parts of a reply that this wire cannot write."""
     notices: list[Notice] = []
-    said_parts(reply.message, notices)
+    write_parts(reply.message.parts, notices)
     return notices
 
 
-def _rest(came: Fields) -> list[bytes]:
-    rest = came.rest()
-    return [rest] if rest else []
+# ── Token counts ─────────────────────────────────────────────────────────────────────────────────
+
+_usage = msgspec.json.Decoder(UsageMetadata).decode
+
+
+def read_usage(raw: bytes, path: str) -> Usage:
+    """`promptTokenCount` includes cached tokens; tool prompts are counted beside it, thoughts
+    beside the candidates. Cache writes are not reported."""
+    try:
+        usage = _usage(raw)
+    except DECODE_ERRORS as problem:
+        raise Parse(str(problem), path=path) from None
+    prompt = _sum(usage.promptTokenCount, usage.toolUsePromptTokenCount)
+    cached = valid_count(usage.cachedContentTokenCount)
+    uncached, read, _, overlap = partition(prompt, cached, None)
+    output = _sum(usage.candidatesTokenCount, usage.thoughtsTokenCount)
+    total = valid_count(usage.totalTokenCount)
+    if output is None and prompt is not None and total is not None:
+        output = max(0, total - prompt)  # an empty answer has no count of its own
+    return Usage(
+        uncached=uncached,
+        read=read,
+        output=output,
+        reasoning=valid_count(usage.thoughtsTokenCount),
+        overlap=overlap,
+        raw=raw.decode(),
+    )
+
+
+def write_usage(usage: Usage) -> bytes:
+    """The usage object: the provider's own where it means the same here."""
+    if usage.raw is not None:
+        try:
+            if read_usage(usage.raw.encode(), "usage") == usage:
+                return usage.raw.encode()
+        except Parse:
+            pass
+    prompt, output = usage.input or 0, usage.output or 0
+    fields: dict[str, object] = {
+        "promptTokenCount": prompt,
+        "candidatesTokenCount": output - (usage.reasoning or 0),
+        "totalTokenCount": prompt + output,
+    }
+    if usage.read is not None:
+        fields["cachedContentTokenCount"] = usage.read
+    if usage.reasoning is not None:
+        fields["thoughtsTokenCount"] = usage.reasoning
+    return dumps(fields, path="usage")
+
+
+def _sum(*counts: int | None) -> int | None:
+    known = [tokens for tokens in map(valid_count, counts) if tokens is not None]
+    return sum(known) if known else None

@@ -1,7 +1,7 @@
-"""A request to Ollama, read into a call.
+"""A request to Ollama as a call, and as chunks of its own bytes.
 
-Everything stays where it stood and as it was written: arguments and schemas keep their text,
-unknown fields travel along as extras. Normalised are only:
+`parse` keeps everything where it stood and as it was written: arguments and schemas keep their
+text, unknown fields become extras. It normalises only this:
 
 - `stream` is true when it is missing, and always written out;
 - roles are written small; missing content is an empty text; missing messages are none;
@@ -9,148 +9,501 @@ unknown fields travel along as extras. Normalised are only:
   reasoning and no options mean the same as a missing field;
 - a function's `type` is written out in a tool and left out in a call; no arguments and no
   parameters mean the same as an empty object of them;
-- a leading system message that says something becomes the system prompt;
+- a leading system message with a text becomes the system prompt;
 - a call without an id gets one by its position, and a result without one the id of the call it
   answers; neither is sent back;
 - messages get ids by position.
+
+`split` changes only the white space between the outermost fields of the request and of its system
+message, so that a miss is explained by the bytes that were sent.
 """
 
 from __future__ import annotations
 
-import msgspec
+import base64
+import binascii
+import re
+from collections import deque
 
-from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
+import msgspec
+from msgspec import Raw
+
+from anaphora.canonical import dumps, string
+from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Rendered
 from anaphora.values import (
+    AnyTool,
+    Bytes,
+    CachePolicy,
     Conversation,
     Extras,
+    Image,
     Message,
+    Opaque,
+    Part,
+    ProviderTool,
     ResultPart,
     Role,
     SegmentRole,
     Text,
+    Thinking,
+    Tool,
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.fields import Fields
-from anaphora.wire.reading import converts_errors, message_ids, request_error
+from anaphora.wire.memo import TOOL_LISTS
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    LenientDecoder,
+    Members,
+    OtherBlock,
+    Unknown,
+    converts_errors,
+    decode_value,
+    encode_members,
+    known_text,
+    list_elements,
+    message_ids,
+    object_members,
+    reply_error,
+    request_error,
+)
 
-from .carried import Put, carried
-from .images import read_image
-from .incoming import WireMessage, read_call, read_message, read_parts
-from .parse_params import plain_params, read_params
-from .plain import Talk, read_plain
-from .tools import read_tool
-from .unanswered import Unanswered
-from .usual import Read, try_usual
+from .params import NO_MESSAGES, PATH, TABLE, read_params
+from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS, body_order
+from .types import (
+    FORM,
+    MEMO,
+    MESSAGE_FIELDS,
+    NULL,
+    OTHER_IMAGE,
+    WIRE,
+    AssistantMessage,
+    ChatMessage,
+    ChatRequest,
+    MessageCall,
+    PartForm,
+    ToolMessage,
+    ToolObject,
+    UserMessage,
+    form_extras,
+    image_media_type,
+)
 
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
+_REQUEST: LenientDecoder[ChatRequest] = LenientDecoder(ChatRequest, whole=("think",))
+_MESSAGE: LenientDecoder[ChatMessage] = LenientDecoder(ChatMessage)
+_ANSWER: LenientDecoder[AssistantMessage] = LenientDecoder(
+    AssistantMessage, default_tag="assistant"
+)
+_TOOL: LenientDecoder[ToolObject] = LenientDecoder(ToolObject)
+
+#: The calls of the last assistant message that have no result yet: their ids, and their tools.
+_Pending = dict[str, str]
+_ByTool = dict[str, deque[str]]
+#: The system prompt, and the messages after it.
+_Prompt = tuple[tuple[PromptBlock, ...], list[Message]]
 
 
 @converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
-    """The call a request makes; `InvalidRequest` names the field that cannot be."""
-    plain = read_plain(body)
-    if plain is None:
-        return _parse_fields(Fields(body, "$", request_error))
-    request, talk = plain
-    params = plain_params(request.options, request.stream) if request.only_options else None
-    extras = None
-    if params is None:
-        params, extras = read_params(request.rest(body), request.stream)
-    return _call(request.model, talk, request.tools or [], params, extras)
-
-
-def _parse_fields(fields: Fields) -> Call:
-    """The same, field by field, for requests that hold something unusual."""
-    fields.drop_nulls()
-    model = fields.take("model", str)
-    read = _messages(fields.maybe("messages", list[msgspec.Raw]) or [])
-    tools = fields.maybe("tools", list[msgspec.Raw]) or []
-    params, extras = read_params(fields, fields.maybe("stream", bool))
-    blocks = _system_blocks(read[0]) if read else ()
-    names = message_ids(len(read) - len(blocks))
-    messages = [
-        Message(id=name, role=role, parts=parts)
-        for name, (role, parts) in zip(names, read[len(blocks) :], strict=True)
-    ]
-    return _call(model, (blocks, messages), tools, params, extras)
-
-
-def _call(
-    model: str,
-    talk: Talk,
-    tools: list[msgspec.Raw],
-    params: Params,
-    extras: Extras | None,
-) -> Call:
-    blocks, messages = talk
-    conversation = Segment(SegmentRole.CONVERSATION, Conversation(messages))
+    """The call of a request; `InvalidRequest` names the field that is invalid."""
+    unknown: Unknown | None = None
+    inner: dict[int, Unknown] = {}
+    try:
+        request = _REQUEST.strict(body)
+        messages = request.messages or []
+    except DECODE_ERRORS:
+        request, unknown = _REQUEST.separate(body, "$", request_error)
+        if unknown is not None:
+            inner = unknown.take_elements("messages")
+        messages = _with_known_roles(request.messages or [], inner)
+    blocks, conversation = _read_messages(messages, inner)
+    params, extras = read_params(request, unknown)
+    segment = Segment(SegmentRole.CONVERSATION, Conversation(conversation))
     return Call(
-        ir=PromptIR(system_blocks=blocks, segments=(conversation,)),
-        model=model,
-        tools=tuple([read_tool(raw, f"$.tools[{at}]") for at, raw in enumerate(tools)]),
+        ir=PromptIR(system_blocks=blocks, segments=(segment,)),
+        model=request.model,
+        tools=() if request.tools is NULL else _read_tools(bytes(request.tools)),
         params=params,
         extras=extras,
     )
 
 
-def _system_blocks(first: Read) -> tuple[PromptBlock, ...]:
-    """The system prompt, when the first message is one and nothing but a text. A blank one stays a
-    message: it keeps the model from a system prompt of its own."""
-    role, parts = first
-    if role != "system" or len(parts) != 1 or not isinstance(parts[0], Text):
-        return ()
-    return (PromptBlock("system0", parts[0].text),) if parts[0].text.strip() else ()
-
-
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _messages(raws: list[msgspec.Raw]) -> list[Read]:
-    """Any messages: each in one pass when it is a usual one, field by field when it is not."""
-    messages: list[Read] = []
-    unanswered = Unanswered()
-    for index, raw in enumerate(raws):
-        said = try_usual(raw, index, unanswered) or _read(raw, index, unanswered)
-        messages.append(said)
-        if said[0] == "assistant":
-            unanswered = Unanswered(said[1])
-    return messages
+def _read_messages(messages: list[ChatMessage], unknown: dict[int, Unknown]) -> _Prompt:
+    blocks: tuple[PromptBlock, ...] = ()
+    read: list[Message] = []
+    pending: _Pending = {}
+    by_tool: _ByTool = {}
+    names = message_ids(len(messages))
+    others: Unknown | None = None
+    role: Role
+    parts: tuple[Part, ...]
+    for index, message in enumerate(messages):
+        if unknown:
+            others = unknown.get(index)
+        if type(message) is ToolMessage:
+            role, parts = "tool", (_read_result(message, others, pending, by_tool),)
+        elif type(message) is AssistantMessage:
+            pending, by_tool = {}, {}
+            role, parts = "assistant", _read_assistant(message, others, index, pending)
+        else:
+            role = "user" if type(message) is UserMessage else "system"
+            parts = _read_content(message, others)
+            if role == "system" and index == 0 and (blocks := _system_blocks(parts)):
+                continue
+        read.append(Message(id=names[len(read)], role=role, parts=parts))
+    return blocks, read
 
 
-def _read(raw: msgspec.Raw, index: int, unanswered: Unanswered) -> Read:
-    path = f"$.messages[{index}]"
-    said, rest = read_message(raw, path, request_error)
-    if said.role not in _ROLES:
-        raise request_error(f"{said.role!r} is not a role here", f"{path}.role")
-    if said.role == "tool":
-        return "tool", (_result(said, rest, unanswered),)
-    calls = _calls(said, index, path)
-    return _ROLES[said.role], read_parts(said, rest, calls, answer=False)
+def _with_known_roles(
+    messages: list[ChatMessage], unknown: dict[int, Unknown]
+) -> list[ChatMessage]:
+    """The messages with their roles in small letters: the server reads them in any case."""
+    known: list[ChatMessage] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, OtherBlock):
+            role, path = message.tag.lower(), f"$.messages[{index}]"
+            if role not in ("system", "user", "assistant", "tool") or role == message.tag:
+                raise request_error(f"{role!r} is not a role here", f"{path}.role")
+            members = encode_members({**message.members, "role": Raw(string(role))})
+            message, others = _MESSAGE.decode(members, path, request_error)
+            if others is not None:
+                unknown[index] = others
+        known.append(message)
+    return known
 
 
-def _calls(said: WireMessage, index: int, path: str) -> list[ToolCall]:
-    return [
-        read_call(raw, f"{path}.tool_calls[{at}]", request_error, f"call_{index}_{at}")
-        for at, raw in enumerate(said.tool_calls or ())
-    ]
+def _system_blocks(parts: tuple[Part, ...]) -> tuple[PromptBlock, ...]:
+    """The system prompt, when the message is nothing but a text. A blank one stays a message: it
+    replaces the model's own system prompt."""
+    if len(parts) != 1 or not isinstance(parts[0], Text) or not parts[0].text.strip():
+        return ()
+    return (PromptBlock("system0", parts[0].text),)
 
 
-def _result(said: WireMessage, rest: bytes, unanswered: Unanswered) -> ToolResult:
-    """A tool's answer: to the call it names, or else to the first that it may be the answer to."""
-    name = said.tool_name or None
-    call_id = said.tool_call_id or unanswered.first(name)
-    unanswered.answer(call_id)
-    unsaid = [field for field in ("tool_call_id", "tool_name") if not getattr(said, field)]
-    text = said.content or ""
+def _read_content(message: ChatMessage, unknown: Unknown | None) -> tuple[Part, ...]:
+    """Images and the text, which may be empty only when it is alone."""
+    text = Text(message.content or "")
+    if message.images is None and unknown is None:
+        return (text,)
+    parts: list[Part] = [read_image(image) for image in message.images or ()]
+    if text.text or not parts:
+        parts.append(text)
+    if unknown is not None:
+        parts += fields_part(unknown)
+    return tuple(parts)
+
+
+def _read_assistant(
+    message: AssistantMessage, unknown: Unknown | None, index: int, pending: _Pending
+) -> tuple[Part, ...]:
+    """The parts of the message at `index`; its calls are added to `pending`."""
+    parts: list[Part] = []
+    calls = message.tool_calls
+    if message.thinking:
+        parts.append(Thinking(message.thinking, provider=WIRE))
+    if message.images:
+        parts += [read_image(image) for image in message.images]
+    if message.content or not (parts or calls):
+        parts.append(Text(message.content or ""))
+    if calls:
+        inner = unknown.take_elements("tool_calls") if unknown is not None else None
+        others: Unknown | None = None
+        for at, call in enumerate(calls):
+            if inner:
+                others = inner.get(at)
+            part = read_call(call, others, index, at)
+            pending[part.id] = part.name
+            parts.append(part)
+    if unknown is not None:
+        parts += fields_part(unknown)
+    return tuple(parts)
+
+
+def _read_result(
+    message: ToolMessage, unknown: Unknown | None, pending: _Pending, by_tool: _ByTool
+) -> ToolResult:
+    """A tool's answer: to the call it names, or else to the first one that it may answer."""
+    name, call_id, text = message.tool_name or None, message.tool_call_id, message.content or ""
+    extras = None
+    if not call_id:
+        call_id = _take_call(pending, by_tool, name)
+        extras = _NO_CALL_ID.copy() if name else _NO_CALL_ID_OR_NAME.copy()
+    else:
+        pending.pop(call_id, None)
+        if not name:
+            extras = _NO_NAME.copy()
+    if unknown is not None:
+        extras = {**(unknown.extras(WIRE) or {}), **(extras or {})} or None
     content: str | tuple[ResultPart, ...] = text
-    if said.images:
-        pictures = [read_image(image) for image in said.images]
-        content = (*pictures, Text(text)) if text else tuple(pictures)
-    extras = carried(rest, Put(tuple(unsaid)))
-    return ToolResult(call_id, content, name=name, extras=extras)
+    if message.images:
+        images = tuple(map(read_image, message.images))
+        content = (*images, Text(text)) if text else images
+    return ToolResult(call_id, content, False, name, extras)
+
+
+def fields_part(unknown: Unknown | Members) -> list[Part]:
+    """Unknown fields of a message, as a part that other wires leave out."""
+    rest = unknown.remaining() if isinstance(unknown, Unknown) else unknown
+    return [Opaque(WIRE, MESSAGE_FIELDS, encode_members(rest).decode())] if rest else []
+
+
+# ── Calls and results ────────────────────────────────────────────────────────────────────────────
+
+
+def _form(*missing: str) -> Extras:
+    return form_extras(PartForm(missing)) or {}
+
+
+_NO_ID = _form("id")
+_NO_NAME = _form("tool_name")
+_NO_CALL_ID = _form("tool_call_id")
+_NO_CALL_ID_OR_NAME = _form("tool_call_id", "tool_name")
+
+
+def read_call(
+    call: MessageCall,
+    unknown: Unknown | None,
+    place: int | str,
+    index: int,
+    answer: str | None = None,
+    created_at: str | None = None,
+) -> ToolCall:
+    """A call with its arguments as they were written. One without an id gets one made of `place`
+    and `index`, which is not sent. `answer` is the path of the message in an answer."""
+    function, call_id, extras = call.function, call.id, None
+    number, arguments = function.index, str(function.arguments, "utf-8")
+    if arguments[0] != "{":
+        arguments = _other_arguments(arguments, place, index, answer)
+    if call_id:
+        if number is not None:
+            extras = {FORM: f'{{"index":{number}}}'}
+    else:
+        call_id = f"call_{place}_{index}" if place != "" else f"call_{index}"
+        if number is None and created_at is None:
+            extras = _NO_ID.copy()
+        else:
+            extras = form_extras(PartForm(("id",), number, created_at))
+    if unknown is not None:
+        extras = {**(unknown.extras(WIRE) or {}), **(extras or {})} or None
+    return ToolCall(call_id, function.name, arguments, extras)
+
+
+def _other_arguments(arguments: str, place: int | str, index: int, answer: str | None) -> str:
+    if arguments == "null":
+        return "{}"
+    path = f"tool_calls[{index}].function.arguments"
+    if answer is None:
+        raise request_error("expected an object", f"$.messages[{place}].{path}")
+    if arguments[0] == '"':
+        # Some hosts with Ollama's API send the text instead of the object.
+        return msgspec.json.decode(arguments, type=str)
+    raise reply_error("expected an object", f"{answer}.{path}")
+
+
+def _take_call(pending: _Pending, by_tool: _ByTool, tool: str | None) -> str:
+    """The id of the first pending call of that tool, or of any; empty when there is none."""
+    call_id = next(iter(pending), "")
+    if tool is not None and pending.get(call_id) != tool:
+        # Out of order: the calls are sorted by tool once, so that each result costs the same.
+        if not by_tool:
+            for pending_id, name in pending.items():
+                by_tool.setdefault(name, deque()).append(pending_id)
+        waiting = by_tool.get(tool, deque())
+        while waiting and waiting[0] not in pending:
+            waiting.popleft()
+        call_id = waiting[0] if waiting else ""
+    pending.pop(call_id, None)
+    return call_id
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def decode_message(raw: Raw, path: str) -> tuple[AssistantMessage, Unknown | None]:
+    """The message of an answer, which is the assistant's."""
+    message, unknown = _ANSWER.decode(raw, path, reply_error)
+    if isinstance(message, OtherBlock):
+        if message.tag.lower() not in ("", "assistant"):
+            reason = f"expected the assistant's message, not {message.tag!r}"
+            raise reply_error(reason, f"{path}.role")
+        members = {name: raw for name, raw in message.members.items() if name != "role"}
+        return _ANSWER.decode(encode_members(members), path, reply_error)
+    return message, unknown
+
+
+def read_answer(raw: Raw, created_at: str | None) -> tuple[Part, ...]:
+    """The parts of an answer's message. An empty text is none."""
+    message, unknown = decode_message(raw, "$.message")
+    inner = unknown.take_elements("tool_calls") if unknown is not None else {}
+    parts: list[Part] = []
+    if message.thinking:
+        parts.append(Thinking(message.thinking, provider=WIRE))
+    parts += map(read_image, message.images or ())
+    if message.content:
+        parts.append(Text(message.content))
+    date = compact_date(created_at)
+    for at, call in enumerate(message.tool_calls or ()):
+        parts.append(read_call(call, inner.get(at), date, at, "$.message", created_at))
+    if unknown is not None:
+        parts += fields_part(unknown)
+    return tuple(parts)
+
+
+def compact_date(created_at: str | None) -> str:
+    """The date in the ids of calls that came without one: answers have no ids, but differ in it."""
+    return re.sub("[^0-9A-Za-z]", "", created_at or "")
+
+
+def read_image(encoded: str) -> Image | Opaque:
+    """An image of a known type; anything else as it came."""
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    kind = image_media_type(data)
+    if kind is None or base64.b64encode(data).decode() != encoded:
+        return Opaque(WIRE, OTHER_IMAGE, dumps({"data": encoded}).decode())
+    return Image(Bytes(data, kind))
+
+
+# ── Tools ────────────────────────────────────────────────────────────────────────────────────────
+
+_NO_PARAMETERS = b'{"properties":{},"type":"object"}'
+
+
+@MEMO.remember(TOOL_LISTS)
+def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
+    elements = list_elements(raw, "$.tools", request_error)
+    return tuple([_read_tool(tool, f"$.tools[{at}]") for at, tool in enumerate(elements)])
+
+
+def _read_tool(raw: Raw, path: str) -> AnyTool:
+    """A function with its schema as it was given; any other tool whole."""
+    members = object_members(raw, path, request_error)
+    kind = decode_value(members.get("type", NULL), str | None, f"{path}.type", request_error)
+    if kind not in (None, "", "function") or bytes(members.get("function", NULL)) == b"null":
+        return ProviderTool(WIRE, kind or "function", bytes(raw).decode())
+    tool, unknown = _TOOL.decode(raw, path, request_error)
+    function = tool.function
+    schema = bytes(function.parameters)
+    return Tool(
+        function.name,
+        function.description or "",
+        (_NO_PARAMETERS if schema == b"null" else schema).decode(),
+        extras=unknown.extras(WIRE) if unknown is not None else None,
+    )
+
+
+# ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
+
+
+@converts_errors(request_error)
+def split(
+    body: bytes | Members,
+    headers: tuple[tuple[str, str], ...] = (),
+    path: str = "",  # noqa: ARG001
+) -> Rendered:
+    """The request as chunks."""
+    members = dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
+    if "model" not in members:
+        raise request_error("is missing", "$.model")
+    model: str = decode_value(members.pop("model"), str, "$.model", request_error)
+    messages = list_elements(members.pop("messages", NULL), "$.messages", request_error)
+    tools = _split_tools(list_elements(members.pop("tools", NULL), "$.tools", request_error))
+    system = _split_system(messages[0]) if messages else None
+    conversation = _split_messages(messages, 0 if system is None else 1)
+    if system is not None and conversation is None:
+        system = msgspec.structs.replace(system, close=CLOSE_SYSTEM + CLOSE)
+    runs = [run for run in (system, tools, conversation) if run is not None]
+    rest = encode_members(members)
+    return Rendered(
+        wire=WIRE,
+        model=model,
+        runs=tuple(runs),
+        cacheable=sum(run.count for run in runs),
+        envelope=Envelope(
+            source=None,
+            path=PATH,
+            headers=headers,
+            head=b'{"model":' + string(model) + b",",
+            tail=(b"" if messages else NO_MESSAGES) + (b"," if members else b"") + rest[1:],
+            cache_params=TABLE.sent_cache_params(
+                encode_members({"model": Raw(string(model)), **members})
+            ),
+        ),
+        body_order=body_order(runs),
+        markers={},
+    )
+
+
+def _split_system(raw: Raw) -> ChunkRun | None:
+    """The first message, when it is a system message with a text."""
+    members = object_members(raw, "$.messages[0]", request_error)
+    role, text = known_text(members, "role"), known_text(members, "content")
+    if role.lower() != "system" or not text.strip():
+        return None
+    del members["role"]
+    content = bytes(members.pop("content"))
+    rest = b"," + encode_members(members)[1:-1] if members else b""
+    opening = b'{"role":' + string(role) + rest + b',"content":"'
+    append = LogAppend()
+    append.chunk(Kind.SYSTEM, content[1:-1], None)
+    log = ChunkLog.of(append, ["system0"], [CachePolicy.NONE])
+    place = "messages[0].content"
+    return ChunkRun("system", log, 1, lead=MESSAGES + opening, source=("system0",), place=place)
+
+
+def _split_tools(tools: list[Raw]) -> ChunkRun | None:
+    if not tools:
+        return None
+    append = LogAppend()
+    labels = []
+    for index, raw in enumerate(tools):
+        path = f"$.tools[{index}]"
+        function = object_members(raw, path, request_error).get("function", NULL)
+        name = ""
+        if bytes(function) != b"null":
+            name = known_text(object_members(function, f"{path}.function", request_error), "name")
+        labels.append(f"tool {name}" if name else f"tools{index}")
+        append.chunk(Kind.TOOL, b"," + bytes(raw) if index else bytes(raw), None)
+    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
+    return ChunkRun("tools", log, len(log), lead=TOOLS, close=CLOSE_TOOLS, source=tuple(labels))
+
+
+def _split_messages(messages: list[Raw], first: int) -> ChunkRun | None:
+    """The messages from the index `first` on."""
+    if len(messages) == first:
+        return None
+    append = LogAppend()
+    for index, raw in enumerate(messages[first:]):
+        path = f"$.messages[{index + first}]"
+        members = object_members(raw, path, request_error)
+        if "role" not in members:
+            raise request_error("is missing", f"{path}.role")
+        role = decode_value(members["role"], str, f"{path}.role", request_error).lower()
+        append.open(role)
+        append.chunk(_message_kind(role, members), b"," + bytes(raw) if index else bytes(raw), None)
+        append.end_message(f"m{index}")
+    log = ChunkLog().append(append)
+    return ChunkRun(
+        "messages",
+        log,
+        len(log),
+        role=SegmentRole.CONVERSATION,
+        lead=CLOSE_SYSTEM + b"," if first else MESSAGES,
+        close=CLOSE,
+        source=MEMO.placeholder_messages(len(messages) - first),
+        first_message=first,
+    )
+
+
+def _message_kind(role: str, members: Members) -> Kind:
+    if role == "tool":
+        return Kind.TOOL_RESULT
+    if "tool_calls" in members:
+        return Kind.TOOL_CALL
+    return Kind.IMAGE if "images" in members else Kind.TEXT

@@ -1,6 +1,6 @@
-"""A single answer of Ollama's, both ways: bytes to `Reply` and back, losing nothing.
+"""A complete answer of Ollama's in both directions: bytes to `Reply` and back, losing nothing.
 
-Answers have no id here. When and how long they were made is carried along in the extras.
+Answers have no id. Their date and durations are kept in the extras.
 """
 
 from __future__ import annotations
@@ -8,126 +8,115 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.values import Extras, Message, Notice, Reply, StopReason, Usage
-from anaphora.wire.fields import Fields
-from anaphora.wire.reading import converts_errors, reply_error
+from anaphora.values import Extras, Message, Notice, Reply, StopReason, ToolCall, Usage
+from anaphora.wire.parts import extra_members
+from anaphora.wire.reading import (
+    LenientDecoder,
+    Members,
+    converts_errors,
+    decode_members,
+    encode_members,
+    extras_of,
+    known_text,
+    reply_error,
+)
 
-from .assistant import assistant_message, sort_parts
-from .carried import WIRE, Put, carried, extra_members
-from .failure import failure
-from .incoming import prefix, read_call, read_message, read_parts
+from .errors import from_success
+from .messages import sort_parts, write_assistant
+from .parse import read_answer
+from .types import NULL, WIRE, ChatResponse
 
-#: When an answer was made that nobody dated.
+RESPONSE: LenientDecoder[ChatResponse] = LenientDecoder(ChatResponse)
+
+#: The date of an answer without one.
 EPOCH = b'"1970-01-01T00:00:00Z"'
 
 _STOPS: dict[str, StopReason] = {"stop": "end", "length": "length"}
-_SAID: dict[StopReason, str] = {"length": "length", "context_overflow": "length"}
+_DONE_REASONS: dict[StopReason, str] = {"length": "length", "context_overflow": "length"}
 _COUNTS = ("prompt_eval_count", "eval_count")
 
 
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
-    """The answer in `body`. `Parse` names the field that is missing or not what it should be; an
-    error that came with a good status is raised as what it is."""
-    fields = Fields(body, "$")
-    raw = fields.raw("message")
-    if raw is None:
-        if (error := fields.raw("error")) is not None:
-            raise failure(msgspec.json.decode(error))
-        raise fields.fail("is missing", "message")
-    said, rest = read_message(raw, "$.message", reply_error)
-    if said.role not in ("", "assistant"):
-        raise reply_error(f"expected the assistant's message, not {said.role!r}", "$.message.role")
-    moment = fields.known_text("created_at") or None
-    calls = [
-        read_call(
-            call, f"$.message.tool_calls[{at}]", reply_error, f"{prefix(moment)}_{at}", moment
-        )
-        for at, call in enumerate(said.tool_calls or ())
-    ]
-    parts = read_parts(said, rest, calls, answer=True)
-    model = fields.maybe("model", str) or ""
-    stop, stop_raw, usage, extras = read_end(fields, called=bool(calls))
+    """The reply in `body`. `Parse` names a field that is missing or has the wrong type; an error
+    that came with status 200 is raised as its own class."""
+    response, unknown = RESPONSE.decode(body, "$", reply_error)
+    rest = unknown.remaining() if unknown is not None else {}
+    if response.message is NULL:
+        if "error" in rest:
+            raise from_success(msgspec.json.decode(rest["error"]))
+        raise reply_error("is missing", "$.message")
+    parts = read_answer(response.message, known_text(rest, "created_at") or None)
+    called = any(isinstance(part, ToolCall) for part in parts)
+    stop, usage, extras = read_end(response, rest, called=called)
     return Reply(
         id="",
-        model=model,
+        model=response.model or "",
         message=Message(role="assistant", parts=parts),
         stop=stop,
-        stop_raw=stop_raw,
+        stop_raw=response.done_reason,
         usage=usage,
         extras=extras,
     )
 
 
 def read_end(
-    fields: Fields, *, called: bool
-) -> tuple[StopReason, str | None, Usage, Extras | None]:
-    """Why an answer ended, what it took, and the rest; of a single answer or a stream's last
-    line."""
-    fields.drop_nulls()
-    done, reason = fields.maybe("done", bool), fields.maybe("done_reason", str)
-    usage = read_usage(fields)
-    rest = [b'"done":false'] if done is False else []
-    rest += [left] if (left := fields.rest()) else []
-    stop: StopReason = "other" if done is False else read_stop(reason, called=called)
-    return stop, reason, usage, carried(b",".join(rest), Put())
+    response: ChatResponse, rest: Members, *, called: bool
+) -> tuple[StopReason, Usage, Extras | None]:
+    """Stop reason, usage and extras, of a complete answer or a stream's last line. One count covers
+    all input tokens; cached tokens are not reported."""
+    prompt, output = response.prompt_eval_count, response.eval_count
+    counts = zip(_COUNTS, (prompt, output), strict=True)
+    known = {name: count for name, count in counts if count is not None}
+    usage = Usage(uncached=prompt, output=output, raw=dumps(known).decode() if known else None)
+    if response.done is False:
+        return "other", usage, extras_of(WIRE, {"done": msgspec.Raw(b"false"), **rest})
+    return _read_stop(response.done_reason, called=called), usage, extras_of(WIRE, rest)
 
 
-def read_stop(said: str | None, *, called: bool) -> StopReason:
-    """Older servers give no reason when all is well, and none says that tools were called."""
-    stop = _STOPS.get(said or "stop", "other")
+def _read_stop(reason: str | None, *, called: bool) -> StopReason:
+    """Older servers give no reason for a normal end, and none has a reason for tool calls."""
+    stop = _STOPS.get(reason or "stop", "other")
     return "tool_calls" if stop == "end" and called else stop
 
 
-def write_stop(reply: Reply) -> str:
+def _done_reason(reply: Reply) -> str:
     called = bool(reply.tool_calls)
-    if reply.stop_raw is not None and read_stop(reply.stop_raw, called=called) == reply.stop:
+    if reply.stop_raw is not None and _read_stop(reply.stop_raw, called=called) == reply.stop:
         return reply.stop_raw
-    return _SAID.get(reply.stop, "stop")
-
-
-def read_usage(fields: Fields) -> Usage:
-    """All input tokens are counted in one sum; what of them was cached, nobody says."""
-    prompt, output = (fields.maybe(name, int) for name in _COUNTS)
-    told = {
-        name: count
-        for name, count in zip(_COUNTS, (prompt, output), strict=True)
-        if count is not None
-    }
-    return Usage(uncached=prompt, output=output, raw=dumps(told).decode() if told else None)
+    return _DONE_REASONS.get(reply.stop, "stop")
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The answer as Ollama would send it. What it has no field for is left out: ask `unsayable`
-    first."""
-    message = assistant_message(reply.message, [], answer=True) or b""
-    return write_end(reply, message)
+    """The answer as Ollama would send it. Parts without a field here are left out, see
+    `reply_notices`."""
+    return write_end(reply, write_assistant(reply.message, [], answer=True) or b"")
 
 
 def write_end(reply: Reply, message: bytes, counted: Usage | None = None) -> bytes:
-    """The object that ends an answer, around what is left of its message. `counted` are the counts
-    told before, for a reply that has none."""
+    """The object that ends an answer, with `message` in it. `counted` is the usage of earlier
+    events, for a reply that has none."""
     usage = reply.usage if reply.usage != Usage() or counted is None else counted
-    came = Fields(b"{" + extra_members(reply.extras) + b"}", f"extras.{WIRE}")
-    created = came.raw("created_at") or EPOCH
-    done = came.raw("done") or b"true"
-    found = [
+    extras = decode_members(b"{" + extra_members(reply.extras, WIRE) + b"}")
+    created = bytes(extras.pop("created_at", EPOCH))
+    done = bytes(extras.pop("done", b"true"))
+    members = [
         b'"model":' + string(reply.model),
         b'"created_at":' + created,
         b'"message":' + message,
         b'"done":' + done,
     ]
     if done == b"true":
-        found.append(b'"done_reason":' + string(write_stop(reply)))
+        members.append(b'"done_reason":' + string(_done_reason(reply)))
     counts = zip(_COUNTS, (usage.input, usage.output), strict=True)
-    found += [b'"%b":%d' % (name.encode(), count) for name, count in counts if count is not None]
-    if rest := came.rest():
-        found.append(rest)
-    return b"{" + b",".join(found) + b"}"
+    members += [b'"%b":%d' % (name.encode(), count) for name, count in counts if count is not None]
+    if extras:
+        members.append(encode_members(extras)[1:-1])
+    return b"{" + b",".join(members) + b"}"
 
 
-def unsayable(reply: Reply) -> list[Notice]:
-    """What of an answer this wire cannot say."""
+def reply_notices(reply: Reply) -> list[Notice]:
+    """Notices for the parts of a reply that this wire cannot write."""
     notices: list[Notice] = []
     sort_parts(reply.message, notices, answer=True)
     return notices

@@ -15,17 +15,16 @@ from anaphora.wire.foreign import foreign_extras
 from anaphora.wire.markers import supported_ttl
 from anaphora.wire.openai import skip
 from anaphora.wire.params import (
-    ENCODE_ONLY,
     Param,
     ParamTable,
     check_refused,
     check_tool_choice,
     closing_members,
     continuation_notices,
+    encode_only,
     forces_tools,
     foreign_tier_notices,
     joined_fields,
-    params_key,
     sampling_checks,
     schema_object,
     system_text_notices,
@@ -86,7 +85,7 @@ def _decode_stop(stop: str | list[str]) -> tuple[str, ...]:
 PARAMS = ParamTable(
     Param("max_tokens", "max_tokens", encode=skip),
     Param("max_tokens", "max_completion_tokens", encode=whole_number),
-    Param("tool_choice", encode=_encode_choice, decode=ENCODE_ONLY),
+    Param("tool_choice", encode=_encode_choice, decode=encode_only),
     Param("tool_choice.mode", "tool_choice", encode=skip, decode=_choice_mode),
     Param(
         "tool_choice.name",
@@ -121,7 +120,7 @@ PARAMS = ParamTable(
         "stream",
         "stream_options",
         encode=lambda stream: b'{"include_usage":true}' if stream else None,
-        decode=ENCODE_ONLY,
+        decode=encode_only,
     ),
     *(
         Param(name, None, reason=f"Chat Completions has no {name}")
@@ -149,11 +148,14 @@ PARAMS = ParamTable(
 
 def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's if nothing in it changed."""
-    source = (traits, call.model, params_key(call), call.ir.system_fields_agree(), profile)
-    return MEMO.envelope(call, source, last, lambda: _envelope(call, profile, traits, source))
+
+    def make(source: object) -> Envelope:
+        return _envelope(call, profile, traits, source)
+
+    return MEMO.envelope(call, (traits, call.ir.system_fields_agree(), profile), last, make)
 
 
-def _envelope(call: Call, profile: Profile, traits: Traits, source: tuple[Any, ...]) -> Envelope:
+def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> Envelope:
     params, model = call.params, string(call.model)
     forced: tuple[bool, Feature, str, str] = (
         forces_tools(params),

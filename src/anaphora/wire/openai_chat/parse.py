@@ -54,7 +54,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.markers import PlacedMark
-from anaphora.wire.memo import TOOL_LISTS, SplitSection
+from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS, SplitSection
 from anaphora.wire.openai import (
     breakpoint_ttl,
     decode_base64,
@@ -496,6 +496,7 @@ class _PlainMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _decode_plain = msgspec.json.Decoder(_PlainMessage).decode
+_cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
 @converts_errors(request_error)
@@ -539,6 +540,7 @@ def split(
     else:
         raise InvalidRequest("at least one message that says something", path="$.messages")
     rest = encode_members(members)[1:-1]
+    head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
     return Rendered(
         wire=WIRE,
         model=model,
@@ -548,9 +550,9 @@ def split(
             source=None,
             path=PATH,
             headers=headers,
-            head=b'{"model":' + string(model) + b",",
-            tail=(b"," + rest if rest else b"") + b"}",
-            cache_params=PARAMS.sent_cache_params(model, rest),
+            head=head + b",",
+            tail=tail,
+            cache_params=_cache_params(head + tail),
         ),
         body_order=(1, 0, *range(2, len(runs))) if system is not None and tools else None,
         markers=MARKERS if markers is None else markers,

@@ -41,7 +41,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.foreign import foreign_sections, note_foreign_fields
+from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.markers import policy_notices
 from anaphora.wire.openai import (
     ONLY_MARKS,
@@ -147,7 +147,6 @@ def render(
         locate=lambda mark: locate(mark, call.ir, runs, traits, lambda m: _positions(m, traits)),
         notices=(
             *foreign,
-            *foreign_sections(call, WIRE),
             *_section_notices(call, blocks, traits),
             *notices,
         ),

@@ -14,18 +14,17 @@ from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, SegmentRole, Ttl
 from anaphora.wire.openai import NEAREST, OPENAI, changed_role, place_of, skip
 from anaphora.wire.params import (
-    ENCODE_ONLY,
     Param,
     ParamTable,
     check_refused,
     check_tool_choice,
     closing_members,
+    encode_only,
     forces_tools,
     foreign_comparison_notices,
     foreign_field_notices,
     foreign_tier_notices,
     joined_fields,
-    params_key,
     schema_object,
     system_text_notices,
     whole_number,
@@ -72,7 +71,7 @@ PARAMS = ParamTable(
     Param("max_tokens", "max_output_tokens", encode=whole_number),
     Param("temperature"),
     Param("top_p"),
-    Param("tool_choice", encode=_encode_choice, decode=ENCODE_ONLY),
+    Param("tool_choice", encode=_encode_choice, decode=encode_only),
     Param(
         "tool_choice.mode",
         "tool_choice",
@@ -136,19 +135,21 @@ PARAMS = ParamTable(
 
 def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's if nothing in it changed."""
-    source = (
+    context = (
         traits,
-        call.model,
-        params_key(call),
         call.ir.system_fields_agree(),
         place_of(call.ir.system_field_blocks()),
         _stays_in_chain(call),
         profile,
     )
-    return MEMO.envelope(call, source, last, lambda: _envelope(call, profile, traits, source))
+
+    def make(source: object) -> Envelope:
+        return _envelope(call, profile, traits, source)
+
+    return MEMO.envelope(call, context, last, make)
 
 
-def _envelope(call: Call, profile: Profile, traits: Traits, source: tuple[Any, ...]) -> Envelope:
+def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> Envelope:
     _check_params(call, profile)
     tree = PARAMS.encode(call)
     if not traits.explicit:

@@ -16,7 +16,7 @@ breakpoints become the caller's marks, unknown fields become extras. Normalised 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -61,7 +61,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.markers import PlacedMark
-from anaphora.wire.memo import TOOL_LISTS, SplitSection
+from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS, SplitSection
 from anaphora.wire.openai import (
     SystemPlace,
     breakpoint_ttl,
@@ -623,6 +623,7 @@ class _PlainItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _decode_head = msgspec.json.Decoder(_ItemHead).decode
 _decode_plain = msgspec.json.Decoder(_PlainItem).decode
+_cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 _RAW_ROLES = {string(name): role for name, role in ROLES.items()}
 
 
@@ -686,6 +687,7 @@ def split(
         first = sum(run.count for run in runs)
         runs.append(_split_messages(items, "system" if leads else None, first, marks, ttl))
     rest = encode_members(members)[1:-1]
+    head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
     return Rendered(
         wire=WIRE,
         model=model,
@@ -695,9 +697,9 @@ def split(
             source=None,
             path=PATH,
             headers=headers,
-            head=b'{"model":' + string(model),
-            tail=(b"," + rest if rest else b"") + b"}",
-            cache_params=PARAMS.sent_cache_params(model, rest),
+            head=head,
+            tail=tail,
+            cache_params=_cache_params(head + tail),
         ),
         body_order=(1, 0, *range(2, len(runs))) if leads and tools else None,
         markers=MARKERS,

@@ -43,7 +43,7 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.foreign import foreign_sections, note_foreign_fields
+from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.markers import MarkLocation, policy_notices
 from anaphora.wire.openai import (
     NEAREST,
@@ -147,7 +147,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         markers=MARKERS if traits.explicit else {},
         nearest=NEAREST,
         locate=lambda mark: locate(mark, call, runs, traits, unsent, _part_location),
-        notices=(*foreign, *foreign_sections(call, WIRE), *notices),
+        notices=(*foreign, *notices),
         body_order=None if order == tuple(range(len(runs))) else order,
         request_markers=AUTOMATIC if traits.explicit else {},
         key_place=key_slot(call),

@@ -1,0 +1,357 @@
+"""Sends one call: attempts, waits and fallbacks, until it is answered or given up.
+
+The policy (`retry.retry_policy`) decides what comes next and never sleeps; this module acts on it.
+Nothing is sent again once an event has reached the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Mapping,
+)
+from contextlib import aclosing
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.errors import AnaphoraError, Parse, Throttled, Timeout, Transport, Unavailable
+from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
+
+from .endpoint import Target
+from .failures import body_error, event_error, partial_of, reply_from_stream, status_error
+from .in_flight import InFlight, PreparedRequest
+from .limits.gate import Admission
+from .response import Attempt
+from .retry import Failed, Try, Wait, retry_policy
+from .transport import HttpResponse
+from .transport.timer import Deadline, DeadlinePassed
+
+if TYPE_CHECKING:
+    from .turn import Caller
+
+T = TypeVar("T")
+
+#: Events without content: they are held until the first one with content, so that a stream which
+#: breaks before that can be retried.
+_SILENT = (ReplyStart, UsageUpdate)
+
+#: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
+_LAST_BYTES = 0.5
+
+#: The first step of every policy.
+_FIRST = Try(0)
+
+#: Headers in which providers name a request.
+_REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
+
+
+class Attempts:
+    """Drives one call: use `complete` or `stream`, once. Both leave the reply in `flight`."""
+
+    __slots__ = (
+        *("_answer", "_attempting", "_caller", "_deadline", "_flight", "_heard", "_on_wait"),
+        *("_policy", "_queued", "_queueing", "_sent", "_timeout", "_until", "_whole"),
+    )
+
+    def __init__(
+        self,
+        flight: InFlight,
+        caller: Caller,
+        *,
+        timeout: float,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> None:
+        if timeout <= 0:
+            raise Timeout(0)  # a request that is sent and not waited for is paid for
+        self._flight = flight
+        self._caller = caller
+        self._timeout = timeout
+        self._on_wait = on_wait
+        self._until = monotonic() + timeout
+        self._deadline = Deadline(timeout)
+        self._whole: set[int] = set()
+        """Targets for which the call was prepared once more."""
+        self._policy: Generator[Try | Wait, Failed | None, AnaphoraError] | None = None
+        self._heard = False
+        """An event has reached the caller."""
+        self._attempting = self._queueing = False
+        """An attempt has begun; it waits for rate limits."""
+        self._queued = self._sent = 0.0
+        self._answer: HttpResponse | None = None
+
+    async def complete(self) -> None:
+        """The whole reply at once."""
+        try:
+            await self._in_time(self._until_answered())
+        except BaseException as problem:
+            if not self._is_late(problem):
+                raise
+
+    async def stream(self) -> AsyncGenerator[Event, None]:
+        """Events as they come; `flight.reply` is set before the last of them."""
+        step: Try | Wait = _FIRST
+        try:
+            while True:
+                if isinstance(step, Wait):
+                    await self._in_time(asyncio.sleep(step.seconds))
+                    step = next(self._retry_policy())
+                    continue
+                try:
+                    async with aclosing(self._stream_once(step.hop)) as events:
+                        async for event in events:
+                            yield event
+                    return
+                except AnaphoraError as error:
+                    if self._flight.reply is not None or not self._attempting:
+                        raise
+                    step = self._next_step(error, step.hop)
+        except BaseException as problem:
+            if not self._is_late(problem):
+                raise
+
+    # ── One attempt ──────────────────────────────────────────────────────────────────────────────
+
+    async def _until_answered(self) -> None:
+        step: Try | Wait = _FIRST
+        while True:
+            if isinstance(step, Wait):
+                await asyncio.sleep(step.seconds)
+                step = next(self._retry_policy())
+                continue
+            try:
+                return await self._complete_once(step.hop)
+            except AnaphoraError as error:
+                if self._flight.reply is not None:
+                    raise
+                step = self._next_step(error, step.hop)
+
+    async def _complete_once(self, index: int) -> None:
+        target = self._flight.targets[index]
+        endpoint, prepared = target.endpoint, await self._prepare(index)
+        async with self._admission(target, prepared) as admission:
+            answer = await self._send(target, prepared, admission)
+            try:
+                self._response_began(answer, admission)
+                data = await answer.read()
+                if answer.status >= 300:
+                    raise status_error(endpoint, answer, data)
+                try:
+                    reply = endpoint.wire.read_reply(data)
+                except Parse as problem:
+                    if (error := body_error(endpoint, answer, data)) is not None:
+                        raise error from None
+                    reply = reply_from_stream(endpoint, data, problem)
+                self._answered(reply, blake3(data).hexdigest(), answer, admission)
+            finally:
+                await answer.close()
+
+    async def _stream_once(self, index: int) -> AsyncGenerator[Event, None]:
+        target = self._flight.targets[index]
+        endpoint, prepared = target.endpoint, await self._in_time(self._prepare(index))
+        async with self._admission(target, prepared) as admission:
+            answer = await self._in_time(self._send(target, prepared, admission))
+            try:
+                self._response_began(answer, admission)
+                if answer.status >= 300:
+                    data = await self._in_time(answer.read())
+                    raise status_error(endpoint, answer, data)
+                reader, digest = endpoint.wire.reader(), blake3()
+                held: list[Event] = []
+                head = bytearray()
+                pieces = answer.__aiter__()
+                while True:
+                    try:
+                        piece = await self._in_time(anext(pieces, None))
+                    except (Transport, Timeout) as problem:
+                        problem.partial = partial_of(reader.close())
+                        raise
+                    if piece is not None:
+                        digest.update(piece)
+                        if not self._heard:
+                            head += piece
+                    for event in reader.close() if piece is None else reader.feed(piece):
+                        if isinstance(event, ReplyFail):
+                            error = event_error(event)
+                            if not self._heard and isinstance(error, Parse | Transport):
+                                error = body_error(endpoint, answer, bytes(head)) or error
+                            error.partial = event.partial
+                            raise error
+                        if isinstance(event, ReplyEnd):
+                            self._answered(event.reply, digest.hexdigest(), answer, admission)
+                        if not self._heard:
+                            if isinstance(event, _SILENT):
+                                held.append(event)
+                                continue
+                            self._heard = True
+                            for silent in held:
+                                yield silent
+                        yield event
+                        if self._flight.reply is not None:
+                            await self._drain(pieces)
+                            return
+                    if piece is None:
+                        return
+            finally:
+                await answer.close()
+
+    async def _prepare(self, index: int) -> PreparedRequest:
+        flight = self._flight
+        flight.index, flight.sent_at = index, 0.0
+        self._attempting = True
+        self._queued = self._sent = 0.0
+        self._answer = None
+        endpoint = flight.targets[index].endpoint
+        wait = endpoint.breaker.enters(monotonic())
+        if wait:
+            raise Unavailable(
+                f"{endpoint.id} failed too often lately and is tried again in {wait:.0f} s",
+                wait=wait,
+            )
+        prepared = flight.prepared.get(index)
+        if prepared is None:
+            prepared = await self._caller.prepare(flight, index, index in self._whole)
+            flight.prepared[index] = prepared
+        return prepared
+
+    def _admission(self, target: Target, prepared: PreparedRequest) -> Admission:
+        gate = target.gate
+        # An earlier attempt may have learned of a limit.
+        tokens = self._caller.count_tokens(target, prepared) if gate.counts_tokens else 0
+        self._queueing = True
+        return gate.admit(tokens, self._until, self._on_wait)
+
+    async def _send(
+        self, target: Target, prepared: PreparedRequest, admission: Admission
+    ) -> HttpResponse:
+        self._queueing, self._queued = False, admission.queued
+        self._sent, self._flight.sent_at = monotonic(), time.time()
+        assert prepared.outgoing is not None
+        answer = self._answer = await target.endpoint.transport.send(prepared.outgoing)
+        return answer
+
+    def _response_began(self, answer: HttpResponse, admission: Admission) -> None:
+        now = self._flight.first_at = time.time()
+        self._flight.guarded("limits_failed", None, admission.update, answer.headers, now)
+
+    def _answered(
+        self, reply: Reply, raw_hash: str, answer: HttpResponse, admission: Admission
+    ) -> None:
+        flight = self._flight
+        flight.reply, flight.raw_hash = reply, raw_hash
+        flight.request_id = _request_id(answer.headers)
+        now = monotonic()
+        self._over(None, now, flight.request_id)
+        flight.guarded("limits_failed", None, flight.target.endpoint.breaker.succeeded, now)
+        flight.guarded("limits_failed", None, admission.settle, reply.usage)
+
+    async def _drain(self, pieces: AsyncIterator[bytes]) -> None:
+        """Reads the end of the body. The reply is complete, whatever happens here."""
+
+        async def read() -> None:
+            while await anext(pieces, None) is not None:
+                pass
+
+        try:
+            await Deadline(min(_LAST_BYTES, self._until - monotonic())).wait(read())
+        except (AnaphoraError, DeadlinePassed):
+            pass
+
+    # ── Between attempts ─────────────────────────────────────────────────────────────────────────
+
+    def _retry_policy(self) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
+        """Created when something has failed: most calls need none."""
+        if self._policy is None:
+            retries = [target.endpoint.config.retry for target in self._flight.targets]
+            self._policy = retry_policy(retries, deadline=self._until, draw=random.random)
+            first = next(self._policy)
+            assert first == _FIRST, "a call begins at its first target"
+        return self._policy
+
+    def _next_step(self, error: AnaphoraError, index: int) -> Try | Wait:
+        """What to do after a failure; raises when nothing is left to try."""
+        flight, now = self._flight, monotonic()
+        if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
+            flight.target.endpoint.breaker.failed(error, now)
+        self._over(error, now)
+        prepared = flight.prepared.get(index)
+        again = prepared is not None and isinstance(error, prepared.prepare_again_on)
+        if again and not self._heard and index not in self._whole:
+            del flight.prepared[index]
+            self._whole.add(index)
+            return Try(index)
+        try:
+            step = self._retry_policy().send(Failed(error, now, self._heard))
+        except StopIteration as end:
+            final: AnaphoraError = end.value
+            raise final from (None if final is error else error)
+        if isinstance(step, Wait):
+            last = flight.attempts[-1]
+            flight.attempts[-1] = msgspec.structs.replace(last, wait=step.seconds)
+        return step
+
+    async def _in_time(self, awaitable: Awaitable[T]) -> T:
+        """The result, unless the call's time ends first. Only waits for the provider are limited:
+        the caller is not interrupted between two events."""
+        try:
+            return await self._deadline.wait(awaitable)
+        except DeadlinePassed:
+            raise self._time_over() from None
+
+    def _time_over(self) -> AnaphoraError:
+        """The error at the end of the call's time: `Throttled` where rate limits used it up."""
+        error: AnaphoraError = Timeout(round(self._timeout * 1000))
+        if self._queueing:
+            error = Throttled("no place became free in the time that the call may take", wait=0.0)
+        if self._attempting:
+            now = monotonic()
+            self._flight.target.endpoint.breaker.failed(error, now)
+            self._over(error, now)
+        return error
+
+    def _is_late(self, problem: BaseException) -> bool:
+        """Whether the reply was complete before the problem: then it is only reported. Otherwise
+        the attempt ends here, where it was cancelled or failed for a reason of our own."""
+        if self._flight.reply is not None and isinstance(problem, Exception):
+            self._flight.failed("connection_failed", problem)
+            return True
+        if self._attempting and not isinstance(problem, AnaphoraError):
+            now = monotonic()
+            self._flight.target.endpoint.breaker.left(now)
+            self._over(problem, now)
+        return False
+
+    def _over(self, error: BaseException | None, now: float, request_id: str | None = None) -> None:
+        """Adds the attempt that ended to those of the call."""
+        flight, answer = self._flight, self._answer
+        target = flight.target
+        flight.attempts.append(
+            Attempt(
+                provider=target.endpoint.id,
+                model=target.model,
+                at=flight.sent_at or time.time(),
+                seconds=now - (self._sent or now),
+                queued=self._queued,
+                status=answer.status if answer is not None else None,
+                request_id=request_id or getattr(error, "request_id", None),
+                error=None if error is None else type(error).__name__,
+                reason="" if error is None else str(error),
+            )
+        )
+        self._attempting = self._queueing = False
+
+
+def _request_id(headers: Mapping[str, str]) -> str | None:
+    for name in _REQUEST_IDS:
+        if name in headers:
+            return headers[name]
+    return None

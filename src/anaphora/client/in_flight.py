@@ -1,0 +1,159 @@
+"""The state of one call: the request as a provider gets it, and all that becomes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import msgspec
+
+from anaphora.cache.verdict import Verdict
+from anaphora.catalog import Price
+from anaphora.catalog.price_data import STANDARD_TIERS
+from anaphora.errors import AnaphoraError
+from anaphora.prompt import Call
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import Notice, Reply, Usage
+
+from .after import reported
+from .endpoint import Target
+from .response import Attempt, Record
+from .transport import HttpRequest
+
+if TYPE_CHECKING:
+    from .session.turn_prompt import TurnPrompt
+    from .turn import TurnRequest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
+    """A call as one provider gets it: rendered, planned, and complete once `outgoing` is set."""
+
+    call: Call
+    rendered: Rendered
+    plan: Plan
+    at: float
+    outgoing: HttpRequest | None = None
+    notices: tuple[Notice, ...] = ()
+    """What was noticed while it was prepared."""
+    turn: TurnPrompt | None = None
+    """In a session: the prompt of the turn, with its history compacted where that was needed."""
+    prepare_again_on: tuple[type[AnaphoraError], ...] = ()
+    """Errors after which the call is prepared once more: a stored response or a cache handle that
+    it refers to is gone, or the prompt is too long and can be compacted."""
+
+
+class InFlight:
+    """The state of one call, from its start to its record."""
+
+    __slots__ = (
+        *("_notices", "attempts", "began", "cost_usd", "first_at", "index", "observed"),
+        *("predicted", "prepared", "raw_hash", "record", "reply", "request", "request_id"),
+        *("saved", "sent_at", "stream", "targets", "verdict"),
+    )
+
+    def __init__(self, request: TurnRequest, targets: Sequence[Target], stream: bool) -> None:
+        self.request = request
+        self.targets = targets
+        self.stream = stream
+        self.began = time.time()
+        self.prepared: dict[int, PreparedRequest] = {}
+        """By the index of the target."""
+        self.attempts: list[Attempt] = []
+        """Every attempt that is over."""
+        self.index = 0
+        """The target of the current attempt; of the last one, once the call is over."""
+        self.sent_at = self.first_at = 0.0
+        """When that attempt was sent, and when its response began; in seconds since the epoch."""
+        self.reply: Reply | None = None
+        self.raw_hash = ""
+        self.request_id: str | None = None
+        self.verdict: Verdict | None = None
+        self.predicted: int | None = None
+        """Tokens expected to be read from the cache."""
+        self.cost_usd: Decimal | None = None
+        self.saved: Decimal | None = None
+        self.record: Record | None = None
+        """Set as soon as there is a reply."""
+        self.observed = False
+        """The watchers have the record."""
+        self._notices: list[Notice] = []
+
+    @property
+    def target(self) -> Target:
+        return self.targets[self.index]
+
+    def guarded(
+        self, code: str, default: D, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T | D:
+        """The result of a step that follows the response, or `default` where it failed."""
+        try:
+            return step(*args, **kwargs)
+        except Exception as problem:
+            self.failed(code, problem)
+            return default
+
+    def failed(self, code: str, problem: Exception) -> None:
+        self._notices.append(reported(code, problem))
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        """The notices of failed steps since the last call."""
+        if not self._notices:
+            return ()
+        taken = tuple(self._notices)
+        self._notices.clear()
+        return taken
+
+    def charge(self, prepared: PreparedRequest, usage: Usage) -> Price | None:
+        """Sets the cost of a call that was answered, or adds a notice; returns the price."""
+        target, tier = self.target, service_tier(prepared)
+        try:
+            price = target.price(self.sent_at, tier)
+            self.cost_usd = cost_of(usage, price, prepared.plan)
+        except Exception as problem:
+            self.failed("price_failed", problem)
+            return None
+        if self.cost_usd is None:
+            self._notices.append(cost_unknown(target, tier, usage, price))
+        return price
+
+
+def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
+    """The cost of a call. Where a provider does not report the TTL of its writes, the plan's is
+    used."""
+    if price is None:
+        return None
+    unsplit = None
+    if usage.written and "unsplit" in usage.written:
+        ttls = {mark.ttl for mark in plan.marks}
+        unsplit = ttls.pop() if len(ttls) == 1 else None
+    return price.of(usage, unsplit=unsplit, marked=bool(plan.marks))
+
+
+def service_tier(prepared: PreparedRequest) -> str:
+    """The requested service tier; none where the wire had to leave it out."""
+    tier = prepared.call.params.service_tier
+    if not tier or any(each.path == "params.service_tier" for each in prepared.rendered.notices):
+        return ""
+    return tier
+
+
+def cost_unknown(target: Target, tier: str, usage: Usage, price: Price | None) -> Notice:
+    """Why the cost of a call is unknown, and what to do about it."""
+    name = f"{target.model} at {target.endpoint.id}"
+    if price is not None and (usage.uncached is None or usage.output is None):
+        return Notice("usage_unknown", f"the cost is unknown: {name} did not report its tokens")
+    advice = "set one under `prices` of the provider in llm.yaml"
+    if tier not in STANDARD_TIERS:
+        name += f" on the service tier {tier!r}"
+        advice = "a newer release may have one"
+    if price is None:
+        message = f"no price is known for {name}: the cost is unknown; {advice}"
+    else:
+        message = f"the price of {name} lacks a rate that this call needs: the cost is unknown"
+    return Notice("price_unknown", message)

@@ -1,0 +1,204 @@
+"""Builds the call of a turn from the session's tools and parameters, and the turn's prompt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from anaphora.client.arguments import params_of, tools_of
+from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.structured import Structured, output_of
+from anaphora.client.turn import TurnRequest
+from anaphora.prompt import (
+    Call,
+    Continuation,
+    Earlier,
+    Params,
+    PromptCachePlan,
+    PromptIR,
+    Segment,
+    ToolChoice,
+)
+from anaphora.prompt.compaction import TokenCount
+from anaphora.tools import ToolRegistry
+from anaphora.values import AnyTool, Extras, Message, SegmentRole
+
+from .compaction import PromptSizes, shortened, token_limit
+from .provider_state import ProviderState
+from .turn_prompt import TurnPrompt
+
+# Bound once: looking up an enum member is slow, and every turn needs it.
+_HISTORY = SegmentRole.CONVERSATION
+_TAIL = SegmentRole.VOLATILE_TAIL
+_STABLE = SegmentRole.STABLE_PREFIX
+
+
+class CallBuilder:
+    """The fixed part of all calls of a conversation. Shared by its forks."""
+
+    def __init__(
+        self,
+        *,
+        tools: ToolRegistry | Iterable[AnyTool] | None = None,
+        params: Params | None = None,
+        extras: Extras | None = None,
+        store: bool | None = None,
+        diagnose: bool = False,
+        compact_at: int | float | None = None,
+    ) -> None:
+        self.registry: ToolRegistry | None = None
+        self._tools: tuple[AnyTool, ...] = ()
+        if isinstance(tools, ToolRegistry):
+            self.registry = tools
+        elif tools is not None:
+            self._tools = tools_of(tools)
+        self._params = params or Params()
+        if self._params.stream:
+            self._params = msgspec.structs.replace(self._params, stream=False)
+        self._extras = extras
+        self._diagnose = diagnose
+        self._store = store
+        self.compact_at = compact_at
+        self._outputs: dict[type, Structured[Any]] = {}
+
+    @property
+    def tool_choice(self) -> ToolChoice | None:
+        return self._params.tool_choice
+
+    def prepare(
+        self,
+        state: ProviderState,
+        turn: TurnPrompt,
+        request: TurnRequest,
+        *,
+        stream: bool = False,
+        whole: bool = False,
+        too_long: bool = False,
+    ) -> PreparedRequest:
+        """The call of a turn as one provider gets it. Its history is compacted where the prompt
+        exceeds `compact_at`, or was `too_long` for the provider."""
+        call = self.call(state, turn, request, stream=stream, whole=whole)
+        prepared = state.prepare(call, time.time())
+        prepared.turn, prepared.notices = turn, turn.notices
+        if turn.notices:
+            planned = {notice.code for notice in prepared.plan.notices}
+            kept = (notice for notice in turn.notices if notice.code not in planned)
+            prepared.notices = tuple(kept)
+        if self.compact_at is None or request.prewarm or not turn.history:
+            return prepared
+        limit = token_limit(self.compact_at, state.target.profile)
+        sizes = PromptSizes(prepared.rendered)
+        if sizes.total <= limit and not too_long:
+            return prepared
+        if call.ir.continuation is not None:
+            # The stored part of the history has to be measured, too.
+            call = self.call(state, turn, request, stream=stream, whole=True)
+            sizes = PromptSizes(state.prepare(call, prepared.at).rendered)
+        after, done = shortened(turn, sizes, limit, too_long=too_long)
+        notices = (*prepared.notices, *done.notices)
+        if after is not turn:
+            call = self.call(state, after, request, stream=stream, whole=whole)
+            prepared = state.prepare(call, prepared.at)
+        prepared.turn, prepared.notices = after, notices
+        return prepared
+
+    def call(
+        self,
+        state: ProviderState,
+        turn: TurnPrompt,
+        request: TurnRequest,
+        *,
+        stream: bool = False,
+        whole: bool = True,
+    ) -> Call:
+        """The call of a turn for one provider; with `whole`, it continues no stored response."""
+        prompt, added = turn.ir, request.messages
+        history = turn.history.append(*added) if added else turn.history
+        segments = (Segment(_HISTORY, history), *prompt.segments)
+        if request.prewarm and not any(segment.role is _TAIL for segment in prompt.segments):
+            # A prompt has to end with a user message; this one is not cached.
+            segments = (*segments, Segment.of(_TAIL, Message.user(".")))
+        alone = whole or request.prewarm
+        ir = PromptIR(
+            system_text=prompt.system_text,
+            system_blocks=prompt.system_blocks,
+            segments=segments,
+            cache=self._cache_plan(state, request, prompt.cache),
+            continuation=None if alone else self._continuation(state, turn),
+            state_position=prompt.state_position,
+            dynamic_position=prompt.dynamic_position,
+        )
+        changes: dict[str, Any] = {}
+        if stream:
+            changes["stream"] = True
+        if self._store is not None and state.endpoint.features.stores_responses:
+            changes["store"] = self._store and not request.prewarm
+        if request.output is not None:
+            changes["output"] = request.output.output
+        if request.params:
+            changes.update(params_of(request.params))
+        tools = self.registry.tools() if self.registry is not None else self._tools
+        target = state.target
+        call = Call(
+            ir=ir, model=target.model, tools=tools, params=self._params, extras=self._extras
+        )
+        return target.with_defaults(call, changes)
+
+    def output(self, output: Any) -> Structured[Any] | None:
+        """The form of a reply. Built once for a type; for a schema that is used again, pass the
+        result of `output_of`."""
+        if output is None or isinstance(output, Structured):
+            return output
+        if not isinstance(output, type):
+            return output_of(output)
+        known = self._outputs.get(output)
+        if known is None:
+            known = self._outputs[output] = output_of(output)
+        return known
+
+    def counter(self, state: ProviderState, turn: TurnPrompt) -> TokenCount:
+        """Counts the tokens of the history's messages as this provider gets them."""
+        call = self.call(state, turn, TurnRequest())
+        return PromptSizes(state.prepare(call, time.time()).rendered).counter()
+
+    def _cache_plan(
+        self, state: ProviderState, request: TurnRequest, plan: PromptCachePlan
+    ) -> PromptCachePlan:
+        if request.prewarm:
+            explicit = state.endpoint.features.adds_breakpoints and plan.mode is None
+            mode = "explicit" if explicit else plan.mode
+            plan = msgspec.structs.replace(plan, prewarm=True, mode=mode)
+        if self._diagnose and state.reply is not None:
+            earlier = Earlier(state.endpoint.system, state.reply.id)
+            plan = msgspec.structs.replace(plan, diagnose=True, compare_with=earlier)
+        elif self._diagnose:
+            plan = msgspec.structs.replace(plan, diagnose=True)
+        return plan
+
+    def _continuation(self, state: ProviderState, turn: TurnPrompt) -> Continuation | None:
+        """The prompt's own continuation, the first time; then that of the last reply here, where it
+        is stored and the prompt still begins with the stored one."""
+        if turn.ir.continuation is not None:
+            return turn.ir.continuation
+        if not state.endpoint.features.stores_responses or state.reply is None:
+            return None
+        if not (self._store or (self._store is None and turn.continues)):
+            return None
+        committed = state.committed
+        if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
+            return None
+        if turn.is_whole and (state.stored is None or not _begins_alike(state.stored, turn.ir)):
+            return None
+        return Continuation(state.reply.id, committed[-1].id)
+
+
+def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
+    """Whether system prompt and stable prefix are those of a stored response. They are not sent
+    again, so the model would continue with the stored ones."""
+    if stored.system_field() != prompt.system_field():
+        return False
+    before, now = stored.run(_STABLE), prompt.run(_STABLE)
+    return len(before) == len(now) == now.common_prefix(before)

@@ -1,0 +1,140 @@
+"""Cache handles: beginnings of prompts that a provider stores (Gemini's `cachedContents`), created,
+extended and deleted as the plan says.
+
+A handle that cannot be created, or is gone, never fails a call: the whole prompt is sent.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from typing import Any
+
+from anaphora.client.in_flight import PreparedRequest
+from anaphora.errors import AnaphoraError, Forbidden, NotFound
+from anaphora.rendered import (
+    CacheHandle,
+    CreateHandle,
+    DeleteHandle,
+    ExtendHandle,
+    Prelude,
+    Rendered,
+)
+from anaphora.rendered.holding import held_digest
+from anaphora.tokens import Counts
+from anaphora.values import Notice
+
+from .provider_state import ProviderState
+
+_log = logging.getLogger("anaphora")
+
+
+class Handles:
+    """The handles of one conversation at one provider. At most one is alive."""
+
+    def __init__(self, state: ProviderState, holders: set[Handles]) -> None:
+        """This is among the `holders` while a handle is alive."""
+        self._state = state
+        self._holders = holders
+        self._alive: dict[str, float] = {}
+        """When each handle expires."""
+
+    async def run_preludes(self, prepared: PreparedRequest) -> None:
+        """Carries out the plan's preludes, and plans the request again with the handles."""
+        notices = [await self._run(prelude, prepared) for prelude in prepared.plan.preludes]
+        planner = self._state.planner(prepared.at)
+        prepared.plan = planner.plan(prepared.rendered, at=prepared.at)
+        prepared.notices += tuple(notice for notice in notices if notice is not None)
+
+    async def release(self) -> None:
+        """Deletes all handles: they are paid for by the hour. One that cannot be deleted costs
+        until it expires, and is logged."""
+        for handle in list(self._alive):
+            try:
+                await self._send(DeleteHandle(handle), None)
+            except (Forbidden, NotFound):
+                pass  # Google answers Forbidden for a handle that is gone
+            except AnaphoraError as problem:
+                _log.warning(
+                    "%s at %s could not be deleted (%s): it is paid for until it ends by itself",
+                    handle,
+                    self._state.endpoint.id,
+                    type(problem).__name__,
+                )
+            self._gone(handle, time.time())
+
+    def forget(self) -> None:
+        """The provider no longer knows the handles."""
+        for handle in list(self._alive):
+            self._gone(handle, time.time())
+
+    async def _run(self, prelude: Prelude, prepared: PreparedRequest) -> Notice | None:
+        rendered, at = prepared.rendered, prepared.at
+        try:
+            info = await self._send(prelude, rendered)
+        except AnaphoraError as problem:
+            name = getattr(prelude, "handle", None)
+            if name is not None:
+                self._gone(name, at)
+            kind = type(problem).__name__
+            return Notice("handle_failed", f"nothing is held for this call: {kind}", "plan.held")
+        simulator = self._state.target.memory.simulator
+        match prelude:
+            case CreateHandle(chunks, seconds):
+                until = _expiry(info.expires, at + seconds)
+                handle = CacheHandle(info.handle, chunks, held_digest(rendered, chunks))
+                tokens = info.tokens or Counts(rendered).tokens(chunks)
+                simulator.hold(info.handle, tokens, at=at, seconds=until - at)
+                self._keep(info.handle, until, at)
+                self._state.planner(at).handles.hold(handle, until)
+            case ExtendHandle(name, seconds):
+                current = prepared.plan.held
+                assert current is not None
+                until = _expiry(info.expires, at + seconds)
+                simulator.extend(name, at=at, seconds=until - at)
+                self._keep(name, until, at)
+                self._state.planner(at).handles.hold(current, until)
+            case DeleteHandle(name):
+                self._gone(name, at)
+        return None
+
+    def _keep(self, handle: str, until: float, at: float) -> None:
+        """Joins the holders; those whose handles have expired leave, so that conversations which
+        were never closed are not kept in memory."""
+        self._alive[handle] = until
+        for ended in [other for other in self._holders if other._has_ended(at)]:
+            self._holders.discard(ended)
+        self._holders.add(self)
+
+    def _has_ended(self, at: float) -> bool:
+        return all(until < at for until in self._alive.values())
+
+    def _gone(self, handle: str, at: float) -> None:
+        if self._alive.pop(handle, 0.0) >= at:  # otherwise it has expired
+            self._state.target.memory.simulator.release(handle, at=at)
+        self._state.planner(at).handles.let_go(handle)
+        if not self._alive:
+            self._holders.discard(self)
+
+    async def _send(self, prelude: Prelude, rendered: Rendered | None) -> Any:
+        endpoint = self._state.endpoint
+        wire: Any = endpoint.wire
+        answer = await endpoint.transport.send(endpoint.outgoing(wire.prelude(rendered, prelude)))
+        try:
+            data = await answer.read()
+        finally:
+            await answer.close()
+        if answer.status >= 300:
+            raise endpoint.wire.read_error(answer.status, answer.headers, data)
+        return None if isinstance(prelude, DeleteHandle) else wire.read_held(data)
+
+
+def _expiry(expires: str | None, default: float) -> float:
+    """An RFC 3339 time in seconds since the epoch."""
+    if expires is None:
+        return default
+    try:
+        return datetime.datetime.fromisoformat(expires).timestamp()
+    except ValueError:
+        return default

@@ -1,0 +1,156 @@
+"""A conversation at one provider: what was rendered, sent and billed there.
+
+    prepared = state.prepare(call, at)          rendered and planned; nothing is sent yet
+    verdict, predicted = state.account(...)     once it was answered
+
+A conversation that moves to another provider gets another state, and is rendered anew there.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anaphora.cache.plan import Planner
+from anaphora.cache.prefix import begins_with
+from anaphora.cache.simulator import Outcome
+from anaphora.cache.verdict import SentCall, Verdict, diagnosis_of, judge
+from anaphora.cache.verdict.judgement import (
+    Prediction,
+    predict_read,
+    predict_slot_read,
+    updated_bills,
+)
+from anaphora.catalog import Price
+from anaphora.client.endpoint import Target
+from anaphora.client.in_flight import PreparedRequest
+from anaphora.prompt import Call, PromptIR
+from anaphora.rendered import Rendered
+from anaphora.tokens import Bills
+from anaphora.values import Conversation, Reply, Thinking
+
+if TYPE_CHECKING:
+    from .handles import Handles
+
+
+class ProviderState:
+    """One conversation at one target."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.endpoint = target.endpoint
+        self.sent: SentCall | None = None
+        """The last call, with its bill."""
+        self.outcome: Outcome | None = None
+        """What the simulator makes of that call."""
+        self.reply: Reply | None = None
+        """The last reply."""
+        self.committed: Conversation | None = None
+        """The conversation that ends with that reply."""
+        self.stored: PromptIR | None = None
+        """The rest of the prompt of that reply."""
+        self.handles: Handles | None = None
+        self.prefix_change_expected = False
+        """The history was compacted: the next call begins differently."""
+        self._bills: Bills = ()
+        """Corrects the token estimate of the next prompt."""
+        self._planner: Planner | None = None
+        self._predictor = target.memory.simulator.slot_predictor()
+
+    def planner(self, at: float) -> Planner:
+        if self._planner is None:
+            target = self.target
+            price = target.price(at) if target.rules.storage_price is not None else None
+            self._planner = Planner(target.memory, None if price is None else price.input)
+        return self._planner
+
+    def prepare(self, call: Call, at: float) -> PreparedRequest:
+        """The call as this provider gets it. Nothing is sent or remembered."""
+        last = self.sent.rendered if self.sent is not None else None
+        rendered = self.endpoint.wire.render(call, self.target.profile, last)
+        if self._bills:
+            rendered = msgspec.structs.replace(rendered, bills=self._bills)
+        plan = self.planner(at).plan(rendered, at=at)
+        return PreparedRequest(call=call, rendered=rendered, plan=plan, at=at)
+
+    def extends_last(self, prepared: PreparedRequest) -> bool:
+        """Whether a call begins with the last one, byte by byte."""
+        if self.sent is None:
+            return True
+        last, later = self.sent.rendered, prepared.rendered
+        if not begins_with(later, last):
+            return False
+        return later.envelope.cache_params == last.envelope.cache_params
+
+    def predict(self, prepared: PreparedRequest) -> Prediction:
+        """What the call would read and write, in the provider's tokens."""
+        planner = self.planner(prepared.at)
+        outcome = planner.predict(prepared.rendered, prepared.plan, at=prepared.at)
+        return self._prediction(prepared.rendered, outcome)
+
+    def tokens(self, prepared: PreparedRequest) -> int:
+        """About how many tokens count against the provider's rate limits."""
+        total = self.planner(prepared.at).tokens(prepared.rendered)
+        usage = self.sent.usage if self.sent is not None else None
+        if usage is None or self.target.gate.counts_reads:
+            return total
+        return max(0, total - (usage.read or 0) - (usage.written_total or 0))
+
+    def account(
+        self,
+        prepared: PreparedRequest,
+        reply: Reply,
+        *,
+        at: float,
+        first: float,
+        price: Price | None,
+    ) -> tuple[Verdict, int]:
+        """The verdict on a call that was answered, and how many tokens were predicted to be read.
+        Remembers the call."""
+        rendered, target = prepared.rendered, self.target
+        planner = self.planner(at)
+        outcome = planner.sent(rendered, prepared.plan, at=at, began=first)
+        expected = self._prediction(rendered, outcome)
+        sent = SentCall(
+            rendered=rendered, plan=prepared.plan, at=at, began=first, usage=reply.usage
+        )
+        verdict = judge(
+            self.sent,
+            sent,
+            target.rules,
+            expected=expected,
+            price=price,
+            profile=target.profile,
+            diagnosis=diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None,
+        )
+        if self._predictor is not None:
+            self._learn(rendered, outcome, reply)
+        self._bills = updated_bills(sent, target.rules, outcome.kept, planner.counts(rendered))
+        self.sent, self.outcome = sent, outcome
+        return verdict, expected.read
+
+    def fork(self) -> ProviderState:
+        """The same past; what follows is separate."""
+        other = copy.copy(self)
+        other.handles = None
+        other._planner = None if self._planner is None else self._planner.fork()
+        other._predictor = None if self._predictor is None else self._predictor.fork()
+        return other
+
+    def _learn(self, rendered: Rendered, outcome: Outcome, reply: Reply) -> None:
+        """A self-hosted server shows by its bills what it keeps."""
+        assert self._predictor is not None
+        usage = reply.usage
+        thought = any(isinstance(part, Thinking) for part in reply.message.parts)
+        self._predictor.billed(rendered, outcome, usage, thought=thought)
+        if usage.input and usage.read is not None:
+            self.target.memory.simulator.billed(usage.read / usage.input)
+
+    def _prediction(self, rendered: Rendered, outcome: Outcome) -> Prediction:
+        if self._predictor is not None:
+            return predict_slot_read(self._predictor, rendered, outcome)
+        if self.sent is None or self.outcome is None:
+            return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
+        return predict_read(self.outcome, self.sent.usage, outcome, self.target.rules)

@@ -1,0 +1,315 @@
+"""The tool loop: turns and tools until the model is done, within bounds.
+
+    run = await chat.run("Book me a flight to Rome", max_turns=20, max_cost_usd=0.50)
+    run.stop_reason, run.text, run.turns
+
+    async for event in chat.run("…"): ...        events of every turn, and each tool's result
+
+Every message is in the conversation, and saved where the session has a `save`, before the next step
+is taken: after a crash `chat.run()` on the saved messages continues where it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import aclosing
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from anaphora.client.arguments import params_of, seconds_of
+from anaphora.client.dispatch import dispatch_all
+from anaphora.client.response import Response
+from anaphora.client.turn import CLOSE_TICKS
+from anaphora.errors import InvalidRequest, Timeout
+from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from .session import Session
+
+RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal", "paused"]
+"""Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""
+
+_ENDS: dict[str, RunStop] = {
+    "length": "length",
+    "context_overflow": "length",
+    "refusal": "refusal",
+}
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The outcome of a run."""
+
+    stop_reason: RunStop
+    responses: tuple[Response, ...]
+    cost_usd: Decimal | None
+    seconds: float
+    failures: tuple[Notice, ...] = ()
+    """Failures between two turns that lost no message, such as one of `save`."""
+
+    @property
+    def last(self) -> Response | None:
+        return self.responses[-1] if self.responses else None
+
+    @property
+    def text(self) -> str:
+        return self.responses[-1].text if self.responses else ""
+
+    @property
+    def parsed(self) -> Any:
+        return self.responses[-1].parsed if self.responses else None
+
+    @property
+    def turns(self) -> int:
+        return len(self.responses)
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """The notices of all responses, and the failures between them."""
+        return (*(notice for one in self.responses for notice in one.notices), *self.failures)
+
+
+class Run:
+    """A run that is made when it is awaited or iterated over, once. Awaited again, it returns the
+    same result; nothing is sent twice."""
+
+    def __init__(
+        self,
+        session: Session,
+        messages: tuple[Message, ...] = (),
+        *,
+        max_turns: int = 50,
+        max_seconds: float | None = None,
+        max_cost_usd: Decimal | float | str | None = None,
+        parallel: bool = True,
+        tool_timeout: float | None = None,
+        output: Any = None,
+        timeout: float | None = None,
+        **params: Any,
+    ) -> None:
+        """`max_turns` limits the calls of the model. No turn is begun once a bound is reached; the
+        cost of a turn is known afterwards, so the last one may exceed `max_cost_usd`. A turn that
+        is in flight when `max_seconds` are over is cancelled, and can be made again with another
+        `run()`; tools have no more time either, unless they have their own timeout. `parallel`
+        runs the tools of one turn concurrently; `tool_timeout` is for each tool, `timeout` for
+        each turn, both in seconds; other keywords are parameters of every turn."""
+        if not isinstance(max_turns, int) or max_turns < 1:
+            raise InvalidRequest(f"must be an int ≥ 1, not {max_turns!r}", path="max_turns")
+        self._session = session
+        self._messages = messages
+        self._turns = max_turns
+        self._seconds = seconds_of(max_seconds, "max_seconds")
+        self._usd = _amount_of(max_cost_usd)
+        self._parallel = parallel
+        self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
+        self._timeout = seconds_of(timeout, "timeout")
+        self._params = {**params_of(params), "output": output}
+        self._begun = False
+        self._responses: list[Response] = []
+        self._failures: list[Notice] = []
+        self.result: RunResult | None = None
+        """Set once the run has ended."""
+
+    def __await__(self) -> Generator[Any, None, RunResult]:
+        return self._complete().__await__()
+
+    def __aiter__(self) -> AsyncIterator[Event | ToolResult]:
+        return self._steps(stream=True)
+
+    async def _complete(self) -> RunResult:
+        before = self.result
+        if before is not None:
+            return before
+        async with aclosing(self._steps(stream=False)) as steps:
+            async for _ in steps:
+                pass
+        assert self.result is not None
+        return self.result
+
+    async def _steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
+        self._begin()
+        await self._enter()
+        try:
+            async with aclosing(self._take_steps(stream=stream)) as steps:
+                async for step in steps:
+                    yield step
+        finally:
+            self._session.running = False
+
+    async def _take_steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
+        session, begun = self._session, time.monotonic()
+        if self._messages:
+            self._check_answered(session.conversation)
+            for message in self._messages:
+                self._failures += session.keep(message)
+        while True:
+            if self._left(begun) == 0.0:
+                stop_reason: RunStop = "seconds"  # before tools are begun, too
+                break
+            for result in await self._run_tools(begun):
+                yield result
+            bound = self._bound(begun)
+            if bound is not None:
+                stop_reason = bound
+                break
+            timeout = _sooner(self._left(begun), self._timeout)
+            turn = session.send(None, timeout=timeout, **self._params)
+            try:
+                if stream:
+                    async with turn as events:
+                        async for event in events:
+                            yield event
+                    response = turn.response
+                    assert response is not None
+                else:
+                    response = await turn
+            except Timeout:
+                if self._left(begun) != 0.0:
+                    raise  # the turn's own timeout
+                stop_reason = "seconds"
+                break
+            if not stream:
+                yield ReplyEnd(response.reply)
+            self._responses.append(response)
+            reply = response.reply
+            if reply.stop == "pause" or reply.tool_calls:
+                if reply.tool_calls and reply.stop in _ENDS:
+                    # Cut off in the middle of a tool call, which is not executed.
+                    stop_reason = _ENDS[reply.stop]
+                    break
+                continue
+            stop_reason = _ENDS.get(reply.stop, "done")
+            break
+        self.result = RunResult(
+            stop_reason=stop_reason,
+            responses=tuple(self._responses),
+            cost_usd=_sum(self._responses),
+            seconds=time.monotonic() - begun,
+            failures=tuple(self._failures),
+        )
+
+    async def _run_tools(self, begun: float) -> tuple[ToolResult, ...]:
+        """Runs the tool calls of the last reply that have no results yet."""
+        session = self._session
+        calls = unanswered(session.conversation)
+        if not calls:
+            return ()
+        registry = session.tools
+        if registry is None:
+            raise InvalidRequest(
+                f"the model calls {calls[0].name!r}, and the session has no ToolRegistry to run"
+                " it; send its result with `send`, or give the session a registry",
+                path="tools",
+            )
+        choice = self._params.get("tool_choice") or session.tool_choice
+        parallel = self._parallel and (choice is None or choice.parallel is not False)
+        timeout = _sooner(self._left(begun), self._tool_timeout)
+        results = await dispatch_all(registry, calls, timeout=timeout, parallel=parallel)
+        self._failures += session.keep(Message(role="tool", parts=results))
+        return results
+
+    def _bound(self, begun: float) -> RunStop | None:
+        """The bound that was reached, if any."""
+        if len(self._responses) >= self._turns:
+            return "turns"
+        if self._left(begun) == 0.0:
+            return "seconds"
+        if self._usd is None:
+            return None
+        if not self._responses:
+            self._check_priced()
+            return None
+        spent = _sum(self._responses)
+        if spent is None or not self._session.priced:
+            # Not an error: the responses were paid for, and are the run's result.
+            unknown = "max_cost_usd cannot be checked, because the cost of a turn is unknown"
+            self._failures.append(Notice("price_unknown", unknown))
+            return "cost_usd"
+        return "cost_usd" if spent >= self._usd else None
+
+    def _left(self, begun: float) -> float | None:
+        """The seconds that are left; None: no bound."""
+        if self._seconds is None:
+            return None
+        return max(0.0, self._seconds - (time.monotonic() - begun))
+
+    def _begin(self) -> None:
+        """Checks everything before the first message is added."""
+        if self._begun:
+            raise InvalidRequest("this run was already consumed; call run() again", path="run")
+        self._begun = True
+        if self._usd is not None:
+            self._check_priced()
+
+    async def _enter(self) -> None:
+        """Waits for a run that was left by `break` to close; refuses a second one."""
+        session = self._session
+        for _ in range(CLOSE_TICKS):
+            if not session.busy:
+                break
+            await asyncio.sleep(0)
+        session.check_idle()
+        session.running = True
+
+    def _check_priced(self) -> None:
+        if not self._session.priced:
+            raise InvalidRequest(
+                f"no price is known for {self._session.model}, so its cost cannot be bounded; use"
+                " max_turns, or set a price under `prices` of the provider in llm.yaml",
+                path="max_cost_usd",
+            )
+
+    @staticmethod
+    def _check_answered(conversation: Any) -> None:
+        calls = unanswered(conversation)
+        if calls:
+            raise InvalidRequest(
+                f"the tool call {calls[0].name!r} ({calls[0].id}) has no result yet; call `run()`"
+                " without content first",
+                path="content",
+            )
+
+
+def unanswered(messages: Sequence[Message] | Conversation) -> tuple[ToolCall, ...]:
+    """The tool calls at the end of a conversation that have no result."""
+    answered: set[str] = set()
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if message.role == "tool":
+            answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
+        elif message.role == "assistant":
+            calls = (part for part in message.parts if isinstance(part, ToolCall))
+            return tuple(call for call in calls if call.id not in answered)
+        else:
+            return ()
+    return ()
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _amount_of(value: Decimal | float | str | None) -> Decimal | None:
+    if value is None:
+        return None
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if amount.is_nan():
+        raise InvalidRequest(f"must be an amount in dollars, not {value!r}", path="max_cost_usd")
+    return amount
+
+
+def _sum(responses: list[Response]) -> Decimal | None:
+    total = Decimal(0)
+    for response in responses:
+        if response.cost_usd is None:
+            return None
+        total += response.cost_usd
+    return total

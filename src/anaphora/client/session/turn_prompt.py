@@ -1,0 +1,379 @@
+"""The prompt of one turn: what the app gives for it, and the history that the session keeps.
+
+A prompt may bring a conversation. It is compared with the session's history:
+
+    no conversation, or the same object as last time    the history stays
+    one that continues the history                      the history grows by the new messages
+    one that only lacks what was appended since the     the history stays
+    last turn
+    any other                                           it replaces the history: the app edited,
+                                                        shortened or compacted it
+
+What was appended since the last turn (`append`, tool results) is kept behind a conversation that
+replaces the history, unless that ends with it already.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Set
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import (
+    Compaction,
+    Continuation,
+    PartMark,
+    PromptCachePlan,
+    PromptIR,
+    RenderedContext,
+)
+from anaphora.values import Conversation, Message, Notice, SegmentRole, ToolCall, ToolResult
+
+_HISTORY = SegmentRole.CONVERSATION
+_TAIL = SegmentRole.VOLATILE_TAIL
+
+Prompt: TypeAlias = PromptIR | RenderedContext
+StateText: TypeAlias = str | Callable[[], str] | None
+
+
+class CompactedHistory(msgspec.Struct, frozen=True, eq=False):
+    """A history before and after a compaction."""
+
+    before: Conversation
+    after: Conversation
+    dropped: int
+
+
+class PromptMemory(msgspec.Struct, frozen=True, eq=False):
+    """What a session remembers of earlier prompts."""
+
+    sources: tuple[Conversation, ...] = ()
+    """The conversation segments of the last prompt that had any; compared by identity."""
+    turns: Conversation = msgspec.field(default_factory=Conversation)
+    """The same as one conversation."""
+    shift: int = 0
+    """Added to an index in `turns`, it gives the index in the history."""
+    floor: int = 0
+    """The first index of the history that stands for a message of `turns`."""
+    compactions: tuple[CompactedHistory, ...] = ()
+    """For apps that pass their whole history at every turn, including the dropped part."""
+    boundary: tuple[str, int | str | None] | None = None
+    """The frozen boundary that a compaction set, and the prompt's own at that time. It holds until
+    the prompt's own changes."""
+    continuation: Continuation | None = None
+    """The prompt's own continuation, once it was used."""
+
+    def without_history(self) -> PromptMemory:
+        """For a replaced history: no position is known any more."""
+        return PromptMemory(sources=self.sources, continuation=self.continuation)
+
+
+class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The prompt of one turn: the history, and everything else."""
+
+    ir: PromptIR
+    """Without the conversation; ids in it are those of the history."""
+    history: Conversation
+    memory: PromptMemory
+    """To be kept when the turn was answered."""
+    context: RenderedContext | None = None
+    """The app's own, where it gave one."""
+    frozen: int | str | None = None
+    """The frozen boundary as the app gave it."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def continues(self) -> bool:
+        """The conversation began as the continuation of a response that the app named."""
+        return self.memory.continuation is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """The history is complete. A conversation that began as the continuation of a
+        response may lack what only the provider stores."""
+        continued = self.ir.continuation or self.memory.continuation
+        if continued is None:
+            return True
+        name = continued.last_committed_assistant_id
+        return name is not None and any(message.id == name for message in self.history)
+
+    def without_tail(self, history: Conversation) -> TurnPrompt:
+        """The lasting part of the prompt, around another history."""
+        segments = tuple(segment for segment in self.ir.segments if segment.role is not _TAIL)
+        ir = msgspec.structs.replace(self.ir, segments=segments)
+        return msgspec.structs.replace(self, ir=ir, history=history)
+
+    def to_context(self) -> RenderedContext:
+        """For `compact`: the history with its boundary, and the system prompt."""
+        frozen, name = None, self.ir.cache.frozen_through
+        if name is not None:
+            index = _find(self.history, name)
+            frozen = None if index is None else index + 1
+        context = self.context or RenderedContext(system_stable=self.ir.system_field())
+        return msgspec.structs.replace(context, turns=self.history, frozen_prefix_len=frozen)
+
+    def compacted(self, done: Compaction) -> TurnPrompt:
+        """The turn with the history that is left. A stored response holds the dropped part, so it
+        is not continued."""
+        before, after = self.history, done.context.turns
+        length = done.context.frozen_len()
+        assert length is not None, "a compaction that drops something sets a boundary"
+        boundary = after[length - 1].id
+        memory = msgspec.structs.replace(self.memory, boundary=(boundary, self.frozen))
+        if memory.sources:
+            memory = msgspec.structs.replace(
+                memory,
+                shift=memory.shift + len(after) - len(before),
+                floor=len(after) - (len(before) - done.dropped),
+                compactions=(*memory.compactions, CompactedHistory(before, after, done.dropped)),
+            )
+        cache = msgspec.structs.replace(self.ir.cache, frozen_through=boundary)
+        ir = msgspec.structs.replace(self.ir, cache=cache, continuation=None)
+        return msgspec.structs.replace(self, ir=ir, history=after, memory=memory)
+
+
+def turn_prompt(
+    prompt: Prompt, history: Conversation, answered: Conversation, memory: PromptMemory
+) -> TurnPrompt:
+    """The prompt of this turn. `answered` is the history after the last turn."""
+    context = prompt if isinstance(prompt, RenderedContext) else None
+    ir = prompt.to_ir() if isinstance(prompt, RenderedContext) else prompt
+    runs = [segment.messages for segment in ir.segments if segment.role is _HISTORY]
+    sources = tuple(run for run in runs if len(run))
+    notices = () if context is None else context.notices()
+    if sources and not _same(sources, memory.sources):
+        before = history
+        history, memory = _adopt(ir.run(_HISTORY), sources, history, answered, memory)
+        if not notices and not history.extends(before):
+            notices = (_replaced(before, history),)
+    brought = memory if sources and len(memory.turns) else None
+    frozen = ir.cache.frozen_through if context is None else context.frozen_prefix_len
+    boundary = _boundary(frozen, history, brought, memory)
+    ir, memory = _for_history(history, ir, boundary, brought, memory, bool(runs))
+    return TurnPrompt(
+        ir=ir,
+        history=history,
+        context=context,
+        frozen=frozen,
+        memory=memory,
+        notices=notices,
+    )
+
+
+def prompt_of(value: Any, path: str = "prompt") -> Prompt | Callable[[], Prompt]:
+    """The checked value of `prompt=`."""
+    if inspect.iscoroutinefunction(value):
+        raise InvalidRequest(
+            "an async function cannot be called here; await it yourself before the turn and"
+            " assign the result: chat.prompt = await ...",
+            path=path,
+        )
+    if isinstance(value, PromptIR | RenderedContext) or callable(value):
+        result: Prompt | Callable[[], Prompt] = value
+        return result
+    hint = "; a text is given as system=" if isinstance(value, str) else ""
+    raise InvalidRequest(
+        "must be a PromptIR, a RenderedContext or a function that returns one, not"
+        f" {type(value).__name__}{hint}",
+        path=path,
+    )
+
+
+def returned_prompt(value: Any) -> Prompt:
+    """The checked result of a prompt function."""
+    if isinstance(value, PromptIR | RenderedContext):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+    raise InvalidRequest(
+        "the function must return a PromptIR or a RenderedContext, and returned"
+        f" {type(value).__name__}",
+        path="prompt",
+    )
+
+
+def _same(one: tuple[Conversation, ...], other: tuple[Conversation, ...]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _adopt(
+    turns: Conversation,
+    sources: tuple[Conversation, ...],
+    history: Conversation,
+    answered: Conversation,
+    memory: PromptMemory,
+) -> tuple[Conversation, PromptMemory]:
+    """The history with the app's conversation, and the memory of it."""
+    wanted, shift, floor = turns, 0, 0
+    for each in memory.compactions:
+        if wanted.extends(each.before):
+            wanted = each.after.append(*wanted[len(each.before) :])
+            shift += len(each.after) - len(each.before)
+            floor = len(each.after) - (len(each.before) - each.dropped)
+    merged = _merged(wanted, history, answered)
+    kept = memory
+    if wanted is turns and not merged.extends(history):
+        kept = memory.without_history()
+    return merged, msgspec.structs.replace(
+        kept, sources=sources, turns=turns, shift=shift, floor=floor
+    )
+
+
+def _replaced(before: Conversation, after: Conversation) -> Notice:
+    same = after.common_prefix(before)
+    return Notice(
+        "history_replaced",
+        f"the prompt's conversation replaces the session's: of {len(before)} messages the first"
+        f" {same} are kept, and {len(after) - same} others follow",
+        f"conversation[{same}]",
+    )
+
+
+def _merged(turns: Conversation, history: Conversation, answered: Conversation) -> Conversation:
+    same = turns.common_prefix(history)
+    if same == len(history):
+        return history.append(*turns[same:]) if same < len(turns) else history
+    reached = len(answered) if history.extends(answered) else len(history)
+    if same == len(turns) and same >= reached:
+        return history
+    pending = history[reached:]
+    if not pending or _ends_with(turns, pending):
+        return turns
+    _check_calls(turns, pending)
+    return turns.append(*pending)
+
+
+def _ends_with(turns: Conversation, pending: tuple[Message, ...]) -> bool:
+    last = turns[max(0, len(turns) - len(pending)) :]
+    return len(last) == len(pending) and all(
+        mine.says_the_same(theirs) for mine, theirs in zip(last, pending, strict=True)
+    )
+
+
+def _check_calls(turns: Conversation, pending: tuple[Message, ...]) -> None:
+    """Tool results need the calls that they answer."""
+    results = [part for message in pending for part in message.parts]
+    wanted = {part.call_id for part in results if isinstance(part, ToolResult)}
+    if not wanted:
+        return
+    calls = {part.id for message in turns for part in message.parts if isinstance(part, ToolCall)}
+    missing = sorted(wanted - calls)
+    if missing:
+        raise InvalidRequest(
+            f"its conversation lacks the tool call {missing[0]!r}, whose result is to be sent;"
+            " return the history with the call in it (save= is given every message), or no"
+            " conversation at all",
+            path="prompt",
+        )
+
+
+def _boundary(
+    frozen: int | str | None,
+    history: Conversation,
+    brought: PromptMemory | None,
+    memory: PromptMemory,
+) -> str | None:
+    """The id of the last frozen message."""
+    if memory.boundary is not None and frozen == memory.boundary[1]:
+        return memory.boundary[0]
+    if frozen is None:
+        return None
+    if isinstance(frozen, str):
+        return _translated(frozen, history, brought)
+    length = max(0, min(frozen, len(history if brought is None else brought.turns)))
+    index: int | None = length - 1
+    if brought is not None and length:
+        index = _position(brought, length - 1, history)
+    if not length or index is None:
+        return None if memory.boundary is None else memory.boundary[0]
+    return history[index].id
+
+
+def _for_history(
+    history: Conversation,
+    ir: PromptIR,
+    boundary: str | None,
+    brought: PromptMemory | None,
+    memory: PromptMemory,
+    holds_history: bool,
+) -> tuple[PromptIR, PromptMemory]:
+    """The prompt without its conversation, and with the history's message ids."""
+    changes: dict[str, Any] = {}
+    if holds_history:
+        others = (segment for segment in ir.segments if segment.role is not _HISTORY)
+        changes["segments"] = tuple(others)
+    cache = _cache(ir.cache, boundary, history, brought)
+    if cache is not ir.cache:
+        changes["cache"] = cache
+    continuation = ir.continuation
+    if continuation is not None and continuation == memory.continuation:
+        changes["continuation"] = None  # used by an earlier turn
+    elif continuation is not None:
+        memory = msgspec.structs.replace(memory, continuation=continuation)
+        committed = continuation.last_committed_assistant_id
+        if committed is not None:
+            committed = _translated(committed, history, brought)
+            changes["continuation"] = Continuation(continuation.previous_response_id, committed)
+    return (msgspec.structs.replace(ir, **changes) if changes else ir), memory
+
+
+def _cache(
+    cache: PromptCachePlan,
+    boundary: str | None,
+    history: Conversation,
+    brought: PromptMemory | None,
+) -> PromptCachePlan:
+    if cache.marks and brought is not None:
+        names = {mark.message_id for mark in cache.marks if isinstance(mark, PartMark)}
+        ids = _translations(names, history, brought)
+        marks = tuple(
+            msgspec.structs.replace(mark, message_id=ids[mark.message_id])
+            if isinstance(mark, PartMark)
+            else mark
+            for mark in cache.marks
+        )
+        cache = msgspec.structs.replace(cache, marks=marks)
+    if boundary != cache.frozen_through:
+        cache = msgspec.structs.replace(cache, frozen_through=boundary)
+    return cache
+
+
+def _translated(name: str, history: Conversation, brought: PromptMemory | None) -> str:
+    """The history's id of a message in the app's conversation."""
+    return name if brought is None else _translations({name}, history, brought)[name]
+
+
+def _translations(names: Set[str], history: Conversation, brought: PromptMemory) -> dict[str, str]:
+    """The history's ids of several messages, in one pass over the conversation."""
+    ids = {name: name for name in names}
+    if brought.turns.shares(history) and not brought.shift:
+        return ids
+    for name, index in _find_all(brought.turns, names).items():
+        position = _position(brought, index, history)
+        if position is not None:
+            ids[name] = history[position].id
+    return ids
+
+
+def _position(brought: PromptMemory, index: int, history: Conversation) -> int | None:
+    position = index + brought.shift
+    return position if brought.floor <= position < len(history) else None
+
+
+def _find(turns: Conversation, name: str) -> int | None:
+    return _find_all(turns, {name}).get(name)
+
+
+def _find_all(turns: Conversation, names: Set[str]) -> dict[str, int]:
+    """The indexes of messages by id; the last one where an id occurs twice."""
+    found: dict[str, int] = {}
+    for index in range(len(turns) - 1, -1, -1):
+        if len(found) == len(names):
+            break
+        name = turns[index].id
+        if name in names:
+            found.setdefault(name, index)
+    return found

@@ -1,0 +1,98 @@
+"""Anthropic's errors, both ways."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+
+import msgspec
+
+from anaphora import errors
+from anaphora.canonical import dumps
+from anaphora.errors import Upstream
+from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.reading import DECODE_ERRORS
+
+from .types import ErrorBody, ErrorReply
+
+#: By the error's type, and by the finer code in its details.
+_BY_CODE: dict[str, type[Upstream]] = {
+    "invalid_request_error": errors.RequestRejected,
+    "authentication_error": errors.Unauthenticated,
+    "billing_error": errors.QuotaExhausted,
+    "permission_error": errors.Forbidden,
+    "not_found_error": errors.NotFound,
+    "conflict_error": errors.Overloaded,
+    "request_too_large": errors.TooLarge,
+    "rate_limit_error": errors.RateLimited,
+    "api_error": errors.Overloaded,
+    "timeout_error": errors.Overloaded,
+    "overloaded_error": errors.Overloaded,
+    "enforced_spend_limit_reached": errors.QuotaExhausted,
+    "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
+}
+_STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
+    errors.RequestRejected: (400, "invalid_request_error"),
+    errors.ContentRefused: (400, "invalid_request_error"),
+    errors.ContextOverflow: (400, "invalid_request_error"),
+    errors.Unauthenticated: (401, "authentication_error"),
+    errors.QuotaExhausted: (402, "billing_error"),
+    errors.Forbidden: (403, "permission_error"),
+    errors.NotFound: (404, "not_found_error"),
+    errors.TooLarge: (413, "request_too_large"),
+    errors.RateLimited: (429, "rate_limit_error"),
+    errors.Overloaded: (529, "overloaded_error"),
+}
+
+
+def read_error(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    now: datetime.datetime | None = None,
+) -> Upstream:
+    """The error of a reply. Header names are lowercase; `now` is for dates in them."""
+    request_id, wait = headers.get("request-id"), retry_after(headers, now)
+    try:
+        reply = msgspec.json.decode(body, type=ErrorReply)
+    except DECODE_ERRORS:
+        # A proxy's page, or no body: only the status is known.
+        error = error_class(status, None, _BY_CODE)(
+            f"HTTP {status} without an error object",
+            status=status,
+            request_id=request_id,
+            retry_after=wait,
+        )
+    else:
+        error = error_of(reply.error, status, request_id or reply.request_id, wait)
+    return with_retry_hints(error, headers, now)
+
+
+def error_of(
+    body: ErrorBody, status: int, request_id: str | None = None, wait: float | None = None
+) -> Upstream:
+    """The error of an error object; streams carry the same object."""
+    code = body.details.error_code if body.details is not None else None
+    kind = error_class(status, code if code in _BY_CODE else body.type, _BY_CODE)
+    return overflow_class(kind, body.message)(
+        body.message or body.type,
+        status=status,
+        code=code or body.type,
+        request_id=request_id,
+        retry_after=wait,
+    )
+
+
+def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body as Anthropic would send them."""
+    status, kind = _STATUS_AND_TYPE.get(type(error), (500, "api_error"))
+    content: dict[str, object] = {"type": kind, "message": str(error)}
+    if error.code is not None and error.code != kind:
+        content["details"] = {"error_code": error.code}
+    headers = {"content-type": "application/json"}
+    if error.retry_after is not None:
+        headers["retry-after"] = f"{error.retry_after:g}"
+    if error.request_id is not None:
+        headers["request-id"] = error.request_id
+    body = {"type": "error", "error": content, "request_id": error.request_id}
+    return error.status or status, headers, dumps(body)

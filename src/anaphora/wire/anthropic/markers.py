@@ -1,0 +1,102 @@
+"""Anthropic's cache markers: their bytes, how they are read, and where a caller's mark lands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anaphora.prompt import BlockMark, Call, ToolMark
+from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.rendered import ChunkRun
+from anaphora.values import AnyTool, Extras, Message, Part, ToolResult, Ttl
+from anaphora.wire.markers import MarkLocation, find_message
+from anaphora.wire.reading import ErrorFactory, LenientDecoder, Unknown
+
+from .types import WIRE, CacheControl
+
+MARKERS: dict[Ttl, bytes] = {
+    "5m": b',"cache_control":{"type":"ephemeral"}',
+    "1h": b',"cache_control":{"type":"ephemeral","ttl":"1h"}',
+}
+
+#: The TTL that each one asked for gets: long enough, where there is one.
+NEAREST: dict[Ttl, Ttl] = {"5m": "5m", "30m": "1h", "1h": "1h", "12h": "1h", "24h": "1h"}
+
+CACHE_CONTROL = LenientDecoder[CacheControl | None](CacheControl | None)
+
+
+def read_marker(
+    marker: CacheControl, unknown: Unknown | None, path: str, fail: ErrorFactory
+) -> tuple[Ttl, Extras | None]:
+    """The TTL of a marker, and its unknown members."""
+    extras = unknown.extras(WIRE) if unknown is not None else None
+    if marker.type != "ephemeral":
+        raise fail(f"{marker.type!r} is not a kind of marker; use ephemeral", f"{path}.type")
+    if marker.ttl in (None, "5m"):
+        return "5m", extras
+    if marker.ttl == "1h":
+        return "1h", extras
+    raise fail(f"{marker.ttl!r} is not a TTL; use 5m or 1h", f"{path}.ttl")
+
+
+def locate(
+    request: MarkRequest,
+    call: Call,
+    tools: tuple[AnyTool, ...],
+    runs: list[ChunkRun],
+    sent_parts: Callable[[Message], list[bool]],
+    nested_splice: Callable[[ToolResult, int], int | None],
+) -> MarkLocation:
+    """The chunk a mark means, or why there is none. `sent_parts` tells which parts of a message
+    become blocks, `nested_splice` where in a tool result the marker of an inner block goes."""
+    if isinstance(request, ToolMark):
+        for index, tool in enumerate(tools):
+            if tool.name == request.name:
+                return index, None
+        return f"no tool {request.name}"
+    if isinstance(request, BlockMark):
+        position = call.ir.system_field_index(request.index)
+        if position is None:
+            return f"no system block {request.index}, or a blank one"
+        return len(tools) + position, None
+    match = find_message(runs, request.message_id)
+    if match is None:
+        return f"no message {request.message_id}"
+    run, first, chunks = match
+    name = f"message {request.message_id}"
+    if chunks.stop > run.count:
+        return f"{name} carries the state this turn, so it cannot be cached"
+    if not request.path:
+        last = next((chunk for chunk in reversed(chunks) if run.log.splices[chunk] >= 0), None)
+        return f"no part of {name} can carry a marker" if last is None else (first + last, None)
+    name = f"part {list(request.path)} of {name}"
+    message = run.source[run.log.message_of(chunks.start)] if chunks else None
+    if message is None or not 0 <= request.path[0] < len(message.parts):
+        return f"no {name}"
+    sent, position = sent_parts(message), request.path[0]
+    chunk = chunks.start + sum(sent[:position])
+    if not sent[position] or chunk >= chunks.stop:  # reasoning at the end may be left out
+        return f"{name} is left out of the request"
+    if len(request.path) > 1:
+        part = message.parts[position]
+        inside = _nested(part, request.path, nested_splice)
+        if inside is None:
+            return f"no {name} that can carry a marker"
+        return first + chunk, _block_offset(run, chunk) + inside
+    if run.log.splices[chunk] < 0:
+        return f"{name} takes no marker"
+    return first + chunk, None
+
+
+def _nested(
+    part: Part, path: tuple[int, ...], nested_splice: Callable[[ToolResult, int], int | None]
+) -> int | None:
+    if len(path) > 2 or not isinstance(part, ToolResult):
+        return None
+    return nested_splice(part, path[1])
+
+
+def _block_offset(run: ChunkRun, chunk: int) -> int:
+    """How many bytes of a chunk's data stand before its block."""
+    lead = len(run.lead) if chunk == 0 else 0
+    data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])
+    return lead + data.index(b'{"type":"tool_result"')

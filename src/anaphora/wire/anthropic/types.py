@@ -1,0 +1,365 @@
+"""Anthropic's requests, replies and stream events as typed structs of the documented fields.
+
+All of them forbid unknown fields; `LenientDecoder` separates those.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from anaphora.wire.memo import Memo
+
+WIRE = "anthropic"
+MEMO = Memo()
+
+#: The kind of an opaque part that holds the unknown fields of its message, as its last part.
+MESSAGE_FIELDS = "message"
+
+#: Opaque blocks that may carry a marker: the rules table has the same.
+MARKABLE_OPAQUE = frozenset(
+    {
+        "bash_code_execution_tool_result",
+        "browser_state",
+        "code_execution_tool_result",
+        "compaction",
+        "container_upload",
+        "mcp_tool_result",
+        "mcp_toolset",
+        "search_result",
+        "server_tool_use",
+        "text_editor_code_execution_tool_result",
+        "tool_addition",
+        "tool_reference",
+        "tool_removal",
+        "tool_search_tool_result",
+        "web_fetch_tool_result",
+        "web_search_tool_result",
+    }
+)
+
+# A default of None is not possible: a union with `Raw` would exclude it.
+NULL = msgspec.Raw(b"null")
+EMPTY_OBJECT = msgspec.Raw(b"{}")
+
+Role: TypeAlias = Literal["user", "assistant", "system"]
+
+
+class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An object without a tag."""
+
+
+class _Tagged(msgspec.Struct, tag_field="type", frozen=True, forbid_unknown_fields=True):
+    """An object told apart by its `type`."""
+
+
+# ── Content blocks ───────────────────────────────────────────────────────────────────────────────
+
+
+class CacheControl(_Object, frozen=True):
+    type: str
+    ttl: str | None = None
+
+
+class _Block(_Tagged, frozen=True, kw_only=True):
+    cache_control: CacheControl | None = None
+
+
+class TextBlock(_Block, tag="text", frozen=True):
+    text: str
+
+
+class ToolUseBlock(_Block, tag="tool_use", frozen=True):
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+class ToolResultBlock(_Block, tag="tool_result", frozen=True):
+    tool_use_id: str
+    content: str | list[ContentBlock] | None = None
+    is_error: bool | None = None
+
+
+class ThinkingBlock(_Block, tag="thinking", frozen=True):
+    thinking: str
+    signature: str
+
+
+class RedactedBlock(_Block, tag="redacted_thinking", frozen=True):
+    data: str
+
+
+class ImageBlock(_Block, tag="image", frozen=True):
+    source: msgspec.Raw
+
+
+class DocumentBlock(_Block, tag="document", frozen=True):
+    source: msgspec.Raw
+    title: str | None = None
+    context: str | None = None
+
+
+ContentBlock: TypeAlias = (
+    TextBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ThinkingBlock
+    | RedactedBlock
+    | ImageBlock
+    | DocumentBlock
+)
+
+
+class Base64Source(_Tagged, tag="base64", frozen=True):
+    media_type: str
+    data: str
+
+
+class UrlSource(_Tagged, tag="url", frozen=True):
+    url: str
+
+
+class FileSource(_Tagged, tag="file", frozen=True):
+    file_id: str
+
+
+class TextSource(_Tagged, tag="text", frozen=True):
+    data: str
+    media_type: str | None = None
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class ToolDefinition(_Object, frozen=True):
+    name: str
+    input_schema: msgspec.Raw
+    description: str | None = None
+    strict: bool | None = None
+    cache_control: CacheControl | None = None
+
+
+class Choice(_Object, frozen=True):
+    type: Literal["auto", "any", "none", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingConfig(_Object, frozen=True):
+    type: Literal["adaptive", "enabled", "disabled", "between_tools"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(_Object, frozen=True):
+    type: Literal["json_schema"]
+    schema: msgspec.Raw
+
+
+class OutputConfig(_Object, frozen=True):
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class RequestMetadata(_Object, frozen=True):
+    user_id: str | None = None
+
+
+class Diagnostics(_Object, frozen=True):
+    previous_message_id: str | None = None
+
+
+class RequestMessage(_Object, frozen=True):
+    role: Role
+    content: str | list[ContentBlock]
+
+
+class MessagesRequest(_Object, frozen=True, kw_only=True):
+    model: str
+    messages: list[RequestMessage]
+    max_tokens: int
+    system: msgspec.Raw = NULL
+    tools: msgspec.Raw = NULL
+    cache_control: CacheControl | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    service_tier: str | None = None
+    stream: bool | None = None
+    tool_choice: Choice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    metadata: RequestMetadata | None = None
+    diagnostics: Diagnostics | None = None
+
+
+# ── Replies ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class CacheCreation(msgspec.Struct, frozen=True):
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    thinking_tokens: int | None = None
+
+
+class UsageCounts(msgspec.Struct, frozen=True):
+    """The counts that are read; the whole object is kept beside them."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_creation: CacheCreation | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class MessageReply(_Object, frozen=True):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[ContentBlock]
+    usage: msgspec.Raw = NULL
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+
+
+# ── Stream events ────────────────────────────────────────────────────────────────────────────────
+
+
+class _Delta(_Tagged, frozen=True):
+    """More of a content block."""
+
+
+class TextDelta(_Delta, tag="text_delta", frozen=True):
+    text: str
+
+
+class JsonDelta(_Delta, tag="input_json_delta", frozen=True):
+    partial_json: str
+
+
+class ThinkingDelta(_Delta, tag="thinking_delta", frozen=True):
+    thinking: str
+
+
+class SignatureDelta(_Delta, tag="signature_delta", frozen=True):
+    signature: str
+
+
+class CitationsDelta(_Delta, tag="citations_delta", frozen=True):
+    citation: msgspec.Raw
+
+
+class CompactionDelta(_Delta, tag="compaction_delta", frozen=True):
+    content: str | None = None
+    encrypted_content: str | None = None
+
+
+BlockDelta: TypeAlias = (
+    TextDelta | JsonDelta | ThinkingDelta | SignatureDelta | CitationsDelta | CompactionDelta
+)
+
+
+class TextStart(_Tagged, tag="text", frozen=True):
+    text: str | None = None
+    citations: msgspec.Raw = NULL
+
+
+class ToolUseStart(_Tagged, tag="tool_use", frozen=True):
+    id: str
+    name: str
+    input: msgspec.Raw = EMPTY_OBJECT
+
+
+class ThinkingStart(_Tagged, tag="thinking", frozen=True):
+    thinking: str | None = None
+    signature: str | None = None
+
+
+class StartMessage(_Object, frozen=True):
+    """A reply as it begins; its content is still empty."""
+
+    id: str | None = None
+    model: str | None = None
+    usage: msgspec.Raw = NULL
+    type: msgspec.Raw = NULL
+    role: msgspec.Raw = NULL
+    content: msgspec.Raw = NULL
+    stop_reason: msgspec.Raw = NULL
+    stop_sequence: msgspec.Raw = NULL
+
+
+class FinalDelta(_Object, frozen=True):
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    container: msgspec.Raw = NULL
+    stop_details: msgspec.Raw = NULL
+
+
+class ErrorDetails(msgspec.Struct, frozen=True):
+    error_code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """Of an error reply or of an error event."""
+
+    type: str
+    message: str = ""
+    details: ErrorDetails | None = None
+
+
+class ErrorReply(msgspec.Struct, frozen=True):
+    error: ErrorBody
+    request_id: str | None = None
+
+
+class BlockDeltaEvent(_Tagged, tag="content_block_delta", frozen=True):
+    index: int
+    delta: BlockDelta
+
+
+class BlockStartEvent(_Tagged, tag="content_block_start", frozen=True):
+    index: int
+    content_block: TextStart | ToolUseStart | ThinkingStart
+
+
+class BlockStopEvent(_Tagged, tag="content_block_stop", frozen=True):
+    index: int
+
+
+class MessageDeltaEvent(_Tagged, tag="message_delta", frozen=True):
+    delta: FinalDelta
+    usage: msgspec.Raw = NULL
+    context_management: msgspec.Raw = NULL
+    input_transformations: msgspec.Raw = NULL
+
+
+class MessageStartEvent(_Tagged, tag="message_start", frozen=True):
+    message: StartMessage
+
+
+class MessageStopEvent(_Tagged, tag="message_stop", frozen=True):
+    pass
+
+
+class ErrorEvent(_Tagged, tag="error", frozen=True):
+    error: ErrorBody
+    request_id: str | None = None
+
+
+StreamEvent: TypeAlias = (
+    BlockDeltaEvent
+    | BlockStartEvent
+    | BlockStopEvent
+    | MessageDeltaEvent
+    | MessageStartEvent
+    | MessageStopEvent
+    | ErrorEvent
+)

@@ -1,0 +1,280 @@
+"""A call as a generateContent request: system instruction, tools and contents as chunks.
+
+Every source message opens a content of its own, except that tool results after tool results join
+them: Gemini wants all answers to one turn's calls in one content. A chunk's glue leads it and
+depends only on what stands before it, which makes appending cheap and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anaphora.canonical import check_object, string
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, PromptBlock, Segment
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
+from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
+from anaphora.wire.foreign import note_foreign_fields
+from anaphora.wire.parts import notices_below
+from anaphora.wire.reading import object_members, request_error
+from anaphora.wire.reasoning import UNFINISHED_REASONING
+from anaphora.wire.rendering import (
+    AddMessages,
+    cacheable_count,
+    finish_rendering,
+    message_runs,
+    previous_run,
+    render_items,
+    usable_previous,
+    without_foreign_tools,
+)
+
+from . import params
+from .parts import (
+    FindCall,
+    Notices,
+    closing,
+    content_fields,
+    open_content,
+    write_parts,
+    write_text,
+)
+from .types import FORM, MEMO, OWN, WIRE, json_schema
+
+#: What stands before and after the system instruction, the tools and the contents.
+SYSTEM = b'"systemInstruction":{"parts":['
+SYSTEM_CLOSE = b"]},"
+TOOLS = b'"tools":['
+CONTENTS = b'"contents":['
+#: What ends a content before the next one, and the last one with the list.
+GLUE = b"]},"
+CLOSE = b"]}]"
+
+FUNCTIONS = b'{"functionDeclarations":['
+END_FUNCTIONS = b"]}"
+
+#: Every TTL is accepted in a mark, since none is sent.
+_ANY_TTL: dict[Ttl, Ttl] = {ttl: ttl for ttl in ("5m", "30m", "1h", "12h", "24h")}
+#: A content of results is the user's, too; it is told apart here, since more may join it.
+_LOG_ROLES = {"assistant": "model", "tool": "tool"}
+#: Looked up once: access to an enum member is slow.
+_THINKING = Kind.THINKING
+
+
+def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+    """The whole prompt as chunks.
+
+    With the rendering of the turn before in `previous`, only what was added is rendered; the
+    result is the same either way. `previous` may also be an older turn, another branch, or
+    another conversation: what agrees is shared.
+    """
+    previous = usable_previous(previous, WIRE, call.model)
+    envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
+    own, foreign = without_foreign_tools(call.tools, OWN)
+    messages, notices = message_runs(
+        call.ir.body_runs(),
+        previous,
+        _adder,
+        opening=CONTENTS,
+        glue=lambda _: GLUE,
+        close=lambda _: CLOSE,
+        place="contents",
+        blocks="parts",
+    )
+    if not messages:
+        raise InvalidRequest("Gemini needs at least one content that says something", path="ir")
+    runs = [*_system(call, previous), *_tools(own, previous), *messages]
+    return finish_rendering(
+        call,
+        profile,
+        envelope,
+        runs,
+        wire=WIRE,
+        cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
+        markers={},
+        nearest=_ANY_TTL,
+        locate=lambda _: "no part takes a breakpoint here; Gemini caches by itself",
+        notices=[*foreign, *_strict_notices(call.tools), *notices],
+        frozen_with=params.frozen_with(envelope),
+    )
+
+
+# ── System instruction and tools ─────────────────────────────────────────────────────────────────
+
+
+def _system(call: Call, previous: Rendered | None) -> list[ChunkRun]:
+    blocks = call.ir.system_field_blocks()
+    if not blocks:
+        return []
+    log = MEMO.section_log(blocks, previous_run(previous, "system"), _system_log)
+    return [system_run(log, blocks)]
+
+
+def system_run(log: ChunkLog, source: object) -> ChunkRun:
+    return ChunkRun(
+        "system",
+        log,
+        len(log),
+        lead=SYSTEM,
+        close=SYSTEM_CLOSE,
+        source=source,
+        place="systemInstruction.parts",
+    )
+
+
+def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
+    written = render_items(
+        "system", blocks, lambda block: write_text(block.text, block.extras), None
+    )
+    return ChunkLog.of(written, [block.label for block in blocks], [b.cache for b in blocks])
+
+
+def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
+    if not own:
+        return []
+    last = previous_run(previous, "tools")
+    log = MEMO.section_log(own, last, _tools_log)
+    if last is not None and last.log is log:
+        return [last]
+    functions = [isinstance(tool, Tool) for tool in own]
+    return [tools_run(log, own, functions)]
+
+
+def tools_run(
+    log: ChunkLog, source: object, functions: list[bool], begun: tuple[int, ...] = ()
+) -> ChunkRun:
+    """The run of the tools. `functions` tells which of them are functions; those that follow each
+    other share an object, except those at the positions `begun`."""
+    paths: list[str] = []
+    outer, inner = -1, 0
+    for index, function in enumerate(functions):
+        joins = function and index > 0 and functions[index - 1] and index not in begun
+        outer, inner = (outer, inner + 1) if joins else (outer + 1, 0)
+        place = f"tools[{outer}]"
+        paths.append(f"{place}.functionDeclarations[{inner}]" if function else place)
+    close = (END_FUNCTIONS if functions[-1] else b"") + b"],"
+    return ChunkRun(
+        "tools", log, len(log), lead=TOOLS, close=close, source=source, paths=tuple(paths)
+    )
+
+
+def _tools_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
+    """A chunk for each tool, in whichever object it stands."""
+    out = LogAppend()
+    after_function: bool | None = None
+    for index, tool in enumerate(tools):
+        try:
+            data = _tool_definition(tool)
+        except InvalidRequest as problem:
+            raise problem.within(f"tools[{index}]") from None
+        function = isinstance(tool, Tool)
+        out.chunk(Kind.TOOL, tool_glue(after_function, function) + data, None)
+        after_function = function
+    return ChunkLog.of(out, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
+
+
+def tool_glue(after_function: bool | None, function: bool) -> bytes:
+    """What stands before a tool; `after_function` tells what the one before is, None for none."""
+    if after_function and function:
+        return b","
+    opening = FUNCTIONS if function else b""
+    return (
+        END_FUNCTIONS + b"," if after_function else b"" if after_function is None else b","
+    ) + opening
+
+
+def _tool_definition(tool: AnyTool) -> bytes:
+    """A function's declaration, or one of Gemini's own tools as it came."""
+    if isinstance(tool, ProviderTool):
+        return check_object(tool.json, path="json").encode()
+    description = b',"description":' + string(tool.description) if tool.description else b""
+    name = b'{"name":' + string(tool.name)
+    return name + description + _parameters(tool) + closing(tool.extras)
+
+
+def _parameters(tool: Tool) -> bytes:
+    """The schema, in the form that it came in."""
+    schema = check_object(tool.schema, path="schema").encode()
+    if tool.extras is not None and FORM in tool.extras:
+        path = f"extras.{FORM}"
+        form = object_members(tool.extras[FORM].encode(), path, request_error)
+        original = bytes(form.get("parameters", b""))
+        if original and json_schema(original, path) == tool.schema:
+            return b',"parameters":' + original
+    return b',"parametersJsonSchema":' + schema
+
+
+def _strict_notices(tools: tuple[AnyTool, ...]) -> list[Notice]:
+    return [
+        Notice(
+            "param_left_out", "Gemini has no strict functions; left out", f"tools[{index}].strict"
+        )
+        for index, tool in enumerate(tools)
+        if isinstance(tool, Tool) and tool.strict is not None
+    ]
+
+
+# ── Contents ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _adder(segment: Segment) -> AddMessages:
+    def add(append: LogAppend, messages: Sequence[Message], last_role: str | None) -> None:
+        _add_messages(append, messages, last_role, segment.role.value, segment.messages)
+
+    return add
+
+
+def _add_messages(
+    append: LogAppend,
+    messages: Sequence[Message],
+    last_role: str | None,
+    where: str,
+    history: Sequence[Message],
+) -> None:
+    """The chunks of these messages, which end `history`. `last_role` is the role that the log ends
+    with; None when it is empty, and its first chunk needs no glue."""
+    for message in messages:
+        index = append.message
+        place = f"{where}[{index}]"
+        notices: Notices = []
+        try:
+            opening = open_content(message)
+            parts = write_parts(message.parts, notices, _finder(history, index))
+        except InvalidRequest as problem:
+            raise problem.within(place) from None
+        if message.role == "system":
+            notices.append(
+                Notice("system_as_user", "Gemini has no system message here; sent as user text")
+            )
+        if message.role == "assistant" and parts and all(kind is _THINKING for kind, _ in parts):
+            notices.append(UNFINISHED_REASONING)
+            parts = []
+        elif not parts:
+            notices.append(Notice("empty_message", "a message that says nothing is left out"))
+        for notice in notices_below(notices, place):
+            append.notice(notice)
+        joins = message.role == last_role == "tool" and not content_fields(message.parts)
+        for at, (kind, data) in enumerate(parts):
+            if at or joins:
+                data = b"," + data
+            else:
+                data = (b"" if last_role is None else GLUE) + opening + data
+                last_role = _LOG_ROLES.get(message.role, "user")
+                append.open(last_role)
+            append.chunk(kind, data, None)
+        note_foreign_fields(append, message, WIRE, place)
+        append.end_message(message.id)
+
+
+def _finder(history: Sequence[Message], last: int) -> FindCall:
+    """Finds a call up to message `last`, nearest first: it is nearly always in the one before."""
+
+    def find(call_id: str) -> ToolCall | None:
+        for index in range(last, -1, -1):
+            for part in history[index].parts:
+                if isinstance(part, ToolCall) and part.id == call_id:
+                    return part
+        return None
+
+    return find

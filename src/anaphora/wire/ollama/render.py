@@ -1,0 +1,212 @@
+"""A call as a request to Ollama: system, tools and messages as chunks.
+
+In the body the tools stand first, and the system message leads the list of messages; its blocks are
+one text, each of them a chunk of it. Every other message is one chunk with a comma before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anaphora.canonical import check_object, string
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
+from anaphora.values import (
+    AnyTool,
+    CachePolicy,
+    Message,
+    Notice,
+    ProviderTool,
+    SegmentRole,
+    Thinking,
+    Tool,
+)
+from anaphora.wire.parts import extra_members, inner_and_outer
+from anaphora.wire.rendering import (
+    AddMessages,
+    cacheable_count,
+    finish_rendering,
+    message_runs,
+    render_items,
+    section_run,
+    usable_previous,
+    without_foreign_tools,
+)
+
+from . import params
+from .messages import add_messages
+from .types import MEMO, WIRE
+
+MESSAGES = b'"messages":['
+TOOLS = b'"tools":['
+CLOSE_TOOLS = b"],"
+SYSTEM = b'{"role":"system","content":"'
+#: What ends the system message, and the list of messages.
+CLOSE_SYSTEM = b'"}'
+CLOSE = b"]"
+
+
+def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+    """The whole prompt as chunks; none of them takes a marker.
+
+    With the rendering of the turn before in `previous`, only what was added is rendered; the
+    result is the same either way. `previous` may also be an older turn, another branch, or
+    another conversation: what agrees is shared.
+    """
+    previous = usable_previous(previous, WIRE, call.model)
+    tools, foreign = without_foreign_tools(call.tools, (WIRE,))
+    blocks = _system_blocks(call.ir)
+    messages, notices = message_runs(
+        call.ir.body_runs(),
+        previous,
+        _adder,
+        opening=CLOSE_SYSTEM + b"," if blocks else MESSAGES,
+        glue=lambda _: b",",
+        close=lambda _: CLOSE,
+        first_message=1 if blocks else 0,
+    )
+    if not blocks and not messages and call.ir.body_runs():
+        raise InvalidRequest("no message says anything; without any, a model is loaded", path="ir")
+    empty = not blocks and not messages
+    last = previous.envelope if previous is not None else None
+    envelope = params.envelope(call, profile, last, empty=empty)
+    runs = [*_system(blocks, previous, alone=not messages), *_tools(tools, previous), *messages]
+    return finish_rendering(
+        call,
+        profile,
+        envelope,
+        runs,
+        wire=WIRE,
+        cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
+        markers={},
+        nearest={},
+        locate=lambda _: "Ollama takes no markers; it caches by itself",
+        notices=[
+            *foreign,
+            *_strict_notices(tools),
+            *_block_notices(blocks),
+            *notices,
+            *_stripped_thinking(call.ir, profile),
+        ],
+        body_order=body_order(runs),
+    )
+
+
+def body_order(runs: Sequence[ChunkRun]) -> tuple[int, ...] | None:
+    """Tools before the system message, which stands in the list of messages."""
+    if [run.section for run in runs[:2]] != ["system", "tools"]:
+        return None
+    return (1, 0, *range(2, len(runs)))
+
+
+def _adder(segment: Segment) -> AddMessages:
+    def add(append: LogAppend, messages: Sequence[Message], last_role: str | None) -> None:
+        add_messages(append, messages, last_role, segment.role.value, segment.messages)
+
+    return add
+
+
+def _stripped_thinking(ir: PromptIR, profile: Profile) -> list[Notice]:
+    """Templates drop thinking before the last user message. Inside a tool loop a volatile tail is
+    that message, and the thinking of the loop is lost."""
+    if not profile.strips_thinking.value or ir.state_position != "tail":
+        return []
+    tail, conversation = ir.run(SegmentRole.VOLATILE_TAIL), ir.run(SegmentRole.CONVERSATION)
+    if not any(message.role == "user" for message in tail):
+        return []
+    index = len(conversation) - 1
+    while index >= 0 and conversation[index].role == "tool":
+        index -= 1
+    if index in (-1, len(conversation) - 1):
+        return []
+    parts = conversation[index].parts
+    if not any(isinstance(part, Thinking) and part.provider == WIRE for part in parts):
+        return []
+    why = "behind a tool result, a user's message makes this model drop its earlier thinking"
+    return [Notice("state_strips_thinking", why, SegmentRole.VOLATILE_TAIL.value)]
+
+
+# ── System ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _system_blocks(ir: PromptIR) -> tuple[PromptBlock, ...]:
+    """The blocks of the system text. Where `system_text` differs from them, it is sent: there is
+    one text on the wire."""
+    if ir.system_fields_agree():
+        return ir.system_field_blocks()
+    text = ir.system_field()
+    return (PromptBlock("system", text),) if text.strip() else ()
+
+
+def _system(
+    blocks: tuple[PromptBlock, ...], previous: Rendered | None, *, alone: bool
+) -> list[ChunkRun]:
+    if not blocks:
+        return []
+    run = section_run(
+        "system",
+        blocks,
+        _system_log,
+        previous,
+        MEMO,
+        lead=MESSAGES + SYSTEM,
+        close=CLOSE_SYSTEM + CLOSE if alone else b"",
+        place="messages[0].content",
+    )
+    return [run]
+
+
+def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
+    """The blocks joined by a blank line, as pieces of one JSON string."""
+    append = LogAppend()
+    for index, block in enumerate(blocks):
+        try:
+            text = string(block.text)[1:-1]
+        except InvalidRequest as problem:
+            raise problem.within(f"system[{index}]") from None
+        append.chunk(Kind.SYSTEM, b"\\n\\n" + text if index else text, None)
+    labels = [block.label for block in blocks]
+    return ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
+
+
+def _block_notices(blocks: tuple[PromptBlock, ...]) -> list[Notice]:
+    return [
+        Notice("fields_left_out", "a block is only text here", f"system[{index}]")
+        for index, block in enumerate(blocks)
+        if extra_members(block.extras, WIRE)
+    ]
+
+
+# ── Tools ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _tools(tools: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
+    if not tools:
+        return []
+    return [section_run("tools", tools, _tool_log, previous, MEMO, lead=TOOLS, close=CLOSE_TOOLS)]
+
+
+def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
+    append = render_items("tools", tools, _tool_definition, None)
+    return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
+
+
+def _tool_definition(tool: AnyTool) -> bytes:
+    """A function, in OpenAI's form; or a tool of another type, as it came."""
+    if isinstance(tool, ProviderTool):
+        return check_object(tool.json, path="json").encode()
+    inner, outer = inner_and_outer(tool.extras, WIRE, "function")
+    description = b',"description":' + string(tool.description) if tool.description else b""
+    schema = check_object(tool.schema, path="schema").encode()
+    function = string(tool.name) + description + b',"parameters":' + schema + inner
+    return b'{"type":"function","function":{"name":' + function + b"}" + outer + b"}"
+
+
+def _strict_notices(tools: tuple[AnyTool, ...]) -> list[Notice]:
+    return [
+        Notice("strict_left_out", "Ollama holds no call to its schema", f"tools[{index}].strict")
+        for index, tool in enumerate(tools)
+        if isinstance(tool, Tool) and tool.strict
+    ]

@@ -1,0 +1,194 @@
+"""The documented objects of Ollama's chat API, and the extras that parts keep for it.
+
+The structs reject unknown fields, so that none is lost: the reader collects those beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from anaphora.canonical import check_object
+from anaphora.errors import InvalidRequest
+from anaphora.values import Extras, Opaque, Part
+from anaphora.wire.memo import Memo
+from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
+
+WIRE = "ollama"
+#: The extras that hold the form of a call or result, see `PartForm`.
+FORM = "ollama.form"
+
+#: The kind of an opaque part that holds unknown fields of its message.
+MESSAGE_FIELDS = "message"
+#: The kind of an opaque part that is an image of an unknown type.
+OTHER_IMAGE = "image"
+
+#: A missing field.
+NULL = Raw(b"null")
+#: What this wire remembers between calls.
+MEMO = Memo()
+
+
+class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    pass
+
+
+class CalledFunction(_Object, frozen=True, gc=False):
+    name: str
+    arguments: Raw = NULL
+    index: int | None = None
+
+
+class MessageCall(_Object, frozen=True, gc=False):
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+class _Message(msgspec.Struct, tag_field="role", frozen=True, forbid_unknown_fields=True, gc=False):
+    content: str | None = None
+    images: list[str] | None = None
+
+
+class SystemMessage(_Message, tag="system", frozen=True, gc=False):
+    pass
+
+
+class UserMessage(_Message, tag="user", frozen=True, gc=False):
+    pass
+
+
+class AssistantMessage(_Message, tag="assistant", frozen=True, gc=False):
+    thinking: str | None = None
+    tool_calls: list[MessageCall] | None = None
+
+
+class ToolMessage(_Message, tag="tool", frozen=True, gc=False):
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+ChatMessage: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+class ModelOptions(_Object, frozen=True):
+    """The options that have a parameter. A negative limit is none: it stays unknown."""
+
+    num_predict: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    stop: tuple[str, ...] | None = None
+
+
+class ChatRequest(_Object, frozen=True, kw_only=True):
+    """The body of `POST /api/chat`. Members that models and servers extend are decoded apart."""
+
+    model: str
+    messages: list[ChatMessage] | None = None
+    stream: bool | None = None
+    tools: Raw = NULL
+    options: Raw = NULL
+    format: Raw = NULL
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    keep_alive: Raw = NULL
+
+
+class FunctionTool(_Object, frozen=True):
+    name: str
+    description: str | None = None
+    parameters: Raw = NULL
+
+
+class ToolObject(_Object, frozen=True):
+    """A function as a tool. Tools of other types are kept whole."""
+
+    function: FunctionTool
+    type: Literal["function"] | None = None
+
+
+class ChatResponse(_Object, frozen=True):
+    """An answer, or a line of a stream. Its date and durations are kept as unknown members."""
+
+    model: str | None = None
+    message: Raw = NULL
+    done: bool | None = None
+    done_reason: str | None = None
+    prompt_eval_count: int | None = None
+    eval_count: int | None = None
+
+
+# ── Extras ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class PartForm(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a call or a result stood in its message."""
+
+    missing: tuple[str, ...] = ()
+    """Fields that were missing: the part's values for them were made here and are not sent."""
+    index: int | None = None
+    """The number of a call."""
+    created_at: str | None = None
+    """The date of the answer that a call came in: its id is derived from that."""
+
+
+_read_form = msgspec.json.Decoder(PartForm).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read_form(extras: Extras | None) -> PartForm:
+    if extras is None or FORM not in extras:
+        return PartForm()
+    try:
+        return _read_form(extras[FORM])
+    except DECODE_ERRORS as problem:
+        raise InvalidRequest(str(problem), path=f"extras.{FORM}") from None
+
+
+def form_extras(form: PartForm, unknown: Extras | None = None) -> Extras | None:
+    """The extras of a part: unknown fields, and its form where that is not the default."""
+    if form == PartForm():
+        return unknown
+    return {**(unknown or {}), FORM: _encode(form).decode()}
+
+
+def is_message_fields(part: Part) -> bool:
+    return isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, MESSAGE_FIELDS)
+
+
+def message_fields(parts: Iterable[Part]) -> bytes:
+    """The unknown fields of a message that are kept as parts of it, as members of an object."""
+    merged: Members = {}
+    for part in parts:
+        if isinstance(part, Opaque) and is_message_fields(part):
+            merged |= decode_members(check_object(part.json, path="json"))
+    return encode_members(merged)[1:-1]
+
+
+class OpaqueImage(msgspec.Struct, frozen=True):
+    """The JSON of an opaque part that is an image of an unknown type."""
+
+    data: str
+
+
+# ── Images ───────────────────────────────────────────────────────────────────────────────────────
+
+_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+
+
+def image_media_type(data: bytes) -> str | None:
+    """The media type of an image, by its first bytes."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for begin, kind in _SIGNATURES if data.startswith(begin)), None)
