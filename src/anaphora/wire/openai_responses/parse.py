@@ -362,12 +362,7 @@ def _take_content(
 ) -> tuple[Content, dict[int, Unknown]]:
     if name not in members:
         raise fail("is missing", f"{path}.{name}")
-    raw = members.pop(name)
-    try:
-        return _CONTENT.strict(raw), _NO_UNKNOWN
-    except DECODE_ERRORS:
-        content, unknown = _CONTENT.separate(raw, f"{path}.{name}", fail)
-        return content, unknown or _NO_UNKNOWN  # type: ignore[return-value]
+    return _CONTENT.decode_list(members.pop(name), f"{path}.{name}", fail)
 
 
 def _read_item(item: Item, path: str | int, fail: ErrorFactory, marks: Marks) -> ReadItem | None:
