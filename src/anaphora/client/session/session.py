@@ -360,7 +360,7 @@ class Session(Caller):
             return False
         turn = self._history.next_prompt()
         history = turn.history
-        if not history or not history[-1].says_the_same(reply.message):
+        if not history or not history[-1].same_content(reply.message):
             return False
         state = self._state(target)
         before = turn.without_tail(history.prefix(len(history) - 1))

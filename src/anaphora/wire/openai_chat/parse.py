@@ -25,8 +25,15 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import BlockMark, Call, PartMark, PromptBlock, PromptCachePlan, PromptIR
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import (
+    BlockMark,
+    Call,
+    MarkRequest,
+    PartMark,
+    PromptBlock,
+    PromptCachePlan,
+    PromptIR,
+)
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import (
     AnyTool,

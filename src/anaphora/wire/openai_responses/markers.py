@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from anaphora.catalog import Profile
-from anaphora.prompt import BlockMark, Call, ToolMark
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import BlockMark, Call, MarkRequest, ToolMark
 from anaphora.rendered import ChunkRun
 from anaphora.values import Ttl
 from anaphora.wire.markers import MarkLocation, find_message

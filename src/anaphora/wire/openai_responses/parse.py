@@ -25,13 +25,13 @@ from anaphora.prompt import (
     BlockMark,
     Call,
     Continuation,
+    MarkRequest,
     PartMark,
     PromptBlock,
     PromptCachePlan,
     PromptIR,
     Segment,
 )
-from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import (
     AnyTool,
