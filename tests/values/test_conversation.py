@@ -154,7 +154,7 @@ def test_a_prefix_can_be_continued() -> None:
 class Untouchable(Message, frozen=True):
     """A message that may not be compared."""
 
-    def says_the_same(self, other: Message) -> bool:
+    def same_content(self, other: Message) -> bool:
         raise AssertionError("compared although the two are shared")
 
     def __eq__(self, other: object) -> bool:
@@ -198,7 +198,7 @@ def test_reloaded_messages_are_compared_by_what_they_say(other: Conversation, co
     assert mine.extends(other) is (common == len(other))
 
 
-def test_ids_count_only_when_asked_for() -> None:
+def test_ids_are_compared_only_on_request() -> None:
     mine = Conversation([Message.user("a", id="1"), Message.user("b", id="2")])
     theirs = Conversation([Message.user("a", id="1"), Message.user("b", id="3")])
     assert mine.common_prefix(theirs) == 2
