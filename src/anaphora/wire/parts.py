@@ -61,7 +61,7 @@ def _following(members: Members) -> bytes:
 
 # ── Unknown fields of a message ──────────────────────────────────────────────────────────────────
 #
-# They are kept in an opaque part of a kind that only their own wire knows.
+# They are kept in an opaque part of a kind that only their own wire reads.
 
 
 def fields_part(wire: str, kind: str, members: Members) -> list[Part]:

@@ -92,8 +92,7 @@ def read_path(path: str) -> tuple[str, bool]:
 
 
 def model_id(name: str) -> str:
-    """The model without the common prefix. Tuned models and endpoints keep their collection, which
-    tells them apart."""
+    """The model without the common prefix. Tuned models and endpoints keep their collection."""
     *_, collection, model = ["", "models", *name.strip("/").split("/")][-2:]
     return model if collection == "models" else f"{collection}/{model}"
 

@@ -118,7 +118,7 @@ _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assista
 @converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:
     """The call of a request; `InvalidRequest` names the field that is invalid. The path names the
-    model, and says whether a stream is asked for."""
+    model and whether to stream."""
     model, stream = read_path(path)
     request: RequestSettings
     unknown: Unknown | None = None
@@ -570,7 +570,7 @@ def _split_contents(raws: list[Raw]) -> ChunkRun:
             append.chunk(_part_kind(part, f"{path}.parts[{at}]"), data, None)
         request.end_message()
     if not request.count:
-        raise InvalidRequest("at least one content that says something", path="$.contents")
+        raise InvalidRequest("at least one content with a part", path="$.contents")
     return ChunkRun(
         "messages",
         request.finish(),

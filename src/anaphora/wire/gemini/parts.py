@@ -242,7 +242,7 @@ def _guess_media_type(url: str, kind: str, notices: Notices) -> str:
         if known.startswith(kind) if kind else not is_media:
             return known
     default = _DEFAULTS[kind]
-    why = f"nothing says what this is; sent as {default}"
+    why = f"the media type is unknown; sent as {default}"
     notices.append(Notice("media_type_guessed", why, "source"))
     return default
 
