@@ -47,7 +47,7 @@ from anaphora.wire.sse import EventDecoder, encode_event
 
 from .errors import error_of
 from .parse import BlockReader
-from .render import encoder_for
+from .parts import encoder_for
 from .reply import read_reply, read_stop, read_usage, write_stop, write_usage
 from .types import (
     NULL,
