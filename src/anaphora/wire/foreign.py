@@ -1,21 +1,19 @@
-"""What came along from another wire and means nothing here: left out, and told by name.
+"""Notices for extras of other wires, which are left out.
 
-Extras are named after the wire they belong to. A name with a dot (`openai.system`) says how a wire
-had put something: nothing is lost with it, but for the fields of a Responses item. Of the others,
-some are bookkeeping of their provider's, and empty ones say nothing; the rest gives a notice.
+Extras are named after their wire. A name with a dot (`openai.system`) records a form of the wire
+without any content, except for the fields of a Responses item. Ids, states and empty values give no
+notice.
 """
 
 from __future__ import annotations
-
-import msgspec
 
 from anaphora.prompt import Call
 from anaphora.rendered import LogAppend
 from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, Tool, ToolResult
 
-from .reading import DECODE_ERRORS
+from .reading import DECODE_ERRORS, decode_members
 
-#: Ids, states and positions that providers give to what they have said.
+#: Ids, states and positions that providers add to their output.
 _BOOKKEEPING: dict[str, frozenset[str]] = {
     "openai_responses": frozenset({"id", "status"}),
     "openai_responses.item": frozenset({"id", "status", "phase"}),
@@ -24,65 +22,61 @@ _BOOKKEEPING: dict[str, frozenset[str]] = {
 
 _EMPTY = (b"null", b"[]")
 
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
 
 def foreign_extras(extras: Extras | None, wire: str, path: str) -> list[Notice]:
-    """One notice for every other wire that brought something."""
-    if extras is None:
-        return []
-    told = []
-    for name, text in extras.items():
-        if name.partition(".")[0] == wire or ("." in name and name not in _BOOKKEEPING):
+    """One notice for each other wire whose extras have content."""
+    notices = []
+    for name, text in (extras or {}).items():
+        owner = name.partition(".")[0]
+        if owner == wire or ("." in name and name not in _BOOKKEEPING):
             continue
-        if said := _said(name, text):
-            where = f"{path}.{name}" if path else name
-            whose = name.partition(".")[0]
-            told.append(Notice("foreign_fields", f"{said} of {whose}: left out", where))
-    return told
+        if fields := _field_names(name, text):
+            place = f"{path}.{name}" if path else name
+            notices.append(Notice("foreign_fields", f"{fields} of {owner}: left out", place))
+    return notices
 
 
 def foreign_sections(call: Call, wire: str) -> list[Notice]:
-    """Of tools and system blocks. Asked at every turn, so what brought nothing costs nothing."""
-    told: list[Notice] = []
+    """The notices for tools and system blocks."""
+    notices: list[Notice] = []
     for index, tool in enumerate(call.tools):
         if type(tool) is Tool and tool.extras is not None:
-            told += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
+            notices += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
     for index, block in enumerate(call.ir.system_field_blocks()):
         if block.extras is not None:
-            told += foreign_extras(block.extras, wire, f"system[{index}].extras")
-    return told
+            notices += foreign_extras(block.extras, wire, f"system[{index}].extras")
+    return notices
 
 
 def has_extras(part: Part) -> bool:
-    """Whether anything has come along with a part; with nearly every one nothing has."""
+    """Whether a part, or a part inside it, may have extras; nearly none has."""
     if isinstance(part, ToolResult):
         return part.extras is not None or not isinstance(part.content, str)
     return getattr(part, "extras", None) is not None
 
 
-def note_foreign_fields(to: LogAppend, message: Message, wire: str, place: str) -> None:
-    """Notices for the parts of the message that is being added."""
-    for at, part in enumerate(message.parts):
+def note_foreign_fields(append: LogAppend, message: Message, wire: str, place: str) -> None:
+    """Adds the notices for the parts of the message that is being added."""
+    for index, part in enumerate(message.parts):
         if has_extras(part):
-            for notice in _part(part, wire, f"{place}.parts[{at}]"):
-                to.notice(notice)
+            for notice in _part_notices(part, wire, f"{place}.parts[{index}]"):
+                append.notice(notice)
 
 
-def _part(part: Part, wire: str, path: str) -> list[Notice]:
+def _part_notices(part: Part, wire: str, path: str) -> list[Notice]:
     if isinstance(part, Thinking | Opaque):
-        return []  # all of it is another provider's, and told as a whole
-    told = foreign_extras(part.extras, wire, f"{path}.extras")
+        return []  # left out as a whole, with a notice of its own
+    notices = foreign_extras(part.extras, wire, f"{path}.extras")
     if isinstance(part, ToolResult) and not isinstance(part.content, str):
         for index, inner in enumerate(part.content):
-            told += _part(inner, wire, f"{path}.content[{index}]")
-    return told
+            notices += _part_notices(inner, wire, f"{path}.content[{index}]")
+    return notices
 
 
-def _said(name: str, text: str) -> str:
-    """The names of the fields that say something, those inside an object with its name before."""
+def _field_names(name: str, text: str) -> str:
+    """The names of the fields with content."""
     try:
-        members = _members(text)
+        members = decode_members(text)
     except DECODE_ERRORS:
         return "fields"
     known = _BOOKKEEPING.get(name, frozenset())

@@ -63,6 +63,7 @@ from .types import (
     MessageDeltaEvent,
     MessageStartEvent,
     MessageStopEvent,
+    PingEvent,
     SignatureDelta,
     StreamEvent,
     TextDelta,
@@ -221,7 +222,7 @@ class StreamReader:
                 return self._build.finish()
             case ErrorEvent():
                 return self._build.fail(error_of(event.error, 200))
-            case OtherBlock():
+            case PingEvent() | OtherBlock():
                 return []
 
     def _on_block(self, event: BlockStartEvent) -> list[Event]:
