@@ -21,8 +21,16 @@ import msgspec
 from genai_prices import types
 from genai_prices.data import providers
 
-from anaphora.catalog.price_data import NAMES
-from anaphora.catalog.price_table import FIELDS, FILE, PRICE_SLOT, Amount, Entry, Model, Provider
+from anaphora.catalog.price_table import (
+    FIELDS,
+    FILE,
+    PRICE_SLOT,
+    Amount,
+    PricedModel,
+    PricedProvider,
+    PriceEntry,
+)
+from anaphora.catalog.prices import NAMES
 
 PATH = Path(__file__).parent.parent / "src" / "anaphora" / "catalog" / FILE
 LICENSE = "MIT, Copyright (c) Pydantic Services Inc. 2025 to present, pydantic/genai-prices"
@@ -71,19 +79,19 @@ def generate(date: datetime.date) -> bytes:
     return text.encode()
 
 
-def _provider(provider: types.Provider) -> Provider:
-    return Provider(
+def _provider(provider: types.Provider) -> PricedProvider:
+    return PricedProvider(
         fallback=tuple(provider.fallback_model_providers or ()),
         models=tuple(_model(model) for model in provider.models),
     )
 
 
-def _model(model: types.ModelInfo) -> Model:
+def _model(model: types.ModelInfo) -> PricedModel:
     prices = model.prices
     if isinstance(prices, types.ModelPrice):
         prices = [types.ConditionalPrice(prices=prices)]
     alternatives = dict.fromkeys(_alternatives(model.match))
-    return Model(
+    return PricedModel(
         id=model.id,
         match=tuple(one if len(one) > 1 else one[0] for one in alternatives),
         prices=tuple(_entry(one.prices, one.constraint) for one in prices),
@@ -91,7 +99,7 @@ def _model(model: types.ModelInfo) -> Model:
     )
 
 
-def _variants(model: types.ModelInfo) -> Iterator[Entry]:
+def _variants(model: types.ModelInfo) -> Iterator[PriceEntry]:
     """Those that a call here can ask for, and that change what a token costs."""
     for variant in model.price_variants or ():
         service = dict(variant.when)
@@ -103,9 +111,9 @@ def _variants(model: types.ModelInfo) -> Iterator[Entry]:
             yield entry
 
 
-def _entry(prices: types.ModelPrice, constraint: Any, **service: Any) -> Entry:
+def _entry(prices: types.ModelPrice, constraint: Any, **service: Any) -> PriceEntry:
     amounts = {ours: _amount(getattr(prices, theirs)) for theirs, ours in _KEYS.items()}
-    return Entry(**service, **_constraint(constraint), **amounts)
+    return PriceEntry(**service, **_constraint(constraint), **amounts)
 
 
 def _constraint(constraint: Any) -> dict[str, Any]:

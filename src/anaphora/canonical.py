@@ -1,7 +1,7 @@
-"""The one JSON writer.
+"""The only JSON encoder of the package.
 
-Our own fields come out in declared order; what others wrote (schemas, call arguments) as given;
-UTF-8, no spaces. What JSON cannot hold is refused with the path to it, never turned into `null`.
+Our fields are in declared order, foreign JSON (schemas, call arguments) as given; UTF-8, no spaces.
+Values that JSON cannot hold raise an error with their path, and never become `null`.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ def string(text: str) -> bytes:
     """A JSON string. The hot path of every wire."""
     try:
         return _encode(text)
-    except UnicodeEncodeError as problem:
-        raise _surrogate(text, problem) from None
+    except UnicodeEncodeError as error:
+        raise _surrogate(text, error) from None
 
 
 def dumps(value: object, *, path: str = "$") -> bytes:
-    """Any JSON value, dictionaries in the order they have."""
+    """Any JSON value; dictionaries keep their order."""
     if not _is_plain(value):
-        _refuse_unsayable(value, path)
+        _raise_for_invalid(value, path)
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        _refuse_unsayable(value, path)
+        _raise_for_invalid(value, path)
         raise
 
 
 def check_object(text: str, *, path: str = "$") -> str:
-    """The text itself, once it is known to be a JSON object."""
+    """The text itself, if it is a JSON object."""
     try:
         _check_object(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as problem:
-        raise InvalidJson(f"not a JSON object: {problem}", path=path) from None
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidJson(f"not a JSON object: {error}", path=path) from None
     except RecursionError:
         raise InvalidJson("nested too deeply", path=path) from None
     return text
 
 
 def is_object(text: str) -> bool:
-    """Whether the text is a JSON object that can be sent as it is."""
+    """Whether the text is a JSON object that can be sent unchanged."""
     try:
         _check_object(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -57,11 +57,11 @@ def is_object(text: str) -> bool:
 
 
 def loads(text: str | bytes, *, path: str = "$") -> Any:
-    """JSON text as Python values, object keys in the order they came."""
+    """JSON text as Python values; objects keep their order."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as problem:
-        raise InvalidJson(f"not JSON: {problem}", path=path) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidJson(f"not JSON: {error}", path=path) from None
     except RecursionError:
         raise InvalidJson("nested too deeply", path=path) from None
 
@@ -70,8 +70,8 @@ _PLAIN = frozenset((str, int, bool, type(None)))
 
 
 def _is_plain(value: object) -> bool:
-    """Whether this is JSON data by its types: what is in order costs no paths. Texts are left to
-    the encoder, which refuses lone surrogates itself."""
+    """Whether all types are JSON types, checked without building paths. The encoder itself refuses
+    lone surrogates in texts."""
     if type(value) in _PLAIN:
         return True
     if isinstance(value, dict):
@@ -84,8 +84,8 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
-def _refuse_unsayable(value: object, path: str) -> None:
-    """Walks plain JSON data; msgspec alone would write NaN as null and foreign types somehow."""
+def _raise_for_invalid(value: object, path: str) -> None:
+    """Find the invalid value; msgspec alone would write NaN as null and encode foreign types."""
     if value is None or isinstance(value, bool | int):
         return
     if isinstance(value, float):
@@ -94,24 +94,24 @@ def _refuse_unsayable(value: object, path: str) -> None:
     elif isinstance(value, str):
         try:
             value.encode()
-        except UnicodeEncodeError as problem:
-            raise _surrogate(value, problem, path) from None
+        except UnicodeEncodeError as error:
+            raise _surrogate(value, error, path) from None
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise InvalidJson(f"object key {key!r} is not a string", path=path)
             here = f"{path}.{key}"
-            _refuse_unsayable(key, here)
-            _refuse_unsayable(item, here)
+            _raise_for_invalid(key, here)
+            _raise_for_invalid(item, here)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            _refuse_unsayable(item, f"{path}[{index}]")
+            _raise_for_invalid(item, f"{path}[{index}]")
     else:
         raise InvalidJson(f"{type(value).__name__} is not a JSON value", path=path)
 
 
-def _surrogate(text: str, problem: UnicodeEncodeError, path: str = "") -> InvalidJson:
-    code = ord(text[problem.start])
+def _surrogate(text: str, error: UnicodeEncodeError, path: str = "") -> InvalidJson:
+    code = ord(text[error.start])
     return InvalidJson(
-        f"lone surrogate U+{code:04X} at character {problem.start} is not valid Unicode", path=path
+        f"lone surrogate U+{code:04X} at character {error.start} is not valid Unicode", path=path
     )

@@ -1,20 +1,20 @@
 """Every error Anaphora raises, in one tree.
 
     AnaphoraError
-    ├── InvalidRequest            the caller's input: names the field, says what would be right
+    ├── InvalidRequest            the caller's input; names the field
     │   ├── InvalidTool           a tool's name, schema or signature
     │   └── InvalidJson           a value JSON cannot hold, with the path to it
     ├── InvalidCatalog            a row of the rules or models table
-    ├── PrefixBroken              certification found a changed prefix before sending
+    ├── PrefixBroken              the prefix changed; raised before sending
     ├── InvalidConfig             a line of llm.yaml
     │   └── MissingSecret         a key that is not where llm.yaml says
-    ├── Transport                 the connection failed before an answer was complete
-    ├── Throttled                 our own limits: the call could not start in time
-    ├── Unavailable               the provider failed too often lately and is left alone
-    ├── Timeout                   the caller's budget, in milliseconds, ran out
-    ├── Upstream                  the provider answered with an error (status, code, request id)
+    ├── Transport                 the connection failed before the response was complete
+    ├── Throttled                 client-side limits: the call could not start in time
+    ├── Unavailable               the circuit breaker of the provider is open
+    ├── Timeout                   the caller's time limit, in milliseconds, was exceeded
+    ├── Upstream                  the provider responded with an error (status, code, request id)
     │   ├── RateLimited           retry after the stated delay
-    │   ├── Overloaded            the provider's own trouble; retry with backoff
+    │   ├── Overloaded            a failure of the provider; retry with backoff
     │   ├── QuotaExhausted        spend cap or per-day quota; retrying does not help
     │   ├── Unauthenticated       the key is missing or wrong
     │   ├── Forbidden             the key may not do this
@@ -23,13 +23,13 @@
     │   ├── ContextOverflow       the prompt exceeds the model's window
     │   ├── ContentRefused        the provider declined the content
     │   └── RequestRejected       any other 4xx, with the provider's parameter path
-    ├── Parse                     an answer that does not have the promised form
+    ├── Parse                     a reply that does not have the expected format
     ├── NoFixture                 replay has nothing for (model, prompt hash)
     ├── FixtureIntegrityFailed    a recorded fixture is not what its index says
     └── Io                        a local file could not be read or written
 
-Anything a caller may want to branch on is an attribute, never a word in the message.
-Messages never carry keys, prompt text or reply text.
+Everything that a caller may branch on is an attribute, never only in the message.
+Messages contain no keys, prompt text or reply text.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from __future__ import annotations
 from typing import Any, Literal, Self, TypeAlias
 
 Phase: TypeAlias = Literal["connect", "send", "first_byte", "body", "idle"]
-"""How far a request came: to no connection, into one, to no answer, into one that broke off or
-fell silent."""
+"""How far a request got: no connection, not sent, no response, a response that broke off or stopped
+arriving."""
 
 
 class AnaphoraError(Exception):
-    """Base of everything raised here; `retryable` says whether sending again may help."""
+    """Base of all errors; `retryable`: sending again may help."""
 
     retryable: bool = False
     partial: Any = None
-    """What an answer had said when it broke off: a `Reply`, or None."""
+    """The part of the reply that was received: a `Reply`, or None."""
     attempts: tuple[Any, ...] = ()
-    """Every time that the call was sent, each an `Attempt`."""
+    """Every attempt of the call, each an `Attempt`."""
 
 
 class InvalidRequest(AnaphoraError):
-    """The input cannot be said. `path` is where: `messages[3].parts[0].arguments`."""
+    """Invalid input. `path` is its place: `messages[3].parts[0].arguments`."""
 
     def __init__(self, reason: str, *, path: str = "") -> None:
         super().__init__(f"{path}: {reason}" if path else reason)
@@ -60,12 +60,12 @@ class InvalidRequest(AnaphoraError):
         self.path = path
 
     def within(self, place: str) -> Self:
-        """The same error, seen from further out: `place` leads the path."""
+        """The same error with `place` before the path."""
         return type(self)(self.reason, path=f"{place}.{self.path}" if self.path else place)
 
 
 class InvalidTool(InvalidRequest):
-    """A tool that no provider would take, or two tools that would share a name."""
+    """A tool that no provider accepts, or two tools with the same name."""
 
 
 class InvalidJson(InvalidRequest):
@@ -83,7 +83,7 @@ class InvalidCatalog(AnaphoraError):
 
 
 class PrefixBroken(AnaphoraError):
-    """The prompt no longer begins with what was sent before; names the byte and the block."""
+    """The prompt no longer begins with the previous one; names the byte and the block."""
 
     def __init__(self, message: str, *, offset: int, label: str, path: str) -> None:
         super().__init__(message)
@@ -103,11 +103,11 @@ class InvalidConfig(AnaphoraError):
 
 
 class MissingSecret(InvalidConfig):
-    """The configuration is fine, but a key is not where it says. Never shows what was found."""
+    """The key named by the configuration is missing. Never shows its content."""
 
 
 class Transport(AnaphoraError):
-    """The connection failed before an answer was complete; `phase` says when."""
+    """The connection failed before the response was complete, in `phase`."""
 
     retryable = True
 
@@ -117,7 +117,7 @@ class Transport(AnaphoraError):
 
 
 class Throttled(AnaphoraError):
-    """Our own limits would have made the call wait for `wait` seconds, longer than it may take."""
+    """Client-side limits would delay the call by `wait` seconds, beyond its deadline."""
 
     def __init__(self, message: str, *, wait: float) -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ class Throttled(AnaphoraError):
 
 
 class Unavailable(AnaphoraError):
-    """The provider failed too often lately; it is tried again in `wait` seconds."""
+    """The provider failed too often; it is tried again in `wait` seconds."""
 
     def __init__(self, message: str, *, wait: float) -> None:
         super().__init__(message)
@@ -133,7 +133,7 @@ class Unavailable(AnaphoraError):
 
 
 class Timeout(AnaphoraError):
-    """The call did not finish within `timeout_ms`, the caller's own budget."""
+    """The call did not finish within `timeout_ms`."""
 
     def __init__(self, timeout_ms: int) -> None:
         super().__init__(f"timeout after {timeout_ms} ms")
@@ -141,7 +141,7 @@ class Timeout(AnaphoraError):
 
 
 class Upstream(AnaphoraError):
-    """The provider answered with an error; what it said in structured form is kept."""
+    """The provider responded with an error; its structured fields are kept."""
 
     def __init__(
         self,
@@ -162,19 +162,19 @@ class Upstream(AnaphoraError):
 
 
 class RateLimited(Upstream):
-    """Too many requests or tokens; `retry_after` seconds when the provider said so."""
+    """Too many requests or tokens; `retry_after` in seconds, if the provider stated it."""
 
     retryable = True
 
 
 class Overloaded(Upstream):
-    """The provider's own trouble (5xx, 529)."""
+    """A failure of the provider (5xx, 529)."""
 
     retryable = True
 
 
 class QuotaExhausted(Upstream):
-    """A spend cap or a per-day quota; waiting a moment does not help."""
+    """A spend cap or a per-day quota; retrying does not help."""
 
 
 class Unauthenticated(Upstream):
@@ -182,7 +182,7 @@ class Unauthenticated(Upstream):
 
 
 class Forbidden(Upstream):
-    """The key is good but may not do this."""
+    """The key is valid but not allowed to do this."""
 
 
 class NotFound(Upstream):
@@ -202,11 +202,11 @@ class ContentRefused(Upstream):
 
 
 class RequestRejected(Upstream):
-    """The provider called the request invalid; `param` is its own path to the field."""
+    """The provider refused the request as invalid; `param` is its path of the field."""
 
 
 class Parse(AnaphoraError):
-    """An answer does not have the promised form. `path` is where in the answer."""
+    """A reply does not have the expected format. `path` is the place in the reply."""
 
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -214,7 +214,7 @@ class Parse(AnaphoraError):
 
 
 class NoFixture(AnaphoraError):
-    """Replay holds no fixture for this model and prompt."""
+    """There is no replay fixture for this model and prompt."""
 
     def __init__(self, *, model: str, prompt_hash: str) -> None:
         super().__init__(f"no replay fixture for model={model} prompt_hash={prompt_hash}")
@@ -223,7 +223,7 @@ class NoFixture(AnaphoraError):
 
 
 class FixtureIntegrityFailed(AnaphoraError):
-    """A fixture folder is not what its index says; nothing from it is served."""
+    """A fixture folder does not match its index; nothing from it is served."""
 
 
 class Io(AnaphoraError):

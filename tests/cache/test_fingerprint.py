@@ -51,7 +51,7 @@ def test_the_tail_does_not_count() -> None:
     )
 
 
-def test_an_older_view_keeps_its_own_digest_while_the_conversation_runs_ahead() -> None:
+def test_an_older_view_keeps_its_digest_while_the_conversation_grows() -> None:
     talk = Conversation([Message.user("a")])
     call = Call(ir=PromptIR.chat(talk), model=MODEL, params=Params(max_tokens=1))
     first = anthropic.render(call, PROFILE)
@@ -66,7 +66,7 @@ def test_an_older_view_keeps_its_own_digest_while_the_conversation_runs_ahead() 
     assert not cache.fingerprint(first).extends(ahead)
 
 
-def test_a_restored_fingerprint_can_be_extended_but_not_explained() -> None:
+def test_a_restored_fingerprint_can_be_compared_but_not_explained() -> None:
     before, after = cache.fingerprint(render("a")), cache.fingerprint(render("a", "b", "c"))
     restored = WireFingerprint.restore(before.hex, before.size, before.chunks)
     assert restored == before

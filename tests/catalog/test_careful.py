@@ -8,8 +8,8 @@ import pytest
 from support.facts import figures
 
 from anaphora import catalog
-from anaphora.catalog import files
-from anaphora.catalog.rows import Kind, decode_careful, fields_of
+from anaphora.catalog.load import SHIPPED
+from anaphora.catalog.rows import RowKind, decode_careful, fields_of
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
 SMALL = """
@@ -24,13 +24,13 @@ context_tokens = 32768
 
 
 @pytest.mark.parametrize("kind", ["rules", "profiles"])
-def test_it_states_every_figure_that_must_be_there(kind: Kind) -> None:
-    stated = {field for row in files.careful() if row.kind == kind for field in row.figures}
+def test_it_states_every_figure_that_must_be_there(kind: RowKind) -> None:
+    stated = {field for row in SHIPPED.careful if row.kind == kind for field in row.figures}
     assert {name for name, field in fields_of(kind).items() if field.required} <= stated
 
 
 def test_it_is_for_everybody_and_every_model() -> None:
-    assert {(row.provider, row.models, row.wires) for row in files.careful()} == {("", (), ())}
+    assert {(row.provider, row.models, row.wires) for row in SHIPPED.careful} == {("", (), ())}
 
 
 def test_a_new_provider_needs_only_what_is_known_of_it() -> None:

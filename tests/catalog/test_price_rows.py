@@ -8,7 +8,7 @@ import pytest
 
 from anaphora import catalog
 from anaphora.catalog import decode_prices
-from anaphora.catalog.price_rows import shipped_prices
+from anaphora.catalog.load import SHIPPED
 from anaphora.errors import InvalidCatalog
 
 ROW = """
@@ -57,9 +57,9 @@ def test_the_later_of_two_rows_holds() -> None:
         (ROW.replace("date = 2026-11-15\n", ""), "price[0]", "required field `date`"),
         (ROW.replace("output = 3", 'output = "3"'), "price[0]", "Expected `decimal`"),
         (ROW.replace("output = 3", "output = true"), "price[0]", "Expected `decimal`"),
-        (ROW.replace("output = 3", "output = -3"), "price[0]", "not negative"),
+        (ROW.replace("output = 3", "output = -3"), "price[0]", "must be >= 0"),
         (ROW.replace('["a"]', "[]"), "price[0]", "length >= 1"),
-        (ROW + ROW.replace("0.1", "-0.1"), "price[1]", "not negative"),
+        (ROW + ROW.replace("0.1", "-0.1"), "price[1]", "must be >= 0"),
         (ROW + "tiers = [{ above = 5, input = 1 }]", "price[0]", "required field `output`"),
         (ROW + "tiers = [{ above = 0, input = 1, output = 1 }]", "price[0]", "`int` >= 1"),
         (
@@ -79,7 +79,7 @@ def test_refused(text: str, row: str, says: str) -> None:
 
 
 def test_the_shipped_rows_are_of_models_that_the_catalog_knows() -> None:
-    rows = shipped_prices()
+    rows = SHIPPED.prices
     assert len(rows.prices) > 10
     for row in rows.prices:
         assert row.date is not None

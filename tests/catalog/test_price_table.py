@@ -19,8 +19,9 @@ from genai_prices import types
 from genai_prices.data import providers
 
 from anaphora.catalog import price_table
-from anaphora.catalog.price_data import NAMES, Listed, PriceList, Service, listed
-from anaphora.catalog.price_table import find, matches
+from anaphora.catalog.load import SHIPPED
+from anaphora.catalog.price_table import matches
+from anaphora.catalog.prices import NAMES, PriceLevel, PriceList, Service, listed
 
 ROOT = Path(__file__).parents[2]
 UTC = datetime.UTC
@@ -48,15 +49,13 @@ def script() -> ModuleType:
 
 def test_the_committed_table_is_what_make_prices_writes() -> None:
     prices = script()
-    assert prices.generate(price_table.price_table_date()) == prices.PATH.read_bytes(), (
-        "run: make prices"
-    )
+    assert prices.generate(SHIPPED.price_table.date) == prices.PATH.read_bytes(), "run: make prices"
 
 
 def test_the_table_names_its_source_date_and_license() -> None:
     whole = json.loads((ROOT / "src/anaphora/catalog/price_table.json").read_bytes())
     assert whole["source"] == f"genai-prices {genai_prices.__version__}"
-    assert datetime.date.fromisoformat(whole["date"]) == price_table.price_table_date()
+    assert datetime.date.fromisoformat(whole["date"]) == SHIPPED.price_table.date
     assert "MIT" in whole["license"]
     assert set(NAMES.values()) <= set(whole["providers"])
 
@@ -65,7 +64,7 @@ def test_no_price_changes_inside_of_a_slot() -> None:
     times = {
         time
         for provider in NAMES.values()
-        for model in price_table._provider(provider).models
+        for model in SHIPPED.price_table._provider(provider).models
         for entry in (*model.prices, *model.variants)
         for time in (entry.start, entry.end)
         if time is not None
@@ -169,7 +168,7 @@ def test_every_name_finds_the_model_that_genai_prices_finds(provider: str) -> No
     assert len(names) > 20
     for name in names:
         expected = theirs.find_model(name, all_providers=providers)
-        found = find(provider, name)
+        found = SHIPPED.price_table.find(provider, name)
         assert (expected and expected.id) == (found and found[0].id), name
         if expected is not None:
             assert found is not None
@@ -198,7 +197,7 @@ def moments(model: types.ModelInfo) -> Iterator[datetime.datetime]:
 
 def expected(
     provider: str, name: str, when: datetime.datetime, service: Service
-) -> tuple[tuple[Listed, ...], datetime.date | None] | None:
+) -> tuple[tuple[PriceLevel, ...], datetime.date | None] | None:
     """By genai-prices itself; None where it has no price for that service."""
     context = {} if service.tier in ("", "default") else {"service_tier": service.tier}
     context |= {"processing": "batch"} if service.batch else {}
@@ -234,7 +233,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-def _levels(price: types.ModelPrice) -> tuple[Listed, ...]:
+def _levels(price: types.ModelPrice) -> tuple[PriceLevel, ...]:
     values = [getattr(price, key) for key in _KEYS]
     starts = {
         t.start for value in values if isinstance(value, types.TieredPrices) for t in value.tiers
@@ -250,7 +249,7 @@ def _levels(price: types.ModelPrice) -> tuple[Listed, ...]:
         ]
         writes = {None: counts[3], "5m": counts[4], "1h": counts[5]}
         levels.append(
-            Listed(
+            PriceLevel(
                 above=above, input=counts[0], output=counts[1], read=counts[2],
                 write={ttl: price for ttl, price in writes.items() if price is not None},  # type: ignore[misc]
             )
@@ -264,7 +263,7 @@ def test_every_price_is_that_of_genai_prices(ours: str) -> None:
     compared = 0
     offered = [provider, *(KNOWN[provider].fallback_model_providers or ())]
     for model in (model for name in offered for model in KNOWN[name].models):
-        if find(provider, model.id) is None:
+        if SHIPPED.price_table.find(provider, model.id) is None:
             continue
         for when in dict.fromkeys(moments(model)):
             for service in SERVICES if model.price_variants else SERVICES[:3]:

@@ -11,8 +11,9 @@ from support.raw_server import answering, raw_server, reply
 from support.talking import KEY, Line, settings
 
 from anaphora import AsyncClient, catalog, emulator, errors, wire
-from anaphora.catalog import Dialect
-from anaphora.catalog.overflow import decode_overflows, is_overflow, overflows
+from anaphora.catalog import Dialect, is_overflow
+from anaphora.catalog.load import SHIPPED
+from anaphora.catalog.overflow import decode_overflows
 from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
 
@@ -141,7 +142,7 @@ def test_a_responses_stream_that_fails_in_its_last_event() -> None:
 
 
 def test_every_row_recognises_its_own_message() -> None:
-    for row in overflows():
+    for row in SHIPPED.overflows:
         assert is_overflow(row.write(208_310, 200_000, output=4096)), row.message
         assert row.source
 

@@ -463,7 +463,7 @@ def test_a_history_that_is_brought_again_is_not_compared_by_content(
 ) -> None:
     """A turn costs what it adds: messages that the session has given are recognised as they are."""
     compared = 0
-    same = Message.says_the_same
+    same = Message.same_content
 
     def counting(self: Message, other: Message) -> bool:
         nonlocal compared
@@ -481,7 +481,7 @@ def test_a_history_that_is_brought_again_is_not_compared_by_content(
             def copy() -> RenderedContext:
                 return RenderedContext(system_stable=LONG, turns=Conversation(chat.messages))
 
-            monkeypatch.setattr(Message, "says_the_same", counting)
+            monkeypatch.setattr(Message, "same_content", counting)
             for prompt in (view, copy):
                 chat.prompt = prompt
                 for at in range(3):

@@ -18,6 +18,7 @@ from anaphora.prompt import (
     BlockMark,
     Call,
     Continuation,
+    MarkRequest,
     OutputSchema,
     Params,
     PartMark,
@@ -30,7 +31,6 @@ from anaphora.prompt import (
     ToolChoice,
     ToolMark,
 )
-from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.rendered import Plan
 from anaphora.values import (
     Conversation,

@@ -15,6 +15,7 @@ from anaphora import wire
 from anaphora.prompt import (
     Call,
     Earlier,
+    MarkRequest,
     OutputSchema,
     Params,
     PartMark,
@@ -24,7 +25,6 @@ from anaphora.prompt import (
     Reasoning,
     ToolChoice,
 )
-from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import (
     Bytes,
     Conversation,

@@ -154,7 +154,7 @@ def test_a_prefix_can_be_continued() -> None:
 class Untouchable(Message, frozen=True):
     """A message that may not be compared."""
 
-    def says_the_same(self, other: Message) -> bool:
+    def same_content(self, other: Message) -> bool:
         raise AssertionError("compared although the two are shared")
 
     def __eq__(self, other: object) -> bool:

@@ -498,7 +498,7 @@ def test_names_lead_to_wires_and_dialects() -> None:
     "name, told",
     [
         ("nobody", "neither a wire"),
-        ("deepseek/gemini", "does not speak 'gemini'"),
+        ("deepseek/gemini", "does not support 'gemini'"),
     ],
 )
 def test_a_name_that_leads_nowhere_says_what_there_is(name: str, told: str) -> None:

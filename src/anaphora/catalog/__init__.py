@@ -1,4 +1,4 @@
-"""What models are and how their caches behave, as dated data with sources.
+"""Model profiles, cache rules, dialects and prices, as dated data with sources.
 
     catalog.profile("anthropic", "claude-opus-5-5").mid_conversation_system.value
     catalog.rules("anthropic", "claude-opus-5-5").minimum_tokens.value
@@ -6,60 +6,82 @@
 
     catalog.price("anthropic", "claude-opus-5-5", when).of(usage)
 
-The rows are TOML files beside this module; a question about a provider reads that provider's.
-`Catalog.with_rows` lays your own rows over them. Prices are a table beside them.
+The rows are TOML files next to this module; a provider's files are read on first use.
+`Catalog.with_rows` adds rows on top of them.
 """
 
 from __future__ import annotations
 
 import datetime
 
-from .cache_rules import (
+from .dialects import (
+    Dialect,
+    Dialects,
+    ParamPlace,
+    decode_dialects,
+    otel_provider,
+    tool_overhead,
+)
+from .load import SHIPPED, Catalog, decode, is_overflow, overflow_of
+from .overflow import Overflow
+from .price_rows import PriceRows, decode_prices
+from .price_table import PRICE_SLOT
+from .prices import Price, PriceDifference, Rates, Tier, price
+from .values import (
     Breakpoint,
     CacheRules,
+    Capability,
+    Disputed,
+    Effort,
+    Feature,
+    Figure,
     Isolation,
     Knob,
     Lifetime,
     LookbackUnit,
+    MaxTokensField,
     Mechanism,
     Moment,
-)
-from .dialects import Dialect, Dialects, Place, decode_dialects, dialects, otel_provider
-from .figure import Disputed, Figure
-from .load import Catalog, decode, shipped
-from .price_rows import PriceRows, decode_prices
-from .price_table import PRICE_SLOT, price_table_date
-from .prices import Difference, Price, Rates, Tier, price
-from .profiles import (
-    Capability,
-    Effort,
-    Feature,
-    MaxTokensField,
     Profile,
     SystemRole,
     SystemSlot,
 )
 
 
+def shipped() -> Catalog:
+    """The catalog of the package."""
+    return SHIPPED.catalog
+
+
+def dialects() -> Dialects:
+    """The dialects of the package."""
+    return SHIPPED.dialects
+
+
+def price_table_date() -> datetime.date:
+    """The day the shipped price table was generated."""
+    return SHIPPED.price_table.date
+
+
 def profile(provider: str, model: str) -> Profile:
     """The model's profile; for an unknown one its provider's defaults, `known=False`."""
-    return shipped().profile(provider, model)
+    return SHIPPED.catalog.profile(provider, model)
 
 
 def rules(provider: str, model: str, wire: str | None = None) -> CacheRules:
     """The model's cache rules, on a wire where they differ by it; for an unknown model its
-    provider's careful defaults."""
-    return shipped().rules(provider, model, wire)
+    provider's conservative defaults."""
+    return SHIPPED.catalog.rules(provider, model, wire)
 
 
 def provider_named(name: str) -> str | None:
     """The catalog's name of a provider, which may be given by an alias or by its host."""
-    return dialects().provider_named(name, shipped().providers)
+    return SHIPPED.dialects.provider_named(name, SHIPPED.catalog.providers)
 
 
 def models(provider: str | None = None) -> tuple[Profile, ...]:
     """Every known model, of one provider or of all."""
-    return shipped().models(provider)
+    return SHIPPED.catalog.models(provider)
 
 
 def default_model(provider: str, today: datetime.date) -> str | None:
@@ -78,7 +100,6 @@ __all__ = [
     "Catalog",
     "Dialect",
     "Dialects",
-    "Difference",
     "Disputed",
     "Effort",
     "Feature",
@@ -90,8 +111,10 @@ __all__ = [
     "MaxTokensField",
     "Mechanism",
     "Moment",
-    "Place",
+    "Overflow",
+    "ParamPlace",
     "Price",
+    "PriceDifference",
     "PriceRows",
     "Profile",
     "Rates",
@@ -103,12 +126,15 @@ __all__ = [
     "decode_prices",
     "default_model",
     "dialects",
+    "is_overflow",
     "models",
     "otel_provider",
+    "overflow_of",
     "price",
     "price_table_date",
     "profile",
     "provider_named",
     "rules",
     "shipped",
+    "tool_overhead",
 ]

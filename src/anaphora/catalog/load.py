@@ -1,24 +1,59 @@
-"""The catalog as a value: every provider by name, its rows read when somebody asks."""
+"""The catalog as a value, and the tables that come with the package, each read on first use."""
 
 from __future__ import annotations
 
 import functools
+import re
 
 import msgspec
 
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidCatalog, InvalidRequest
 
-from . import files
-from .cache_rules import CacheRules
-from .entries import Entries
-from .profiles import Profile
-from .rows import Row, decode_rows
+from .dialects import FILE as DIALECTS_FILE
+from .dialects import Dialects, decode_dialects
+from .overflow import FILE as OVERFLOW_FILE
+from .overflow import Overflow, decode_overflows
+from .price_rows import FILE as PRICES_FILE
+from .price_rows import PriceRows, decode_prices
+from .price_table import FILE as PRICE_TABLE_FILE
+from .price_table import PriceTable, decode_table
+from .rows import CatalogRow, ProviderEntries, decode_careful, decode_rows
+from .values import CacheRules, Profile
+
+#: The lowest layer of every provider.
+CAREFUL = "careful.toml"
+
+#: The files of each provider, lowest layer first. Hosts with few rows share one.
+FILES = {
+    "anthropic": ("anthropic.toml",),
+    "openai": ("openai.toml", "openai_models.toml"),
+    "google": ("google.toml",),
+    "ollama": ("ollama.toml",),
+    "azure": ("azure.toml",),
+    "bedrock": ("bedrock.toml",),
+    "minimax": ("minimax.toml",),
+    "deepseek": ("deepseek.toml",),
+    "xai": ("xai.toml",),
+    "mistral": ("mistral.toml",),
+    "moonshot": ("moonshot.toml",),
+    "alibaba": ("alibaba.toml",),
+    "zai": ("zai.toml",),
+    "groq": ("groq.toml",),
+    "cerebras": ("cerebras.toml",),
+    "openrouter": ("openrouter.toml",),
+    "vllm": ("vllm.toml",),
+    "llamacpp": ("llamacpp.toml",),
+    "huggingface": ("hosts.toml",),
+    "snowflake": ("hosts.toml",),
+    "crusoe": ("hosts.toml",),
+    "together": ("hosts.toml",),
+}
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """Profiles and cache rules of every known model. Made by `shipped`, `decode`, `with_rows`."""
+    """Profiles and cache rules of every known model."""
 
-    entries: dict[str, Entries]
+    entries: dict[str, ProviderEntries]
     """By provider."""
 
     @property
@@ -28,35 +63,37 @@ class Catalog(msgspec.Struct, frozen=True):
     def profile(self, provider: str, model: str) -> Profile:
         """The model's profile; for an unknown one its provider's defaults, `known=False`."""
         entries = self._of(provider)
-        found = entries.find(model)
-        if found is None:
+        entry = entries.find(model)
+        if entry is None:
             return msgspec.structs.replace(entries.default.profile, id=model)
-        return found.profile
+        return entry.profile
 
     def rules(self, provider: str, model: str, wire: str | None = None) -> CacheRules:
-        """The model's cache rules, on a wire where they differ by it; for an unknown model its
-        provider's careful defaults."""
+        """The model's cache rules, for a wire where they differ by it; for an unknown model its
+        provider's conservative defaults."""
         entries = self._of(provider)
-        found = entries.find(model)
-        entry = entries.default if found is None else found
+        known = entries.find(model)
+        entry = entries.default if known is None else known
         rules = entry.rules if wire is None else entry.on_wire.get(wire, entry.rules)
-        return msgspec.structs.replace(rules, model=model) if found is None else rules
+        return msgspec.structs.replace(rules, model=model) if known is None else rules
 
     def models(self, provider: str | None = None) -> tuple[Profile, ...]:
-        """Every known model, in the order the rows introduce them."""
-        asked = self.entries.values() if provider is None else (self._of(provider),)
-        return tuple(entry.profile for entries in asked for entry in entries.all())
+        """Every known model, in the order of the rows."""
+        selected = self.entries.values() if provider is None else (self._of(provider),)
+        return tuple(entry.profile for entries in selected for entry in entries.all())
 
     def with_rows(self, text: str, *, file: str = "<override>") -> Catalog:
-        """This catalog with more rows laid over it: they win, figure by figure. A provider that is
-        not here yet needs only what is known of it."""
+        """This catalog with more rows on top: they win, figure by figure. For a provider that is
+        not here yet, the conservative defaults are below them."""
         entries = dict(self.entries)
-        for provider, rows in _by_provider(decode_rows(text, file=file)).items():
-            before = entries.get(provider) or Entries(provider, files.careful)
-            entries[provider] = before.under(rows)
+        rows = decode_rows(text, file=file)
+        for provider in dict.fromkeys(row.provider for row in rows):
+            below = entries.get(provider) or ProviderEntries(provider, lambda: SHIPPED.careful)
+            own = tuple(row for row in rows if row.provider == provider)
+            entries[provider] = below.with_rows(own)
         return Catalog(entries)
 
-    def _of(self, provider: str) -> Entries:
+    def _of(self, provider: str) -> ProviderEntries:
         if provider in self.entries:
             return self.entries[provider]
         known = ", ".join(sorted(self.entries))
@@ -64,20 +101,83 @@ class Catalog(msgspec.Struct, frozen=True):
 
 
 def decode(text: str, *, file: str = "<text>") -> Catalog:
-    """A catalog from one file's text, and of nobody else."""
+    """A catalog of one file's text only."""
     return Catalog({}).with_rows(text, file=file)
 
 
-@functools.cache
-def shipped() -> Catalog:
-    """The catalog that comes with the package. Having it reads nothing."""
-    return Catalog({provider: _shipped(provider) for provider in files.FILES})
+class ShippedTables:
+    """All tables of the package."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[CatalogRow, ...]] = {}
+
+    @functools.cached_property
+    def catalog(self) -> Catalog:
+        return Catalog(
+            {
+                provider: ProviderEntries(
+                    provider, functools.partial(self._provider_rows, provider)
+                )
+                for provider in FILES
+            }
+        )
+
+    @functools.cached_property
+    def careful(self) -> tuple[CatalogRow, ...]:
+        return decode_careful(self.read(CAREFUL).decode(), file=CAREFUL)
+
+    @functools.cached_property
+    def dialects(self) -> Dialects:
+        return decode_dialects(self.read(DIALECTS_FILE).decode(), file=DIALECTS_FILE)
+
+    @functools.cached_property
+    def overflows(self) -> tuple[Overflow, ...]:
+        return decode_overflows(self.read(OVERFLOW_FILE).decode(), file=OVERFLOW_FILE)
+
+    @functools.cached_property
+    def overflow_pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(f"(?:{row.pattern})" for row in self.overflows))
+
+    @functools.cached_property
+    def prices(self) -> PriceRows:
+        return decode_prices(self.read(PRICES_FILE).decode(), file=PRICES_FILE)
+
+    @functools.cached_property
+    def price_table(self) -> PriceTable:
+        return decode_table(self.read(PRICE_TABLE_FILE))
+
+    def read(self, file: str) -> bytes:
+        """A file of the package."""
+        import pkgutil
+
+        try:
+            data = pkgutil.get_data(__package__, file)
+        except OSError:
+            data = None
+        if data is None:
+            raise InvalidCatalog("missing in this installation", file=file)
+        return data
+
+    def _provider_rows(self, provider: str) -> tuple[CatalogRow, ...]:
+        rows = list(self.careful)
+        for file in FILES[provider]:
+            if file not in self._rows:
+                self._rows[file] = decode_rows(self.read(file).decode(), file=file)
+            rows += [row for row in self._rows[file] if row.provider == provider]
+        return tuple(rows)
 
 
-def _shipped(provider: str) -> Entries:
-    return Entries(provider, lambda: files.careful() + files.rows_of(provider))
+SHIPPED = ShippedTables()
 
 
-def _by_provider(rows: tuple[Row, ...]) -> dict[str, tuple[Row, ...]]:
-    names = dict.fromkeys(row.provider for row in rows)
-    return {name: tuple(row for row in rows if row.provider == name) for name in names}
+def is_overflow(message: str) -> bool:
+    """Whether an error message is one with which a provider refuses too long a prompt."""
+    return SHIPPED.overflow_pattern.match(message) is not None
+
+
+def overflow_of(provider: str, wire: str) -> Overflow | None:
+    """The row of a provider's message on a wire; None if there is none."""
+    for row in SHIPPED.overflows:
+        if row.provider == provider and row.wire in ("", wire):
+            return row
+    return None

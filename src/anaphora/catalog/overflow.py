@@ -1,7 +1,7 @@
 """The messages by which providers refuse a prompt that exceeds the context window, as dated rows.
 
-    is_overflow("prompt is too long: 208310 tokens > 200000 maximum")     True
-    overflow_of("mistral", "openai_chat").write(tokens=300_000, limit=262_144)
+    catalog.is_overflow("prompt is too long: 208310 tokens > 200000 maximum")     True
+    catalog.overflow_of("mistral", "openai_chat").write(tokens=300_000, limit=262_144)
 
 This is the one kind of error that is recognised by its message, because most providers have no code
 for it. A row is the whole message: text that only mentions tokens or a context matches none.
@@ -10,7 +10,6 @@ for it. A row is the whole message: text that only mentions tokens or a context 
 from __future__ import annotations
 
 import datetime
-import functools
 import re
 from typing import Annotated
 
@@ -18,15 +17,13 @@ import msgspec
 
 from anaphora.errors import InvalidCatalog
 
-from .files import read
-
 FILE = "overflow.toml"
 
 _NUMBERS = ("tokens", "limit", "output", "total", "over")
 _FIELD = re.compile(r"\{(\w+)\}")
-#: What stands for a number. Bounded, so that matching takes linear time.
+#: Matches a number. Bounded, so that matching takes linear time.
 _NUMBER = "[0-9][0-9,]{0,19}"
-#: Ends a message that may go on.
+#: The end of a message that may continue.
 _OPEN = "…"
 
 
@@ -35,10 +32,10 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     provider: str
     wire: str = ""
-    """The wire it comes on; empty: every wire that the provider speaks."""
+    """Empty: every wire of the provider."""
     message: Annotated[str, msgspec.Meta(min_length=1)]
     code: str | None = None
-    """The code that comes with it; None: the one for any bad request."""
+    """The error code; None: that of any bad request."""
     source: Annotated[str, msgspec.Meta(min_length=1)]
     date: datetime.date
 
@@ -61,28 +58,11 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def pattern(self) -> str:
-        """The message as a regular expression, anchored at its end unless it may go on."""
+        """The message as a regular expression, anchored at its end unless it may continue."""
         is_open = self.message.endswith(_OPEN)
         texts = _FIELD.split(self.message.removesuffix(_OPEN))[::2]
         pattern = _NUMBER.join(map(re.escape, texts))
         return pattern if is_open else pattern.removesuffix(r"\.") + r"\.?\s*\Z"
-
-
-def is_overflow(message: str) -> bool:
-    """Whether an error's message is one that a provider refuses too long a prompt with."""
-    return _pattern().match(message) is not None
-
-
-def overflow_of(provider: str, wire: str) -> Overflow | None:
-    """The row that a provider's own answers follow on a wire; None where none is known."""
-    rows = (row for row in overflows() if row.provider == provider and row.wire in ("", wire))
-    return next(rows, None)
-
-
-@functools.cache
-def overflows() -> tuple[Overflow, ...]:
-    """The rows that come with the package, read on first use."""
-    return decode_overflows(read(FILE), file=FILE)
 
 
 def decode_overflows(text: str, *, file: str = "<text>") -> tuple[Overflow, ...]:
@@ -90,20 +70,15 @@ def decode_overflows(text: str, *, file: str = "<text>") -> tuple[Overflow, ...]
 
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise InvalidCatalog(str(problem), file=file) from None
-    found = tables.pop("overflow", [])
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidCatalog(str(error), file=file) from None
+    listed = tables.pop("overflow", [])
     if tables:
         raise InvalidCatalog(f"{min(tables)!r} is not a kind of row; use [[overflow]]", file=file)
     rows = []
-    for index, table in enumerate(found):
+    for index, table in enumerate(listed):
         try:
             rows.append(msgspec.convert(table, Overflow, builtin_types=(datetime.date,)))
-        except msgspec.ValidationError as problem:
-            raise InvalidCatalog(str(problem), file=file, row=f"overflow {index + 1}") from None
+        except msgspec.ValidationError as error:
+            raise InvalidCatalog(str(error), file=file, row=f"overflow {index + 1}") from None
     return tuple(rows)
-
-
-@functools.cache
-def _pattern() -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{row.pattern})" for row in overflows()))

@@ -1,4 +1,4 @@
-"""Our own base prices: TOML text to rows, strictly, with decimals that are what was written.
+"""Base prices in TOML, with exact decimals.
 
 [[price]]
 provider = "acme"
@@ -7,9 +7,9 @@ date = 2026-11-15
 models = ["acme-1"]
 input = 0.25                                       # dollars per million tokens
 output = 1.5
-tiers = [{ above = 200000, input = 0.5, output = 3 }]   # a longer prompt costs this, all of it
+tiers = [{ above = 200000, input = 0.5, output = 3 }]   # the price of all of a longer prompt
 
-[[weekend]]                                        # on which a day costs what it costs at noon
+[[weekend]]                                        # weekends have the price of noon all day
 provider = "acme"
 source = "the price page"
 date = 2026-11-15
@@ -20,15 +20,12 @@ as_at = 12:00:00
 from __future__ import annotations
 
 import datetime
-import functools
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidCatalog
-
-from . import files
 
 FILE = "prices.toml"
 
@@ -38,12 +35,12 @@ T = TypeVar("T")
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Common ground of all tables."""
+    """Base of the tables."""
 
 
 class TierRow(_Row, frozen=True):
     above: Annotated[int, msgspec.Meta(gt=0)]
-    """Input tokens, cached ones too, from which on the whole call costs this."""
+    """The price of the whole call above so many input tokens, cached ones included."""
     input: Decimal
     output: Decimal
 
@@ -61,14 +58,14 @@ class PriceRow(_Row, frozen=True):
     def __post_init__(self) -> None:
         levels: list[PriceRow | TierRow] = [self, *self.tiers]
         if any(price.is_signed() for level in levels for price in (level.input, level.output)):
-            raise ValueError("a price is not negative")
+            raise ValueError("prices must be >= 0")
         starts = [tier.above for tier in self.tiers]
         if starts != sorted(set(starts)):
-            raise ValueError("tiers are each listed once, lowest first")
+            raise ValueError("tiers must be listed once each, lowest first")
 
 
 class WeekendRow(_Row, frozen=True):
-    """A provider whose price data know hours, but not that they are those of working days."""
+    """A provider whose hourly prices in the table hold on working days only."""
 
     provider: str
     source: Annotated[str, msgspec.Meta(min_length=1)]
@@ -77,35 +74,29 @@ class WeekendRow(_Row, frozen=True):
     as_at: datetime.time
 
     def moved(self, when: datetime.datetime) -> datetime.datetime:
-        """The moment of that day whose price holds all day long."""
+        """The time of that day whose price applies."""
         if when.date() < self.since or when.isoweekday() < _SATURDAY:
             return when
         return datetime.datetime.combine(when.date(), self.as_at, when.tzinfo)
 
 
 class PriceRows(msgspec.Struct, frozen=True):
-    """All rows; of two for one model the later one holds."""
+    """All rows; of two for one model the later one counts."""
 
     prices: tuple[PriceRow, ...] = ()
     weekends: tuple[WeekendRow, ...] = ()
 
     def find(self, provider: str, *models: str) -> PriceRow | None:
-        """The row for the first of these names of a model that has one."""
+        """The row of the first of these names that has one."""
         own = {id: row for row in self.prices if row.provider == provider for id in row.models}
         return next((own[model] for model in models if model in own), None)
 
     def moved(self, provider: str, when: datetime.datetime) -> datetime.datetime:
-        """When to ask for the price of that moment."""
+        """The time whose listed price applies at that time."""
         for row in self.weekends:
             if row.provider == provider:
                 when = row.moved(when)
         return when
-
-
-@functools.cache
-def shipped_prices() -> PriceRows:
-    """The rows that come with the package, read on first use."""
-    return decode_prices(files.read(FILE), file=FILE)
 
 
 def decode_prices(text: str, *, file: str = "<text>") -> PriceRows:
@@ -114,8 +105,8 @@ def decode_prices(text: str, *, file: str = "<text>") -> PriceRows:
 
     try:
         table = tomllib.loads(text, parse_float=Decimal)
-    except tomllib.TOMLDecodeError as problem:
-        raise InvalidCatalog(f"not TOML: {problem}", file=file) from problem
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidCatalog(f"not TOML: {error}", file=file) from error
     rows = PriceRows(
         _rows(table.pop("price", []), PriceRow, "price", file),
         _rows(table.pop("weekend", []), WeekendRow, "weekend", file),
@@ -130,11 +121,11 @@ def _rows(tables: Any, kind: type[T], name: str, file: str) -> tuple[T, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise InvalidCatalog(f"write rows as [[{name}]]", file=file, row=name)
     rows = []
-    for at, table in enumerate(tables):
+    for index, table in enumerate(tables):
         try:
             rows.append(msgspec.convert(_exact_prices(table), kind, builtin_types=_TYPES))
-        except msgspec.ValidationError as problem:
-            raise InvalidCatalog(str(problem), file=file, row=f"{name}[{at}]") from problem
+        except msgspec.ValidationError as error:
+            raise InvalidCatalog(str(error), file=file, row=f"{name}[{index}]") from error
     return tuple(rows)
 
 
@@ -142,7 +133,7 @@ _TYPES = (datetime.date, datetime.time, Decimal)
 
 
 def _exact_prices(table: dict[str, Any]) -> dict[str, Any]:
-    """`input = 5` is as good as `5.0`."""
+    """Accept integers as prices."""
     whole: dict[str, Any] = {k: _usd(table[k]) for k in ("input", "output") if k in table}
     tiers = table.get("tiers")
     if isinstance(tiers, list):

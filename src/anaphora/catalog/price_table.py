@@ -1,10 +1,9 @@
 """The shipped price table: base prices of every model that genai-prices lists for our providers.
 
 `make prices` writes `price_table.json` (scripts/prices.py); a test compares it with the pinned
-release of genai-prices. The file is read when a price is first asked for, and of it only the
-providers that are asked about.
+release of genai-prices. A provider's models are decoded on first use.
 
-A model is found by patterns, in the order of the table, the first match counting:
+A model is found by patterns, in the order of the table; the first match counts:
 
     gpt-5            this name
     gpt-5*  *-5  *5* begins with, ends with, contains
@@ -15,7 +14,6 @@ A model is found by patterns, in the order of the table, the first match countin
 from __future__ import annotations
 
 import datetime
-import functools
 import re
 from decimal import Decimal
 from typing import TypeAlias, TypeVar
@@ -24,26 +22,27 @@ import msgspec
 
 from anaphora.errors import InvalidCatalog
 
-from . import files
-
 FILE = "price_table.json"
 
 T = TypeVar("T")
 
-#: Seconds. No listed price changes inside of a quarter of an hour, so a price may be kept that
-#: long; `make prices` refuses a time of day that is not on one.
+#: Seconds. Listed prices change on the quarter of an hour only, so a price may be cached that long;
+#: `make prices` refuses any other time of day.
 PRICE_SLOT = 900
 
 Amount: TypeAlias = Decimal | dict[int, Decimal]
-"""Dollars per million tokens, or those by the prompt length above which they apply."""
+"""Dollars per million tokens, or a price for each prompt length above which it applies."""
 
 #: The fields of an entry that hold a price.
 FIELDS = ("input", "output", "read", "write", "write_5m", "write_1h")
 
+#: The number of lookups that are kept.
+_MAX_FOUND = 1024
+
 _COMPACT_DATE = re.compile(r"-(20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)", re.ASCII)
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Prices, and when they apply."""
 
     since: datetime.date | None = None
@@ -51,9 +50,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a daily window in UTC, which may cross midnight."""
     end: datetime.time | None = None
     tier: str = ""
-    """Of a variant: the service tier that it is for."""
+    """The service tier of a variant."""
     batch: bool = False
-    """Of a variant: it is for batches."""
+    """A variant for batches."""
     input: Amount | None = None
     output: Amount | None = None
     read: Amount | None = None
@@ -77,70 +76,73 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {name: amount for name, amount in found.items() if amount is not None}
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PricedModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     match: tuple[str | tuple[str, ...], ...]
     """Any of these."""
-    prices: tuple[Entry, ...]
+    prices: tuple[PriceEntry, ...]
     """The last that is active counts; the first where none is."""
-    variants: tuple[Entry, ...] = ()
-    """What replaces some of the prices for a service; the first that is active counts."""
+    variants: tuple[PriceEntry, ...] = ()
+    """Prices of special services, instead of some of the above; the first active one counts."""
 
-    def entry(self, when: datetime.datetime) -> Entry:
+    def entry(self, when: datetime.datetime) -> PriceEntry:
         active = (entry for entry in reversed(self.prices) if entry.active(when))
         return next(active, self.prices[0])
 
 
-class Provider(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PricedProvider(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fallback: tuple[str, ...] = ()
-    """Providers whose models are offered here, too, at the same price."""
-    models: tuple[Model, ...]
+    """Providers whose models are also available here, at the same price."""
+    models: tuple[PricedModel, ...]
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class PriceTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     source: str
-    """Which release of genai-prices."""
+    """The release: `genai-prices 0.2.1`."""
     date: datetime.date
     """The day the table was generated."""
     license: str
     providers: dict[str, msgspec.Raw]
-    """By the name that genai-prices has for them; decoded one by one."""
+    """By their name in genai-prices; decoded on first use."""
+
+    def find(self, provider: str, model: str) -> tuple[PricedModel, bool] | None:
+        """The model's row, and whether it is the provider's own; None if there is none."""
+        found: dict[tuple[str, str], tuple[PricedModel, bool] | None]
+        found = self.__dict__.setdefault("found", {})
+        key = provider, model
+        if key not in found:
+            if len(found) >= _MAX_FOUND:
+                found.clear()
+            name = model.lower()
+            match = self._match(provider, name)
+            if match is None and (dashed := _COMPACT_DATE.sub(_dashed, name)) != name:
+                match = self._match(provider, dashed)
+            found[key] = match
+        return found[key]
+
+    def _match(self, provider: str, name: str) -> tuple[PricedModel, bool] | None:
+        rows = self._provider(provider)
+        own = _first(rows.models, name)
+        if own is not None:
+            return own, True
+        for other in rows.fallback:
+            borrowed = _first(self._provider(other).models, name)
+            if borrowed is not None:
+                return borrowed, False
+        return None
+
+    def _provider(self, name: str) -> PricedProvider:
+        decoded: dict[str, PricedProvider] = self.__dict__.setdefault("decoded", {})
+        if name not in decoded:
+            decoded[name] = _decode(self.providers[name], PricedProvider)
+        return decoded[name]
 
 
-def table_source() -> str:
-    """Which release the prices are from: `genai-prices 0.2.1`."""
-    return _table().source
+def decode_table(data: bytes) -> PriceTable:
+    return _decode(data, PriceTable)
 
 
-def price_table_date() -> datetime.date:
-    """The day the table was generated."""
-    return _table().date
-
-
-@functools.lru_cache(maxsize=1024)
-def find(provider: str, model: str) -> tuple[Model, bool] | None:
-    """The model's row, and whether it is the provider's own; None where there is none."""
-    name = model.lower()
-    found = _match(provider, name)
-    if found is None:
-        dashed = _COMPACT_DATE.sub(_dashed, name)
-        found = None if dashed == name else _match(provider, dashed)
-    return found
-
-
-def _match(provider: str, name: str) -> tuple[Model, bool] | None:
-    rows = _provider(provider)
-    own = _first(rows.models, name)
-    if own is not None:
-        return own, True
-    for other in rows.fallback:
-        borrowed = _first(_provider(other).models, name)
-        if borrowed is not None:
-            return borrowed, False
-    return None
-
-
-def _first(models: tuple[Model, ...], name: str) -> Model | None:
+def _first(models: tuple[PricedModel, ...], name: str) -> PricedModel | None:
     for model in models:
         for pattern in model.match:
             conditions = (pattern,) if isinstance(pattern, str) else pattern
@@ -150,7 +152,7 @@ def _first(models: tuple[Model, ...], name: str) -> Model | None:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """One comparison of strings, so its time is linear in their lengths."""
+    """Takes linear time."""
     if pattern.startswith("!"):
         return not matches(pattern[1:], name)
     core = pattern.strip("*")
@@ -176,18 +178,8 @@ def _dashed(date: re.Match[str]) -> str:
         return date[0]
 
 
-@functools.cache
-def _table() -> Table:
-    return _decode(files.read_bytes(FILE), Table)
-
-
-@functools.cache
-def _provider(name: str) -> Provider:
-    return _decode(_table().providers[name], Provider)
-
-
 def _decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as problem:
-        raise InvalidCatalog(f"{problem}; `make prices` writes it anew", file=FILE) from problem
+    except msgspec.DecodeError as error:
+        raise InvalidCatalog(f"{error}; run `make prices`", file=FILE) from error

@@ -1,10 +1,10 @@
-"""TOML text to rows, strictly: whatever is not of the promised form is an `InvalidCatalog`.
+"""Decoding TOML files into rows, and layering a provider's rows into profiles and cache rules.
 
-A file speaks of one provider, or of several that have most rows in common. It holds `[[rules]]` and
-`[[profiles]]` rows, each with the figures that one source gives: for the `models` it names, or for
-the whole provider when it names none. Rows are layers: a later one wins over an earlier one, figure
-by figure. So a fact is written once, the way it was published, and an override is a row that comes
-last.
+A file is for one provider, or for several that have most rows in common. It holds `[[rules]]` and
+`[[profiles]]` rows, each with the figures of one source: for the `models` it names, or for the
+whole provider if it names none. Rows are layers: a later one wins over an earlier one, figure by
+figure. So a fact is written once, the way it was published, and an override is a row that comes
+last. Other content raises `InvalidCatalog`.
 
     provider = "anthropic"
 
@@ -15,10 +15,10 @@ last.
     minimum_tokens = 2048                                  # source and date of the row
     read_price = { value = 0.1, source = "the price page", date = 2026-11-14 }
 
-A figure with a source of its own needs a date of its own: the row's would be the wrong one.
+A figure with its own source needs its own date.
 
-A provider that caches otherwise on another of its protocols says so in a rules row with `wires`: it
-holds only for calls on those.
+A rules row with `wires` holds only for calls on those, for a provider whose protocols cache
+differently.
 
     [[rules]]
     wires = ["anthropic"]
@@ -27,8 +27,8 @@ holds only for calls on those.
 A file of several providers begins with `providers = ["…", "…"]`, and a row that is not for all of
 them has `providers` too.
 
-What nobody knows of a provider need not be written: careful.toml lies under every one. A notion
-that it does not have is taken away again:
+Unknown facts are not written: careful.toml is the lowest layer of every provider. A row removes a
+field that the provider does not have:
 
     [[profiles]]
     without = ["max_tokens_field"]
@@ -38,66 +38,70 @@ from __future__ import annotations
 
 import datetime
 import functools
+import re
+from collections.abc import Callable, Container
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from anaphora.errors import InvalidCatalog
 
-from .cache_rules import CacheRules
-from .profiles import Profile
+from .values import CacheRules, Profile
 
-Kind: TypeAlias = Literal["rules", "profiles"]
+RowKind: TypeAlias = Literal["rules", "profiles"]
 
-_STRUCTS: dict[Kind, type[msgspec.Struct]] = {"rules": CacheRules, "profiles": Profile}
+_STRUCTS: dict[RowKind, type[msgspec.Struct]] = {"rules": CacheRules, "profiles": Profile}
 _PROVENANCE = ("source", "date")
+
+#: What may follow an id: a release date (Google Cloud writes it with @, OpenAI with hyphens), or
+#: -latest.
+_SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
 
 
 @functools.cache
-def fields_of(kind: Kind) -> dict[str, msgspec.structs.FieldInfo]:
-    """What a row of that kind may state. A model's identity is set by look-up, never by a row."""
+def fields_of(kind: RowKind) -> dict[str, msgspec.structs.FieldInfo]:
+    """The fields of a row of that kind; a model's identity is not one."""
     identity = {"provider", "model", "id", "known"}
     every = msgspec.structs.fields(_STRUCTS[kind])
     return {field.name: field for field in every if field.name not in identity}
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What one row states, for one provider; `models` is empty when it means all of its models,
-    `wires` when it means every wire."""
+class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A row for one provider; empty `models` mean all of its models, empty `wires` every wire."""
 
-    kind: Kind
+    kind: RowKind
     provider: str
     models: tuple[str, ...]
     wires: tuple[str, ...]
     stated: dict[str, Any]
-    """By field, as it was written."""
+    """By field, as written."""
     provenance: dict[str, Any]
     without: tuple[str, ...]
-    """Figures of the rows below that do not hold; none of them one that must be there."""
+    """Figures of lower layers that do not hold; required ones cannot be removed."""
     file: str
     name: str
 
     @functools.cached_property
     def figures(self) -> dict[str, Any]:
-        """Decoded when a model is asked about that the row is for: of a large file, a tenth."""
+        """Decoded on first use: programs use a tenth of a large file."""
         fields = fields_of(self.kind)
         figures: dict[str, Any] = {}
         for key, value in self.stated.items():
             if key not in fields:
                 raise InvalidCatalog(f"unknown field {key!r}", file=self.file, row=self.name)
-            figure = _spelled_out(value, self.provenance)
+            figure = _as_figure(value, self.provenance)
             figures[key] = _convert(figure, fields[key].type, key, self.file, self.name)
         return figures
 
 
-def decode_rows(text: str, *, file: str) -> tuple[Row, ...]:
+def decode_rows(text: str, *, file: str) -> tuple[CatalogRow, ...]:
     """The rows of one file, in its order."""
     table = _table(text, file)
     return _rows(table, _providers(table, file), file)
 
 
-def decode_careful(text: str, *, file: str) -> tuple[Row, ...]:
-    """The rows of a file that speaks of nobody in particular, so of everybody."""
+def decode_careful(text: str, *, file: str) -> tuple[CatalogRow, ...]:
+    """The rows of a file for all providers."""
     return _rows(_table(text, file), ("",), file)
 
 
@@ -106,25 +110,25 @@ def _table(text: str, file: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise InvalidCatalog(f"not TOML: {problem}", file=file) from problem
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidCatalog(f"not TOML: {error}", file=file) from error
 
 
-def _rows(table: dict[str, Any], providers: tuple[str, ...], file: str) -> tuple[Row, ...]:
-    rows: list[Row] = []
+def _rows(table: dict[str, Any], providers: tuple[str, ...], file: str) -> tuple[CatalogRow, ...]:
+    rows: list[CatalogRow] = []
     for kind in _STRUCTS:
         tables = table.pop(kind, [])
         if not isinstance(tables, list) or not all(isinstance(row, dict) for row in tables):
             raise InvalidCatalog(f"write rows as [[{kind}]]", file=file, row=kind)
-        for at, row in enumerate(tables):
-            rows += _row(row, kind, providers, file, at)
+        for index, row in enumerate(tables):
+            rows += _row(row, kind, providers, file, index)
     if table:
         raise InvalidCatalog(f"unknown field {min(table)!r}", file=file)
     return tuple(rows)
 
 
 def _providers(table: dict[str, Any], file: str) -> tuple[str, ...]:
-    """Whom the file speaks of."""
+    """The providers that the file is for."""
     if "provider" in table:
         one = table.pop("provider")
         named = (one,) if isinstance(one, str) else ()
@@ -136,9 +140,9 @@ def _providers(table: dict[str, Any], file: str) -> tuple[str, ...]:
 
 
 def _row(
-    table: dict[str, Any], kind: Kind, providers: tuple[str, ...], file: str, at: int
-) -> list[Row]:
-    name = f"{kind}[{at}]"
+    table: dict[str, Any], kind: RowKind, providers: tuple[str, ...], file: str, index: int
+) -> list[CatalogRow]:
+    name = f"{kind}[{index}]"
     models = _named(table, "models", file, name)
     if models:
         name += f" ({', '.join(models)})"
@@ -150,7 +154,7 @@ def _row(
     wires = _named(table, "wires", file, name) if "wires" in known else ()
     own = _named(table, "providers", file, name) if "providers" in known else ()
     if foreign := [provider for provider in own if provider not in providers]:
-        message = f"the file does not speak of {foreign[0]!r}"
+        message = f"the file is not for {foreign[0]!r}"
         raise InvalidCatalog(message, file=file, row=name)
     without = _named(table, "without", file, name)
     fields = fields_of(kind)
@@ -159,7 +163,7 @@ def _row(
     stated = {key: value for key, value in table.items() if key not in known}
     provenance = {key: table[key] for key in _PROVENANCE if key in table}
     return [
-        Row(
+        CatalogRow(
             kind=kind,
             provider=provider,
             models=models,
@@ -175,25 +179,137 @@ def _row(
 
 
 def _named(table: dict[str, Any], key: str, file: str, row: str) -> tuple[str, ...]:
-    """What a row is for: nothing where it says nothing, which means all."""
+    """The names that a row is for; none means all."""
     names: tuple[str, ...] = _convert(table.get(key, []), tuple[str, ...], key, file, row)
     if key in table and not names:
-        raise InvalidCatalog(f"{key} names none; leave it out", file=file, row=row)
+        raise InvalidCatalog(f"{key} is empty; leave it out", file=file, row=row)
     return names
 
 
-def _spelled_out(value: Any, provenance: dict[str, Any]) -> Any:
-    """A plain value as a figure of the row's source and date; a table of figures, one by one."""
+def _as_figure(value: Any, provenance: dict[str, Any]) -> Any:
+    """A plain value as a figure of the row's source and date; a table of figures one by one."""
     if not isinstance(value, dict):
         return {"value": value, **provenance}
     if "value" not in value:
-        return {key: _spelled_out(item, provenance) for key, item in value.items()}
+        return {key: _as_figure(item, provenance) for key, item in value.items()}
     return value if "source" in value else {**provenance, **value}
 
 
 def _convert(value: Any, kind: Any, field: str, file: str, row: str) -> Any:
     try:
-        # TOML has dates; one in quotes is a mistake.
+        # TOML has dates; a quoted one is a mistake.
         return msgspec.convert(value, kind, builtin_types=(datetime.date,))
-    except msgspec.ValidationError as problem:
-        raise InvalidCatalog(f"{field}: {problem}", file=file, row=row) from problem
+    except msgspec.ValidationError as error:
+        raise InvalidCatalog(f"{field}: {error}", file=file, row=row) from error
+
+
+# ── Layers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class ModelEntry(msgspec.Struct, frozen=True):
+    """All rows of one model, merged."""
+
+    profile: Profile
+    rules: CacheRules
+    on_wire: dict[str, CacheRules]
+    """The rules on wires that differ."""
+
+
+class ProviderEntries:
+    """The rows of one provider. They are read on first use, and merged for a model when it is first
+    looked up: most programs use one or two."""
+
+    def __init__(self, provider: str, read: Callable[[], tuple[CatalogRow, ...]]) -> None:
+        self.provider = provider
+        self._read = read
+        self._layered: dict[str, ModelEntry] = {}
+
+    @functools.cached_property
+    def rows(self) -> tuple[CatalogRow, ...]:
+        """Lowest layer first."""
+        return self._read()
+
+    @functools.cached_property
+    def ids(self) -> dict[str, None]:
+        """The known models, in the order the rows introduce them."""
+        ids = dict.fromkeys(id for row in self.rows if row.kind == "profiles" for id in row.models)
+        for row in self.rows:
+            # A profile row introduces a model; a rules row that does is a misspelling.
+            if unknown := [id for id in row.models if id not in ids]:
+                message = f"no profile names {unknown[0]!r}"
+                raise InvalidCatalog(message, file=row.file, row=row.name)
+        return ids
+
+    @functools.cached_property
+    def default(self) -> ModelEntry:
+        """The entry of a model that no row names."""
+        return _entry(self.rows, self.provider, "", known=False)
+
+    def find(self, model: str) -> ModelEntry | None:
+        # Gateways prefix the provider's name.
+        id = match(model.removeprefix(f"{self.provider}/"), self.ids)
+        return None if id is None else self[id]
+
+    def __getitem__(self, id: str) -> ModelEntry:
+        if id not in self._layered:
+            if id not in self.ids:
+                raise KeyError(id)
+            self._layered[id] = _entry(self.rows, self.provider, id, known=True)
+        return self._layered[id]
+
+    def all(self) -> tuple[ModelEntry, ...]:
+        return tuple(self[id] for id in self.ids)
+
+    def with_rows(self, rows: tuple[CatalogRow, ...]) -> ProviderEntries:
+        """These with more rows on top, merged at once so that an invalid row raises here."""
+        together = ProviderEntries(self.provider, lambda: self.rows + rows)
+        _ = together.default, together.all()
+        return together
+
+
+def match(model: str, known: Container[str]) -> str | None:
+    """The known id that `model` is, or is a dated or -latest form of."""
+    if model in known:
+        return model
+    undated = _SUFFIX.sub("", model)
+    return undated if undated in known else None
+
+
+def _entry(rows: tuple[CatalogRow, ...], provider: str, id: str, *, known: bool) -> ModelEntry:
+    applying = [row for row in rows if not row.models or id in row.models]
+    wires = dict.fromkeys(wire for row in applying for wire in row.wires)
+    return ModelEntry(
+        profile=Profile(provider=provider, id=id, known=known, **_merged(applying, "profiles")),
+        rules=_rules(applying, provider, id, None),
+        on_wire={wire: _rules(applying, provider, id, wire) for wire in wires},
+    )
+
+
+def _rules(rows: list[CatalogRow], provider: str, id: str, wire: str | None) -> CacheRules:
+    applying = [row for row in rows if not row.wires or wire in row.wires]
+    try:
+        return CacheRules(provider=provider, model=id, **_merged(applying, "rules"))
+    except InvalidCatalog as error:
+        # Each row is valid by itself; the last one conflicts with those below.
+        last = [row for row in applying if row.kind == "rules"][-1]
+        raise InvalidCatalog(str(error), file=last.file, row=last.name) from error
+
+
+def _merged(rows: list[CatalogRow], kind: RowKind) -> dict[str, Any]:
+    """The figures of all rows of a kind, later over earlier, tables of figures key by key."""
+    merged: dict[str, Any] = {}
+    for row in rows:
+        if row.kind != kind:
+            continue
+        for field in row.without:
+            merged.pop(field, None)
+        if "ttls" in row.figures and "write_price" in merged:
+            # A row that lists TTLs anew removes the prices of those that are gone.
+            kept = row.figures["ttls"].value
+            prices = merged["write_price"].items()
+            merged["write_price"] = {ttl: price for ttl, price in prices if ttl in kept}
+        for field, figure in row.figures.items():
+            if isinstance(figure, dict):
+                figure = {**merged.get(field, {}), **figure}
+            merged[field] = figure
+    return merged

@@ -15,7 +15,7 @@ from anaphora.catalog import Dialect
 from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
 from anaphora.client.config.values import ClientConfig, Hop
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
-from anaphora.marked import nearest
+from anaphora.yaml_values import nearest
 
 _FILE = "llm.yaml"
 _VARIABLE = "ANAPHORA_CONFIG"

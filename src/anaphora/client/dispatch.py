@@ -15,7 +15,7 @@ import msgspec
 
 from anaphora import canonical
 from anaphora.errors import InvalidJson, InvalidRequest
-from anaphora.tools.plain import plain
+from anaphora.tools.functions import plain
 from anaphora.tools.registry import Bound, ToolRegistry
 from anaphora.values import ResultPart, Text, ToolCall, ToolResult
 

@@ -1,13 +1,20 @@
-"""The prompt, said once: blocks, the IR and its views, contexts, compaction, tools, calls."""
+"""Prompts: blocks, the IR and its views, contexts, compaction, calls."""
 
 from __future__ import annotations
 
-from .blocks import PromptBlock, flatten_blocks
-from .cache_plan import BlockMark, Earlier, PartMark, PromptCachePlan, ToolMark
+from .blocks import (
+    BlockMark,
+    Earlier,
+    MarkRequest,
+    PartMark,
+    PromptBlock,
+    PromptCachePlan,
+    ToolMark,
+    flatten_blocks,
+)
 from .call import Call, OutputSchema, Params, Reasoning, ToolChoice
 from .compaction import Compaction, atomic_units, compact
-from .context import RenderedContext
-from .context_fingerprint import ContextFingerprint, PrefixFingerprint
+from .context import ContextFingerprint, PrefixFingerprint, RenderedContext
 from .ir import Continuation, PromptIR, ResponsesRequestOptions, Segment
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "ContextFingerprint",
     "Continuation",
     "Earlier",
+    "MarkRequest",
     "OutputSchema",
     "Params",
     "PartMark",

@@ -1,23 +1,30 @@
-"""The system prompt as labelled blocks, each with the caching it asks for."""
+"""System prompt blocks with their cache policies, and the caller's cache plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.values import CachePolicy, Extras
-
-from .checks import expect
+from anaphora.errors import InvalidRequest
+from anaphora.values import CachePolicy, Extras, Ttl
 
 _POLICIES = f" ({', '.join(policy.name for policy in CachePolicy)})"
+
+
+def expect(value: object, kind: type, path: str, hint: str = "") -> None:
+    """Raise an error that names the field, unless the value is of that type."""
+    if not isinstance(value, kind):
+        given = repr(value) if isinstance(value, str) else type(value).__name__
+        raise InvalidRequest(f"must be a {kind.__name__}{hint}, not {given}", path=path)
 
 
 class PromptBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One contiguous slice of the system prompt.
 
-    `label` and `kind` are for telemetry and diagnosis; no provider ever sees them. Keep labels the
-    same across requests, so that dashboards can group by them.
+    `label` and `kind` are for telemetry and diagnosis; they are not sent. Keep labels the same
+    across requests, so that dashboards can group by them.
     """
 
     label: str
@@ -25,7 +32,7 @@ class PromptBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     cache: CachePolicy = CachePolicy.NONE
     kind: str | None = None
     extras: Extras | None = None
-    """Fields of a provider's block that have no name here: wire name -> JSON object text."""
+    """Fields of a provider's block without a name here: wire name -> JSON object text."""
 
     def __post_init__(self) -> None:
         expect(self.text, str, "text")
@@ -33,20 +40,93 @@ class PromptBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @classmethod
     def plain(cls, label: str, text: str, kind: str | None = None) -> PromptBlock:
-        """Not cached: sender, current task, whatever changes from call to call."""
+        """Not cached: sender, current task, anything that changes from call to call."""
         return cls(label, text, CachePolicy.NONE, kind)
 
     @classmethod
     def cached_short(cls, label: str, text: str, kind: str | None = None) -> PromptBlock:
-        """Kept for five minutes: what rotates every few turns."""
+        """Cached for five minutes: content that changes every few turns."""
         return cls(label, text, CachePolicy.EPHEMERAL_5M, kind)
 
     @classmethod
     def cached_long(cls, label: str, text: str, kind: str | None = None) -> PromptBlock:
-        """Kept for an hour: tools, identity, skills; what a whole session shares."""
+        """Cached for an hour: tools, identity, skills; content of a whole session."""
         return cls(label, text, CachePolicy.EPHEMERAL_1H, kind)
 
 
 def flatten_blocks(blocks: Iterable[PromptBlock]) -> str:
     """The blocks as one text: empty ones dropped, the rest joined by a blank line."""
     return "\n\n".join(block.text for block in blocks if block.text)
+
+
+class _Mark(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="on"
+):
+    """Base of all marks. `extras` are fields of a parsed marker without a name here: wire name ->
+    JSON object text. They are not sent again; a notice names them."""
+
+
+class ToolMark(_Mark, tag="tool", frozen=True):
+    name: str
+    ttl: Ttl = "5m"
+    extras: Extras | None = None
+
+
+class BlockMark(_Mark, tag="block", frozen=True):
+    """On the system block at this index of `PromptIR.system_blocks`."""
+
+    index: int
+    ttl: Ttl = "5m"
+    extras: Extras | None = None
+
+
+class PartMark(_Mark, tag="part", frozen=True):
+    """On a part of a message. `(2,)` is its third part, `(2, 0)` the first part inside that tool
+    result; the empty path means the last part that can carry a mark."""
+
+    message_id: str
+    path: tuple[int, ...] = ()
+    ttl: Ttl = "5m"
+    extras: Extras | None = None
+
+
+MarkRequest: TypeAlias = ToolMark | BlockMark | PartMark
+
+
+class Earlier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An earlier response, by the provider's id."""
+
+    provider: str
+    id: str
+
+
+class PromptCachePlan(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """The caller's marks, and the planner's input for the others.
+
+    A mark names a tool, a system block, or a part of a message by the message's id. It never names
+    a message by index: rendering may merge messages, which changes the index.
+    """
+
+    marks: tuple[MarkRequest, ...] = ()
+    frozen_through: str | None = None
+    """Id of the last message that stays byte-stable until the next compaction."""
+    messages: bool = True
+    """False if no message may carry a marker, because the first one changes at every call."""
+    message_ttl: Ttl | None = None
+    """The TTL of breakpoints inside the history; None: the planner chooses."""
+    automatic: Ttl | None = None
+    """Request an automatic breakpoint (one slot) with this TTL."""
+    mode: Literal["implicit", "explicit"] | None = None
+    """Whether a provider with both modes may add breakpoints by itself."""
+    key: str | None = None
+    """The routing key: requests with the same one go where their prefix is likely cached."""
+    retention: str | None = None
+    """The older request for a longer lifetime, where only that exists."""
+    prewarm: bool = False
+    """Write the cache without a reply."""
+    diagnose: bool = False
+    """Request the provider's diagnosis of a missed prefix."""
+    compare_with: Earlier | None = None
+    """The response to compare with."""

@@ -1,7 +1,4 @@
-"""A call: the prompt, and everything else that a wire needs to say it.
-
-`wire.render` takes one and `wire.parse` gives one back.
-"""
+"""A call: the prompt, model, tools and parameters; the input of `wire.render`."""
 
 from __future__ import annotations
 
@@ -23,18 +20,18 @@ class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the model should think before it answers."""
+    """Reasoning before the reply."""
 
     mode: Literal["adaptive", "enabled", "disabled", "between_tools"] | None = None
     effort: str | None = None
     budget_tokens: int | None = None
     display: Literal["summarized", "omitted"] | None = None
     summary: str | None = None
-    """How much of the reasoning to tell: auto, concise, detailed."""
+    """How detailed the summary of the reasoning is: auto, concise, detailed."""
 
 
 class OutputSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The answer must be JSON of this form. `schema` is canonical JSON text."""
+    """The reply must be JSON of this schema, which is canonical JSON text."""
 
     schema: str
     name: str = "answer"
@@ -45,7 +42,7 @@ class OutputSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 class Params(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
-    """Everything about a call that is not prompt. `None` leaves it to the provider."""
+    """The parameters of a call. `None`: the provider's default."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -60,14 +57,14 @@ class Params(
     service_tier: str | None = None
     seed: int | None = None
     n: int | None = None
-    """How many answers to make."""
+    """The number of replies."""
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     verbosity: str | None = None
     store: bool | None = None
-    """Whether the provider may keep the answer and let it be continued."""
+    """Whether the provider may store the response, so that it can be continued."""
     include: tuple[str, ...] = ()
-    """More of the answer than is given by default."""
+    """Additional parts of the response."""
     truncation: str | None = None
     stream: bool = False
 
@@ -75,11 +72,11 @@ class Params(
 class Call(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
-    """One request, before any provider's words for it."""
+    """One request, independent of the provider."""
 
     ir: PromptIR
     model: str
     tools: tuple[AnyTool, ...] = ()
     params: Params = Params()
     extras: Extras | None = None
-    """Request fields with no name here: wire name -> JSON object text."""
+    """Request fields without a name here: wire name -> JSON object text."""

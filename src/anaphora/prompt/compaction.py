@@ -1,8 +1,8 @@
-"""Compaction: a history that outgrew its budget loses its oldest units, and says what that costs.
+"""Compaction: drop the oldest units of a history that exceeds its token budget.
 
-A unit is what providers only accept whole: a tool call, its results and the answer that follows.
-Whatever is dropped at the front moves every byte behind it, so all that was cached is written
-again: the notice says how many tokens that is.
+A unit is what providers only accept whole: a tool call, its results and the reply that follows.
+Dropping units at the front moves all later bytes, so what was cached is written again: a notice
+names the number of tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TokenCount = Callable[[Message], int]
 
 
 class Compaction(msgspec.Struct, frozen=True):
-    """The context after compaction, how many turns went, and what it means for the cache."""
+    """The context after compaction, the number of dropped turns, and notices on the cache."""
 
     context: RenderedContext
     dropped: int
@@ -35,14 +35,14 @@ def compact(
     summary: Message | None = None,
     user_first: bool = False,
 ) -> Compaction:
-    """Keeps the newest units that fit into `budget` tokens, behind `summary` if there is one.
+    """Keep the newest units that fit into `budget` tokens, after `summary` if there is one.
 
-    With `user_first` the first kept turn is one of the user's, as some providers require: a tool
-    loop is then kept or dropped together with the message that started it.
+    With `user_first` the first kept turn is a user message, as some providers require: a tool loop
+    is then kept or dropped together with the message that started it.
 
-    Within budget nothing changes, and neither does the frozen boundary. The newest unit always
-    stays, even when it alone exceeds the budget (a notice says so). When bytes before the frozen
-    boundary changed, every remaining turn is frozen until the next compaction.
+    Within budget nothing changes. The newest unit always stays, even if it alone exceeds the budget
+    (with a notice). If bytes before the frozen boundary changed, every remaining turn is frozen
+    until the next compaction.
     """
     if budget <= 0:
         raise InvalidRequest(f"must be a positive number of tokens, not {budget}", path="budget")
@@ -52,14 +52,7 @@ def compact(
         return Compaction(context, 0, ())
 
     available = budget - (tokens(summary) if summary else 0)
-    starts = [unit.start for unit in atomic_units(turns)]
-    if user_first:
-        starts = [start for start in starts if turns[start].role == "user"] or [0]
-    keep_from = starts.pop()
-    for start in reversed(starts):
-        if sums[len(turns)] - sums[start] > available:
-            break
-        keep_from = start
+    keep_from = _keep_from(turns, sums, available, user_first=user_first)
     if keep_from == 0:
         return Compaction(context, 0, (_over_budget(sums[len(turns)], budget),))
 
@@ -67,12 +60,12 @@ def compact(
     compacted = Conversation((summary, *kept) if summary else kept)
     unchanged = compacted.common_prefix(turns)
     if unchanged == len(turns):
-        # The summary says what the dropped turns said: not a byte changes.
+        # The summary equals the dropped turns: not a byte changes.
         return Compaction(context, 0, (_over_budget(sums[len(turns)], budget),))
     notices = [
         Notice(
             code="compaction_uncaches",
-            message=f"{keep_from} turns dropped; what stands behind them moves, so"
+            message=f"{keep_from} turns dropped; the bytes after them move, so"
             f" {sums[len(turns)] - sums[unchanged]} tokens leave the cache",
             path=f"turns[{unchanged}]",
             tokens=sums[len(turns)] - sums[unchanged],
@@ -90,12 +83,25 @@ def compact(
     return Compaction(after, keep_from, tuple(notices))
 
 
-def atomic_units(turns: Conversation) -> list[range]:
-    """The turns in stretches that may only be kept or dropped whole.
+def _keep_from(turns: Conversation, sums: list[int], available: int, *, user_first: bool) -> int:
+    """The first turn of the newest units that fit."""
+    starts = [unit.start for unit in atomic_units(turns)]
+    if user_first:
+        starts = [start for start in starts if turns[start].role == "user"] or [0]
+    keep_from = starts.pop()
+    for start in reversed(starts):
+        if sums[len(turns)] - sums[start] > available:
+            break
+        keep_from = start
+    return keep_from
 
-    A call opens a unit; it closes with the first assistant message that calls nothing. Calls that
-    answer calls (a tool loop) therefore make one unit. Reasoning alone is no answer: it was cut
-    off, and the answer may still follow.
+
+def atomic_units(turns: Conversation) -> list[range]:
+    """The turns in ranges that may only be kept or dropped whole.
+
+    A tool call opens a unit; the first assistant message without a tool call closes it. A tool loop
+    is therefore one unit. Reasoning alone does not close it: it was cut off, and the reply may
+    still follow.
     """
     units: list[range] = []
     start, in_loop = 0, False
@@ -105,7 +111,7 @@ def atomic_units(turns: Conversation) -> list[range]:
         says = any(not isinstance(part, Thinking) for part in message.parts)
         answers = in_loop and message.role == "assistant" and says and not calls
         if in_loop and not calls and not results and not answers and message.role == "user":
-            # The user spoke before the loop was answered: the loop ends where it stands.
+            # A user message before the reply: the loop ends here.
             units.append(range(start, index))
             start, in_loop = index, False
         in_loop = (in_loop or calls) and not answers
@@ -120,14 +126,14 @@ def atomic_units(turns: Conversation) -> list[range]:
 def _over_budget(tokens: int, budget: int) -> Notice:
     return Notice(
         code="over_budget",
-        message=f"the newest unit alone is {tokens} tokens, over the {budget} there are for it;"
+        message=f"the newest unit alone has {tokens} tokens, more than the available {budget};"
         " it is kept whole",
         tokens=tokens,
     )
 
 
 def _token_sums(turns: Conversation, tokens: TokenCount) -> list[int]:
-    """Running totals, kept with the conversation: a turn counts only what it added."""
+    """Running totals, kept with the conversation: only new turns are counted."""
     counted_by, known = turns.memo.get("token_sums", (None, None))
     sums: list[int] = known if counted_by is tokens else [0]
     for message in turns[len(sums) - 1 :]:

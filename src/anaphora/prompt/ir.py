@@ -1,19 +1,18 @@
-"""PromptIR: the prompt, said once, for every provider.
+"""PromptIR: one prompt for every provider.
 
-A wire asks for one of the views below and never reads the fields ad hoc:
+Wires use these views and do not read the fields:
 
     system_field()          the system prompt as one text
     system_field_blocks()   the same for wires whose system field is a list of blocks
-    system_field_index(i)   where the system block i stands in that list
+    system_field_index(i)   the index of system block i in that list
     body_runs()             the messages as segments in chat order (what wires render)
     body_chat()             the same as one list
     flatten()               [system] + body_chat()
     responses_input()       the input list of the Responses API
-    continuation_delta()    only what a stored response has not seen
+    continuation_delta()    only the messages after a stored response
 
-`body_chat` and `continuation_delta` order the system remainder differently, on purpose: it stands
-between dynamic context and conversation in the first, and leads the second. They are written
-independently and stay so.
+`body_chat` and `continuation_delta` order the system remainder differently on purpose: it is
+between dynamic context and conversation in the first, and at the start of the second.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ import msgspec
 
 from anaphora.values import Conversation, Message, SegmentRole
 
-from .blocks import PromptBlock
-from .cache_plan import PromptCachePlan
-from .checks import expect
+from .blocks import PromptBlock, PromptCachePlan, expect
 
 _ROLES = f" ({', '.join(role.name for role in SegmentRole)})"
 
@@ -40,7 +37,7 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: Conversation
 
     def __post_init__(self) -> None:
-        # Made at every turn: the usual types are not looked at twice.
+        # Created at every turn, so the common case is checked by identity.
         if type(self.role) is not SegmentRole:
             expect(self.role, SegmentRole, "segment.role", _ROLES)
         if type(self.messages) is not Conversation:
@@ -50,8 +47,8 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of(cls, role: SegmentRole, *messages: Message) -> Segment:
         return cls(role, Conversation(messages))
 
-    def revised(self, say: Callable[[Message], Message]) -> Segment:
-        messages = [say(message) for message in self.messages]
+    def revised(self, revise: Callable[[Message], Message]) -> Segment:
+        messages = [revise(message) for message in self.messages]
         if all(new is old for new, old in zip(messages, self.messages, strict=True)):
             return self
         return Segment(self.role, Conversation(messages))
@@ -62,13 +59,13 @@ class Continuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
     previous_response_id: str
     last_committed_assistant_id: str | None = None
-    """The assistant message the stored response ended with; None when there was none."""
+    """The last assistant message of the stored response; None if there was none."""
 
 
 class ResponsesRequestOptions(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
-    """Request options of the Responses API: the caller's policy, and the prompt's view."""
+    """Request options of the Responses API: the caller's, and those of the prompt."""
 
     store: bool | None = None
     text_verbosity: str | None = None
@@ -83,7 +80,7 @@ class ResponsesRequestOptions(
 class PromptIR(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
-    """One round's prompt. Frozen: the next round is a new value that shares what did not change."""
+    """The prompt of one round. The next round is a new value that shares the unchanged parts."""
 
     system_text: str = ""
     """Byte-authoritative when not empty."""
@@ -92,9 +89,9 @@ class PromptIR(
     cache: PromptCachePlan = PromptCachePlan()
     continuation: Continuation | None = None
     state_position: Literal["tail", "head"] = "tail"
-    """Where the volatile tail goes; at the head it voids every automatic prefix cache."""
+    """The position of the volatile tail; at the head it invalidates automatic prefix caches."""
     dynamic_position: Literal["before", "tail"] = "before"
-    """Dynamic context before the conversation, or behind it where it costs less."""
+    """Dynamic context before the conversation, or after it where that costs less."""
 
     def __post_init__(self) -> None:
         if type(self.system_text) is not str:
@@ -115,7 +112,7 @@ class PromptIR(
         tail: Iterable[Message] = (),
         cache: PromptCachePlan | None = None,
     ) -> PromptIR:
-        """The usual prompt: a system prompt, a history, and what is rebuilt every round."""
+        """A system prompt, a history, and messages that are rebuilt every round."""
         history = (
             conversation if isinstance(conversation, Conversation) else Conversation(conversation)
         )
@@ -130,7 +127,7 @@ class PromptIR(
         )
 
     def run(self, role: SegmentRole) -> Conversation:
-        """All messages of a role. Two segments of one role are merged in order."""
+        """All messages of a role; segments of one role are joined in order."""
         runs = [segment.messages for segment in self.segments if segment.role is role]
         if len(runs) == 1:
             return runs[0]
@@ -141,8 +138,8 @@ class PromptIR(
         message: Callable[[Message], Message],
         block: Callable[[int, PromptBlock], PromptBlock] | None = None,
     ) -> PromptIR:
-        """The prompt with every message, and every system block, as these say it; the same prompt
-        where they change nothing. For what was read, not for what is rendered turn by turn."""
+        """The prompt with every message and system block replaced by these functions; the same
+        object if nothing changes. For parsed prompts, not for every turn."""
         segments = tuple(segment.revised(message) for segment in self.segments)
         blocks = self.system_blocks
         if block is not None:
@@ -153,13 +150,13 @@ class PromptIR(
         return msgspec.structs.replace(self, segments=segments, system_blocks=blocks)
 
     def system_field(self) -> str:
-        """The authoritative text, or else the blocks that are not blank, joined by a blank line."""
+        """The authoritative text, else the non-blank blocks joined by a blank line."""
         if self.system_text:
             return self.system_text
         return "\n\n".join(block.text for block in self.system_blocks if block.text.strip())
 
     def system_field_blocks(self) -> tuple[PromptBlock, ...]:
-        """The blocks that are not blank; without any, the text as a single block."""
+        """The non-blank blocks; without any, the text as a single block."""
         blocks = self.system_blocks
         if not all(block.text.strip() for block in blocks):
             blocks = tuple(block for block in blocks if block.text.strip())
@@ -168,26 +165,25 @@ class PromptIR(
         return blocks
 
     def system_field_index(self, index: int) -> int | None:
-        """Where system block `index` stands among those that are not blank; None when it does
-        not, or is blank itself."""
+        """The index of a system block among the non-blank ones; None if it is blank or missing."""
         blocks = self.system_blocks
         if not 0 <= index < len(blocks) or not blocks[index].text.strip():
             return None
         return sum(bool(block.text.strip()) for block in blocks[:index])
 
     def system_fields_agree(self) -> bool:
-        """Whether text and blocks say the same, where both are given."""
-        text, at = self.system_text, 0
+        """Whether text and blocks are the same, where both are given."""
+        text, offset = self.system_text, 0
         if not text or not self.system_blocks:
             return True
         for block in self.system_field_blocks():
-            if not text.startswith(block.text, at):
+            if not text.startswith(block.text, offset):
                 return False
-            at += len(block.text) + len("\n\n")
-        return at == len(text) + len("\n\n")
+            offset += len(block.text) + len("\n\n")
+        return offset == len(text) + len("\n\n")
 
     def body_runs(self) -> tuple[Segment, ...]:
-        """The messages in chat order, one segment a role, empty ones left out."""
+        """The messages in chat order, one segment per role, without empty ones."""
         if len(self.segments) == 1 and len(self.segments[0].messages):
             return self.segments
         order = _CHAT_ORDER if self.dynamic_position == "before" else _DYNAMIC_LAST
@@ -218,13 +214,13 @@ class PromptIR(
         return [Message.system(system), *body] if system else body
 
     def responses_input(self) -> list[Message]:
-        """The system prompt travels as `instructions`, so this is the body alone."""
+        """The body; the system prompt is sent as `instructions`."""
         return self.body_chat()
 
     def responses_request_options(
         self, base: ResponsesRequestOptions | None = None
     ) -> ResponsesRequestOptions:
-        """The caller's policy with this prompt's input, instructions and continuation."""
+        """The caller's options with this prompt's input, instructions and continuation."""
         options = msgspec.structs.replace(
             base or ResponsesRequestOptions(),
             input_messages=tuple(self.responses_input()),
@@ -246,8 +242,8 @@ class PromptIR(
         ]
 
     def _conversation_tail(self) -> tuple[Message, ...]:
-        """Strictly after the committed assistant message; everything when that is not to be found
-        or nothing follows it, since an empty delta would say nothing at all."""
+        """The messages after the committed assistant message; all of them if that is missing or the
+        last one, since a delta must not be empty."""
         conversation = self.run(SegmentRole.CONVERSATION)
         committed = self._committed(conversation)
         return (
@@ -257,12 +253,12 @@ class PromptIR(
         )
 
     def has_continued(self) -> bool:
-        """Whether the conversation has what the continued response ended with. Where it has not,
+        """Whether the conversation contains the last message of the continued response; if not,
         only the provider has the messages before."""
         return self._committed(self.run(SegmentRole.CONVERSATION)) is not None
 
     def _committed(self, conversation: Conversation) -> int | None:
-        """Where the committed assistant message is."""
+        """The index of the committed assistant message."""
         boundary = self.continuation and self.continuation.last_committed_assistant_id
         if boundary:
             for index in range(len(conversation) - 1, -1, -1):
@@ -289,5 +285,5 @@ _DYNAMIC_LAST = (
 
 @functools.lru_cache(maxsize=16)
 def _one_block(text: str) -> tuple[PromptBlock, ...]:
-    """The same object for the same text: what is rendered of it is found by identity."""
+    """The same object for the same text, because rendered blocks are found by identity."""
     return (PromptBlock("system", text),)

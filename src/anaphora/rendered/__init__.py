@@ -1,15 +1,12 @@
-"""A prompt on a wire: chunks, marks and requests. What wires make and the cache layer plans."""
+"""Rendered prompts: chunks, cache plans and requests, shared by wires and the cache layer."""
 
 from __future__ import annotations
 
-from .addition import LogAppend
 from .chunks import Chunk, ChunkRun, Rendered
-from .envelope import Envelope
 from .hashing import digest
-from .kind import Kind
-from .log import ChunkLog
+from .log import ChunkLog, Kind, LogAppend
 from .plan import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Mark, Plan, Prelude
-from .request import Body, Request
+from .request import Body, Envelope, Request
 
 __all__ = [
     "Body",

@@ -1,8 +1,8 @@
 """Rendered: the effective prompt as chunks in the provider's hash order, without markers.
 
 A chunk's glue leads it (the comma, the opening of a message or of a section); closing brackets are
-the envelope's. That is why the chunks of one turn are the beginning of the next turn's, byte for
-byte, even where a new message is merged into the last one.
+part of the envelope. So the chunks of one turn are a prefix of the next turn's, byte for byte, even
+where a new message is merged into the last one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import msgspec
 
 from anaphora.values import Notice, Section, SegmentRole, Ttl
 
-from .envelope import Envelope
 from .hashing import digest
-from .kind import Kind
-from .log import ChunkLog
+from .log import ChunkLog, Kind
 from .plan import Mark
+from .request import Envelope
 
 
 class ChunkRun(msgspec.Struct, frozen=True, eq=False):
@@ -32,23 +31,23 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
     role: SegmentRole | None = None
     """The segment's role; None for tools and system blocks."""
     lead: bytes = b""
-    """The glue before the first chunk: it depends on what stands before the run."""
+    """The glue before the first chunk, which depends on the run before."""
     close: bytes = b""
-    """What the envelope puts behind the run; no part of the cacheable bytes."""
+    """What the envelope adds after the run; not part of the cacheable bytes."""
     source: Any = None
-    """What it was rendered from: the tools, the blocks, or the messages."""
+    """The tools, blocks or messages that were rendered."""
     first_message: int = 0
     first_block: int = 0
-    """Where the first chunk stands in the body: message on the wire, block in it."""
+    """The position of the first chunk: message on the wire, block in it."""
     place: str = ""
-    """What the body calls the list that the chunks stand in, when not after their section."""
+    """The name of the body's list with the chunks, if not that of the section."""
     paths: tuple[str, ...] = ()
-    """The path of each chunk, where they do not stand in one list."""
+    """The path of each chunk, where they are not in one list."""
     blocks: str = "content"
-    """What a message of the body calls the list of its blocks."""
+    """The name of a message's list of blocks."""
     before: str | None = None
     after: str | None = None
-    """The wire roles around the run, as it was rendered between them."""
+    """The wire roles before and after the run when it was rendered."""
 
     @property
     def size(self) -> int:
@@ -64,7 +63,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
         return self.log.roles[self.log.wire_message_of(self.count - 1)]
 
     def offset(self, chunk: int) -> int:
-        """Where a chunk begins, glue included, counted from the beginning of the run."""
+        """Where a chunk begins, glue included, from the start of the run."""
         return len(self.lead) + self.log.start(chunk) if chunk else 0
 
     def label(self, chunk: int) -> str:
@@ -90,8 +89,8 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
         return f"{self.place or self.section}[{message}].{self.blocks}[{block}]"
 
     def find(self, message_id: str) -> range | None:
-        """The chunks of a source message, when it is one of this run's. They end behind `count`
-        when the message was taken out of the run for this one turn."""
+        """The chunks of a source message of this run, else None. They end after `count` if the
+        message was taken out of the run for this turn."""
         position = self.log.position_of(message_id)
         if position is None or position >= len(self.source):
             return None
@@ -100,7 +99,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
     def notices(self) -> list[Notice]:
         if not self.log.notices:
             return []
-        return [notice for at, notice in self.log.notices if at < len(self.source)]
+        return [notice for index, notice in self.log.notices if index < len(self.source)]
 
     def __repr__(self) -> str:
         return (
@@ -109,7 +108,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One block of the prompt, as it goes over the wire."""
+    """One block of the prompt, as it is sent."""
 
     index: int
     """Position among all chunks of the prompt."""
@@ -119,7 +118,7 @@ class Chunk(msgspec.Struct, frozen=True):
     data: bytes
     """Glue and block, without marker."""
     splice: int | None
-    """Where in `data` a marker goes; None where the provider takes none."""
+    """The offset of a marker in `data`; None where none is allowed."""
     section: Section
     role: SegmentRole | None
     message_id: str | None
@@ -128,45 +127,44 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A call on one wire: everything the planner and the assembler need to know of it."""
+    """A call rendered for one wire: the input of the planner and of `assemble`."""
 
     wire: str
     model: str
     runs: tuple[ChunkRun, ...]
     """In hash order; none is empty."""
     cacheable: int
-    """How many leading chunks may be reused by the next turn: up to the first volatile chunk, or
+    """The number of leading chunks that the next turn may reuse: up to the first volatile chunk, or
     the first dynamic one that differs from the turn before."""
     envelope: Envelope
     body_order: tuple[int, ...] | None = None
-    """The runs in the order they stand in the body, where that is not the hash order."""
+    """The runs in the order of the body, where that is not the hash order."""
     markers: Mapping[Ttl, bytes]
-    """What marking a chunk inserts at its splice."""
+    """The bytes of a marker, inserted at a chunk's splice."""
     request_markers: Mapping[Ttl, bytes] = {}
-    """What asking for an automatic breakpoint puts before the envelope's tail."""
+    """The bytes that request an automatic breakpoint, inserted before the envelope's tail."""
     only_marks: bytes | None = None
-    """What asking for no automatic breakpoint puts there; None where that cannot be asked for."""
+    """The bytes that request none; None where that is not possible."""
     key_place: bytes | str | None = None
-    """Where a cache key goes that the planner chose: what stands before it in the body, or the name
-    of a header; None where none may be sent, or the caller has chosen one."""
+    """The place of the planner's cache key: the bytes before it in the body, or a header's name.
+    None: none may be sent, or the caller has chosen one."""
     marks: tuple[Mark, ...] = ()
-    """The caller's own marks."""
+    """The caller's marks."""
     automatic: Ttl | None = None
-    """The caller asks for an automatic breakpoint."""
+    """The caller requests an automatic breakpoint."""
     frozen: int | None = None
     """The last chunk of the frozen region."""
     frozen_with: bytes | None = None
-    """What a handle freezes besides chunks, where the provider holds prompts under handles; None:
-    this wire holds nothing."""
+    """The settings that a cache handle freezes; None: the wire has no handles."""
     binds_thinking: bool = False
-    """Signed thinking is only valid behind the prompt that it was written for."""
+    """Signed thinking is only valid after the prompt that it was written for."""
     messages_cacheable: bool = True
     message_ttl: Ttl | None = None
-    """The TTL the caller asks for inside the history; None leaves it to the planner."""
+    """The TTL that the caller requests inside the history; None: the planner chooses."""
     bytes_per_token: float = 4.0
-    """Bytes of text that make a token, by the catalog,"""
+    """Bytes of text per token, by the catalog."""
     bills: tuple[tuple[int, int], ...] = ()
-    """and how many tokens were billed for so many estimated ones, earlier in the conversation."""
+    """(estimated, billed) tokens earlier in the conversation."""
     notices: tuple[Notice, ...] = ()
 
     def __repr__(self) -> str:
@@ -184,7 +182,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return (self.chunk(index) for index in range(len(self)))
 
     def locate(self, chunk: int) -> tuple[ChunkRun, int]:
-        """The run a chunk is in, and its position there."""
+        """The run of a chunk, and its position there."""
         for run in self.runs:
             if chunk < run.count:
                 return run, chunk
@@ -192,35 +190,35 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         raise IndexError("chunk index out of range")
 
     def chunk(self, index: int) -> Chunk:
-        run, at = self.locate(index)
+        run, position = self.locate(index)
         log = run.log
-        lead = run.lead if at == 0 else b""
-        begin, splice = log.start(at), log.splices[at]
-        data = lead + log.slice(begin, log.ends[at])
+        lead = run.lead if position == 0 else b""
+        begin, splice = log.start(position), log.splices[position]
+        data = lead + log.slice(begin, log.ends[position])
         in_messages = run.section == "messages"
-        message = log.message_of(at) if in_messages else -1
+        message = log.message_of(position) if in_messages else -1
         return Chunk(
             index=index,
-            kind=log.kinds[at],
-            label=run.label(at),
-            path=run.path(at),
+            kind=log.kinds[position],
+            label=run.label(position),
+            path=run.path(position),
             data=data,
             splice=None if splice < 0 else len(lead) + splice - begin,
             section=run.section,
             role=run.role,
             message_id=log.ids[message] if in_messages else None,
-            ends_message=in_messages and at + 1 == log.message_ends[message],
+            ends_message=in_messages and position + 1 == log.message_ends[message],
         )
 
     def is_sent(self, chunk: int) -> bool:
-        """False for what a stored response holds already: hashed, but not in the body."""
+        """False for chunks of a stored response: hashed, but not in the body."""
         if self.body_order is None:
             return True
         run, _ = self.locate(chunk)
-        return any(self.runs[at] is run for at in self.body_order)
+        return any(self.runs[index] is run for index in self.body_order)
 
     def offset(self, chunk: int) -> int:
-        """Where a chunk begins in the prompt's bytes; for the chunk after the last, their size."""
+        """The byte at which a chunk begins; for the chunk after the last, the size."""
         offset = 0
         for run in self.runs:
             if chunk <= run.count:
@@ -228,7 +226,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             offset += run.size
             chunk -= run.count
         if not self.runs and not chunk:
-            return 0  # a request may hold no prompt at all
+            return 0  # a request without a prompt
         raise IndexError("chunk index out of range")
 
     def at_offset(self, offset: int) -> int:
@@ -253,7 +251,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return b"".join(pieces)
 
     def digest(self, chunks: int) -> bytes:
-        """BLAKE3 over the first chunks. What an earlier turn hashed is not hashed again."""
+        """BLAKE3 over the first chunks; bytes of earlier turns are not hashed again."""
         stretches = []
         for run in self.runs:
             count = min(chunks, run.count)

@@ -1,4 +1,4 @@
-"""A BLAKE3 that runs along with a log: what was hashed once is not hashed again."""
+"""Incremental BLAKE3 over growing logs: no byte is hashed twice."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from blake3 import blake3
 if TYPE_CHECKING:
     from .log import ChunkLog
 
-#: Stretches of logs, one behind the other: the glue before each, and how many chunks of it.
+#: Consecutive stretches of logs: the glue before each, the log, and the number of chunks.
 Stretches: TypeAlias = "tuple[tuple[bytes, ChunkLog, int], ...]"
 
 
 def digest(stretches: Stretches) -> bytes:
-    """BLAKE3 over the stretches. Only what no earlier call hashed behind the same beginning is
-    hashed now."""
+    """BLAKE3 over the stretches. Bytes that an earlier call hashed after the same beginning are not
+    hashed again."""
     if not stretches:
         return blake3().digest()
     *before, (lead, log, count) = stretches
@@ -24,10 +24,10 @@ def digest(stretches: Stretches) -> bytes:
 
 
 class RunningHash:
-    """The hash of a growing log behind a given beginning.
+    """The hash of a growing log after a given beginning.
 
-    One state runs ahead with the newest view. A view older than that is hashed apart, and every
-    digest that was ever asked for is kept. Another beginning starts all over.
+    One state follows the newest view; an older view is hashed separately. Digests are kept. Another
+    beginning resets everything.
     """
 
     __slots__ = ("_before", "_digests", "_lead", "_lock", "_reached", "_state")
@@ -46,28 +46,28 @@ class RunningHash:
             known = self._digests.get(count)
             if known is None:
                 ahead = self._reached > count
-                state = self._apart(before, lead, log, count) if ahead else self._state
+                state = self._separate(before, lead, log, count) if ahead else self._state
                 known = self._digests[count] = state.digest()
             return known
 
     def state(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> blake3:
-        """A copy of the state, for whoever comes next to go on from."""
+        """A copy of the state, to continue from."""
         with self._lock:
             self._advance(before, lead, log, count)
             if self._reached > count:
-                return self._apart(before, lead, log, count)
+                return self._separate(before, lead, log, count)
             return self._state.copy()
 
     def _advance(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> None:
-        # Logs compare by identity, so this looks at no bytes but the glue.
+        # Logs compare by identity, so only the glue is compared by bytes.
         if self._before != before or self._lead != lead:
-            self._state = self._apart(before, lead, log, 0)
+            self._state = self._separate(before, lead, log, 0)
             self._before, self._lead, self._reached, self._digests = before, lead, 0, {}
         if self._reached < count:
             log.update(self._state, self._reached, count)
             self._reached = count
 
-    def _apart(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> blake3:
+    def _separate(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> blake3:
         state = _state_after(before)
         state.update(lead)
         log.update(state, 0, count)

@@ -1,12 +1,13 @@
 """The chunk log: rendered bytes that only grow, and where each chunk ends.
 
 Rendering a turn appends to the log; everything rendered before stays where it is, is not copied,
-and is not hashed again. Many `ChunkRun`s view one log, each with a length of its own, just as many
+and is not hashed again. Many `ChunkRun`s view one log, each with its own length, as many
 conversations view one list of messages.
 """
 
 from __future__ import annotations
 
+import enum
 import threading
 from array import array
 from bisect import bisect_right
@@ -15,10 +16,101 @@ from typing import Any
 
 from blake3 import blake3
 
-from anaphora.values import CachePolicy, Ttl
+from anaphora.values import CachePolicy, Notice, Ttl
 
-from .addition import LogAppend
 from .hashing import RunningHash
+
+
+class Kind(enum.Enum):
+    """The kinds of chunks that cache rules distinguish."""
+
+    TOOL = "tool"
+    SYSTEM = "system"
+    TEXT = "text"
+    IMAGE = "image"
+    DOCUMENT = "document"
+    AUDIO = "audio"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    THINKING = "thinking"
+    OTHER = "other"
+
+
+class LogAppend:
+    """Chunks to append to a log at once, and the messages that they come from."""
+
+    __slots__ = (
+        "contextual",
+        "first_chunk",
+        "first_message",
+        "ids",
+        "kinds",
+        "message_ends",
+        "notices",
+        "opens",
+        "pieces",
+        "roles",
+        "splices",
+    )
+
+    def __init__(self) -> None:
+        self.first_chunk = 0
+        self.first_message = 0
+        """Its position in the log."""
+        self.pieces: list[bytes] = []
+        self.splices: list[int | None] = []
+        """Counted back from the end of each piece."""
+        self.kinds: list[Kind] = []
+        self.message_ends: list[int] = []
+        self.ids: list[str] = []
+        self.opens: list[int] = []
+        self.roles: list[str] = []
+        self.notices: list[tuple[int, Notice]] = []
+        self.contextual = False
+
+    @property
+    def message(self) -> int:
+        """The index of the source message that is being added."""
+        return self.first_message + len(self.ids)
+
+    def chunk(self, kind: Kind, data: bytes, splice: int | None) -> None:
+        """One chunk with its glue. `splice` counts back from its end: -1 is inside the closing
+        brace, 0 after it, None where no marker is allowed."""
+        self.pieces.append(data)
+        self.splices.append(splice)
+        self.kinds.append(kind)
+
+    def item(self, role: str, kind: Kind, data: bytes, splice: int | None) -> None:
+        """One chunk that begins a message on the wire."""
+        self.opens.append(self.first_chunk + len(self.pieces))
+        self.roles.append(role)
+        self.pieces.append(data)
+        self.splices.append(splice)
+        self.kinds.append(kind)
+
+    def open(self, role: str) -> None:
+        """The next chunk begins a message on the wire."""
+        self.opens.append(self.first_chunk + len(self.pieces))
+        self.roles.append(role)
+
+    def end_message(self, message_id: str) -> None:
+        """All chunks of a source message were added."""
+        self.ids.append(message_id)
+        self.message_ends.append(self.first_chunk + len(self.pieces))
+
+    def notice(self, notice: Notice) -> None:
+        """A notice on the source message that is being added."""
+        self.notices.append((self.message, notice))
+
+    def places(self, start: int) -> tuple[list[int], list[int]]:
+        """The end and the marker offset of each chunk, if the first begins at `start`."""
+        ends: list[int] = []
+        splices: list[int] = []
+        for data, splice in zip(self.pieces, self.splices, strict=True):
+            start += len(data)
+            ends.append(start)
+            splices.append(-1 if splice is None else start + splice)
+        return ends, splices
 
 
 class ChunkLog:
@@ -49,7 +141,7 @@ class ChunkLog:
     )
 
     def __init__(self, first: LogAppend | None = None) -> None:
-        """A log that begins with an addition: what is in there is the log's from now on."""
+        """A log that begins with an addition, whose lists it takes over."""
         if first is None:
             first = LogAppend()
         ends, splices = first.places(0)
@@ -57,23 +149,23 @@ class ChunkLog:
         self.ends = array("Q", ends)
         """Byte offset at which each chunk ends."""
         self.splices = array("q", splices)
-        """Byte offset at which a marker goes into each chunk; -1 where none may."""
+        """Byte offset of each chunk's marker; -1 where none is allowed."""
         self.kinds = first.kinds
         self.keys: tuple[bytes, list[bytes]] | None = None
-        """What simulators know the blocks by, as far as one has asked: what stood before the log,
-        and a key for the prefix that ends with each block."""
+        """Keys of the simulators: the prefix before the log, and a key for the prefix up to each
+        block, as far as they were computed."""
         self.first_image: tuple[int, int | None] = (0, None)
         """How many chunks were searched for images, and the first one with an image."""
         self.odd: Any = None
-        """What the token estimator knows of the chunks that are not all text."""
+        """The token estimator's totals of chunks that are not all text."""
         self.message_ends = array("Q", first.message_ends)
-        """For each source message, how many chunks there are up to its end."""
+        """For each source message, the number of chunks up to its end."""
         self.labels: tuple[str, ...] = ()
-        """Of tools and system blocks: what each is called,"""
+        """The labels of tools and system blocks."""
         self.policies: tuple[tuple[int, Ttl | None], ...] = ()
-        """the runs with one cache policy (last chunk, TTL), empty where no block has one,"""
+        """The runs with one cache policy (last chunk, TTL); empty where no block has one."""
         self.source: object = None
-        """and what they were rendered from."""
+        """The tools or blocks that were rendered."""
         self.ids = first.ids
         """The id of each source message."""
         self.opens = array("Q", first.opens)
@@ -81,15 +173,15 @@ class ChunkLog:
         self.roles = first.roles
         """The wire role of each of them."""
         self.notices = first.notices
-        """What could not be said, with the index of the source message."""
+        """Notices, with the index of the source message."""
         self.contextual = first.contextual
-        """Some message would be said otherwise between other neighbours."""
+        """Whether a message would be rendered differently between other neighbours."""
         self._lock = threading.Lock()
         self._hashing: RunningHash | None = None
         self._positions: dict[str, int] = {}
-        """Message id -> index of the source message (the last one of that id),"""
+        """Message id -> index of the source message (the last one of that id)."""
         self._placed = 0
-        """for the first so many messages: few turns ask, so it is made when one does."""
+        """The number of messages in `_positions`, which is filled on demand."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -105,28 +197,28 @@ class ChunkLog:
         log.labels = tuple(labels)
         if any(policy.is_cached for policy in policies):
             log.policies = tuple(
-                (at, policy.ttl)
-                for at, policy in enumerate(policies)
-                if at + 1 == len(policies) or policies[at + 1] is not policy
+                (index, policy.ttl)
+                for index, policy in enumerate(policies)
+                if index + 1 == len(policies) or policies[index + 1] is not policy
             )
         return log
 
-    def continued(self, at: int, messages: int) -> LogAppend:
-        """An empty addition that goes behind the first `at` chunks (`messages` messages)."""
+    def continued(self, chunks: int, messages: int) -> LogAppend:
+        """An empty addition after the first `chunks` chunks (`messages` messages)."""
         addition = LogAppend()
-        addition.first_chunk = at
+        addition.first_chunk = chunks
         addition.first_message = messages
         return addition
 
     def append(self, addition: LogAppend) -> ChunkLog:
-        """The log with the addition at its place. That is this log when nothing stands there yet,
-        and a copy (a fork) when something does."""
-        at, messages = addition.first_chunk, addition.first_message
+        """The log with the addition at its position: this log if it ends there, else a copy of its
+        beginning (a fork)."""
+        chunks, messages = addition.first_chunk, addition.first_message
         with self._lock:
-            if at == len(self.ends) and messages == len(self.message_ends):
+            if chunks == len(self.ends) and messages == len(self.message_ends):
                 self._extend(addition)
                 return self
-        forked = self._copy(at, messages)
+        forked = self._copy(chunks, messages)
         forked._extend(addition)
         return forked
 
@@ -152,14 +244,14 @@ class ChunkLog:
             return self._positions.get(message_id)
 
     def wire_message_of(self, chunk: int) -> int:
-        """Which message on the wire, counted within this log, a chunk stands in."""
+        """The message on the wire, counted within this log, that a chunk is in."""
         opens = self.opens
         if opens and opens[-1] <= chunk:
-            return len(opens) - 1  # what a turn asks about is nearly always at the end
+            return len(opens) - 1  # nearly every lookup is at the end
         return bisect_right(opens, chunk) - 1
 
     def slice(self, start: int, end: int) -> bytes:
-        """A copy of some bytes; no view is left behind that would pin the buffer."""
+        """A copy of some bytes: a view would pin the buffer."""
         return bytes(memoryview(self.buffer)[start:end])
 
     @property
@@ -169,7 +261,7 @@ class ChunkLog:
         return self._hashing
 
     def update(self, state: blake3, first: int, last: int) -> None:
-        """Feeds the chunks from `first` up to `last` to a hash."""
+        """Feed the chunks from `first` up to `last` to a hash."""
         with memoryview(self.buffer) as view:
             state.update(view[self.start(first) : self.start(last)])
 
@@ -179,7 +271,7 @@ class ChunkLog:
         try:
             self.buffer += data
         except BufferError:
-            # Somebody still reads a view of it, which pins its size: leave them theirs.
+            # A live view pins the buffer's size: leave it to its readers.
             self.buffer = self.buffer + data
         self.ends.fromlist(ends)
         self.splices.fromlist(splices)
@@ -203,5 +295,5 @@ class ChunkLog:
         copy.opens = self.opens[:opened]
         copy.roles = self.roles[:opened]
         copy.contextual = self.contextual
-        copy.notices = [(at, notice) for at, notice in self.notices if at < messages]
+        copy.notices = [(index, notice) for index, notice in self.notices if index < messages]
         return copy

@@ -1,17 +1,21 @@
-"""A plan: where the markers go, and what else the request says for the cache's sake."""
+"""Cache plans: where the markers go, and prefixes stored at the provider under a handle."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
+from blake3 import blake3
 
 from anaphora.values import Notice, Ttl
 
+if TYPE_CHECKING:
+    from .chunks import Rendered
+
 
 class Mark(msgspec.Struct, frozen=True):
-    """A marker on a chunk. `splice` is the offset in the chunk's data where it goes, when that is
-    not the chunk's own (a block nested in a tool result)."""
+    """A marker on a chunk. `splice` is its offset in the chunk's data, if not the chunk's own (a
+    block nested in a tool result)."""
 
     chunk: int
     ttl: Ttl
@@ -19,8 +23,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class CacheHandle(msgspec.Struct, frozen=True):
-    """The first `chunks` chunks, and whatever else the handle froze, live at the provider under
-    this name and are not sent. `digest` says what they were."""
+    """The first `chunks` chunks and the settings frozen with them, stored at the provider under
+    this name and not sent. `digest` identifies them."""
 
     handle: str
     chunks: int
@@ -28,40 +32,90 @@ class CacheHandle(msgspec.Struct, frozen=True):
 
 
 class CreateHandle(msgspec.Struct, frozen=True, tag="create"):
-    """Let the provider hold the first `chunks` chunks for so long."""
+    """Store the first `chunks` chunks at the provider for `seconds`."""
 
     chunks: int
     seconds: int
 
 
 class ExtendHandle(msgspec.Struct, frozen=True, tag="extend"):
-    """Let it hold them for so long from now."""
+    """Keep a handle for `seconds` from now."""
 
     handle: str
     seconds: int
 
 
 class DeleteHandle(msgspec.Struct, frozen=True, tag="delete"):
-    """Let go of them: holding costs by the hour."""
+    """Delete a handle: storage is billed by the hour."""
 
     handle: str
 
 
-#: What the client does before the request goes out.
+#: What the client does before it sends the request.
 Prelude: TypeAlias = CreateHandle | ExtendHandle | DeleteHandle
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Marks in hash order, and notices for what was asked but left out."""
+    """Marks in hash order, and notices for requested marks that were left out."""
 
     marks: tuple[Mark, ...] = ()
     automatic: Ttl | None = None
-    """Let the provider place one more by itself."""
+    """Request an automatic breakpoint."""
     only_marks: bool = False
-    """Let it place none by itself: what nobody marked is not written."""
+    """Request no automatic breakpoint: only marked prefixes are written."""
     key: str | None = None
-    """Requests with the same key are led to where their beginning is likely cached."""
+    """The routing key: requests with the same one go where their prefix is likely cached."""
     held: CacheHandle | None = None
-    """What is not sent, because the provider holds it already."""
+    """The stored prefix that is not sent."""
     preludes: tuple[Prelude, ...] = ()
     notices: tuple[Notice, ...] = ()
+
+
+class Misfit(msgspec.Struct, frozen=True):
+    """Why a handle cannot be used: a code, and a reason for people."""
+
+    code: str
+    reason: str
+
+
+def held_digest(rendered: Rendered, chunks: int) -> str:
+    """The identity of a handle over the first chunks: a hash of the frozen settings and one of the
+    bytes, so that a mismatch names which of them changed."""
+    return f"{_settings(rendered)}-{rendered.digest(chunks).hex()}"
+
+
+def misfit(rendered: Rendered, held: CacheHandle) -> Misfit | None:
+    """Why this call cannot use the handle; None if it can."""
+    problem = unholdable(rendered, held.chunks)
+    if problem is not None:
+        return problem
+    settings, _, data = held.digest.partition("-")
+    if settings != _settings(rendered):
+        return Misfit(
+            "held_settings_changed",
+            "the handle was created with another model or tool choice",
+        )
+    if data != rendered.digest(held.chunks).hex():
+        return Misfit("held_prefix_changed", "the prompt no longer begins with the stored prefix")
+    return None
+
+
+def unholdable(rendered: Rendered, chunks: int) -> Misfit | None:
+    """Why the first chunks cannot be stored under a handle; None if they can."""
+    if rendered.frozen_with is None:
+        return Misfit("held_unsupported", f"{rendered.wire} has no cache handles")
+    whole = sum(run.count for run in rendered.runs if run.section != "messages")
+    if chunks >= len(rendered):
+        return Misfit("held_too_much", "at least one message must remain to be sent")
+    if chunks < max(whole, 1):
+        return Misfit(
+            "held_too_little", "a handle must contain the whole system prompt and all tools"
+        )
+    run, index = rendered.locate(chunks)
+    if run.position(index)[1]:
+        return Misfit("held_inside_message", "a handle must end at the end of a message")
+    return None
+
+
+def _settings(rendered: Rendered) -> str:
+    return blake3(rendered.frozen_with or b"").hexdigest(length=16)

@@ -1,12 +1,37 @@
-"""A request, ready to send: the body stays a handful of slices until someone needs it whole."""
+"""Requests: the envelope around the chunks, and the body as slices until it is sent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
+from anaphora.values import Notice
+
 from .log import ChunkLog
+
+
+class Envelope(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The body around the chunks, the headers, and the parameters the cache depends on."""
+
+    source: Any
+    """The parameters it was made from: equal ones have the same envelope."""
+    method: str = "POST"
+    path: str
+    headers: tuple[tuple[str, str], ...] = ()
+    head: bytes
+    """The body before the first run."""
+    tail: bytes
+    """The body after the last run."""
+    cache_params: tuple[tuple[str, bytes], ...] = ()
+    """Every parameter that affects the cache without being a chunk, as it is sent."""
+    notices: tuple[Notice, ...] = ()
+    plain: Envelope | None = None
+    """The wire's own envelope, where a dialect changed it."""
+    speaker: Any = None
+    """The dialect codec that changed it."""
+
 
 Piece = bytes | tuple[ChunkLog, int, int]
 
@@ -14,8 +39,8 @@ Piece = bytes | tuple[ChunkLog, int, int]
 class Body:
     """The body of a request. `len()` is known without joining; `join()` gives the bytes.
 
-    Iterating yields the slices without copying. A slice that is kept alive pins the buffer it
-    looks into, and the next turn then has to copy that buffer; so send it, and let it go.
+    Iterating yields the slices without copying. A slice that is kept pins its buffer, and the next
+    turn then has to copy that buffer; so do not keep slices.
     """
 
     __slots__ = ("_pieces",)
@@ -48,7 +73,7 @@ class Body:
 
 
 class Request(msgspec.Struct, frozen=True, eq=False):
-    """Method, path, headers and body. Address and authorisation are the client's."""
+    """Method, path, headers and body. The client adds the host and credentials."""
 
     method: str
     path: str

@@ -1,23 +1,21 @@
-"""How many tokens a prompt is, how sure that is, and what bills have taught.
+"""Token estimates with bounds, calibrated by bills.
 
-    counts = Counts(rendered)              rendered for a model: `for_model` fits a split request
+    counts = Counts(rendered)              for a split request, `for_model` sets the ratio first
     counts.total                           the whole prompt
     counts.tokens(7)                       its first 7 chunks
-    counts.bounds(profile.token_error)     between how many it is likely to be billed
-    bills = counts.billed(usage.input)     carried by the next prompt as `Rendered.bills`
+    counts.bounds(profile.token_error)     the likely range of the bill
+    bills = counts.billed(usage.input)     `Rendered.bills` of the next prompt
 
-Every estimate in this package is made here, from lengths: bytes of text by the catalog's ratio,
-images and documents by what they show. Nothing asks a provider and no vocabulary is loaded.
+All estimates are made here, from lengths: bytes of text by the catalog's ratio, images and
+documents by typical sizes. No provider is asked and no vocabulary is loaded.
 """
 
 from __future__ import annotations
 
-from .bills import Bills, calibrated, learned
-from .counts import Counts, for_model
-from .sizes import TOOLS, Size, bytes_in, ends, measured, tokens_in
+from .counts import Bills, Counts, calibrated, for_model, learned
+from .sizes import Size, bytes_in, ends, measured, tokens_in
 
 __all__ = [
-    "TOOLS",
     "Bills",
     "Counts",
     "Size",

@@ -1,44 +1,66 @@
-"""The tokens of a rendered prompt, up to every chunk's end."""
+"""Token counts of a rendered prompt up to each chunk, calibrated by earlier bills.
+
+A bill is a point: a prefix of so many estimated tokens was billed as so many. Counts between two
+points are interpolated; after the last one, the added text is estimated by the growth from the
+first point to the last.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from anaphora.catalog import Profile
+from anaphora.catalog import Profile, tool_overhead
 from anaphora.rendered import Rendered
 
-from .bills import Bills, calibrated, learned
-from .sizes import TOOLS, Odd, Size, odd_chunks, tokens_in
+from .sizes import Odd, Size, odd_chunks, tokens_in
 
 _Row: TypeAlias = tuple[int, int, int, Sequence[int], Odd]
-"""A run: its first chunk, what is counted before the first byte of its log (bytes of text, tokens
-of the rest), where its chunks end, and those that are not all text."""
+"""A run: its first chunk, the size before the first byte of its log (bytes of text, other tokens),
+the ends of its chunks, and the chunks that are not all text."""
 
-#: Tokens around the texts that no byte shows: recorded prompts were billed up to 70 more.
+#: Tokens of framing without bytes: recorded prompts were billed up to 70 more.
 _FRAMING = 64
 
-#: Tokens that a provider may bill behind the last marker although nothing stands there.
+#: Tokens that a provider may bill after the last marker although there is no text.
 _ROUGHLY = 16
+
+Bills: TypeAlias = tuple[tuple[int, int], ...]
+"""Points of one conversation, (estimated, billed), both rising."""
+
+#: Points per conversation: the first, and the newest.
+_MOST = 4
+
+#: A growth of fewer estimated tokens is mostly framing and rounding.
+_SHORTEST = 256
+
+#: Bounds of the billed tokens per estimated one.
+_LEAST, _GREATEST = 0.75, 1.33
+
+#: A bill further from the estimate than this factor is an error of the server; a larger one may be
+#: explained by a hidden system prompt of so many tokens.
+_FACTOR = 32
+_HIDDEN = 100_000
 
 
 def for_model(rendered: Rendered, profile: Profile) -> Rendered:
-    """A request that was split, counted as this model counts."""
+    """A split request, counted with this model's ratio."""
     return replace(rendered, bytes_per_token=profile.bytes_per_token.value)
 
 
 class Counts:
-    """Counts of one rendered prompt, each made when it is asked for and corrected by the bills that
-    the prompt carries. Only chunks that are new in their log are looked at."""
+    """Counts of one rendered prompt, computed on demand and corrected by the prompt's bills. Only
+    chunks that are new in their log are examined."""
 
     __slots__ = ("_bills", "_ends", "_lead", "_odd", "_per_token", "_rendered", "_size", "_text")
 
     def __init__(self, rendered: Rendered, bills: Bills | None = None) -> None:
-        """`bills`: newer ones than the prompt itself carries."""
+        """`bills`: newer ones than the prompt's."""
         self._rendered = rendered
         self._bills = rendered.bills if bills is None else bills
         self._per_token = rendered.bytes_per_token
@@ -69,10 +91,10 @@ class Counts:
         return calibrated(self._bills, estimated) if self._bills else estimated
 
     def estimated(self, chunks: int) -> int:
-        """The same by bytes and the catalog's ratio alone."""
+        """The same by bytes and the catalog's ratio, without bills."""
         lead, per_token = self._lead, self._per_token
         if chunks > lead.first:
-            # What nearly every turn asks, in few steps.
+            # The common case.
             text, other = self._text + self._ends[chunks - lead.first - 1], lead.other
             if self._odd.ends:
                 text, other = self.size(chunks)
@@ -83,14 +105,14 @@ class Counts:
         return known
 
     def size(self, chunks: int) -> Size:
-        """What is counted of the first `chunks` chunks."""
+        """The size of the first `chunks` chunks."""
         lead = self._lead
         if chunks > lead.first:
             return _upto((lead.first, self._text, lead.other, self._ends, self._odd), chunks)
         return next((_upto(row, chunks) for row in reversed(lead.rows) if chunks > row[0]), Size())
 
     def sizes(self) -> list[Size]:
-        """What is counted of each chunk."""
+        """The size of each chunk."""
         totals = [self.size(chunks) for chunks in range(self._size + 1)]
         return [
             Size(upto.text - before.text, upto.other - before.other)
@@ -108,9 +130,9 @@ class Counts:
         return calibrated(self._bills, estimated)
 
     def bounds(self, error: float) -> tuple[int, int]:
-        """Between how many tokens the prompt is likely to be billed: `error` is the share by which
-        an estimate of text may be off (`profile.token_error`). What was billed is sure, and what is
-        no text is known to a factor of four."""
+        """The likely range of the billed tokens: `error` is the relative error of a text estimate
+        (`profile.token_error`). Billed parts are exact, parts that are not text are known to a
+        factor of four."""
         text, other = self.size(self._size)
         total, unsure = self.total, tokens_in(text, self._per_token)
         if self._bills:
@@ -120,14 +142,13 @@ class Counts:
         return max(0, total - margin - other), total + margin + 3 * other
 
     def billed(self, total: int | None, kept: tuple[int, int] | None = None) -> Bills:
-        """The bills that the next prompt of the conversation carries, when this one was billed
-        `total` tokens. `kept`: how many chunks of it are in the cache, and how many tokens they
-        were billed as."""
+        """The bills for the next prompt of the conversation, if this one was billed `total` tokens.
+        `kept`: the number of cached chunks, and the tokens they were billed as."""
         bills, whole = self._bills, self.estimated(self._size)
         if kept is not None and total:
             chunks, cached = kept
             prefix = whole if chunks == self._size else self.estimated(chunks)
-            # Only where what was not cached is about as long as what stands behind the prefix.
+            # Only if the uncached tokens are about as many as estimated after the prefix.
             if cached and abs(total - cached - (whole - prefix)) <= _ROUGHLY + (whole - prefix) / 2:
                 bills = learned(bills, prefix, cached)
                 total = cached if prefix == whole else total
@@ -144,12 +165,12 @@ class _Lead:
         self.cache_params = rendered.envelope.cache_params
         self.wire = rendered.wire
         self.known: dict[tuple[int, float], int] = {}
-        """Estimates that were asked for: the same ones are at every turn."""
-        # The schema of the answer is a parameter, and is read like a part of the prompt.
+        """Estimates, which are the same at every turn."""
+        # The output schema is a parameter, and is billed like a part of the prompt.
         schemas = [value for name, value in self.cache_params if name == "output_format"]
         first, text, other = 0, sum(map(len, schemas)), 0
         if any(run.section == "tools" for run in rendered.runs):
-            other += TOOLS.get(rendered.wire, 0)
+            other += tool_overhead(rendered.wire)
         self.rows: list[_Row] = []
         for run in self.runs:
             row = first, text + len(run.lead), other, run.log.ends, odd_chunks(run.log, run.count)
@@ -157,10 +178,10 @@ class _Lead:
             first += run.count
             text, other = _upto(row, first)
         self.first, self.text, self.other = first, text, other
-        """What stands before the last run: chunks, bytes of text, other tokens."""
+        """Before the last run: chunks, bytes of text, other tokens."""
 
     def leads(self, rendered: Rendered) -> bool:
-        """Whether it is what stands before the last run of this prompt."""
+        """Whether these are the runs before the last one of this prompt."""
         if len(self.runs) + 1 != len(rendered.runs) or self.wire != rendered.wire:
             return False
         for known, run in zip(self.runs, rendered.runs, strict=False):
@@ -178,3 +199,36 @@ def _upto(row: _Row, chunks: int) -> Size:
         return Size(text, other)
     away, tokens = odd.upto(chunks - first)
     return Size(text - away, other + tokens)
+
+
+def calibrated(bills: Sequence[tuple[int, int]], estimated: int) -> int:
+    """The billed tokens of a prefix of `estimated` tokens."""
+    index = bisect_left(bills, (estimated,))
+    below, billed = bills[index - 1] if index else (0, 0)
+    if index == len(bills):
+        return billed + round((estimated - below) * _growth(bills))
+    above, most = bills[index]
+    return billed + (estimated - below) * (most - billed) // (above - below)
+
+
+def learned(bills: Bills, estimated: int, billed: int | None) -> Bills:
+    """The bills with one more. Longer prompts are dropped, since the conversation was cut; an
+    implausible bill is ignored."""
+    if not billed or estimated <= 0:
+        return bills
+    if not estimated / _FACTOR <= billed <= estimated * _FACTOR + _HIDDEN:
+        return bills
+    kept = [point for point in bills if point[0] < estimated and point[1] <= billed]
+    points = (*kept, (estimated, billed))
+    return points if len(points) <= _MOST else (points[0], *points[1 - _MOST :])
+
+
+def _growth(bills: Sequence[tuple[int, int]]) -> float:
+    """Billed tokens per estimated one, between the first bill and the last."""
+    if len(bills) < 2:
+        return 1.0
+    (before, first), (after, last) = bills[0], bills[-1]
+    if after - before < _SHORTEST:
+        return 1.0
+    growth = (last - first) / (after - before)
+    return growth if _LEAST < growth < _GREATEST else _LEAST if growth < 1 else _GREATEST

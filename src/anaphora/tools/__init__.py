@@ -1,11 +1,10 @@
-"""Tools: from functions, schemas and MCP servers to one stable set of definitions."""
+"""Tools from functions, JSON schemas and MCP servers."""
 
 from __future__ import annotations
 
 from .mcp import McpCall, McpTool, mcp_handler, mcp_result, mcp_tools
-from .names import wire_name
 from .registry import Bound, ToolRegistry
-from .schema import canonical_schema, tool_schema
+from .schema import canonical_schema, tool_schema, wire_name
 
 __all__ = [
     "Bound",

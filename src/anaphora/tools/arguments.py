@@ -1,6 +1,6 @@
-"""From the JSON text a model wrote to arguments that are known to fit.
+"""Decoding and validating the arguments of tool calls.
 
-Problems name the path (`arguments.filters[0].kind`) and what was expected; they never quote the
+Errors name the path (`arguments.filters[0].kind`) and what was expected; they never quote the
 value, which is reply text.
 """
 
@@ -35,21 +35,21 @@ class StructArguments:
         self._decoder = msgspec.json.Decoder(struct)
 
     def read(self, text: str) -> dict[str, Any]:
-        """The arguments that were given; what was left out is the function's own default."""
+        """The given arguments; the function has defaults for the others."""
         try:
             decoded = self._decoder.decode(_or_empty(text))
-        except msgspec.ValidationError as problem:
-            raise self._explain(str(problem)) from None
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as problem:
-            raise InvalidRequest(f"not JSON: {problem}", path=_ROOT) from None
-        given = ((name, getattr(decoded, name)) for name in self._names)
-        return {name: value for name, value in given if value is not msgspec.UNSET}
+        except msgspec.ValidationError as error:
+            raise self._explain(str(error)) from None
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+            raise InvalidRequest(f"not JSON: {error}", path=_ROOT) from None
+        decoded_fields = ((name, getattr(decoded, name)) for name in self._names)
+        return {name: value for name, value in decoded_fields if value is not msgspec.UNSET}
 
-    def _explain(self, problem: str) -> InvalidRequest:
-        """msgspec says "Expected `int`, got `str` - at `$.limit`"; the last "at" is the path's."""
-        reason, _, where = problem.rpartition(" - at `")
+    def _explain(self, error: str) -> InvalidRequest:
+        """msgspec writes "Expected `int`, got `str` - at `$.limit`"; the last "at" counts."""
+        reason, _, where = error.rpartition(" - at `")
         if not reason:
-            reason, where = problem, "$`"
+            reason, where = error, "$`"
         if where.startswith("key` in `"):
             where = where.removeprefix("key` in `")
             reason = f"{reason} (in a key)"
@@ -66,7 +66,7 @@ class StructArguments:
 
 
 class SchemaArguments:
-    """For schema and MCP tools: checked against the schema, handed on as plain JSON values."""
+    """For schema and MCP tools: validated by the schema, passed on as plain JSON values."""
 
     def __init__(self, schema: str, *, path: str) -> None:
         self._schema = schema
@@ -77,36 +77,35 @@ class SchemaArguments:
         if not isinstance(arguments, dict):
             kind = type(arguments).__name__
             raise InvalidRequest(f"expected an object, got {kind}", path=_ROOT)
-        for problem in self._validator.iter_errors(arguments):
+        for error in self._validator.iter_errors(arguments):
             path = _ROOT + "".join(
-                f"[{step}]" if isinstance(step, int) else f".{step}"
-                for step in problem.instance_path
+                f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path
             )
-            missing = getattr(problem.kind, "property", None)
+            missing = getattr(error.kind, "property", None)
             if isinstance(missing, str):
                 path = f"{path}.{missing}"
-            raise InvalidRequest(problem.message, path=path)
+            raise InvalidRequest(error.message, path=path)
         return arguments
 
     @functools.cached_property
     def _validator(self) -> Any:
-        import jsonschema_rs  # slow to load, and apps without schema tools never need it
+        import jsonschema_rs  # slow to load, and needed for schema tools only
 
         try:
             return jsonschema_rs.validator_for(
                 self._schema, mask="the value", retriever=_refuse_to_fetch
             )
-        except jsonschema_rs.ValidationError as problem:
-            raise InvalidTool(f"not a JSON schema: {problem.message}", path=self._path) from None
+        except jsonschema_rs.ValidationError as error:
+            raise InvalidTool(f"not a JSON schema: {error.message}", path=self._path) from None
 
 
 def _refuse_to_fetch(uri: str) -> Any:
-    """A listing from elsewhere must not make us open files or connections."""
-    raise ValueError(f"{uri} is not fetched; put what it says into $defs")
+    """A remote listing must not cause file or network access."""
+    raise ValueError(f"{uri} is not fetched; put its schema into $defs")
 
 
 def _or_empty(text: str) -> str:
-    """Some models write nothing at all where a tool takes no arguments."""
+    """Some models write an empty text for a tool without arguments."""
     return text if text.strip() else "{}"
 
 

@@ -1,4 +1,4 @@
-"""From a Python function to a tool: its signature, hints and docstring are the definition."""
+"""Tools from Python functions: signature, type hints and docstring are the definition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from anaphora import canonical
 from anaphora.errors import InvalidJson, InvalidTool
 
 from .arguments import StructArguments
-from .plain import plain
 from .schema import tool_schema
 
 _REFUSED_KINDS: dict[Any, str] = {
@@ -26,7 +25,7 @@ _REFUSED_KINDS: dict[Any, str] = {
 
 
 class FunctionTool(msgspec.Struct, frozen=True):
-    """What a function says about itself, and the reader of its arguments."""
+    """A function's definition, and the decoder of its arguments."""
 
     name: str
     description: str
@@ -45,11 +44,11 @@ class _Parameter(msgspec.Struct, frozen=True):
 def function_tool(
     function: Callable[..., Any], *, name: str | None = None, description: str | None = None
 ) -> FunctionTool:
-    """Name, description and schema of a function; `InvalidTool` names the parameter that is amiss.
+    """Name, description and schema of a function; `InvalidTool` names an unusable parameter.
 
     Descriptions of parameters come from `Annotated[int, msgspec.Meta(description="…")]`, else from
     `Annotated[int, "…"]`, else from the docstring (Google, NumPy or Sphinx style). A default that
-    JSON can hold is stated in the schema; any other only makes the parameter optional.
+    JSON can hold is in the schema; any other only makes the parameter optional.
     """
     if inspect.isclass(function):
         raise InvalidTool(f"{function.__name__} is a class; a tool is made from a function")
@@ -67,7 +66,7 @@ def function_tool(
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine, for functions, partials and callable objects."""
+    """Whether calling it returns a coroutine, for functions, partials and callable objects."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     )
@@ -76,12 +75,12 @@ def is_async(function: Callable[..., Any]) -> bool:
 def _name_of(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", "<lambda>")
     if name == "<lambda>":
-        raise InvalidTool(f"{function!r} has no name of its own; pass name=", path="name")
+        raise InvalidTool(f"{function!r} has no name; pass name=", path="name")
     return str(name)
 
 
 def _annotated_part(function: Callable[..., Any]) -> Any:
-    """The thing that carries hints and docstring: partials and callable objects wrap it."""
+    """The function with the hints and docstring, inside partials and callable objects."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function):
@@ -94,7 +93,7 @@ def _read_docstring(target: Any) -> tuple[str, dict[str, str]]:
     text = inspect.cleandoc(target.__doc__ or "")
     if not text:
         return "", {}
-    import docstring_parser  # only apps that make tools from functions need it
+    import docstring_parser  # loaded on first use
 
     try:
         parsed = docstring_parser.parse(text)
@@ -107,11 +106,11 @@ def _read_docstring(target: Any) -> tuple[str, dict[str, str]]:
 def _parameters(
     function: Callable[..., Any], target: Any, name: str, about: dict[str, str]
 ) -> list[_Parameter]:
-    found = []
+    parameters = []
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError) as problem:
-        raise InvalidTool(f"has no signature to read: {problem}", path=name) from None
+    except (TypeError, ValueError) as error:
+        raise InvalidTool(f"has no signature to read: {error}", path=name) from None
     hints = _hints(target, name, signature.parameters.keys())
     for parameter in signature.parameters.values():
         path = f"{name}.{parameter.name}"
@@ -126,9 +125,9 @@ def _parameters(
         hint = hints[parameter.name]
         required = parameter.default is parameter.empty
         if parameter.default is None and not _takes_none(hint):
-            hint = hint | None  # `limit: int = None` means it
+            hint = hint | None  # `limit: int = None`
         _check(hint, parameter.name, path)
-        found.append(
+        parameters.append(
             _Parameter(
                 name=parameter.name,
                 hint=hint,
@@ -137,7 +136,7 @@ def _parameters(
                 default=parameter.default,
             )
         )
-    return found
+    return parameters
 
 
 def _hints(target: Any, name: str, parameters: typing.Iterable[str]) -> dict[str, Any]:
@@ -145,15 +144,15 @@ def _hints(target: Any, name: str, parameters: typing.Iterable[str]) -> dict[str
     try:
         annotations = getattr(target, "__annotations__", {})
         written = {key: hint for key, hint in annotations.items() if key in wanted}
-        # Without the return hint, which may name something only type checkers import.
+        # Without the return hint, which may only exist for type checkers.
         return typing.get_type_hints(
             types.SimpleNamespace(__annotations__=written),
             globalns=getattr(target, "__globals__", {}),
             include_extras=True,
         )
-    except (NameError, AttributeError, TypeError, SyntaxError) as problem:
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise InvalidTool(
-            f"a type hint cannot be resolved: {problem}; define or import it at module level, "
+            f"a type hint cannot be resolved: {error}; define or import it at module level, "
             "not under TYPE_CHECKING",
             path=name,
         ) from None
@@ -174,8 +173,8 @@ def _check(hint: Any, name: str, path: str) -> None:
     try:
         msgspec.json.schema(hint)
         msgspec.json.Decoder(hint)
-    except (TypeError, ValueError) as problem:
-        reason = str(problem).splitlines()[-1]
+    except (TypeError, ValueError) as error:
+        reason = str(error).splitlines()[-1]
         raise InvalidTool(
             f"parameter `{name}` has a type without a JSON form: {reason}; use JSON types, enums, "
             "Literal, dataclasses, TypedDict or msgspec.Struct",
@@ -186,8 +185,8 @@ def _check(hint: Any, name: str, path: str) -> None:
 def _schema_of(parameters: list[_Parameter], name: str) -> dict[str, Any]:
     try:
         schemas, components = msgspec.json.schema_components([item.hint for item in parameters])
-    except KeyError as problem:
-        raise InvalidTool(f"two types are both called {problem}; rename one", path=name) from None
+    except KeyError as error:
+        raise InvalidTool(f"two types are both called {error}; rename one", path=name) from None
     properties = {}
     for parameter, schema in zip(parameters, schemas, strict=True):
         if parameter.description:
@@ -216,7 +215,7 @@ def _state_default(schema: dict[str, Any], default: object) -> None:
 
 
 def _tidy(component: dict[str, Any], components: dict[str, Any]) -> None:
-    """Drops the class name as title, and makes what msgspec took from a class the same always."""
+    """Remove the title, and make the parts that msgspec took from a class deterministic."""
     component.pop("title", None)
     if "description" in component:
         component["description"] = inspect.cleandoc(component["description"])
@@ -227,7 +226,7 @@ def _tidy(component: dict[str, Any], components: dict[str, Any]) -> None:
 
 
 def _sort_sets(value: Any, schema: dict[str, Any], components: dict[str, Any]) -> Any:
-    """A default whose sets msgspec wrote in hash order; the schema says which lists are sets."""
+    """Sort the sets in a default, which msgspec wrote in hash order; the schema marks them."""
     if "$ref" in schema:
         schema = components[schema["$ref"].removeprefix("#/$defs/")]
     for branch in schema.get("anyOf", ()):
@@ -248,7 +247,7 @@ def _sort_sets(value: Any, schema: dict[str, Any], components: dict[str, Any]) -
 
 
 def _choices(schema: dict[str, Any]) -> dict[str, list[Any]]:
-    """The values of parameters that have a list of them, for telling a model what was expected."""
+    """The allowed values of enum parameters, for error messages to the model."""
     choices = {}
     for name, field in schema["properties"].items():
         for branch in (field, *field.get("anyOf", ())):
@@ -263,7 +262,7 @@ def _struct_of(parameters: list[_Parameter]) -> type[msgspec.Struct]:
     fields = [
         (item.name, item.hint)
         if item.required
-        # Unset rather than the default: the function applies its own, fresh or shared as written.
+        # Unset rather than the default: the function applies its own.
         else (item.name, item.hint, msgspec.field(default_factory=_unset))
         for item in parameters
     ]
@@ -272,3 +271,28 @@ def _struct_of(parameters: list[_Parameter]) -> type[msgspec.Struct]:
 
 def _unset() -> Any:
     return msgspec.UNSET
+
+
+def plain(value: object, *, path: str = "$") -> Any:
+    """A Python value as plain JSON data, the same under every PYTHONHASHSEED.
+
+    Dictionaries keep their order; inside structs and dataclasses msgspec sorts them. Sets are
+    sorted by their JSON text. Numbers and strings are not checked; `canonical.dumps` does that.
+    """
+    if isinstance(value, dict):
+        return {_key(key): plain(item, path=f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, path=f"{path}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return sorted((plain(item, path=path) for item in value), key=msgspec.json.encode)
+    if type(value) in (str, int, float, bool):
+        return value
+    try:
+        return msgspec.to_builtins(value, order="deterministic", str_keys=True)
+    except (TypeError, ValueError) as error:
+        raise InvalidJson(f"{type(value).__name__} has no JSON form: {error}", path=path) from None
+
+
+def _key(key: object) -> object:
+    """Numbers become strings, as in `json.dumps`; the encoder refuses every other key."""
+    return str(key) if isinstance(key, int) and not isinstance(key, bool) else key

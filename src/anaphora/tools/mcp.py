@@ -1,6 +1,6 @@
-"""MCP servers' tools and results, as plain JSON: no dependency on any MCP package.
+"""Tools and results of MCP servers, as plain JSON, without an MCP package.
 
-Objects of the official package (anything with `model_dump`) are taken as well.
+Objects of the official package (anything with `model_dump`) are accepted as well.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from anaphora.values import (
 )
 
 from .functions import is_async
-from .names import wire_name
-from .schema import tool_schema
+from .schema import tool_schema, wire_name
 
-#: `call(name, arguments)` asks the server, by the name the server gave.
+#: `call(name, arguments)` calls a tool by its name on the server.
 McpCall: TypeAlias = Callable[[str, dict[str, Any]], Any]
 
 
 class McpTool(msgspec.Struct, frozen=True):
-    """A listed tool: the server's own name for it, ours, and the tool as the model sees it."""
+    """A listed tool: its name on the server, its name here, and the tool as the model sees it."""
 
     listed: str
     name: str
@@ -49,9 +48,9 @@ def mcp_tools(
 ) -> tuple[McpTool, ...]:
     """The tools of a `tools/list` result, or of the bare list in it.
 
-    `prefix` goes before every name, to keep two servers apart. `sort_properties` is for servers
-    that list a schema's properties in a different order each time. Title, annotations and output
-    schema, which no model sees, are kept in `Tool.extras["mcp"]`.
+    `prefix` is added to every name, to distinguish servers. `sort_properties` is for servers that
+    list a schema's properties in a different order each time. Title, annotations and output schema,
+    which models do not see, are kept in `Tool.extras["mcp"]`.
     """
     listing = _data(listing)
     entries = listing.get("tools") if isinstance(listing, dict) else listing
@@ -64,12 +63,12 @@ def mcp_tools(
 
 
 def mcp_result(result: object) -> ToolResult:
-    """A `tools/call` result as a tool result that still needs its call id.
+    """A `tools/call` result as a tool result without a call id.
 
-    Nothing is lost: text, images, audio and PDFs become parts; links and text resources become
-    their JSON, which every model can read; anything else is carried along as `Opaque`. Structured
-    content is added as JSON text unless the text parts say the same already. Servers wrap what is
-    no object, a string or a list, in an object with one field, `result`.
+    Nothing is lost: text, images, audio and PDFs become parts; links and text resources become JSON
+    text, which every model can read; anything else becomes `Opaque`. Structured content is added as
+    JSON text unless the text parts already contain it. Servers wrap strings and lists in an object
+    with one field, `result`.
     """
     result = _data(result)
     if not isinstance(result, dict) or not result.keys() & {"content", "structuredContent"}:
@@ -79,7 +78,7 @@ def mcp_result(result: object) -> ToolResult:
         raise InvalidRequest("expected a list of content blocks", path="result.content")
     parts = [_part(_data(block), f"result.content[{i}]") for i, block in enumerate(blocks)]
     structured = result.get("structuredContent")
-    if structured is not None and not _is_said(parts, structured):
+    if structured is not None and not _is_included(parts, structured):
         parts.append(Text(_json(structured, "result.structuredContent")))
     return ToolResult(
         call_id="",
@@ -90,17 +89,17 @@ def mcp_result(result: object) -> ToolResult:
 
 
 def mcp_handler(call: McpCall, name: str) -> Callable[[dict[str, Any]], Any]:
-    """A handler that asks the server for this tool and converts what it answers."""
+    """A handler that calls this tool on the server and converts the result."""
 
-    async def converted(answer: Awaitable[object]) -> ToolResult:
-        return mcp_result(await answer)
+    async def converted(result: Awaitable[object]) -> ToolResult:
+        return mcp_result(await result)
 
     async def run_async(arguments: dict[str, Any]) -> ToolResult:
         return mcp_result(await call(name, arguments))
 
     def run(arguments: dict[str, Any]) -> Any:
-        answer = call(name, arguments)
-        return converted(answer) if inspect.isawaitable(answer) else mcp_result(answer)
+        result = call(name, arguments)
+        return converted(result) if inspect.isawaitable(result) else mcp_result(result)
 
     return run_async if is_async(call) else run
 
@@ -119,7 +118,7 @@ def _listed_tool(entry: Any, path: str, prefix: str, sort_properties: bool) -> M
         name=wire_name(name),
         description=entry.get("description") or entry.get("title") or "",
         schema=schema,
-        # `_meta` may hold times and cursors: with it, equal listings would give unequal tools.
+        # `_meta` may contain times and cursors, which would make equal listings unequal.
         extras=_extras(entry, "name", "description", "inputSchema", "_meta", path=path),
     )
     return McpTool(listed=listed, name=name, tool=tool)
@@ -152,7 +151,7 @@ def _part(block: Any, path: str) -> ResultPart:
 
 
 def _binary(block: dict[str, Any], data: str, media_type: str, path: str) -> ResultPart | None:
-    """The media a model can look at or listen to; the rest of the block goes into the extras."""
+    """A media part; the rest of the block is kept in the extras."""
     content = _decode(data)
     if content is None:
         return None
@@ -176,38 +175,38 @@ def _decode(data: str) -> bytes | None:
         return None
 
 
-def _is_said(parts: list[ResultPart], structured: object) -> bool:
-    """Whether the text parts say what the structured content says, wrapped or not."""
+def _is_included(parts: list[ResultPart], structured: object) -> bool:
+    """Whether the text parts contain the structured content, wrapped or not."""
     texts = [part.text for part in parts if isinstance(part, Text)]
-    if any(_says(text, structured) for text in texts):
+    if any(_equals(text, structured) for text in texts):
         return True
     if not isinstance(structured, dict) or structured.keys() != {"result"}:
         return False
     value = structured["result"]
-    if any(_says(text, value) for text in texts):
+    if any(_equals(text, value) for text in texts):
         return True
     if not isinstance(value, list) or not texts:
         return False
-    # A text for each item; the official package has one for each item of a list inside, too.
+    # A text for each item; the official package writes one for each item of nested lists, too.
     return any(
-        len(items) == len(texts) and all(map(_says, texts, items))
+        len(items) == len(texts) and all(map(_equals, texts, items))
         for items in (value, _flat(value))
     )
 
 
-def _says(text: str, value: object) -> bool:
-    """Whether a text is a value: a string itself, anything else as JSON."""
+def _equals(text: str, value: object) -> bool:
+    """Whether a text is the value: a string itself, anything else as JSON."""
     if isinstance(value, str):
         return text == value
     try:
-        read = canonical.loads(text)
+        decoded = canonical.loads(text)
     except InvalidJson:
         return False
-    return type(read) is type(value) and read == value
+    return type(decoded) is type(value) and decoded == value
 
 
 def _flat(items: list[Any]) -> list[Any]:
-    """The items of a list, and of the lists in it."""
+    """The items of a list and of nested lists."""
     return [one for item in items for one in (_flat(item) if isinstance(item, list) else [item])]
 
 

@@ -1,4 +1,4 @@
-"""The tools of an app, in one order whatever the order they came in."""
+"""The tools of an application, in a deterministic order."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from anaphora.values import CachePolicy, Tool, ToolCall
 from .arguments import SchemaArguments
 from .functions import function_tool, is_async
 from .mcp import McpCall, mcp_handler, mcp_tools
-from .names import wire_name
-from .schema import tool_schema
+from .schema import tool_schema, wire_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A call that is known to fit its tool; calling it runs the tool.
+    """A validated tool call; calling it runs the tool.
 
-    With `is_async` the call gives a coroutine. `timeout` is the tool's own, in seconds.
+    With `is_async` calling it returns a coroutine. `timeout` is the tool's, in seconds.
     """
 
     call: ToolCall
@@ -39,7 +38,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool and how to run it: `prepare` makes a call without parameters from arguments text."""
+    """A tool and how to run it: `prepare` binds the arguments in a JSON text."""
 
     name: str
     tool: Tool
@@ -49,18 +48,18 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRegistry:
-    """Tools by name. What the model sees never depends on who registered first.
+    """Tools by name. What the model sees does not depend on the order of registration.
 
-    Names may be looked up as they were given or as the model sees them (`wire_name`).
+    Names are looked up as given or as the model sees them (`wire_name`).
     """
 
     def __init__(self) -> None:
-        # Both are replaced whole, never changed in place: readers in other threads see one state.
+        # Both are replaced, never changed in place: other threads see one state.
         self._entries: dict[str, _Entry] = {}
         self._tools: tuple[Tool, ...] = ()
 
     def tools(self) -> tuple[Tool, ...]:
-        """All tools, sorted by name: the same tuple object for as long as they say the same."""
+        """All tools, sorted by name: the same tuple object until one of them changes."""
         return self._tools
 
     def get(self, name: str) -> Tool | None:
@@ -84,22 +83,21 @@ class ToolRegistry:
         strict: bool | None = None,
         replace: bool = False,
     ) -> Tool:
-        """Adds a function, described by its signature and docstring, or a finished tool.
+        """Add a function, described by its signature and docstring, or a finished tool.
 
-        A finished `Tool` has no handler here: it is for what the app or the provider runs itself.
-        `timeout` is in seconds and overrides the dispatcher's. A name that is taken is refused
-        unless `replace` says so.
+        A finished `Tool` has no handler: the application or the provider runs it. `timeout` is in
+        seconds and overrides the dispatcher's. A name that is taken is refused unless `replace`.
         """
         if isinstance(tool, Tool):
-            given = name or tool.name
+            tool_name = name or tool.name
             entry = _Entry(
-                name=given,
+                name=tool_name,
                 timeout=timeout,
                 tool=msgspec.structs.replace(
                     tool,
-                    name=wire_name(given),
+                    name=wire_name(tool_name),
                     description=tool.description if description is None else description,
-                    schema=tool_schema(tool.schema, path=f"tools.{given}.schema"),
+                    schema=tool_schema(tool.schema, path=f"tools.{tool_name}.schema"),
                     cache=cache if cache.is_cached else tool.cache,
                     strict=tool.strict if strict is None else strict,
                 ),
@@ -149,7 +147,7 @@ class ToolRegistry:
         strict: bool | None = None,
         replace: bool = False,
     ) -> F | Callable[[F], F]:
-        """`@registry.tool` or `@registry.tool(timeout=5)`; the function itself stays as it is."""
+        """`@registry.tool` or `@registry.tool(timeout=5)`; returns the function unchanged."""
 
         def register(function: F) -> F:
             self.add(
@@ -178,7 +176,7 @@ class ToolRegistry:
         sort_properties: bool = False,
         replace: bool = False,
     ) -> Tool:
-        """Adds a tool that is described by a JSON schema; the handler gets one dictionary."""
+        """Add a tool with a JSON schema; the handler gets one dictionary."""
         path = f"tools.{name}.schema"
         tool = Tool(
             name=wire_name(name),
@@ -200,10 +198,10 @@ class ToolRegistry:
         sort_properties: bool = False,
         replace: bool = False,
     ) -> tuple[Tool, ...]:
-        """Adds what an MCP server lists, all or nothing; `call(name, arguments)` asks the server.
+        """Add all tools of an MCP server's listing, or none; `call(name, arguments)` runs one.
 
-        After a reconnect, add the new listing with `replace=True`: if it says the same, `tools()`
-        is still the same object. Tools the server no longer lists stay until `remove`.
+        After a reconnect, add the new listing with `replace=True`: if it is equal, `tools()` is
+        still the same object. Tools that are no longer listed stay until `remove`.
         """
         return self._put(
             [
@@ -219,17 +217,14 @@ class ToolRegistry:
         )
 
     def remove(self, name: str) -> None:
-        """Takes a tool away; `KeyError` when there is none of that name."""
+        """Remove a tool; `KeyError` if there is none of that name."""
         entries = dict(self._entries)
         if not name or entries.pop(wire_name(name), None) is None:
             raise KeyError(name)
-        self._settle(entries)
+        self._update(entries)
 
     def bind(self, call: ToolCall) -> Bound:
-        """The call, checked and ready to run; `InvalidRequest` says what does not fit.
-
-        Running nothing, it may also be used to check calls that someone else will run.
-        """
+        """The validated call, ready to run; `InvalidRequest` names a mismatch. Runs nothing."""
         entry = self._entries.get(wire_name(call.name)) if call.name else None
         if entry is None:
             known = ", ".join(tool.name for tool in self._tools) or "none"
@@ -250,17 +245,17 @@ class ToolRegistry:
         for entry in added:
             key = entry.tool.name
             _check(entry)
-            # Twice in one listing is a mistake even where replacing what was there is not.
+            # Twice in one listing is an error even with `replace`.
             taken = new.get(key) or entries.get(key)
             if taken is not None:
-                _refuse_clash(entry, taken, replace and key not in new)
+                _check_clash(entry, taken, replace and key not in new)
                 if taken.tool == entry.tool:
                     entry = msgspec.structs.replace(entry, tool=taken.tool)
             new[key] = entry
-        self._settle(entries | new)
+        self._update(entries | new)
         return tuple(entry.tool for entry in new.values())
 
-    def _settle(self, entries: dict[str, _Entry]) -> None:
+    def _update(self, entries: dict[str, _Entry]) -> None:
         tools = tuple(entries[name].tool for name in sorted(entries))
         self._entries = entries
         if tools != self._tools:
@@ -280,7 +275,7 @@ def _schema_entry(
     )
 
 
-def _refuse_clash(entry: _Entry, taken: _Entry, replace: bool) -> None:
+def _check_clash(entry: _Entry, taken: _Entry, replace: bool) -> None:
     if entry.name != taken.name:
         raise InvalidTool(
             f"`{entry.name}` and `{taken.name}` would both be called `{taken.tool.name}`; "

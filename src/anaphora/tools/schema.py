@@ -1,41 +1,33 @@
-"""One text for one JSON schema, settled when a tool or an output schema is made.
+"""Canonical JSON schemas and tool names.
 
-Keywords are sorted at every level. Property names keep the order they were declared in, because
-models answer in that order. `required` is a set and follows the properties. Values that happen to
-sit in a schema (`enum`, `const`, `default`, `examples`, anything unknown) are data: untouched.
+Keywords are sorted at every level. Property names keep their declared order, because models reply
+in that order. `required` is a set and follows the properties. Data inside a schema (`enum`,
+`const`, `default`, `examples`, unknown keywords) is unchanged.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
+
+from blake3 import blake3
 
 from anaphora import canonical
 from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool
 
-_HOLD_A_SCHEMA = {
-    "additionalItems",
-    "additionalProperties",
-    "contains",
-    "contentSchema",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-}
-_HOLD_A_LIST = {"allOf", "anyOf", "items", "oneOf", "prefixItems"}
-_HOLD_NAMES = {
-    "$defs",
-    "definitions",
-    "dependencies",
-    "dependentSchemas",
-    "patternProperties",
-    "properties",
-}
+_HOLD_A_SCHEMA = frozenset(
+    "additionalItems additionalProperties contains contentSchema else if items not propertyNames"
+    " then unevaluatedItems unevaluatedProperties".split()
+)
+_HOLD_A_LIST = frozenset("allOf anyOf items oneOf prefixItems".split())
+_HOLD_NAMES = frozenset(
+    "$defs definitions dependencies dependentSchemas patternProperties properties".split()
+)
+
+_MAX_NAME = 64
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ILLEGAL_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def canonical_schema(
@@ -55,7 +47,7 @@ def tool_schema(
 
     Arguments are an object on every wire: a missing `type` becomes `object`, missing `properties`
     become none (so `{}` is a tool without arguments), and a `$ref` at the root, which providers
-    refuse, is replaced by what it refers to. Any other type raises `InvalidTool`.
+    refuse, is replaced by its target. Any other type raises `InvalidTool`.
     """
     root = inline_root(_read(schema, path, InvalidTool))
     kind = root.setdefault("type", "object")
@@ -71,9 +63,9 @@ def tool_schema(
 
 
 def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every schema that is an object, the outer ones first; values that are data are left alone.
+    """Every schema that is an object, the outer ones first; data inside schemas is skipped.
 
-    What is changed in one of them before the next is asked for is seen.
+    A schema may be changed before the next one is requested.
     """
     if not isinstance(schema, dict):
         return
@@ -91,42 +83,42 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
             yield from subschemas(each)
 
 
-def _read(schema: object, path: str, problem: type[InvalidRequest]) -> dict[str, Any]:
-    """Plain data of our own, whether text or Python values came in."""
+def _read(schema: object, path: str, error: type[InvalidRequest]) -> dict[str, Any]:
+    """A copy as plain data, from text or Python values."""
     try:
         if not isinstance(schema, str | bytes):
-            # Writing first refuses what JSON cannot hold, with the path to it.
+            # Encoding first names the path of values that JSON cannot hold.
             schema = canonical.dumps(schema, path=path)
         plain = canonical.loads(schema, path=path)
     except RecursionError:
         raise InvalidJson("nested too deeply, or contains itself; use $ref", path=path) from None
     if not isinstance(plain, dict):
-        raise problem(f"a schema is a JSON object, not {type(plain).__name__}", path=path)
+        raise error(f"a schema is a JSON object, not {type(plain).__name__}", path=path)
     return plain
 
 
 def _write(schema: dict[str, Any], sort_properties: bool, path: str) -> str:
-    return canonical.dumps(_settle(schema, sort_properties), path=path).decode()
+    return canonical.dumps(_canonical(schema, sort_properties), path=path).decode()
 
 
-def _settle(schema: Any, sort_properties: bool) -> Any:
+def _canonical(schema: Any, sort_properties: bool) -> Any:
     if not isinstance(schema, dict):
-        return schema  # `true` and `false` are schemas, and a list of names may stand for one
-    settled: dict[str, Any] = {}
+        return schema  # `true` and `false` are schemas, and so may be a list of names
+    result: dict[str, Any] = {}
     for keyword in sorted(schema):
         value = schema[keyword]
         if keyword in _HOLD_NAMES and isinstance(value, dict):
             names = sorted(value) if sort_properties else value
-            value = {name: _settle(value[name], sort_properties) for name in names}
+            value = {name: _canonical(value[name], sort_properties) for name in names}
         elif keyword in _HOLD_A_LIST and isinstance(value, list):
-            value = [_settle(item, sort_properties) for item in value]
+            value = [_canonical(item, sort_properties) for item in value]
         elif keyword in _HOLD_A_SCHEMA:
-            value = _settle(value, sort_properties)
+            value = _canonical(value, sort_properties)
         elif keyword == "required":
-            # "properties" sorts before "required", so it is settled by now.
-            value = _in_property_order(value, settled.get("properties"))
-        settled[keyword] = value
-    return settled
+            # "properties" sorts before "required", so it is done.
+            value = _in_property_order(value, result.get("properties"))
+        result[keyword] = value
+    return result
 
 
 def _in_property_order(required: Any, properties: Any) -> Any:
@@ -138,9 +130,9 @@ def _in_property_order(required: Any, properties: Any) -> Any:
 
 
 def inline_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """A recursive model's schema is `{"$ref": "#/$defs/Node", "$defs": …}`: puts Node itself there.
+    """Replace `{"$ref": "#/$defs/Node", "$defs": …}`, the schema of a recursive model, by Node.
 
-    The definition stays for as long as something else refers to it.
+    The definition stays if anything else refers to it.
     """
     reference = schema.get("$ref")
     if not isinstance(reference, str):
@@ -158,3 +150,18 @@ def inline_root(schema: dict[str, Any]) -> dict[str, Any]:
     if canonical.string(reference) in canonical.dumps([target, others, rest]):
         others = definitions
     return {**rest, **({keyword: others} if others else {}), **target}
+
+
+def wire_name(name: str) -> str:
+    """The name as the model sees it, which every provider accepts; a legal name is unchanged.
+
+    Any other name gets `_` for each illegal character and a hash of the whole name at the end, so
+    that `a.b` and `a/b`, or two long names with the same beginning, stay different.
+    """
+    if _LEGAL_NAME.fullmatch(name):
+        return name
+    if not name:
+        raise InvalidTool("a tool needs a name", path="name")
+    # A lone surrogate is an illegal character like any other, not an error.
+    suffix = "_" + blake3(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return _ILLEGAL_CHARACTER.sub("_", name)[: _MAX_NAME - len(suffix)] + suffix

@@ -1,9 +1,9 @@
-"""The nouns everything else is written in. Nothing here imports anything above it."""
+"""Messages, replies, usage, stream events: the values that all other packages use."""
 
 from __future__ import annotations
 
 from .codec import from_json, to_json
-from .conversation import Conversation
+from .conversation import Conversation, Message, Role
 from .events import (
     Event,
     PartDelta,
@@ -14,30 +14,30 @@ from .events import (
     ReplyStart,
     UsageUpdate,
 )
-from .message import Message, Role
-from .notice import Notice
 from .parts import (
+    AnyTool,
     Audio,
     Bytes,
     Document,
     Extras,
     FileId,
     Image,
+    Notice,
     Opaque,
     Part,
+    ProviderTool,
     Refusal,
     ResultPart,
     Source,
     Text,
     Thinking,
+    Tool,
     ToolCall,
     ToolResult,
     Url,
 )
-from .reply import Reply, StopReason
+from .reply import Reply, StopReason, Usage, WriteTtl
 from .stability import TTL_SECONDS, CachePolicy, Section, SegmentRole, Ttl, nearest_ttl
-from .tool import AnyTool, ProviderTool, Tool
-from .usage import Usage, WriteTtl
 
 __all__ = [
     "TTL_SECONDS",

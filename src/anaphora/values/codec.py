@@ -1,7 +1,7 @@
 """Values to JSON and back, for files, databases and other processes.
 
-The round trip is exact: a message read back renders to the same bytes as the live one did. Reading
-is strict; a field nobody knows is an error that names it.
+The round trip is exact: a decoded message renders to the same bytes as the original. Decoding is
+strict; an unknown field is an error that names it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import msgspec
 
 from anaphora.errors import InvalidJson, Parse
 
-from .conversation import Conversation
-from .message import Message
+from .conversation import Conversation, Message
 
 T = TypeVar("T")
 
@@ -23,18 +22,18 @@ def to_json(value: object) -> bytes:
     """Any of our values (a message, a conversation, a whole prompt) as JSON."""
     try:
         return _encoder.encode(value)
-    except UnicodeEncodeError as problem:
-        raise InvalidJson(f"lone surrogate at character {problem.start}") from None
+    except UnicodeEncodeError as error:
+        raise InvalidJson(f"lone surrogate at character {error.start}") from None
 
 
 def from_json(data: bytes | str, kind: type[T]) -> T:
-    """The value of that kind; `Parse` names the path to what does not fit."""
+    """The value of that type; raises `Parse` with the path of a mismatch."""
     try:
         return msgspec.json.decode(data, type=kind, dec_hook=_decode_foreign)
-    except (msgspec.DecodeError, UnicodeError) as problem:
-        reason, path = _reason_and_path(str(problem))
+    except (msgspec.DecodeError, UnicodeError) as error:
+        reason, path = _reason_and_path(str(error))
         name = getattr(kind, "__name__", str(kind))
-        raise Parse(f"not a {name}: {reason}", path=path) from problem
+        raise Parse(f"not a {name}: {reason}", path=path) from error
 
 
 def _encode_foreign(value: Any) -> Any:
@@ -47,14 +46,14 @@ def _decode_foreign(kind: type, data: Any) -> Any:
     if kind is Conversation:
         try:
             return Conversation(msgspec.convert(data, tuple[Message, ...]))
-        except msgspec.ValidationError as problem:
-            # To any other error than its own, msgspec adds the path it stands at.
-            raise ValueError(str(problem)) from None
+        except msgspec.ValidationError as error:
+            # msgspec adds the path to errors that are not its own.
+            raise ValueError(str(error)) from None
     raise InvalidJson(f"{kind.__name__} is not one of Anaphora's values")
 
 
 def _reason_and_path(text: str) -> tuple[str, str]:
-    """What is wrong, and where. Each decoder on the way out adds the path to its own part."""
+    """The reason and the path of an error; each decoder adds the path of its part."""
     steps = re.findall(r" - at `\$([^`]*)`", text)
     reason = re.sub(r" - at `\$[^`]*`", "", text)
     return reason, "$" + "".join(reversed(steps)) if steps else ""

@@ -1,25 +1,77 @@
-"""A conversation that grows: an append-only view, so that "what is new?" needs no comparing.
+"""Messages, and conversations as append-only views of a shared list.
 
-Many views share one list; a view is that list and a length. Appending to the newest view is O(1)
-and shares everything; appending to an older one copies it first, which makes a fork. Two views of
-one list need no comparison: the shorter is a prefix of the longer.
+A view is the list and a length. Appending to the newest view is O(1) and shares everything;
+appending to an older one copies it first (a fork). Of two views of one list, the shorter is a
+prefix of the longer, without comparing.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Literal, TypeAlias, overload
 
-from .message import Message
+import msgspec
+
+from .parts import Part, ResultPart, Text, ToolResult
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+class Message(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """One message. The id is the application's; a conversation numbers messages without one."""
+
+    id: str = ""
+    role: Role
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def system(cls, *parts: str | Part, id: str = "") -> Message:
+        return cls(id=id, role="system", parts=_parts(parts))
+
+    @classmethod
+    def user(cls, *parts: str | Part, id: str = "") -> Message:
+        return cls(id=id, role="user", parts=_parts(parts))
+
+    @classmethod
+    def assistant(cls, *parts: str | Part, id: str = "") -> Message:
+        return cls(id=id, role="assistant", parts=_parts(parts))
+
+    @classmethod
+    def tool(
+        cls,
+        call_id: str,
+        content: str | tuple[ResultPart, ...] = "",
+        *,
+        error: bool = False,
+        name: str | None = None,
+        id: str = "",
+    ) -> Message:
+        result = ToolResult(call_id=call_id, content=content, error=error, name=name)
+        return cls(id=id, role="tool", parts=(result,))
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    def same_content(self, other: Message) -> bool:
+        """Equal apart from the id, which no provider sees."""
+        return self.role == other.role and self.parts == other.parts
+
+
+def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:
+    return tuple(Text(part) if isinstance(part, str) else part for part in parts)
 
 
 class Conversation(Sequence[Message]):
     """An immutable sequence of messages that is cheap to extend.
 
     Messages without an id are numbered by position (`m0`, `m1`, …), so that marks and boundaries
-    can name them. Numbers that are taken are skipped: after a compaction positions start over, and
-    an id must still name one message.
+    can name them. Used numbers are skipped: after a compaction positions start over, and an id must
+    still name one message.
     """
 
     __slots__ = ("_items", "_length", "_lock", "_numbers", "memo")
@@ -27,12 +79,11 @@ class Conversation(Sequence[Message]):
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._items: list[Message] = []
         self._numbers = [0, 0]
-        """One more than the highest number among the ids, and how many messages were looked at for
+        """One more than the highest number among the ids, and how many messages were checked for
         it; shared by all views of the list."""
         self._lock = threading.Lock()
         self.memo: dict[str, Any] = {}
-        """What others computed about these messages and would not compute again; shared by all
-        views of one list and let go with it."""
+        """Computed results about these messages; shared by all views of one list."""
         self._extend(messages)
         self._length = len(self._items)
 
@@ -49,9 +100,9 @@ class Conversation(Sequence[Message]):
         return self._view(max(0, min(length, self._length)))
 
     def common_prefix(self, other: Conversation, *, ids: bool = False) -> int:
-        """How many leading messages say the same: by sharing, by identity, then by content.
+        """The number of equal leading messages: by sharing, by identity, then by content.
 
-        Ids are not said to anyone, so they count only when asked for.
+        Ids are not sent to providers, so they are compared only if `ids` is true.
         """
         shortest = min(self._length, other._length)
         if self._items is other._items:
@@ -59,13 +110,13 @@ class Conversation(Sequence[Message]):
         for index in range(shortest):
             mine, theirs = self._items[index], other._items[index]
             if mine is not theirs and not (
-                mine.says_the_same(theirs) and (mine.id == theirs.id or not ids)
+                mine.same_content(theirs) and (mine.id == theirs.id or not ids)
             ):
                 return index
         return shortest
 
     def shares(self, other: Conversation) -> bool:
-        """Whether both are views of one list: equal positions hold the same message."""
+        """Whether both are views of one list."""
         return self._items is other._items
 
     def extends(self, other: Conversation) -> bool:
@@ -80,7 +131,7 @@ class Conversation(Sequence[Message]):
             start, stop, step = index.indices(self._length)
             if step == 1:
                 return tuple(self._items[start:stop])
-            return tuple(self._items[at] for at in range(start, stop, step))
+            return tuple(self._items[position] for position in range(start, stop, step))
         if not -self._length <= index < self._length:
             raise IndexError(f"message {index} of {self._length}")
         return self._items[index if index >= 0 else self._length + index]

@@ -1,7 +1,7 @@
-"""What a stream says while it runs.
+"""Stream events, named noun-action.
 
-Events are named noun-action. Every stream begins with `ReplyStart`; every `PartStart` gets its
-`PartEnd`; and the last event is always `ReplyEnd` or `ReplyFail`, whatever the connection did.
+Every stream begins with `ReplyStart`; every `PartStart` gets its `PartEnd`; and the last event is
+always `ReplyEnd` or `ReplyFail`, also if the connection breaks.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ from typing import TypeAlias
 import msgspec
 
 from .parts import Extras, Part
-from .reply import Reply
-from .usage import Usage
+from .reply import Reply, Usage
 
 
 class _Event(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
 ):
-    """Common ground of all events."""
+    """Base of all events."""
 
 
 class ReplyStart(_Event, tag="reply-start", frozen=True):
     id: str
     model: str
     created: float | None = None
-    """When it was begun, in seconds since 1970, where whoever answers knows it."""
+    """Unix time, if known."""
     extras: Extras | None = None
-    """Fields of the answer that are known when it begins; the reply has them too."""
+    """Fields of the reply that are known at its start; the reply has them too."""
 
 
 class PartStart(_Event, tag="part-start", frozen=True):
@@ -38,39 +37,39 @@ class PartStart(_Event, tag="part-start", frozen=True):
     id: str | None = None
     name: str | None = None
     item: str | None = None
-    """The id of what the part is said in, where that has one of its own."""
+    """The id of the item that contains the part, if it has one."""
     extras: Extras | None = None
-    """Fields of the part that are known when it begins; the part has them too."""
+    """Fields of the part that are known at its start; the part has them too."""
 
 
 class PartDelta(_Event, tag="part-delta", frozen=True):
-    """More of it: text, reasoning, or the JSON text of arguments."""
+    """More text, reasoning, or JSON text of arguments."""
 
     index: int
     delta: str
 
 
 class PartEnd(_Event, tag="part-end", frozen=True):
-    """The part is whole."""
+    """The part is complete."""
 
     index: int
     part: Part
 
 
 class UsageUpdate(_Event, tag="usage-update", frozen=True):
-    """Counts as far as they are known; the last one holds."""
+    """Counts known so far; the last update counts."""
 
     usage: Usage
 
 
 class ReplyEnd(_Event, tag="reply-end", frozen=True):
-    """The answer is complete."""
+    """The reply is complete."""
 
     reply: Reply
 
 
 class ReplyFail(_Event, tag="reply-fail", frozen=True):
-    """The stream broke; `error` names the class of `anaphora.errors`, `partial` what there is."""
+    """The stream broke; `error` is a class of `anaphora.errors`, `partial` what was received."""
 
     error: str
     message: str

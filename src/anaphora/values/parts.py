@@ -1,8 +1,8 @@
-"""What a message is made of.
+"""The parts of messages, tools, and notices.
 
-Every part is a frozen value that survives a round trip through JSON. What providers gave us
-and may want back unchanged (arguments, signatures, encrypted reasoning, whole blocks we have no
-name for) is kept as the text it came in, so no round trip can reorder or reformat it.
+Parts are frozen values that survive a round trip through JSON. Data that providers want back
+unchanged (arguments, signatures, encrypted reasoning, unknown blocks) is kept as the text that was
+received, so no round trip can reorder or reformat it.
 """
 
 from __future__ import annotations
@@ -11,32 +11,34 @@ from typing import TypeAlias
 
 import msgspec
 
-#: Fields of a provider's block that have no name here: wire name -> JSON object text.
+from .stability import CachePolicy
+
+#: Fields of a provider's block without a name here: wire name -> JSON object text.
 Extras: TypeAlias = dict[str, str]
 
 
 class _Value(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
 ):
-    """Common ground: immutable, strict when decoded, compact when encoded."""
+    """Base: immutable, strict when decoded, compact when encoded."""
 
 
 class Bytes(_Value, tag="bytes", frozen=True):
-    """Content that travels inside the request."""
+    """Content inside the request."""
 
     data: bytes
     media_type: str
 
 
 class Url(_Value, tag="url", frozen=True):
-    """Content the provider fetches by itself."""
+    """Content that the provider fetches."""
 
     url: str
     media_type: str | None = None
 
 
 class FileId(_Value, tag="file_id", frozen=True):
-    """Content uploaded earlier; the id means something to that provider only."""
+    """Content uploaded earlier; the id is valid for that provider only."""
 
     provider: str
     id: str
@@ -58,7 +60,7 @@ class Image(_Value, tag="image", frozen=True):
 
 
 class Document(_Value, tag="document", frozen=True):
-    """A PDF, a text file: something with pages or lines. Plain text is `text/plain` bytes."""
+    """A PDF or a text file. Plain text is `text/plain` bytes."""
 
     source: Source
     title: str | None = None
@@ -72,7 +74,7 @@ class Audio(_Value, tag="audio", frozen=True):
 
 
 class ToolCall(_Value, tag="tool_call", frozen=True):
-    """The model asks for a tool. `arguments` is the JSON text it wrote, byte for byte."""
+    """A tool call. `arguments` is the JSON text that the model wrote, unchanged."""
 
     id: str
     name: str
@@ -83,8 +85,8 @@ class ToolCall(_Value, tag="tool_call", frozen=True):
 class Thinking(_Value, tag="thinking", frozen=True):
     """Reasoning that a provider wants back verbatim.
 
-    `signature` proves `text`; `data` is encrypted or redacted reasoning. Both are opaque and mean
-    something to `provider` only.
+    `signature` proves `text`; `data` is encrypted or redacted reasoning. Both are opaque and valid
+    for `provider` only.
     """
 
     text: str = ""
@@ -95,14 +97,14 @@ class Thinking(_Value, tag="thinking", frozen=True):
 
 
 class Refusal(_Value, tag="refusal", frozen=True):
-    """The model declined, in its own words."""
+    """The text of a refusal."""
 
     text: str
     extras: Extras | None = None
 
 
 class Opaque(_Value, tag="opaque", frozen=True):
-    """A provider's own block, carried along unharmed: `json` is the object as it came."""
+    """A provider-specific block: `json` is the object as received."""
 
     provider: str
     kind: str
@@ -113,7 +115,7 @@ ResultPart: TypeAlias = Text | Image | Document | Audio | Opaque
 
 
 class ToolResult(_Value, tag="tool_result", frozen=True):
-    """What a tool answered; `error` says that the tool failed."""
+    """The result of a tool; `error` means that the tool failed."""
 
     call_id: str
     content: str | tuple[ResultPart, ...] = ""
@@ -125,3 +127,55 @@ class ToolResult(_Value, tag="tool_result", frozen=True):
 Part: TypeAlias = (
     Text | Image | Document | Audio | ToolCall | ToolResult | Thinking | Refusal | Opaque
 )
+
+
+class Tool(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="type",
+    tag="function",
+):
+    """A function tool. `schema` is canonical JSON text."""
+
+    name: str
+    description: str = ""
+    schema: str = '{"properties":{},"type":"object"}'
+    strict: bool | None = None
+    cache: CachePolicy = CachePolicy.NONE
+    extras: Extras | None = None
+
+
+class ProviderTool(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="type",
+    tag="provider",
+):
+    """A provider's built-in tool (web search, code execution): `json` is its definition."""
+
+    provider: str
+    name: str
+    json: str
+    cache: CachePolicy = CachePolicy.NONE
+
+
+AnyTool: TypeAlias = Tool | ProviderTool
+
+
+class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What could not be expressed, or was expressed differently: part of the result, never logged.
+
+    `code` is for programs, `message` for people, `path` is the place.
+    """
+
+    code: str
+    message: str
+    path: str = ""
+    tokens: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message

@@ -1,4 +1,8 @@
-"""What came back: one message, why it ended, and what it cost."""
+"""Replies, and their usage as a partition: no token is counted twice.
+
+Providers disagree on whether "input" includes cached tokens. Here every input token is in exactly
+one of uncached, read and written; `None` means "not reported", which is not 0.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,55 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from .conversation import Message
 from .display import html_of
-from .message import Message
-from .notice import Notice
-from .parts import Extras, ToolCall
-from .usage import Usage
+from .parts import Extras, Notice, ToolCall
+from .stability import Ttl
 
-#: Why the model stopped. `other` keeps the provider's word in `Reply.stop_raw`.
+#: Written tokens by the TTL they were written for; "unsplit" when the provider gave only a sum.
+WriteTtl: TypeAlias = Ttl | Literal["unsplit"]
+
+
+class Usage(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """Token counts of one call."""
+
+    uncached: int | None = None
+    """Input that was neither read from nor written to the cache."""
+    read: int | None = None
+    """Input read from the cache."""
+    written: dict[WriteTtl, int] | None = None
+    """Input written to the cache, by TTL."""
+    output: int | None = None
+    """All output, reasoning included."""
+    reasoning: int | None = None
+    """The part of `output` that was reasoning."""
+    overlap: int = 0
+    """Input tokens that the provider counted twice."""
+    raw: str | None = None
+    """The provider's usage object, as JSON text."""
+
+    @property
+    def written_total(self) -> int | None:
+        return None if self.written is None else sum(self.written.values())
+
+    @property
+    def input(self) -> int | None:
+        """All input tokens; unknown when nothing about the input was reported."""
+        uncached, read, written = self.uncached, self.read, self.written
+        if uncached is None and read is None and written is None:
+            return None
+        return (uncached or 0) + (read or 0) + (sum(written.values()) if written else 0)
+
+    @property
+    def total(self) -> int | None:
+        if self.input is None or self.output is None:
+            return None
+        return self.input + self.output
+
+
+#: Why the model stopped; for `other`, `Reply.stop_raw` has the provider's reason.
 StopReason: TypeAlias = Literal[
     "end", "length", "stop_sequence", "tool_calls", "pause", "refusal", "context_overflow", "other"
 ]
@@ -21,15 +67,15 @@ StopReason: TypeAlias = Literal[
 class Reply(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
-    """A provider's whole answer."""
+    """A provider's whole reply."""
 
     id: str
     model: str
-    """The model that really answered."""
+    """The model that replied."""
     message: Message
     stop: StopReason
     stop_raw: str | None = None
-    """The provider's own word for it."""
+    """The provider's reason."""
     stop_sequence: str | None = None
     usage: Usage = Usage()
     notices: tuple[Notice, ...] = ()

@@ -1,4 +1,4 @@
-"""How long a piece of a prompt stays the same, and how long a provider should keep it."""
+"""Cache lifetimes, cache policies, and the stability of prompt segments."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import enum
 from collections.abc import Iterable
 from typing import Literal
 
-#: How long a provider keeps a cache entry after its last use. Which of them exist is the
-#: provider's business: the rules table says so.
+#: How long a provider keeps a cache entry after its last use. The cache rules list those that a
+#: provider has.
 Ttl = Literal["5m", "30m", "1h", "12h", "24h"]
 
 TTL_SECONDS: dict[Ttl, int] = {"5m": 300, "30m": 1800, "1h": 3600, "12h": 43200, "24h": 86400}
 
 
-def nearest_ttl(asked: Ttl, there: Iterable[Ttl]) -> Ttl | None:
-    """The shortest of these lifetimes that is long enough, or the longest; None of none."""
-    lasting = sorted(there, key=TTL_SECONDS.__getitem__)
-    enough = (ttl for ttl in lasting if TTL_SECONDS[ttl] >= TTL_SECONDS[asked])
+def nearest_ttl(wanted: Ttl, available: Iterable[Ttl]) -> Ttl | None:
+    """The shortest available TTL that is long enough, else the longest; None if there is none."""
+    lasting = sorted(available, key=TTL_SECONDS.__getitem__)
+    enough = (ttl for ttl in lasting if TTL_SECONDS[ttl] >= TTL_SECONDS[wanted])
     return next(enough, lasting[-1] if lasting else None)
 
 
-#: The parts of a request that providers hash in an order of their own.
+#: The sections of a prompt; the order in which they are hashed depends on the provider.
 Section = Literal["tools", "system", "messages"]
 
 
 class CachePolicy(enum.Enum):
-    """What a prompt block asks of the provider's cache."""
+    """How a prompt block should be cached."""
 
     NONE = "none"
     EPHEMERAL_5M = "5m"
@@ -43,7 +43,7 @@ class CachePolicy(enum.Enum):
 
 
 class SegmentRole(enum.Enum):
-    """The structural role of a run of messages: what it is for, not who speaks."""
+    """The structural role of a run of messages."""
 
     STABLE_PREFIX = "stable_prefix"
     """Guides, workspace, environment, skills: the same for the whole session."""
@@ -52,6 +52,6 @@ class SegmentRole(enum.Enum):
     SYSTEM_REMAINDER = "system_remainder"
     """System messages of the history that are not part of the system field."""
     CONVERSATION = "conversation"
-    """What user, assistant and tools really said."""
+    """The messages of user, assistant and tools."""
     VOLATILE_TAIL = "volatile_tail"
     """Rebuilt every round, never cached, always last."""

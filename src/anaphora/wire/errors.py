@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Mapping
 
 from anaphora import errors
-from anaphora.catalog.overflow import is_overflow
+from anaphora.catalog import is_overflow
 from anaphora.errors import Upstream
 from anaphora.wire.ratelimits import reset_after
 

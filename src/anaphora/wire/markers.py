@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
-from anaphora.prompt import PromptBlock, PromptCachePlan
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import MarkRequest, PromptBlock, PromptCachePlan
 from anaphora.rendered import ChunkRun, Mark
 from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl, nearest_ttl
 

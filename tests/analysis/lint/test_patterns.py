@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.traces import FOLDER, missing
 
 from anaphora import wire
+from anaphora.analysis.lint.checks import stable_chunks, strings
 from anaphora.analysis.lint.patterns import hits
-from anaphora.analysis.lint.requests import stable, strings
 from anaphora.errors import AnaphoraError
 
 EXCHANGES = FOLDER.parent / "exchanges" / "exchanges.jsonl.gz"
@@ -96,14 +96,14 @@ STABLE = [
 
 
 @pytest.mark.parametrize("rule, text", [(rule, one) for rule in VOLATILE for one in VOLATILE[rule]])
-def test_what_is_about_now_or_this_run_is_found(rule: str, text: str) -> None:
+def test_content_about_now_or_this_run_is_found(rule: str, text: str) -> None:
     found = [hit for hit in hits(text) if hit.severity == "warning"]
     assert [hit.rule for hit in found] == [rule]
     assert text[found[0].start : found[0].end].strip()
 
 
 @pytest.mark.parametrize("text", STABLE)
-def test_ordinary_prose_is_left_alone(text: str) -> None:
+def test_ordinary_prose_has_no_findings(text: str) -> None:
     assert [hit for hit in hits(text) if hit.severity != "note"] == []
 
 
@@ -128,12 +128,12 @@ def test_placeholders_count_in_templates_only(template: str) -> None:
 @pytest.mark.parametrize(
     "template", ["Hello {{ name }}.", "{question}", "{date_format}", "${HOME}"]
 )
-def test_other_placeholders_do_not(template: str) -> None:
+def test_other_placeholders_are_ignored(template: str) -> None:
     assert list(hits(template, template=True)) == []
 
 
 @given(st.text(), st.booleans())
-def test_whatever_the_text_hits_are_in_order_and_apart(text: str, template: bool) -> None:
+def test_hits_are_ordered_and_disjoint(text: str, template: bool) -> None:
     end = 0
     for hit in hits(text, template=template):
         assert end <= hit.start < hit.end <= len(text)
@@ -153,7 +153,7 @@ def recorded_texts() -> Iterator[str]:
                 rendered = wire.get(one["wire"]).split(one["request"].encode(), path=one["path"])
             except AnaphoraError:
                 continue
-            for chunk in stable(rendered):
+            for chunk in stable_chunks(rendered):
                 yield from (text for _, text in strings(chunk))
     for file in sorted(FOLDER.glob("*.jsonl.gz")):
         with gzip.open(file, "rt", encoding="utf-8") as lines:

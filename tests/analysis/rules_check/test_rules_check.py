@@ -174,7 +174,7 @@ def test_mechanism(
     assert said_of("mechanism", trace(where, [call(0, 1, usage, **more)])) == expected
 
 
-def test_no_marker_is_believed_only_in_the_words_of_the_markers_own_wire() -> None:
+def test_missing_markers_are_conclusive_only_on_their_own_wire() -> None:
     calls = [call(0, 1, bill(read=5000), breakpoints=())]
     said = {
         wire: said_of("mechanism", trace(SONNET, calls, wire=wire))
@@ -267,7 +267,7 @@ def test_lifetime(where: tuple[str, str], gap: float, read: int, expected: tuple
     assert said_of("lifetime", trace(where, calls)) == expected
 
 
-def test_an_hour_is_an_hour() -> None:
+def test_one_hour_ttl() -> None:
     first = call(0, 1, TraceUsage(input=3, cache_write_1h=5000))
     told = [
         said_of("lifetime", trace(SONNET, [first, call(gap, 3, bill(5000, 100))]))
@@ -304,7 +304,7 @@ def test_default_ttl(gap: float, read: int, expected: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("lost, contradicted", [(5, False), (6, True)])
-def test_misses_speak_against_a_lifetime_when_they_are_most(lost: int, contradicted: bool) -> None:
+def test_a_ttl_is_contradicted_when_most_calls_miss(lost: int, contradicted: bool) -> None:
     calls = [call(0, 1, bill(wrote=5000))]
     for at in range(1, 11):
         left = calls[-1].usage.cached  # type: ignore[union-attr]
@@ -377,13 +377,13 @@ def test_shares(
     assert (row.contradicting, row.looked_at, row.contradicted) == (*counted, contradicted)
 
 
-def test_what_no_row_states_is_counted_and_contradicts_nothing() -> None:
+def test_unstated_figures_are_counted_and_contradict_nothing() -> None:
     row = rows_of(*follow_ups(DEEPSEEK, [0] * 10))["missed"]
     assert (row.value, row.contradicting, row.contradicted) == (None, 10, False)
     assert row.source == "not stated"
 
 
-def test_an_unknown_system_prompt_may_have_changed_at_a_users_turn() -> None:
+def test_an_unrecorded_system_prompt_may_have_changed_at_a_user_turn() -> None:
     said = (
         TraceMessage(role="user", content="One."),
         TraceMessage(role="assistant", content="Two."),
@@ -424,7 +424,7 @@ def test_invalidates(read: int, expected: tuple[int, int], all_of_it_fits: bool)
     assert said_of("invalidates.thinking", trace(SONNET, guessed, messages=said)) == NOTHING
 
 
-def test_another_model_reads_nothing_of_the_first_ones() -> None:
+def test_another_model_reads_nothing_of_the_first() -> None:
     other = "claude-opus-4-5"
     calls = [call(0, 1, bill(wrote=5000)), call(10, 3, bill(5000, 100), model=other)]
     row = rows_of(trace(SONNET, calls))["invalidates.model"]
@@ -434,7 +434,7 @@ def test_another_model_reads_nothing_of_the_first_ones() -> None:
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_row_tells_what_contradicts_it_and_what_would_fit() -> None:
+def test_a_row_has_contradicting_calls_and_disputed_values() -> None:
     reads = [1024, 1088, 1152]
     calls = [call(at * 10.0, 1, bill(read)) for at, read in enumerate(reads)]
     row = rows_of(trace(("deepseek", "deepseek-chat"), calls))["granule_tokens"]
@@ -458,7 +458,7 @@ def test_contradicted_rows_come_first_and_examples_are_few() -> None:
 
 
 @pytest.mark.parametrize("threshold, contradicted", [(0.05, True), (0.1, False)])
-def test_a_small_share_is_passed_over(threshold: float, contradicted: bool) -> None:
+def test_a_small_share_is_tolerated(threshold: float, contradicted: bool) -> None:
     reads = [1024] * 9 + [1100]
     calls = [call(at * 10.0, 1, bill(read)) for at, read in enumerate(reads)]
     row = rows_of(trace(GPT_4O, calls), threshold=threshold)["granule_tokens"]
@@ -474,7 +474,7 @@ def test_the_same_figure_of_two_models_is_one_row() -> None:
     assert set(row.models) == {"claude-sonnet-4-5", "claude-opus-4-5"}
 
 
-def test_calls_without_a_bill_or_of_unknown_models_say_nothing() -> None:
+def test_calls_without_a_bill_or_of_unknown_models_are_skipped() -> None:
     calls = [call(0, 1, None), call(10, 3, bill(900), model="claude-nobody-knows")]
     assert rows_of(trace(SONNET, calls)) == {}
 
@@ -522,7 +522,7 @@ def played(where: tuple[str, str], sizes: list[int], gaps: list[float]) -> Trace
         max_size=12,
     ),
 )
-def test_a_provider_that_keeps_to_its_rules_contradicts_none(
+def test_a_provider_that_follows_its_rules_contradicts_none(
     where: tuple[str, str], turns: list[tuple[int, float]]
 ) -> None:
     one = played(where, [size for size, _ in turns], [gap for _, gap in turns])

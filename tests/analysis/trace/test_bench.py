@@ -33,13 +33,13 @@ def printed() -> str:
     return bench("--calls", "0")
 
 
-def test_the_documented_tables_are_those_of_today(printed: str) -> None:
+def test_documented_tables_are_current(printed: str) -> None:
     first, second, causes, *_ = printed.split("\n\n")
     assert between("accuracy") == f"{first}\n\n{second}"
     assert between("causes") == causes
 
 
-def test_the_last_line_holds_the_figures_and_they_are_good_enough(printed: str) -> None:
+def test_the_last_line_has_figures_above_the_targets(printed: str) -> None:
     figures = json.loads(printed.splitlines()[-1])
     assert list(figures) == [
         "anthropic_loop_exact",
@@ -53,13 +53,13 @@ def test_the_last_line_holds_the_figures_and_they_are_good_enough(printed: str) 
     assert figures["deepseek_within_granule"] >= 0.95
 
 
-def test_without_recordings_it_says_so(tmp_path: Path) -> None:
+def test_missing_recordings_are_reported(tmp_path: Path) -> None:
     said, figures = bench("--traces", str(tmp_path)).splitlines()
     assert said == f"skipped: no recorded conversations at {tmp_path}"
     assert figures == "{}"
 
 
-def test_other_traces_of_the_form_do_and_what_is_unknown_is_counted(tmp_path: Path) -> None:
+def test_other_traces_are_accepted_and_unknown_models_counted(tmp_path: Path) -> None:
     line = {
         "id": "one",
         "provider": "anthropic",

@@ -68,9 +68,9 @@ def test_the_cause(
     assert call(outcome, billed, **facts).cause == cause
 
 
-def test_every_cause_has_a_meaning_and_a_case() -> None:
+def test_every_cause_has_a_text_and_a_case() -> None:
     assert {cause for cause, *_ in CASES} - {None} == set(CAUSE_TEXTS)
 
 
-def test_without_a_bill_there_is_nothing_to_explain() -> None:
+def test_without_a_bill_there_is_no_cause() -> None:
     assert call(expected(5000), None).cause is None  # type: ignore[arg-type]

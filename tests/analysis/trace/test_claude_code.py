@@ -66,7 +66,7 @@ def traces(*lines: dict[str, Any]) -> list[Trace]:
     return [one.trace for one in found if isinstance(one, FoundTrace)]
 
 
-def test_an_answer_in_several_lines_is_one_call_and_is_billed_once() -> None:
+def test_a_reply_in_several_lines_is_one_call_billed_once() -> None:
     (trace,) = traces(
         user("1", None, 0),
         answer("2", "1", 3, "msg_1"),
@@ -87,7 +87,7 @@ def test_an_answer_in_several_lines_is_one_call_and_is_billed_once() -> None:
     assert trace.system_tokens_unknown
 
 
-def test_results_of_parallel_tools_go_out_together() -> None:
+def test_results_of_parallel_tools_are_sent_together() -> None:
     """Each hangs on the line of its call; the next answer on the last of them."""
     (trace,) = traces(
         user("1", None, 0),
@@ -101,7 +101,7 @@ def test_results_of_parallel_tools_go_out_together() -> None:
     assert [block["tool_use_id"] for block in trace.messages[2].content] == ["a", "b"]
 
 
-def test_branches_are_conversations_and_a_call_stands_in_one() -> None:
+def test_branches_are_conversations_and_a_call_belongs_to_one() -> None:
     one, two = traces(
         user("1", None, 0),
         answer("2", "1", 3, "msg_1"),
@@ -118,7 +118,7 @@ def test_branches_are_conversations_and_a_call_stands_in_one() -> None:
     assert one.group == two.group == "s"
 
 
-def test_side_chains_and_what_follows_a_compaction_begin_anew() -> None:
+def test_side_chains_and_compactions_begin_new_conversations() -> None:
     found = traces(
         user("1", None, 0),
         answer("2", "1", 3, "msg_1"),
@@ -144,7 +144,7 @@ def test_lines_of_other_kinds_are_passed_through() -> None:
     assert [call.messages for call in trace.calls] == [1, 3]
 
 
-def test_what_the_client_says_itself_is_no_call() -> None:
+def test_synthetic_messages_are_not_calls() -> None:
     (trace,) = traces(
         user("1", None, 0),
         answer("2", "1", 3, "msg_1"),
@@ -156,7 +156,7 @@ def test_what_the_client_says_itself_is_no_call() -> None:
     assert [call.messages for call in trace.calls] == [1, 4]
 
 
-def test_another_model_within_a_session_is_the_calls_own() -> None:
+def test_another_model_within_a_session_is_recorded_on_the_call() -> None:
     (trace,) = traces(
         user("1", None, 0),
         answer("2", "1", 3, "msg_1"),
@@ -166,7 +166,7 @@ def test_another_model_within_a_session_is_the_calls_own() -> None:
     assert [call.model for call in trace.calls] == [None, "claude-opus-4-5"]
 
 
-def test_broken_lines_and_counts_are_named_and_the_rest_is_read() -> None:
+def test_broken_lines_and_counts_are_reported_and_the_rest_is_read() -> None:
     usage = {"input_tokens": -4, "cache_read_input_tokens": 0}
     found = entries(
         user("1", None, 0),
@@ -181,7 +181,7 @@ def test_broken_lines_and_counts_are_named_and_the_rest_is_read() -> None:
     assert source.place == "s.jsonl:4"
 
 
-def test_a_session_without_answers_says_so() -> None:
+def test_a_session_without_replies_is_reported() -> None:
     assert [str(one) for one in entries(user("1", None, 0))] == ["s.jsonl: no reply with usage"]
 
 

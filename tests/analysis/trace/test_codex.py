@@ -49,7 +49,7 @@ def traces(*lines: dict[str, Any]) -> list[Trace]:
     return [one.trace for one in found if isinstance(one, FoundTrace)]
 
 
-def test_a_call_sent_what_stood_before_its_answer() -> None:
+def test_a_call_sent_the_messages_before_its_reply() -> None:
     (trace,) = traces(*LOOP)
     first, second = trace.calls
     assert (first.messages, second.messages) == (1, 4)
@@ -66,7 +66,7 @@ def test_a_call_sent_what_stood_before_its_answer() -> None:
     assert (second.t - first.t, (second.t_end or 0) - second.t) == (6.0, 4.0)
 
 
-def test_input_holds_what_was_read_and_written() -> None:
+def test_input_includes_reads_and_writes() -> None:
     (trace,) = traces(META, TURN, ASKED, ANSWER, count(5, 9000, 8000, cache_write_input_tokens=600))
     usage = trace.calls[0].usage
     assert usage is not None
@@ -74,13 +74,13 @@ def test_input_holds_what_was_read_and_written() -> None:
     assert usage.total == 9000
 
 
-def test_a_count_that_is_told_again_is_one_call() -> None:
+def test_a_repeated_count_is_one_call() -> None:
     again = count(10, 9300, 8960)
     (trace,) = traces(*LOOP, again, again)
     assert len(trace.calls) == 2
 
 
-def test_counts_of_nothing_are_no_call() -> None:
+def test_zero_counts_are_not_calls() -> None:
     """As after a compaction, or with only the limits in it."""
     empty = {"type": "event_msg", "payload": {"type": "token_count", "info": None}}
     (trace,) = traces(*LOOP, count(20, 0), empty)
@@ -96,13 +96,13 @@ def test_a_compaction_begins_another_conversation() -> None:
     assert after.group == before.group == "c"
 
 
-def test_another_model_is_the_calls_own() -> None:
+def test_another_model_is_recorded_on_the_call() -> None:
     turn = {"type": "turn_context", "payload": {"model": "gpt-5.4"}}
     (trace,) = traces(*LOOP, turn, item(30, role="user"), ANSWER, count(40, 9900))
     assert [call.model for call in trace.calls] == [None, None, "gpt-5.4"]
 
 
-def test_what_cannot_be_right_is_named() -> None:
+def test_impossible_counts_are_reported() -> None:
     found = entries(META, TURN, ASKED, count(5, 100, 200), count(6, 100, -1), b"{", ANSWER)
     assert [str(one) for one in found] == [
         "r.jsonl:4: 200 read and 0 written of 100 input tokens",

@@ -26,7 +26,7 @@ def reads(*traces: Trace) -> list[int]:
     return [call.outcome.read for call in play(*traces)]
 
 
-def test_a_call_reads_what_the_last_one_read_and_wrote_to_the_token() -> None:
+def test_a_call_reads_exactly_what_the_previous_one_read_and_wrote() -> None:
     trace = talk(
         at(0, 1, bill(written=5000)),
         at(10, 3, bill(read=5000, written=321)),
@@ -40,7 +40,7 @@ def test_a_call_reads_what_the_last_one_read_and_wrote_to_the_token() -> None:
 
 
 @pytest.mark.parametrize("gap, read", [(299, 5000), (301, 0)])
-def test_the_clock_is_known_before_the_call(gap: float, read: int) -> None:
+def test_expiry_is_predicted_from_the_clock(gap: float, read: int) -> None:
     trace = talk(at(0, 1, bill(written=5000)), at(gap, 3, bill(read=read, written=10)))
     last = play(trace)[-1]
     assert (last.outcome.read, last.exact, last.cause) == (read, True, None)
@@ -52,7 +52,7 @@ def test_what_was_written_for_an_hour_lives_for_an_hour(gap: float, read: int) -
     assert reads(talk(at(0, 1, hour), at(gap, 3, None))) == [0, read]
 
 
-def test_a_split_bill_tells_where_the_longer_part_ends() -> None:
+def test_a_split_bill_shows_where_the_longer_ttl_ends() -> None:
     both = TraceUsage(cache_write_1h=4000, cache_write_5m=1000)
     calls = at(0, 1, both), at(200, 3, None), at(600, 5, None)
     assert reads(talk(*calls)) == [0, 5000, 4000]
@@ -66,13 +66,13 @@ def test_a_prediction_does_not_know_its_own_bill() -> None:
     assert len(outcomes) == 1
 
 
-def test_a_bill_tells_how_long_the_prompts_are() -> None:
+def test_bills_give_the_length_of_prompts() -> None:
     """Below the minimum nothing is written; the next call knows that it was so short."""
     trace = talk(at(0, 1, bill(input=800)), at(9, 3, bill(written=1200)))
     assert reads(trace) == [0, 0]
 
 
-def test_what_others_wrote_is_known_once_a_bill_shows_it() -> None:
+def test_writes_of_others_are_known_once_a_bill_shows_them() -> None:
     """A first call that reads was not the first to begin like that; so much is the system prompt,
     and the next conversation of the group reads it, too."""
     first = talk(at(0, 1, bill(read=11_000, written=400)), id="one", group="run")
@@ -93,7 +93,7 @@ def test_conversations_of_a_group_share_a_beginning_and_others_do_not() -> None:
     assert reads(some("a", 0, "run"), other)[1] == 0
 
 
-def test_a_level_of_thinking_that_was_noted_voids_the_messages() -> None:
+def test_a_noted_thinking_level_invalidates_the_messages() -> None:
     note = "thinking_level_change:low;thinking_level_change:high"
     usages = bill(written=5000), bill(read=5000, written=20), bill(written=5100)
     plain = [at(0, 1, usages[0]), at(9, 3, usages[1]), at(20, 5, usages[2])]
@@ -104,7 +104,7 @@ def test_a_level_of_thinking_that_was_noted_voids_the_messages() -> None:
     assert {span.reason for span in last.outcome.spans} == {"param_changed"}
 
 
-def test_a_level_that_comes_back_to_what_it_was_changes_nothing() -> None:
+def test_a_level_that_is_restored_changes_nothing() -> None:
     note = "thinking_level_change:low;thinking_level_change:off"
     trace = talk(at(0, 1, bill(written=5000)), at(9, 3, bill(read=5000), note=note))
     assert reads(trace) == [0, 5000]
@@ -122,7 +122,7 @@ def test_a_level_chosen_between_tool_results_waits_for_the_next_turn() -> None:
     assert reads(trace) == [0, 5000, 0]
 
 
-def test_another_model_reads_nothing_of_the_last_ones() -> None:
+def test_another_model_reads_nothing_of_the_last() -> None:
     note = "model_change:claude-opus-4-5"
     calls = at(0, 1, bill(written=5000)), at(9, 3, bill(written=5100), note=note)
     assert reads(talk(*calls)) == [0, 0]
@@ -132,7 +132,7 @@ def test_another_model_reads_nothing_of_the_last_ones() -> None:
 
 
 @pytest.mark.parametrize("model, read", [("claude-sonnet-4-5", 5000), ("claude-opus-4-5", 5300)])
-def test_earlier_reasoning_is_dropped_at_a_users_turn_by_some_models(model: str, read: int) -> None:
+def test_some_models_drop_earlier_reasoning_at_a_user_turn(model: str, read: int) -> None:
     thought = TraceMessage(
         role="assistant",
         content=[{"type": "thinking", "thinking": "hm " * 200}],
@@ -148,7 +148,7 @@ def test_earlier_reasoning_is_dropped_at_a_users_turn_by_some_models(model: str,
     assert reads(trace)[1:] == [5000, read]
 
 
-def test_markers_that_are_recorded_are_the_ones_that_count() -> None:
+def test_recorded_markers_are_used() -> None:
     messages = [TraceMessage(role="system", content="guide " * 4000), user("q"), assistant("a")]
     messages += [user("r")]
 
@@ -163,7 +163,7 @@ def test_markers_that_are_recorded_are_the_ones_that_count() -> None:
     assert play(with_marks((0, "1h")))[0].outcome.written.keys() == {"1h"}
 
 
-def test_elsewhere_the_bills_tell_only_the_lengths() -> None:
+def test_elsewhere_bills_give_only_lengths() -> None:
     trace = talk(
         at(0, 1, bill(written=5000)),
         at(9, 3, bill(written=5300)),  # a miss at home
@@ -175,7 +175,7 @@ def test_elsewhere_the_bills_tell_only_the_lengths() -> None:
     assert played[0].model == "claude-opus-4-6"
 
 
-def test_elsewhere_a_marker_asks_for_a_lifetime_that_exists_there() -> None:
+def test_elsewhere_markers_get_a_supported_ttl() -> None:
     trace = talk(at(0, 1, bill(written=5000), breakpoints=((0, "1h"),)))
     (call,) = play(trace, elsewhere=("openai", "gpt-6-astra"))
     assert call.outcome.written.keys() == {"30m"}
@@ -197,10 +197,10 @@ def test_a_clock_that_stands_or_runs_backwards_keeps_the_order_of_the_calls() ->
     assert reads(trace) == [0, 5000, 5010]
 
 
-def test_calls_without_a_bill_are_played_and_not_compared() -> None:
+def test_calls_without_a_bill_are_replayed_but_not_compared() -> None:
     (call,) = play(talk(at(0, 1, None)))
     assert (call.exact, call.cause, call.happened, call.is_pair) == (False, None, None, False)
 
 
-def test_an_empty_conversation_is_no_call() -> None:
+def test_an_empty_conversation_has_no_calls() -> None:
     assert play(talk()) == []

@@ -53,12 +53,12 @@ def test_lines_are_numbered_as_editors_do_and_empty_ones_passed_over() -> None:
         (True, None),
     ],
 )
-def test_times_as_loggers_write_them(stamp: object, expected: float | None) -> None:
+def test_timestamp_formats_of_loggers(stamp: object, expected: float | None) -> None:
     assert seconds(stamp) == expected
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "12", True])
-def test_what_is_no_count_is_refused(value: object) -> None:
+def test_invalid_counts_are_rejected(value: object) -> None:
     with pytest.raises(ValueError, match=r"usage\.tokens"):
         count({"tokens": value}, "tokens")
 
@@ -67,7 +67,7 @@ def placed(*calls: TraceCall) -> list[FoundTrace | Problem]:
     return list(without_clock_errors(FoundTrace("f:3", talk(*calls))))
 
 
-def test_a_clock_that_runs_backwards_is_named_and_its_call_not_compared() -> None:
+def test_a_backward_clock_is_reported_and_its_call_not_compared() -> None:
     back, ends, source = placed(
         at(100, 1, bill(written=5000)),
         at(96.5, 3, bill(read=5000)),
@@ -83,7 +83,7 @@ def test_a_clock_that_runs_backwards_is_named_and_its_call_not_compared() -> Non
     assert [call.at for call in source.trace.calls] == [100, None, None, 130]
 
 
-def test_clocks_that_stand_still_or_are_not_there_are_fine() -> None:
+def test_equal_and_missing_times_are_accepted() -> None:
     calls = at(100, 1, None), TraceCall(messages=3), at(100, 5, None)
     (source,) = placed(*calls)
     assert isinstance(source, FoundTrace)
@@ -102,11 +102,11 @@ def test_clocks_that_stand_still_or_are_not_there_are_fine() -> None:
         ("api.nobody.com", None),
     ],
 )
-def test_a_provider_goes_by_several_names(name: str, provider: str | None) -> None:
+def test_provider_aliases(name: str, provider: str | None) -> None:
     assert catalog.provider_named(name) == provider
 
 
-def test_what_is_not_known_cannot_be_played() -> None:
+def test_unknown_providers_and_models_are_unsupported() -> None:
     assert unsupported("anthropic", "claude-sonnet-4-5-20250929") is None
     assert unsupported("anthropic", "claude-9") == "unknown model 'claude-9' of anthropic"
     assert unsupported("nobody", "m") == "unknown provider 'nobody'"

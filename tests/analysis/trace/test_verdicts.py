@@ -70,7 +70,7 @@ def test_a_recording_of_messages_proves_nothing_against_the_provider(name: str) 
     assert "changed" not in found
 
 
-def test_gaps_of_six_minutes_and_more_are_the_clocks_fault() -> None:
+def test_gaps_of_six_minutes_and_more_are_expiries() -> None:
     late = [
         judged.verdict
         for before, call, judged in pairs(recorded("pi_claude"))

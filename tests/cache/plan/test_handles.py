@@ -8,7 +8,7 @@ from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory, Planner
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
-from anaphora.rendered.holding import held_digest
+from anaphora.rendered.plan import held_digest
 from anaphora.values import Conversation, Message, Tool
 from anaphora.wire import gemini
 
@@ -42,7 +42,7 @@ def played(
     return planner, planner.plan(last, at=at), last
 
 
-def test_a_beginning_that_is_used_all_the_time_is_held() -> None:
+def test_a_prefix_in_constant_use_gets_a_handle() -> None:
     _, plan, last = played(pause=20.0, calls=6)
     assert [type(prelude) for prelude in plan.preludes] == [CreateHandle]
     create = plan.preludes[0]
@@ -52,19 +52,19 @@ def test_a_beginning_that_is_used_all_the_time_is_held() -> None:
     assert request.path.endswith("/cachedContents")
 
 
-def test_what_the_provider_finds_by_itself_is_not_paid_for() -> None:
+def test_no_handle_where_the_provider_caches_by_itself() -> None:
     assert played(pause=20.0, calls=6, model=NEW)[1].preludes == ()
 
 
-def test_without_a_price_nothing_is_held() -> None:
+def test_no_handle_without_a_price() -> None:
     assert played(pause=20.0, calls=6, price=None)[1].preludes == ()
 
 
-def test_a_beginning_that_is_hardly_used_is_not_held() -> None:
+def test_no_handle_for_a_rarely_used_prefix() -> None:
     assert played(pause=9 * 3600.0, calls=6)[1].preludes == ()
 
 
-def test_a_handle_is_used_extended_and_given_up() -> None:
+def test_a_handle_is_used_extended_and_deleted() -> None:
     planner, plan, last = played(pause=20.0, calls=6)
     (create,) = plan.preludes
     assert isinstance(create, CreateHandle)
@@ -82,7 +82,7 @@ def test_a_handle_is_used_extended_and_given_up() -> None:
     assert [notice.code for notice in changed.notices] == ["held_settings_changed"]
 
 
-def test_a_handle_that_has_ended_is_forgotten() -> None:
+def test_an_expired_handle_is_forgotten() -> None:
     planner, _, last = played(pause=20.0, calls=3)
     planner.handles.hold(CacheHandle("cachedContents/a", 1, "x-y"), 100.0)
     assert planner.plan(last, at=5000.0).held is None

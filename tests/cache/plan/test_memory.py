@@ -48,7 +48,7 @@ def test_prefixes_beginnings_and_conversations(provider: str, model: str, most: 
     assert (len(memory._beginnings), len(memory._open)) == (_MOST_BEGINNINGS, _MOST_OPEN)
 
 
-def test_how_long_conversations_go_on_is_known_from_some_of_them_where_there_are_many() -> None:
+def test_usual_length_is_learned_from_a_sample_of_many_conversations() -> None:
     """Three calls each, of more conversations at once than are remembered."""
     memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
     states = [memory.start() for _ in range(2 * _MOST_OPEN)]
@@ -59,7 +59,7 @@ def test_how_long_conversations_go_on_is_known_from_some_of_them_where_there_are
     assert memory.usual_calls() == pytest.approx(3.0, abs=0.1)
 
 
-def test_conversations_that_begin_alike_teach_their_own_length() -> None:
+def test_conversations_with_one_beginning_have_their_own_usual_length() -> None:
     memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
     prompt = TokenRuns([("same beginning", 2000)])
     for number in range(3):

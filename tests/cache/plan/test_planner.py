@@ -112,29 +112,25 @@ def gaps(*pauses: float) -> tuple[Gaps, float]:
         ((5400.0,) * 3, None),
     ],
 )
-def test_the_lifetime_that_pays_for_the_pauses_seen(
-    pauses: tuple[float, ...], ttl: str | None
-) -> None:
+def test_the_ttl_that_pays_for_observed_pauses(pauses: tuple[float, ...], ttl: str | None) -> None:
     seen, at = gaps(*pauses)
     assert TtlCosts(RULES).best_ttl(seen, at + (pauses[-1] if pauses else 0)) == ttl
 
 
-def test_the_pause_before_this_very_call_counts() -> None:
+def test_the_current_pause_counts() -> None:
     seen, _ = gaps(10.0)
     assert TtlCosts(RULES).best_ttl(seen, 30.0) == "5m"
     assert TtlCosts(RULES).best_ttl(seen, 2000.0) == "1h"
 
 
 @given(st.lists(st.floats(0, 10_000), max_size=200), st.floats(0, 10_000))
-def test_chances_are_chances_and_grow_with_the_time_allowed(
-    pauses: list[float], seconds: float
-) -> None:
+def test_probabilities_are_bounded_and_monotonic(pauses: list[float], seconds: float) -> None:
     seen, at = gaps(*pauses)
     assert 0 <= seen.within(seconds, at) <= seen.within(seconds + 100, at) <= 1
 
 
 @given(st.lists(st.sampled_from([5.0, 200.0, 400.0, 2000.0, 9000.0]), min_size=1, max_size=150))
-def test_counting_as_it_goes_equals_counting_anew(pauses: list[float]) -> None:
+def test_incremental_counts_equal_recounting(pauses: list[float]) -> None:
     one, at = gaps(*pauses)
     other = Gaps()
     other.within(300, 0)  # asked before anything was seen, so it is counted along
@@ -146,7 +142,7 @@ def test_counting_as_it_goes_equals_counting_anew(pauses: list[float]) -> None:
     assert one.within(300, at) == pytest.approx(other.within(300, now))
 
 
-def test_writing_twice_as_dear_is_weighed_against_what_it_saves() -> None:
+def test_expensive_writes_are_weighed_against_savings() -> None:
     seen, at = gaps(*[400.0] * 5)
     assert TtlCosts(RULES).of(seen, "1h", at) < TtlCosts(RULES).of(seen, None, at)
     assert TtlCosts(RULES).of(seen, None, at) < TtlCosts(RULES).of(seen, "5m", at)
@@ -155,7 +151,7 @@ def test_writing_twice_as_dear_is_weighed_against_what_it_saves() -> None:
 # ── Places ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_tail_and_what_others_share_are_marked() -> None:
+def test_the_tail_and_the_shared_prefix_are_marked() -> None:
     talk = Talk()
     talk.say(asked(1))
     plan = talk.turn(0, tools=(Tool("look", LONG),))
@@ -248,7 +244,7 @@ def test_a_shared_beginning_lives_as_long_as_its_conversations_need() -> None:
     assert plan.marks[0].ttl == "1h"
 
 
-def test_a_volatile_end_is_not_written_by_openai_itself() -> None:
+def test_openai_does_not_write_a_volatile_end() -> None:
     talk = Talk("openai", "gpt-5.6")
     talk.say(asked(1))
     assert not talk.turn(0).only_marks
@@ -259,7 +255,7 @@ def test_a_volatile_end_is_not_written_by_openai_itself() -> None:
     assert b'"prompt_cache_options":{"mode":"explicit"}' in body
 
 
-def test_options_of_the_callers_own_are_left_alone() -> None:
+def test_the_callers_cache_options_are_kept() -> None:
     talk = Talk("openai", "gpt-5.6")
     talk.say(asked(1))
     plan = talk.turn(0, tail=[Message.user("now")], cache=PromptCachePlan(automatic="30m"))
@@ -345,7 +341,7 @@ def test_law_10_a_new_date_in_the_tail_touches_only_the_tail() -> None:
     assert [mark.chunk for mark in one.marks] == [mark.chunk for mark in two.marks]
 
 
-def test_planning_looks_at_nothing_but_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_hashes_only_new_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """One key for each block and one salt for each section, however many turns there are."""
     from anaphora.cache.simulator import prompt as module
 
@@ -369,7 +365,7 @@ def test_planning_looks_at_nothing_but_what_is_new(monkeypatch: pytest.MonkeyPat
 # ── Advice ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fan_out_is_worth_a_call_ahead() -> None:
+def test_prewarming_pays_before_a_fan_out() -> None:
     advice = before_fan_out(RULES, 20_000, 10, "5m", Decimal(3))
     assert advice is not None
     # Ten writes at 1.25 against one and ten reads at 0.1.
@@ -379,7 +375,7 @@ def test_a_fan_out_is_worth_a_call_ahead() -> None:
     assert before_fan_out(RULES, 100, 10, "5m") is None
 
 
-def test_a_price_that_nobody_knows_is_not_zero() -> None:
+def test_an_unknown_price_is_not_zero() -> None:
     advice = before_fan_out(RULES, 20_000, 10, "5m")
     assert advice is not None
     assert advice.cost_usd is None
@@ -393,7 +389,7 @@ def test_keeping_alive_pays_where_pauses_are_a_little_too_long() -> None:
     assert until_next(RULES, 50_000, "5m", seen, at=at).kind == "let_go"
 
 
-def test_a_pruning_that_costs_more_than_it_saves_is_said_so() -> None:
+def test_an_unprofitable_compaction_is_advised_against() -> None:
     few = at_compaction(RULES, before=60_000, after=20_000, kept=5_000, calls=2, ttl="5m")
     many = at_compaction(RULES, before=60_000, after=20_000, kept=5_000, calls=40, ttl="5m")
     assert (few.kind, many.kind) == ("keep_history", "compact")
@@ -416,7 +412,7 @@ def test_segments_before_the_conversation_are_shared_too() -> None:
 # ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_conversations_that_begin_alike_share_a_cache_key() -> None:
+def test_conversations_with_one_beginning_share_a_cache_key() -> None:
     memory = AppMemory(catalog.rules("openai", "gpt-4.1", "openai_chat"))
     keys = set()
     for number in range(3):
@@ -444,7 +440,7 @@ def test_a_key_with_too_many_requests_is_split_and_stays_with_its_conversation()
     assert [talk.turn(600.0).key for talk in talks] == first
 
 
-def test_the_callers_own_key_is_left_alone() -> None:
+def test_the_callers_cache_key_is_kept() -> None:
     talk = Talk("openai", "gpt-4.1")
     talk.say(asked(1))
     assert talk.turn(0, cache=PromptCachePlan(key="mine")).key is None

@@ -119,7 +119,7 @@ def test_with_a_frozen_region_its_end_and_the_tail_are_marked() -> None:
     ]
 
 
-def test_a_missing_boundary_is_said_and_the_rolling_pair_used() -> None:
+def test_a_missing_boundary_gets_a_notice_and_the_rolling_pair() -> None:
     rendered, plan = planned(messages=HISTORY, frozen_through="gone")
     assert [notice.code for notice in rendered.notices] == ["frozen_boundary_missing"]
     assert len(plan.marks) == 2
@@ -143,7 +143,7 @@ def test_the_stable_prefix_is_marked_when_something_dynamic_follows_it() -> None
     assert ("messages[0].content[0]", "5m") in marked(rendered, plan)
 
 
-def test_more_than_four_leaves_out_the_smallest_step_and_says_so() -> None:
+def test_more_than_four_markers_drop_the_smallest_with_a_notice() -> None:
     rendered, plan = planned(
         tools=(LONG,), system=(SHORT, LONG, SHORT), messages=HISTORY, frozen_through="a1"
     )
@@ -171,7 +171,7 @@ def test_the_callers_marks_are_kept_and_counted() -> None:
     assert {n.code for n in plan.notices} == {"marker_left_out"}
 
 
-def test_a_fifth_mark_of_the_callers_own_is_said_to_be_left_out() -> None:
+def test_a_fifth_mark_of_the_caller_is_left_out_with_a_notice() -> None:
     asked = tuple(PartMark(message.id) for message in HISTORY)
     _, plan = planned(messages=HISTORY, marks=asked)
     assert len(plan.marks) == 4

@@ -31,9 +31,7 @@ def test_losses_are_drawn_by_the_seed_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("rules, written", [(ANTHROPIC, {"5m": 2000}), (OPENAI, {})])
-def test_what_is_lost_is_paid_for_as_if_it_were_new(
-    rules: catalog.CacheRules, written: dict[str, int]
-) -> None:
+def test_lost_reads_are_billed_as_new(rules: catalog.CacheRules, written: dict[str, int]) -> None:
     cache = Simulator(rules, loss=1.0)
     prompt = marked([("a", 2000)])
     assert cache.call(prompt, at=0).spans[0].reason != "lost"  # nothing was there to lose
@@ -54,13 +52,13 @@ def many(calls: int) -> int:
     return most
 
 
-def test_a_marked_cache_remembers_what_may_still_be_read_and_why_the_rest_may_not() -> None:
+def test_a_marker_cache_remembers_live_and_recently_expired_entries() -> None:
     """Entries of five minutes, and the dead ones for as long again; the parameters of each
     conversation's beginning, of which there are 10,000 at most."""
     assert many(20_000) <= 2000 + 700
 
 
-def test_an_unmarked_cache_forgets_what_nobody_used_for_two_lifetimes() -> None:
+def test_a_prefix_cache_forgets_what_was_unused_for_two_lifetimes() -> None:
     cache = Simulator(catalog.rules("mistral", "mistral-large-4"))
     for at in range(20_000):
         cache.call(said([(at, 500), ("more", 100)]), at=at)
@@ -76,7 +74,7 @@ def test_entries_are_bounded_even_when_time_stands_still() -> None:
     assert len(entries) == 100
 
 
-def test_where_entries_are_too_many_those_in_use_stay() -> None:
+def test_entries_in_use_survive_the_limit() -> None:
     """A system prompt that everybody reads was written before all others."""
     entries = EntryTable(most=100)
     entries.write("shared", "5m", 0.0, 0.0)
@@ -89,7 +87,7 @@ def test_where_entries_are_too_many_those_in_use_stay() -> None:
     assert [entries.get(at) is not None for at in (150, 151, 249)] == [False, True, True]
 
 
-def test_prefixes_are_bounded_and_the_longest_unused_go_first() -> None:
+def test_prefixes_are_bounded_and_least_recent_ones_are_dropped() -> None:
     prefixes = PrefixTree(most=100)
 
     def add(name: int, at: float) -> None:
@@ -107,7 +105,7 @@ def test_prefixes_are_bounded_and_the_longest_unused_go_first() -> None:
     assert prefixes.match(gone, gone.key).position == -1
 
 
-def test_a_copy_of_a_simulator_is_on_its_own() -> None:
+def test_a_copied_simulator_is_independent() -> None:
     cache = Simulator(catalog.rules("anthropic", "claude-sonnet-5-5"))
     prompt = TokenRuns([("a", 10_000)], markers=(Mark(0, "5m"),))
     copied = copy.deepcopy(cache)
@@ -115,7 +113,7 @@ def test_a_copy_of_a_simulator_is_on_its_own() -> None:
     assert (copied.predict(prompt, at=1.0).read, cache.predict(prompt, at=1.0).read) == (10_000, 0)
 
 
-def test_accounts_that_are_equal_and_not_the_same_are_kept_apart() -> None:
+def test_equal_scopes_of_other_types_are_separate() -> None:
     cache = Simulator(catalog.rules("anthropic", "claude-sonnet-5-5"))
     prompt = TokenRuns([("a", 10_000)], markers=(Mark(0, "5m"),))
     cache.call(prompt, at=0.0, scope=1)

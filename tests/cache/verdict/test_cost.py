@@ -44,7 +44,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield copied
 
 
-def test_a_turn_that_only_grew_copies_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_only_grows_copies_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = Conversation(
         Message.assistant(f"answer {at}") if at % 2 else Message.user(f"question {at}")
         for at in range(401)

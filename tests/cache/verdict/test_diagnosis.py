@@ -95,7 +95,7 @@ def test_openai_prompt_cache_diagnostics(said: Any, expected: Diagnosis | None) 
     assert diagnosis_of(openai_reply(said)) == expected
 
 
-def test_a_stream_carries_it_too() -> None:
+def test_diagnostics_in_a_stream() -> None:
     start: Json = {
         "id": "msg_1",
         "type": "message",
@@ -154,12 +154,12 @@ def test_disagreement_is_shown_and_does_not_overrule_the_bytes(name: str, word: 
     assert "disagrees" in found.sentence
 
 
-def test_a_provider_that_blames_the_messages_while_no_byte_changed_is_contradicted() -> None:
+def test_a_diagnosis_without_a_changed_byte_is_contradicted() -> None:
     found = judged("anthropic", "messages_changed", plant=False)
     assert (found.cause, found.agrees) == ("provider_side", False)
 
 
-def test_one_that_cannot_tell_neither_agrees_nor_disagrees() -> None:
+def test_an_inconclusive_diagnosis_neither_agrees_nor_disagrees() -> None:
     place = PLACES["anthropic"]
     before, after = moved_tools()
     said = Diagnosis(provider="anthropic", code="unavailable", conclusive=False)
@@ -176,7 +176,7 @@ def test_one_that_cannot_tell_neither_agrees_nor_disagrees() -> None:
         ("service_tier", {}, {"service_tier": "flex"}),
     ],
 )
-def test_parameters_by_the_names_that_openai_gives_them(word: str, was: Json, now: Json) -> None:
+def test_openai_parameter_codes(word: str, was: Json, now: Json) -> None:
     place = PLACES["openai_responses"]
     one = split(place, body(place, {**spec(), "params": was}))
     two = split(place, body(place, {**grown(spec()), "params": now}))

@@ -26,7 +26,7 @@ TURNS = st.lists(TEXTS, max_size=4)
 
 
 @given(st.sampled_from(WIRES), TURNS)
-def test_growth_is_never_called_a_break(name: str, turns: list[str]) -> None:
+def test_growth_is_never_a_break(name: str, turns: list[str]) -> None:
     place = PLACES[name]
     before = spec()
     after: Json = copy.deepcopy(before)
@@ -68,7 +68,7 @@ def test_every_chunk_of_every_wire_is_json_again(name: str) -> None:
 
 
 @given(st.binary())
-def test_whatever_the_bytes_a_chunk_can_be_cut(data: bytes) -> None:
+def test_any_bytes_can_be_cut_into_a_block(data: bytes) -> None:
     block = cut_block(data)
     assert isinstance(block.raw, bytes)
     block.value, block.whole  # noqa: B018  (they raise nothing)

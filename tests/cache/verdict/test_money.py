@@ -9,7 +9,7 @@ import pytest
 from support.planted import PLACES, body, grown, spec, split, verdict_of
 
 from anaphora import catalog
-from anaphora.cache.verdict.judgement import lost_usd
+from anaphora.cache.verdict.causes import lost_usd
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 
@@ -32,11 +32,11 @@ GPT = catalog.price("openai", "gpt-5", NOW)
         (Usage(uncached=5, read=10, output=0), 0, "0"),
     ],
 )
-def test_what_was_paid_less_what_reading_costs(usage: Usage, lost: int, cost_usd: str) -> None:
+def test_lost_cost_is_the_price_difference(usage: Usage, lost: int, cost_usd: str) -> None:
     assert lost_usd(usage, lost, SONNET) == Decimal(cost_usd)
 
 
-def test_a_price_that_nobody_knows_is_unknown_and_not_nothing() -> None:
+def test_an_unknown_price_gives_an_unknown_cost() -> None:
     usage = Usage(uncached=100_000, output=0)
     assert lost_usd(usage, 100_000, None) is None
     assert lost_usd(None, 100_000, SONNET) is None
@@ -51,7 +51,7 @@ def test_an_implicit_cache_costs_the_input_price() -> None:
     assert lost_usd(usage, 1_000_000, GPT) == GPT.input - GPT.read
 
 
-def test_the_sentence_says_dollars_or_that_they_are_unknown() -> None:
+def test_the_sentence_has_the_cost_or_that_it_is_unknown() -> None:
     place = PLACES["anthropic"]
     after = grown(spec())
     after["tools"].reverse()
@@ -62,7 +62,7 @@ def test_the_sentence_says_dollars_or_that_they_are_unknown() -> None:
     assert "cost unknown" in verdict_of(place, one, two).sentence
 
 
-def test_what_is_not_sent_any_more_is_not_paid_for_again() -> None:
+def test_removed_tokens_are_not_paid_again() -> None:
     """A history that was cut off: the bill falls, and only what is left is paid for anew."""
     place = PLACES["anthropic"]
     before, after = spec(), spec()

@@ -152,7 +152,7 @@ WIRES = ["anthropic", "openai_chat", "openai_responses", "gemini", "deepseek", "
 
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize("planted", CHANGES)
-def test_a_changed_byte_is_named(name: str, planted: str) -> None:
+def test_a_changed_byte_is_found(name: str, planted: str) -> None:
     place = PLACES[name]
     plant, kind, where = CHANGES[planted]
     before = spec()
@@ -261,7 +261,7 @@ PARAMETERS: dict[str, tuple[str, Json, Json, str]] = {
 
 
 @pytest.mark.parametrize("planted", PARAMETERS)
-def test_a_changed_parameter_is_named(planted: str) -> None:
+def test_a_changed_parameter_is_found(planted: str) -> None:
     name, was, now, cause = PARAMETERS[planted]
     place = PLACES[name]
     before = {**spec(), "params": was}
@@ -272,7 +272,7 @@ def test_a_changed_parameter_is_named(planted: str) -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_another_model_is_named(name: str) -> None:
+def test_a_changed_model_is_found(name: str) -> None:
     place = PLACES[name]
     one = split(place, body(place, spec()))
     two = split(place, body(place, grown(spec()), model="another-model"), model="another-model")
@@ -288,7 +288,7 @@ def test_a_parameter_that_the_cache_does_not_depend_on_is_not_blamed() -> None:
     assert found.cause == "provider_side"
 
 
-def test_a_parameter_counts_before_a_byte_that_is_hashed_behind_what_it_voids() -> None:
+def test_a_parameter_precedes_bytes_hashed_after_its_section() -> None:
     """A model change voids everything, so an edit in the messages does not matter any more."""
     place = PLACES["anthropic"]
     after = grown(spec())
@@ -322,7 +322,7 @@ CLOCK: dict[str, tuple[str, float, str]] = {
 
 
 @pytest.mark.parametrize("planted", CLOCK)
-def test_the_clock_is_blamed_when_it_is_the_clock(planted: str) -> None:
+def test_clock_causes(planted: str) -> None:
     name, gap, cause = CLOCK[planted]
     place = PLACES[name]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
@@ -331,7 +331,7 @@ def test_the_clock_is_blamed_when_it_is_the_clock(planted: str) -> None:
     assert not found.broke
 
 
-def test_how_long_ago_it_ran_out_is_said() -> None:
+def test_the_sentence_says_when_an_entry_expired() -> None:
     place = PLACES["anthropic"]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
     found = verdict_of(place, one, two, later={"at": 1000.0 + 300 + 47})
@@ -339,7 +339,7 @@ def test_how_long_ago_it_ran_out_is_said() -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_another_route_is_named(name: str) -> None:
+def test_a_changed_route_is_found(name: str) -> None:
     place = PLACES[name]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
     found = verdict_of(place, one, two, earlier={"route": "a"}, later={"route": "b"})
@@ -361,7 +361,7 @@ def test_the_provider_is_not_blamed_where_something_is_unknown(unknown: Json) ->
 # ── Markers, minimum, look-back ──────────────────────────────────────────────────────────────────
 
 
-def test_without_a_marker_nothing_is_cached_and_what_could_have_been_is_counted() -> None:
+def test_without_a_marker_the_reusable_tokens_count_as_lost() -> None:
     place = PLACES["anthropic"]
     before = {**spec(), "marked": False}
     one, two = split(place, body(place, before)), split(place, body(place, grown(before)))
@@ -370,7 +370,7 @@ def test_without_a_marker_nothing_is_cached_and_what_could_have_been_is_counted(
     assert found.lost == Counts(one).total
 
 
-def test_a_marker_on_what_changes_is_named_as_that() -> None:
+def test_a_marker_on_volatile_content_is_found() -> None:
     place = PLACES["anthropic"]
 
     def said(clock: str) -> bytes:
@@ -396,7 +396,7 @@ def test_below_the_minimum(name: str) -> None:
     assert found.lost == 0
 
 
-def test_behind_the_look_back() -> None:
+def test_beyond_the_look_back() -> None:
     place = PLACES["anthropic"]
     before, after = spec(), grown(spec())
     after["messages"][-1] = ("user", [f"part {at}" for at in range(25)])
@@ -414,7 +414,7 @@ def test_within_the_look_back_it_is_not_blamed() -> None:
     assert verdict_of(place, one, two).cause == "provider_side"
 
 
-def test_the_first_image_voids_the_messages() -> None:
+def test_the_first_image_invalidates_the_messages() -> None:
     place = PLACES["anthropic"]
     before = spec()
     before["messages"] = [("user", ["one"]), ("assistant", ["two"]), ("user", ["three"])]

@@ -32,7 +32,7 @@ def looked_at(before: Json, after: Json, rules: bool = False) -> tuple[Notice, .
 
 
 @pytest.mark.parametrize("thought", [THOUGHT, REDACTED], ids=["signed", "redacted"])
-def test_signed_thinking_behind_a_change_is_named(thought: Json) -> None:
+def test_signed_thinking_behind_a_change_is_reported(thought: Json) -> None:
     before = thoughtful(thought)
     after = grown(before)
     after["messages"][0] = ("user", ["What was in the file?"])
@@ -43,7 +43,7 @@ def test_signed_thinking_behind_a_change_is_named(thought: Json) -> None:
     assert broken.tokens
 
 
-def test_a_request_that_asks_for_it_gets_the_block_dropped() -> None:
+def test_drop_block_is_reported_as_dropped() -> None:
     before = thoughtful(THOUGHT)
     after = grown(before)
     after["system"][0] = "You are somebody else."
@@ -56,7 +56,7 @@ def test_a_request_that_asks_for_it_gets_the_block_dropped() -> None:
     "change",
     ["nothing", "thinking left out", "behind the thinking", "new thinking"],
 )
-def test_what_is_not_bound_is_not_named(change: str) -> None:
+def test_unbound_thinking_is_not_reported(change: str) -> None:
     before = thoughtful(THOUGHT)
     after = grown(before)
     if change == "thinking left out":
@@ -74,7 +74,7 @@ def test_moving_a_marker_changes_nothing() -> None:
     assert looked_at(thoughtful(THOUGHT), grown(thoughtful(THOUGHT)), rules=True) == ()
 
 
-def test_with_the_rules_also_what_no_byte_shows() -> None:
+def test_with_rules_parameters_and_images_are_checked() -> None:
     before = spec()
     before["messages"] = [("user", ["one"])]
     after = copy.deepcopy(before)
@@ -85,14 +85,14 @@ def test_with_the_rules_also_what_no_byte_shows() -> None:
     assert looked_at(before, after) == ()
 
 
-def test_a_write_out_of_reach_is_named() -> None:
+def test_a_write_beyond_the_look_back_is_reported() -> None:
     before = spec()
     after = grown(before)
     after["messages"][-1] = ("user", [f"result {at}" for at in range(30)])
     assert [notice.code for notice in looked_at(before, after, rules=True)] == ["lookback_exceeded"]
 
 
-def test_thinking_without_a_signature_is_bound_to_nothing() -> None:
+def test_unsigned_thinking_is_not_bound() -> None:
     before = thoughtful({"type": "thinking", "thinking": "The cat is grey."})
     after = grown(before)
     after["messages"][0] = ("user", ["What was in the file?"])

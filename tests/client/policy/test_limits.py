@@ -224,7 +224,7 @@ def test_whatever_changes_the_limits_hold_and_everybody_gets_a_turn(
             limiter.cancel(held, drive.at)
         elif what == "stop":
             limiter.lane(model).block(RateLimited("slow", retry_after=seconds), drive.at)
-            limiter.queue.changed()
+            limiter.queue.outdated = True
             stopped[model] = max(stopped[model], drive.at + seconds)
         else:
             drive.until(drive.at + seconds)

@@ -1,8 +1,7 @@
-"""What looks volatile in a text of which there is but one sample.
+"""Patterns of volatile content in a single sample of a text.
 
-Ordinary prose is full of dates and numbers that never change, and examples show ids that nobody
-fills in. So a pattern alone is not enough: the words before it have to say that it is about now, or
-about this very run.
+Prose is full of dates and numbers that never change, and examples contain ids. So a pattern alone
+is not enough: the words before it must refer to the present, or to this run.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .values import RuleId, Severity
+from .findings import RuleId, Severity
 
 
 class Hit(NamedTuple):
@@ -37,7 +36,7 @@ _HEX = r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{6,64}\b"
 _TOKEN = r"\b(?=\w*[0-9])(?:req|sess|session|run|trace|conv|thread|resp)_[A-Za-z0-9]{8,}\b"
 _RANDOM = r"(?=[\w.-]*[0-9])(?=[\w.-]*[a-zA-Z])[\w.-]{6,}"
 
-#: The words that say that it is about now.
+#: Words that refer to the present.
 _NOW = re.compile(
     r"(?:\b(?:today|now|currently)\b|\btoday's\b|\bit(?:'s| is)(?: now)?|"
     r"\bcurrent[ _-](?:local[ _-]|utc[ _-])?(?:date|time|day|datetime|timestamp|year)\b"
@@ -46,9 +45,9 @@ _NOW = re.compile(
     r"(?:[ _-](?:date|time|datetime))?(?:\s+(?:is|was|at|on|it is|in utc))*[^\w\n]{0,8}$",
     re.IGNORECASE,
 )
-#: Said at the beginning of a line, which may be about now or the head of an example.
+#: A label at the beginning of a line: of the present, or of an example.
 _LABEL = re.compile(r"(?:^|\n)[\s>*_#-]*(?:date|time|timestamp)[*_]*\s*[:=][\s*_]*$", re.IGNORECASE)
-#: Of what an id is, when it is one of this run.
+#: Words for ids of this run.
 _THIS_RUN = re.compile(
     r"\b(?:session|request|req|conversation|trace|span|run|nonce|correlation|invocation|call|"
     r"message|turn|chat|execution)(?:[ _-]?(?:id|uuid|key|token|nonce))?"
@@ -65,10 +64,10 @@ _EXAMPLE = re.compile(
     r"|\bsample\b|\bcutoff\b|\bcut-off\b|\bknowledge\b)[^\n]{0,60}$",
     re.IGNORECASE,
 )
-#: The member of an object that is shown: `"date": "` is a form, and not a clock.
+#: A member of a JSON example: `"date": "` is a form, not a clock.
 _MEMBER = re.compile(r"[\"'`]\w+[\"'`]\s*:\s*[\"'`]?$")
 
-#: UUIDs that stand in every documentation.
+#: UUIDs that documentation uses.
 _KNOWN_UUIDS = frozenset(
     (
         "123e4567-e89b-12d3-a456-426614174000",
@@ -81,64 +80,65 @@ _BEFORE = 80
 
 
 def hits(text: str, *, template: bool = False) -> Iterator[Hit]:
-    """What is likely to change, in the order of the text. `template`: it is not filled in yet."""
-    found = [*_dates(text), *_ids(text), *_counters(text), *_paths(text), *_hosts(text)]
+    """What is likely to change, in the order of the text. `template`: look for placeholders too."""
+    matches = [*_dates(text), *_ids(text), *_paths(text)]
+    plain: list[tuple[re.Pattern[str], RuleId]] = [
+        (_COUNTERS, "volatile-counter"),
+        (_HOSTS, "volatile-host"),
+    ]
     if template:
-        found += [
-            Hit("volatile-placeholder", "warning", *one.span())
-            for one in _PLACEHOLDER.finditer(text)
-        ]
+        plain.append((_PLACEHOLDER, "volatile-placeholder"))
+    for pattern, rule in plain:
+        matches += [Hit(rule, "warning", *match.span()) for match in pattern.finditer(text)]
     done = 0
-    for hit in sorted(found, key=lambda hit: (hit.start, -hit.end)):
+    for hit in sorted(matches, key=lambda hit: (hit.start, -hit.end)):
         if hit.start >= done:
             yield hit
             done = hit.end
 
 
+def _before(text: str, match: re.Match[str]) -> str:
+    return text[max(0, match.start() - _BEFORE) : match.start()]
+
+
 def _dates(text: str) -> Iterator[Hit]:
-    for pattern, rule in ((_DATE_ALONE, "volatile-date"), (_CLOCK_ALONE, "volatile-clock")):
-        for one in pattern.finditer(text):
-            before = text[max(0, one.start() - _BEFORE) : one.start()]
+    patterns: tuple[tuple[re.Pattern[str], RuleId], ...] = (
+        (_DATE_ALONE, "volatile-date"),
+        (_CLOCK_ALONE, "volatile-clock"),
+    )
+    for pattern, rule in patterns:
+        for match in pattern.finditer(text):
+            before = _before(text, match)
             if _EXAMPLE.search(before) or _MEMBER.search(before):
                 continue
             if _NOW.search(before):
-                yield Hit(rule, "warning", *one.span())  # type: ignore[arg-type]
+                yield Hit(rule, "warning", *match.span())
             elif _LABEL.search(before):
-                yield Hit(rule, "note", *one.span())  # type: ignore[arg-type]
+                yield Hit(rule, "note", *match.span())
 
 
 def _ids(text: str) -> Iterator[Hit]:
-    for one in _UUIDS.finditer(text):
-        before = text[max(0, one.start() - _BEFORE) : one.start()]
-        told = one.group().lower()
-        if told in _KNOWN_UUIDS or len(set(told)) <= 3 or _EXAMPLE.search(before):
+    for match in _UUIDS.finditer(text):
+        before = _before(text, match)
+        uuid = match.group().lower()
+        if uuid in _KNOWN_UUIDS or len(set(uuid)) <= 3 or _EXAMPLE.search(before):
             continue
-        yield Hit("volatile-uuid", "warning" if _THIS_RUN.search(before) else "note", *one.span())
-    for one in _NONCES.finditer(text):
-        before = text[max(0, one.start() - _BEFORE) : one.start()]
+        yield Hit("volatile-uuid", "warning" if _THIS_RUN.search(before) else "note", *match.span())
+    for match in _NONCES.finditer(text):
+        before = _before(text, match)
         if _EXAMPLE.search(before) or _MEMBER.search(before):
             continue
-        if _THIS_RUN.search(before) or "_" in one.group():
-            yield Hit("volatile-nonce", "warning", *one.span())
+        if _THIS_RUN.search(before) or "_" in match.group():
+            yield Hit("volatile-nonce", "warning", *match.span())
         elif _SOME_ID.search(before):
-            yield Hit("volatile-nonce", "note", *one.span())
-
-
-def _counters(text: str) -> Iterator[Hit]:
-    for one in _COUNTERS.finditer(text):
-        yield Hit("volatile-counter", "warning", *one.span())
+            yield Hit("volatile-nonce", "note", *match.span())
 
 
 def _paths(text: str) -> Iterator[Hit]:
-    for one in _PATHS.finditer(text):
-        before = text[max(0, one.start() - _BEFORE) : one.start()]
+    for match in _PATHS.finditer(text):
+        before = _before(text, match)
         if not _EXAMPLE.search(before):
-            yield Hit("volatile-path", "warning", *one.span())
-
-
-def _hosts(text: str) -> Iterator[Hit]:
-    for one in _HOSTS.finditer(text):
-        yield Hit("volatile-host", "warning", *one.span())
+            yield Hit("volatile-path", "warning", *match.span())
 
 
 _DATE_ALONE = re.compile(rf"\b{_DATE}", re.IGNORECASE)

@@ -12,7 +12,7 @@ from anaphora import catalog
 from anaphora.analysis.trace import Trace, TraceCall, TraceUsage, unsupported
 from anaphora.analysis.trace.format import TraceMessage
 from anaphora.analysis.trace.prompts import Replay
-from anaphora.cache.simulator.lookback import lookback_steps
+from anaphora.cache.simulator.view import lookback_steps
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Kind
 from anaphora.values import TTL_SECONDS, Ttl

@@ -15,10 +15,10 @@ from blake3 import blake3
 from anaphora import catalog
 from anaphora.cache.simulator import Mark, TokenRuns
 from anaphora.canonical import dumps
-from anaphora.catalog import CacheRules, Profile
+from anaphora.catalog import CacheRules, Profile, tool_overhead
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
-from anaphora.tokens import TOOLS, Size, bytes_in, calibrated, ends, measured, tokens_in
+from anaphora.tokens import Size, bytes_in, calibrated, ends, measured, tokens_in
 from anaphora.values import TTL_SECONDS, Section, Ttl
 
 from .format import RecordedParams, Trace, TraceCall, TraceMessage, TraceUsage
@@ -55,7 +55,7 @@ class TraceBlocks:
         self._all: list[TraceBlock] = []
         if trace.tools:
             tools = dumps(trace.tools)
-            size = trace.tools_size or Size(len(tools), TOOLS.get(trace.wire or "", 0))
+            size = trace.tools_size or Size(len(tools), tool_overhead(trace.wire or ""))
             self._all.append(TraceBlock(_identity(tools), Kind.TOOL, "tools", "tools", size))
         if trace.system_tokens_unknown:
             unknown = ("system", trace.group or trace.id)

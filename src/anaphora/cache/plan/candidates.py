@@ -1,12 +1,21 @@
-"""The chunks of a prompt that may be worth a marker."""
+"""The chunks of a prompt that may be worth a marker, and the choice among them: which markers to
+keep when there are more than slots, and TTLs in an order that is accepted."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from anaphora.cache.simulator import RenderedPrompt
-from anaphora.rendered import ChunkRun, Rendered
-from anaphora.values import SegmentRole, Ttl
+from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
+from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl
+
+#: How likely a later call reads up to each kind of candidate, and no further: for the choice when
+#: there are more candidates than slots.
+_READ_AGAIN = {"written": 1.0, "tail": 0.9, "shared": 0.1, "policy": 0.1, "frozen": 0.05}
+#: More policy runs than this are not weighed against each other.
+_MOST_POLICIES = 32
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -90,3 +99,148 @@ def _markable_chunk(rendered: Rendered, chunk: int) -> int | None:
     run, index = rendered.locate(chunk)
     position = markable(run, index) if in_body(rendered, run) else None
     return None if position is None else chunk - index + position
+
+
+# ── Selection ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Chance(msgspec.Struct, frozen=True):
+    """A later prompt that agrees with this one up to a chunk, and how likely it is."""
+
+    limit: int
+    """The last chunk that agrees and can carry a marker."""
+    weight: float
+
+
+def most_valuable(
+    candidates: Candidates,
+    prompt: RenderedPrompt,
+    wanted: Mapping[int, Ttl],
+    written: int | None,
+    room: int,
+    minimum: int,
+) -> tuple[int, ...]:
+    """The markers that save most when not all fit. `written` is the chunk of the last write."""
+    policies = [chunk for chunk, _ in candidates.policies if chunk in wanted]
+    weights = dict.fromkeys(policies[-_MOST_POLICIES:], _READ_AGAIN["policy"])
+    for chunk, kind in (
+        (candidates.shared, "shared"),
+        (candidates.frozen, "frozen"),
+        (candidates.tail, "tail"),
+        (written, "written"),
+    ):
+        if chunk is not None and chunk in wanted:
+            weights[chunk] = max(weights.get(chunk, 0.0), _READ_AGAIN[kind])
+    tokens: dict[int, float] = {}
+    for chunk in weights:
+        count = prompt.tokens(chunk)
+        # A prefix below the minimum is never read, so it is dropped first.
+        tokens[chunk] = count if count >= minimum else count / minimum
+    return best_marks([Chance(chunk, weights[chunk]) for chunk in weights], tokens, room)
+
+
+def best_marks(
+    chances: Sequence[Chance], tokens: Mapping[int, float] | Sequence[float], slots: int
+) -> tuple[int, ...]:
+    """At most `slots` marks with the highest expected number of tokens read. Only the limits are
+    worth a marker: one in between serves the same prompts as the next limit before it, with fewer
+    tokens.
+
+    Dynamic programming over the last mark; the time is quadratic in the number of limits.
+    """
+    limits = sorted({chance.limit for chance in chances})
+    if len(limits) <= slots:
+        return tuple(limits)
+    if slots <= 0:
+        return ()
+    weights = dict.fromkeys(limits, 0.0)
+    for chance in chances:
+        weights[chance.limit] += chance.weight
+    # reaching[i]: the weight of all prompts that agree at least up to limit i
+    reaching = [0.0] * (len(limits) + 1)
+    for index in range(len(limits) - 1, -1, -1):
+        reaching[index] = reaching[index + 1] + weights[limits[index]]
+    # A mark at i adds, for every prompt that reaches it, its tokens beyond the mark before.
+    best: list[tuple[float, tuple[int, ...]]] = [
+        (tokens[limit] * reaching[index], (limit,)) for index, limit in enumerate(limits)
+    ]
+    overall = max(best)
+    for _ in range(slots - 1):
+        longer = list(best)
+        for index, limit in enumerate(limits):
+            for before in range(index):
+                value, marks = best[before]
+                value += (tokens[limit] - tokens[limits[before]]) * reaching[index]
+                if value > longer[index][0]:
+                    longer[index] = value, (*marks, limit)
+        best = longer
+        overall = max(overall, *best)
+    return overall[1]
+
+
+def unwritten_plan(rendered: Rendered) -> Plan:
+    """A plan that writes nothing, also where the provider would by default."""
+    if rendered.automatic is None:
+        return Plan()
+    if rendered.only_marks is None:
+        return Plan(automatic=rendered.automatic)
+    return Plan(only_marks=True)
+
+
+def hash_order(mark: Mark) -> tuple[int, float]:
+    """A chunk's own marker is at its very end, behind those of blocks inside it."""
+    return mark.chunk, float("inf") if mark.splice is None else mark.splice
+
+
+def falling_ttls(marks: list[Mark]) -> list[Mark]:
+    """Providers reject a longer TTL behind a shorter one. The earlier marker gets the longer TTL:
+    everything in front of a one-hour marker is written for one hour anyway, and no marker lives
+    shorter than requested."""
+    legal: list[Mark] = []
+    longest: Ttl | None = None
+    for mark in reversed(marks):
+        if longest is not None and TTL_SECONDS[mark.ttl] < TTL_SECONDS[longest]:
+            mark = Mark(mark.chunk, longest, mark.splice)
+        longest = mark.ttl
+        legal.append(mark)
+    return legal[::-1]
+
+
+# ── Notices ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def ttl_changed(rendered: Rendered, chunk: int, requested: Ttl, ttl: Ttl) -> Notice:
+    reason = f"a TTL of {requested} is not available here; this entry lives {ttl}"
+    return Notice("ttl_changed", reason, rendered.chunk(chunk).path)
+
+
+def ttl_lengthened(
+    rendered: Rendered, chunks: set[int], old: list[Mark], new: list[Mark]
+) -> list[Notice]:
+    """Notices for requested TTLs that had to change."""
+    return [
+        Notice(
+            "ttl_lengthened",
+            f"{after.ttl} may not follow {before.ttl}, so this marker gets {after.ttl} as well",
+            rendered.chunk(after.chunk).path,
+        )
+        for before, after in zip(old, new, strict=True)
+        if before.ttl != after.ttl and before.chunk in chunks
+    ]
+
+
+def left_out(rendered: Rendered, chunk: int, slots: int, owner: str) -> Notice:
+    found = rendered.chunk(chunk)
+    reason = f"only {slots} markers fit; {owner} on {found.label} is left out"
+    return Notice("marker_left_out", reason, found.path)
+
+
+def uncacheable_messages(rendered: Rendered) -> list[Notice]:
+    """For the older form of a context, whose first message carries the state (SPEC B4)."""
+    if not rendered.runs or rendered.runs[-1].section != "messages":
+        return []
+    reason = (
+        "the first message changes at every call, so nothing behind it can be cached and no"
+        " message is marked; pass the state as the volatile tail instead"
+    )
+    return [Notice("state_in_turns", reason, "messages")]

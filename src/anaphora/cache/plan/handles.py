@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from anaphora.catalog import CacheRules
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
-from anaphora.rendered.holding import misfit, unholdable
+from anaphora.rendered.plan import misfit, unholdable
 from anaphora.values import TTL_SECONDS, Notice
 
 from .memory import Gaps

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.cache.simulator import Outcome, PromptView, Simulator
 from anaphora.catalog import CacheRules
-from anaphora.rendered import Rendered
 from anaphora.values import TTL_SECONDS, Ttl
+
+if TYPE_CHECKING:
+    from .single_calls import SingleCallStore
 
 #: Prior P(next call within t): most calls follow within minutes.
 _PRIOR = ((300.0, 0.9), (3600.0, 0.98))
@@ -28,10 +31,6 @@ _MOST_BEGINNINGS = 4096
 _MOST_BLOCKS, _MOST_MARKERS = 20_000, 10_000
 #: Open conversations from which the usual length is learned.
 _MOST_OPEN = 1024
-#: Single calls whose continuation is recognised: how many, and how many bytes of prompts.
-_MOST_SINGLE, _MOST_SINGLE_BYTES = 256, 4_000_000
-#: Single calls that wait to be simulated.
-_MOST_PENDING = 8
 #: A conversation without a call for this many seconds counts as ended.
 _SILENCE = 600.0
 #: How many conversations with the same beginning the average of the app is worth.
@@ -206,13 +205,8 @@ class AppMemory:
         """Conversations that may continue: the time of the last call, and the beginning."""
         self._recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
         """When the last calls were made."""
-        self._single: OrderedDict[tuple[str, int, int], tuple[bytes, ConversationState]] = (
-            OrderedDict()
-        )
-        """Prompts of single calls, by wire, chunks and bytes."""
-        self._single_bytes = 0
-        self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)
-        """Single calls to be simulated when a session needs a prediction."""
+        self.single_calls: SingleCallStore | None = None
+        """Created by the first single call."""
         self._length = _Length()
         self._started = 0
 
@@ -279,35 +273,10 @@ class AppMemory:
             else:
                 same.ended += 1
 
-    def keep_single(self, rendered: Rendered, state: ConversationState) -> None:
-        """Keeps the prompt of a single call, as far as a later call may continue it. Bytes are
-        compared, since hashing each prompt would cost more."""
-        data = rendered.cacheable_data()
-        shape = rendered.wire, rendered.cacheable, len(data)
-        before = self._single.pop(shape, None)
-        if before is not None:
-            self._single_bytes -= len(before[0])
-        if len(data) > _MOST_SINGLE_BYTES:
-            return
-        self._single[shape] = data, state
-        self._single_bytes += len(data)
-        while len(self._single) > _MOST_SINGLE or self._single_bytes > _MOST_SINGLE_BYTES:
-            _, (oldest, _) = self._single.popitem(last=False)
-            self._single_bytes -= len(oldest)
-
-    def continued(self, rendered: Rendered, ends: Iterable[int]) -> ConversationState | None:
-        """The state of the single call whose prompt this one continues or repeats, if that prompt
-        ended with one of these chunks."""
-        for end in ends:
-            shape = rendered.wire, end + 1, rendered.offset(end + 1)
-            earlier = self._single.get(shape)
-            if earlier is not None and earlier[0] == rendered.data(end + 1):
-                return earlier[1]
-        return None
-
     def _simulate_pending(self) -> None:
-        while self.pending:
-            prompt, at, began = self.pending.popleft()
+        """Single calls are simulated when a session needs a prediction."""
+        while self.single_calls is not None and self.single_calls.pending:
+            prompt, at, began = self.single_calls.pending.popleft()
             self.simulator.call(prompt, at=at, began=began)
 
     def _record(self, prompt: PromptView, shared: int | None, at: float) -> Hashable:

@@ -21,30 +21,29 @@ from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 
 from .candidates import (
     Candidates,
+    falling_ttls,
     frozen_end,
+    hash_order,
     in_body,
+    left_out,
     markable,
+    most_valuable,
     policy_runs,
     previous_turn,
     stable_end,
-)
-from .handles import HandlePlanner
-from .memory import AppMemory, ConversationState
-from .selection import (
-    falling_ttls,
-    hash_order,
-    left_out,
-    most_valuable,
     ttl_changed,
     ttl_lengthened,
     uncacheable_messages,
+    unwritten_plan,
 )
+from .handles import HandlePlanner
+from .memory import AppMemory, ConversationState
 
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
 
 
-class Choice(msgspec.Struct, frozen=True):
+class MarkerChoice(msgspec.Struct, frozen=True):
     """The markers that one call should have, before slots are counted."""
 
     wanted: dict[int, Ttl]
@@ -79,7 +78,7 @@ class Planner:
         `reuse_expected` nothing is written to the cache."""
         rules = self._rules
         if not reuse_expected:
-            return _unwritten(rendered)
+            return unwritten_plan(rendered)
         if rendered.frozen_with is not None and rules.storage_price is not None:
             end = stable_end(rendered)
             tokens = 0 if end is None else self._prompt_of(rendered).tokens(end)
@@ -141,7 +140,7 @@ class Planner:
 
     # ── The choice ───────────────────────────────────────────────────────────────────────────────
 
-    def _choose(self, rendered: Rendered, at: float) -> Choice:
+    def _choose(self, rendered: Rendered, at: float) -> MarkerChoice:
         """The planner's own markers, wanted ones and fillers."""
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
         policies, tail, memory = candidates.policies, candidates.tail, self._memory
@@ -158,7 +157,7 @@ class Planner:
         history = self._history_ttl(rendered, beginning, at)
         if history is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
-                return Choice({}, {}, None, notices)
+                return MarkerChoice({}, {}, None, notices)
             history = _shortest(rendered)
         shared_ttl = history
         if beginning is not None and (uses := memory.uses(beginning)).count:
@@ -196,9 +195,9 @@ class Planner:
                         continue
                     long_enough = chunk
                 into[chunk] = lifetime
-        return Choice(wanted, fillers, history, notices)
+        return MarkerChoice(wanted, fillers, history, notices)
 
-    def _fit(self, rendered: Rendered, choice: Choice, slots: int) -> list[Mark]:
+    def _fit(self, rendered: Rendered, choice: MarkerChoice, slots: int) -> list[Mark]:
         """The caller's own marks, and as many of the planner's as there are slots left."""
         wanted, own, notices = choice.wanted, rendered.marks, choice.notices
         taken: set[int] = set()
@@ -207,7 +206,10 @@ class Planner:
             wanted = {chunk: ttl for chunk, ttl in wanted.items() if chunk not in taken}
         room = max(0, slots - len(own))
         if len(wanted) > room:
-            kept = self._most_valuable(rendered, wanted, room)
+            candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
+            written = None if self.state.written is None else self.state.written[0]
+            minimum = self._rules.minimum_tokens.value
+            kept = most_valuable(candidates, prompt, wanted, written, room, minimum)
             dropped = [chunk for chunk in wanted if chunk not in kept]
             notices += [left_out(rendered, chunk, slots, "the planner's") for chunk in dropped]
             wanted = {chunk: wanted[chunk] for chunk in kept}
@@ -228,19 +230,6 @@ class Planner:
         requested = taken.union(chunk for chunk, _ in policies)
         notices += ttl_lengthened(rendered, requested, marks, legal)
         return legal
-
-    def _most_valuable(
-        self, rendered: Rendered, wanted: dict[int, Ttl], room: int
-    ) -> tuple[int, ...]:
-        written = None if self.state.written is None else self.state.written[0]
-        return most_valuable(
-            self._candidates_of(rendered),
-            self._prompt_of(rendered),
-            wanted,
-            written,
-            room,
-            self._rules.minimum_tokens.value,
-        )
 
     def _history_ttl(self, rendered: Rendered, beginning: Hashable, at: float) -> Ttl | None:
         """The TTL of markers in the history: the caller's, or the one that pays. Where a provider
@@ -358,16 +347,7 @@ def reuse_requested(rendered: Rendered) -> bool:
     return any(run.log.policies for run in rendered.runs)
 
 
-def _unwritten(rendered: Rendered) -> Plan:
-    """A plan that writes nothing, also where the provider would by default."""
-    if rendered.automatic is None:
-        return Plan()
-    if rendered.only_marks is None:
-        return Plan(automatic=rendered.automatic)
-    return Plan(only_marks=True)
-
-
-def _only_marks(rendered: Rendered, choice: Choice) -> bool:
+def _only_marks(rendered: Rendered, choice: MarkerChoice) -> bool:
     """Whether to keep the provider from marking the end itself: where the history is not worth
     writing, or ends with something volatile, it would write what no call reads."""
     if rendered.only_marks is None:

@@ -3,15 +3,59 @@
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict, deque
+from collections.abc import Iterable
 
+from anaphora.cache.simulator import PromptView
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 
-from .memory import AppMemory
+from .memory import AppMemory, ConversationState
 from .planner import Planner, reuse_requested
 
+#: Calls whose continuation is recognised: how many, and how many bytes of prompts.
+_MOST_CALLS, _MOST_BYTES = 256, 4_000_000
+#: Calls that wait to be simulated.
+_MOST_PENDING = 8
 #: How many earlier turns are compared to recognise the call that a prompt continues.
 _EARLIER_TURNS = 32
+
+
+class SingleCallStore:
+    """Prompts of recent single calls. Bytes are compared, since hashing would cost more."""
+
+    def __init__(self) -> None:
+        self._prompts: OrderedDict[tuple[str, int, int], tuple[bytes, ConversationState]]
+        self._prompts = OrderedDict()
+        """By wire, chunks and bytes."""
+        self._bytes = 0
+        self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)
+        """Calls to be simulated when a session needs a prediction."""
+
+    def keep(self, rendered: Rendered, state: ConversationState) -> None:
+        """Keeps the prompt of a call, as far as a later call may continue it."""
+        data = rendered.cacheable_data()
+        shape = rendered.wire, rendered.cacheable, len(data)
+        before = self._prompts.pop(shape, None)
+        if before is not None:
+            self._bytes -= len(before[0])
+        if len(data) > _MOST_BYTES:
+            return
+        self._prompts[shape] = data, state
+        self._bytes += len(data)
+        while len(self._prompts) > _MOST_CALLS or self._bytes > _MOST_BYTES:
+            _, (oldest, _) = self._prompts.popitem(last=False)
+            self._bytes -= len(oldest)
+
+    def continued(self, rendered: Rendered, ends: Iterable[int]) -> ConversationState | None:
+        """The state of the call whose prompt this one continues or repeats, if that prompt ended
+        with one of these chunks."""
+        for end in ends:
+            shape = rendered.wire, end + 1, rendered.offset(end + 1)
+            earlier = self._prompts.get(shape)
+            if earlier is not None and earlier[0] == rendered.data(end + 1):
+                return earlier[1]
+        return None
 
 
 class SingleCallPlanner(Planner):
@@ -19,6 +63,9 @@ class SingleCallPlanner(Planner):
 
     def __init__(self, memory: AppMemory, rendered: Rendered) -> None:
         super().__init__(memory)
+        if memory.single_calls is None:
+            memory.single_calls = SingleCallStore()
+        self._store = memory.single_calls
         self.reuse_expected = reuse_requested(rendered)
         """Whether the prompt asks for caching, or an earlier call began the same."""
         if not rendered.runs or not rendered.markers:
@@ -27,7 +74,7 @@ class SingleCallPlanner(Planner):
         if prompt.total < minimum:
             return
         ends = itertools.islice(prompt.turn_ends(), _EARLIER_TURNS)
-        earlier = memory.continued(rendered, ends)
+        earlier = self._store.continued(rendered, ends)
         if earlier is not None:
             self.state = earlier
             self.reuse_expected = True
@@ -49,10 +96,10 @@ class SingleCallPlanner(Planner):
         if shared is not None and prompt.tokens(shared) < minimum:
             shared = None
         self._memory.single_call(prompt, shared, self.state, at)
-        self._memory.keep_single(rendered, self.state)
+        self._store.keep(rendered, self.state)
         if plan.marks or plan.automatic is not None:
             prompt.mark(plan)
-            self._memory.pending.append((prompt, at, began))
+            self._store.pending.append((prompt, at, began))
         self._record(prompt, plan, at, keyed=False)
 
 

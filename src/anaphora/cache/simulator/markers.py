@@ -11,9 +11,14 @@ from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
 
-from .lookback import automatic_position, request_boundaries, tool_run_positions
 from .outcome import Outcome, Reason, Span
-from .view import KeyOf, PromptView
+from .view import (
+    KeyOf,
+    PromptView,
+    automatic_position,
+    request_boundaries,
+    tool_run_positions,
+)
 
 #: How far before a marker an entry is searched for, to report that it was out of reach.
 _FAR = 400

@@ -7,25 +7,24 @@ everything up to there. Keys and token counts are computed on demand.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 
 from blake3 import blake3
 
 from anaphora.catalog import CacheRules
-from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
+from anaphora.rendered import ChunkRun, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Section
 
-from .view import KeyOf, PromptView
+from .view import KeyOf, PromptView, RenderedBlocks
 
-_MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
 _SECTIONS: tuple[Section, ...] = ("tools", "system", "messages")
 #: Beginnings whose parameters are remembered.
 _REMEMBERED = 10_000
 _SALT = 16
 
 
-class RenderedPrompt(PromptView):
+class RenderedPrompt(RenderedBlocks):
     """A rendered call with its plan. The keys of a growing conversation are computed once."""
 
     def __init__(
@@ -96,46 +95,8 @@ class RenderedPrompt(PromptView):
             self._counts = Counts(self._rendered)
         return self._counts
 
-    def kind(self, position: int) -> Kind:
-        run, first = self._run_of(position)
-        return run.log.kinds[position - first]
-
-    def data(self, position: int) -> bytes:
-        return self._rendered.chunk(position).data
-
     def section(self, position: int) -> Section:
         return self._run_of(position)[0].section
-
-    def from_model(self, position: int) -> bool:
-        run, first = self._run_of(position)
-        if run.section != "messages":
-            return False
-        log, index = run.log, position - first
-        # Some wires send tool calls and reasoning outside of any message.
-        if log.kinds[index] in _MODEL_KINDS:
-            return True
-        return log.roles[log.wire_message_of(index)] in ("assistant", "model")
-
-    def can_mark(self, position: int) -> bool:
-        run, first = self._run_of(position)
-        return run.log.splices[position - first] >= 0
-
-    def turn_ends(self) -> Iterator[int]:
-        next_kind: Kind | None = None
-        for run, first in reversed(self._runs):
-            if run.section != "messages":
-                continue
-            log, end = run.log, run.count
-            for message in range(log.wire_message_of(run.count - 1), -1, -1):
-                kind = log.kinds[end - 1]
-                if kind is Kind.TOOL_RESULT:
-                    ends = next_kind is not Kind.TOOL_RESULT
-                else:
-                    ends = kind not in _MODEL_KINDS and log.roles[message] == "user"
-                if ends:
-                    yield first + end - 1
-                end = log.opens[message]
-                next_kind = log.kinds[end]
 
     def _run_of(self, position: int) -> tuple[ChunkRun, int]:
         """The run of a block, and the run's first position."""

@@ -51,7 +51,7 @@ class TurnKind(msgspec.Struct, frozen=True):
     """The last prompt ended with content for that call only."""
 
 
-class BilledCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class SlotCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The previous call of a conversation."""
 
     rendered: Rendered
@@ -67,8 +67,8 @@ class BilledCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def after(
-        cls, before: BilledCall | None, rendered: Rendered, usage: Usage, thought: bool
-    ) -> BilledCall | None:
+        cls, before: SlotCall | None, rendered: Rendered, usage: Usage, thought: bool
+    ) -> SlotCall | None:
         """The call that follows `before`; None when its bill has no input tokens."""
         if not usage.input:
             return None
@@ -131,7 +131,7 @@ class ReuseSample(msgspec.Struct, frozen=True):
     tail: int
     """The length of its tail, in bytes."""
 
-    def position(self, call: BilledCall, turn: TurnKind) -> int:
+    def position(self, call: SlotCall, turn: TurnKind) -> int:
         """Where a turn diverges when it behaves like this one."""
         anchor = call.anchors(turn).get(self.anchor, call.input)
         longer_tail = call.tokens_in(call.tail - self.tail)
@@ -148,7 +148,7 @@ class TemplateStats:
         self.bills: Bills = ()
         """The last bill."""
 
-    def read(self, call: BilledCall, later: Rendered) -> int:
+    def read(self, call: SlotCall, later: Rendered) -> int:
         """How much of the slot the next call reads, when it continues from there."""
         turn = call.turn_kind(later)
         sample = self._samples.get(turn) or ReuseSample(_assumed(turn), {}, 0)
@@ -157,7 +157,7 @@ class TemplateStats:
             whole = call.input - 1  # the same prompt again; its last token is always computed
         return max(0, min(sample.position(call, turn), whole))
 
-    def learn(self, call: BilledCall, later: Rendered, read: int) -> None:
+    def learn(self, call: SlotCall, later: Rendered, read: int) -> None:
         """Learns from the bill of a call that should have continued from its slot."""
         turn = call.turn_kind(later)
         offsets = {anchor: read - tokens for anchor, tokens in call.anchors(turn).items()}
@@ -182,7 +182,7 @@ class SlotPredictor:
 
     def __init__(self, stats: TemplateStats) -> None:
         self._stats = stats
-        self.before: BilledCall | None = None
+        self.before: SlotCall | None = None
         """The previous call."""
         self._diverged: tuple[int, int] | None = None
         """Where it last diverged from another conversation: estimated and billed tokens."""
@@ -221,7 +221,7 @@ class SlotPredictor:
                 self._stats.learn(before, rendered, usage.read)
             elif abs(usage.read - self.read(rendered, outcome)) < _TEMPLATE_TOKENS + usage.read / 2:
                 self._diverged = outcome.read, usage.read
-        self.before = BilledCall.after(before, rendered, usage, thought)
+        self.before = SlotCall.after(before, rendered, usage, thought)
         self._stats.bills = Counts(rendered, ()).billed(usage.input) or self._stats.bills
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from anaphora.rendered import Kind, Mark
+from anaphora.catalog import CacheRules, LookbackUnit
+from anaphora.rendered import ChunkRun, Kind, Mark, Rendered
 from anaphora.values import Section, Ttl
+
+_MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
+_RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
 
 KeyOf: TypeAlias = Callable[[int], Hashable]
 """The key of the cache entry that ends with a block, by the block's position."""
@@ -64,6 +68,56 @@ class PromptView(ABC):
     def data(self, position: int) -> bytes:  # noqa: ARG002
         """The block's bytes, where they are known."""
         return b""
+
+
+class RenderedBlocks(PromptView):
+    """The blocks of a rendered call."""
+
+    _rendered: Rendered
+    _runs: list[tuple[ChunkRun, int]]
+    """The runs, and the first position of each."""
+
+    @abstractmethod
+    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
+        """The run of a block, and the run's first position."""
+
+    def kind(self, position: int) -> Kind:
+        run, first = self._run_of(position)
+        return run.log.kinds[position - first]
+
+    def data(self, position: int) -> bytes:
+        return self._rendered.chunk(position).data
+
+    def from_model(self, position: int) -> bool:
+        run, first = self._run_of(position)
+        if run.section != "messages":
+            return False
+        log, index = run.log, position - first
+        # Some wires send tool calls and reasoning outside of any message.
+        if log.kinds[index] in _MODEL_KINDS:
+            return True
+        return log.roles[log.wire_message_of(index)] in ("assistant", "model")
+
+    def can_mark(self, position: int) -> bool:
+        run, first = self._run_of(position)
+        return run.log.splices[position - first] >= 0
+
+    def turn_ends(self) -> Iterator[int]:
+        next_kind: Kind | None = None
+        for run, first in reversed(self._runs):
+            if run.section != "messages":
+                continue
+            log, end = run.log, run.count
+            for message in range(log.wire_message_of(run.count - 1), -1, -1):
+                kind = log.kinds[end - 1]
+                if kind is Kind.TOOL_RESULT:
+                    ends = next_kind is not Kind.TOOL_RESULT
+                else:
+                    ends = kind not in _MODEL_KINDS and log.roles[message] == "user"
+                if ends:
+                    yield first + end - 1
+                end = log.opens[message]
+                next_kind = log.kinds[end]
 
 
 class TokenRuns(PromptView):
@@ -131,3 +185,61 @@ class TokenRuns(PromptView):
             if not self.from_model(position) and not inside_run:
                 yield position
             next_kind = kind
+
+
+# ── Look-back ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def tool_run_positions(prompt: PromptView, position: int, reach: int) -> Iterator[int]:
+    """The positions from a marker back, where a run of tool calls or results counts as one step."""
+    steps = 0
+    last: Kind | None = None
+    while position >= 0:
+        kind = prompt.kind(position)
+        if kind not in _RUN_KINDS or kind is not last:
+            steps += 1
+            if steps > reach:
+                return
+        last = kind
+        yield position
+        position -= 1
+
+
+def lookback_steps(kinds: Iterable[Kind], unit: LookbackUnit) -> int:
+    """How many steps a look-back takes over these blocks, from the marker back."""
+    steps = 0
+    last: Kind | None = None
+    for kind in kinds:
+        if unit != "tool_runs" or kind not in _RUN_KINDS or kind is not last:
+            steps += 1
+        last = kind
+    return steps
+
+
+def request_boundaries(rules: CacheRules, prompt: PromptView, marks: tuple[Mark, ...]) -> list[int]:
+    """The boundaries of the request itself, deepest first: its first and latest markers, and where
+    the provider places breakpoints itself, the ends of earlier turns and of the system prompt."""
+    explicit = [marker.chunk for marker in prompt.markers]
+    first = rules.lookback_first.value if rules.lookback_first is not None else 0
+    latest = rules.lookback_positions.value if rules.lookback_positions is not None else 0
+    positions = set(explicit[:first]) | set(explicit[-latest:] if latest else ())
+    if prompt.automatic is not None:
+        positions |= {marker.chunk for marker in marks}
+        earlier = rules.automatic_lookback.value if rules.automatic_lookback is not None else 0
+        # The latest turn end is where the provider's own breakpoint is.
+        positions |= set(itertools.islice(prompt.turn_ends(), earlier + 1)) | {prompt.leading}
+    return sorted(positions - {-1}, reverse=True)
+
+
+def automatic_position(rules: CacheRules, prompt: PromptView) -> int | None:
+    """Where the provider places its own breakpoint."""
+    where = rules.automatic_breakpoint.value
+    if where == "last_message":
+        end = next(prompt.turn_ends(), prompt.leading)
+        return end if end >= 0 else None
+    if where != "last_block":
+        return None
+    position = len(prompt) - 1
+    while position >= 0 and not prompt.can_mark(position):
+        position -= 1
+    return position if position >= 0 else None

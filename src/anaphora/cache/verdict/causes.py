@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal, localcontext
+
+from msgspec.structs import replace
 
 from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
-from anaphora.cache.simulator import RenderedPrompt, Span
-from anaphora.cache.simulator.lookback import automatic_position, lookback_steps
-from anaphora.catalog import CacheRules, Profile
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor, Span
+from anaphora.cache.simulator.view import automatic_position, lookback_steps
+from anaphora.catalog import CacheRules, Price, Profile, Rates
 from anaphora.rendered import Chunk, ChunkRun, Kind, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Notice, Section, Ttl
+from anaphora.values import TTL_SECONDS, Notice, Section, Ttl, Usage, WriteTtl
 
 from .changes import change_at
 from .json_blocks import block_of
@@ -19,6 +22,8 @@ from .values import VOLATILE, Cause, Change
 #: Parameters whose values are not private. Of the others only the name is shown.
 _SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
 _MOST_SHOWN = 60
+#: Between two calls whose times are unknown: long enough to be visible, too short to expire.
+_UNKNOWN_GAP = 60.0
 
 _IMAGE = re.compile(
     rb'"type"\s*:\s*"(?:image|image_url|input_image)"|"(?:images)"\s*:\s*\[\s*"'
@@ -65,6 +70,54 @@ def reusable_tokens(
         offset = earlier.rendered.offset(cacheable)
     shared = Counts(earlier.rendered, later.rendered.bills).before(offset)
     return shared if shared >= rules.minimum_tokens.value else 0
+
+
+def simulate_pair(
+    earlier: SentCall, later: SentCall, rules: CacheRules
+) -> tuple[Outcome, Outcome, SlotPredictor | None]:
+    """Both calls in an empty cache, and the predictor of a self-hosted server. The later prompt
+    carries the bill of the earlier one."""
+    simulator = Simulator(rules)
+    start = earlier.at if earlier.at is not None else 0.0
+    then = start + _UNKNOWN_GAP
+    if earlier.at is not None and later.at is not None:
+        then = max(start, later.at)
+    before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
+    wrote = simulator.call(before, at=start, began=earlier.began, scope=earlier.route)
+    after = RenderedPrompt(later.rendered, later.marks)
+    outcome = simulator.predict(after, at=then, scope=later.route)
+    return wrote, outcome, simulator.slot_predictor()
+
+
+def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
+    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
+    so they were written again as far as anything was, longest TTL first, and else paid as input."""
+    if not lost:
+        return Decimal(0)
+    if usage is None or price is None:
+        return None
+    rates = price.at(usage.input or 0)
+    written = sorted((usage.written or {}).items(), key=_longest_first)
+    paid = [(tokens, write_rate(rates, ttl)) for ttl, tokens in written]
+    total, left = Decimal(0), lost
+    with localcontext(prec=60):
+        for tokens, rate in (*paid, (lost, rates.input)):
+            again = min(left, tokens)
+            if again and (rate is None or rates.read is None):
+                return None
+            if rate is not None and rates.read is not None:
+                total += again * (rate - rates.read)
+            left -= again
+        return total.scaleb(-6)
+
+
+def _longest_first(written: tuple[WriteTtl, int]) -> int:
+    ttl = written[0]
+    return 0 if ttl == "unsplit" else -TTL_SECONDS[ttl]
+
+
+def write_rate(rates: Rates, ttl: WriteTtl) -> Decimal | None:
+    return rates.writing(None if ttl == "unsplit" else ttl)
 
 
 def preflight(

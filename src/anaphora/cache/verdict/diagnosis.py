@@ -63,12 +63,9 @@ def _anthropic(field: Any) -> Diagnosis | None:
     reason = field.get("cache_miss_reason") if isinstance(field, dict) else None
     if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
         return None
-    return Diagnosis(
-        provider="anthropic",
-        code=reason["type"],
-        tokens=_count(reason.get("cache_missed_input_tokens")),
-        conclusive=reason["type"] in _codes("anthropic"),
-    )
+    code, known = reason["type"], _codes("anthropic")
+    tokens = _count(reason.get("cache_missed_input_tokens"))
+    return Diagnosis(provider="anthropic", code=code, tokens=tokens, conclusive=code in known)
 
 
 def _openai(field: Any) -> Diagnosis | None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, localcontext
+from decimal import Decimal
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.prefix import SentCall, cached_chunks
-from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
-from anaphora.catalog import CacheRules, Price, Profile, Rates
+from anaphora.cache.simulator import Outcome, SlotPredictor
+from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, Counts
-from anaphora.values import TTL_SECONDS, Usage, WriteTtl
+from anaphora.values import Usage
 
-from .causes import find_causes, reusable_tokens
+from .causes import find_causes, lost_usd, reusable_tokens, simulate_pair, write_rate
 from .changes import find_change
 from .diagnosis import agrees
 from .values import Cause, Change, Diagnosis, Result, Verdict
 
-#: Between two calls whose times are unknown: long enough to be visible, too short to expire.
-_UNKNOWN_GAP = 60.0
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 _NEARLY = 0.92
 
@@ -66,7 +64,7 @@ def judge(
     if expected is None:
         bills = updated_bills(earlier, rules)
         later = replace(later, rendered=replace(later.rendered, bills=bills))
-        expected = predict(earlier, later, rules, outcome)
+        expected = _predict(earlier, later, rules, outcome)
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
@@ -91,7 +89,7 @@ def judge(
         billed=billed_read,
         total=None if later.usage is None else usage.input,
         lost=lost,
-        cost_usd=lost_usd(usage, lost, price),
+        cost_usd=lost_usd(usage, lost, price) if lost else Decimal(0),
         saved=saved_usd(later.usage, price),
         diagnosis=diagnosis,
         agrees=None if diagnosis is None else agrees(diagnosis, causes, change, result == "hit"),
@@ -115,29 +113,16 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
 # ── Predictions ──────────────────────────────────────────────────────────────────────────────────
 
 
-def predict(
-    earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None = None
+def _predict(
+    earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None
 ) -> Prediction:
-    """What the later call should read, from these two calls and nothing else. Its prompt carries
-    the bill of the earlier one (`updated_bills`)."""
-    simulator = Simulator(rules)
-    start = earlier.at if earlier.at is not None else 0.0
-    then = start + _UNKNOWN_GAP
-    if earlier.at is not None and later.at is not None:
-        then = max(start, later.at)
-    before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
-    wrote = simulator.call(before, at=start, began=earlier.began, scope=earlier.route)
-    given = outcome
-    if outcome is None:
-        prompt = RenderedPrompt(later.rendered, later.marks)
-        outcome = simulator.predict(prompt, at=then, scope=later.route)
-    predictor = simulator.slot_predictor()
+    """What the later call should read, from these two calls and nothing else."""
+    wrote, simulated, predictor = simulate_pair(earlier, later, rules)
+    expected = predict_read(wrote, earlier.usage, outcome or simulated, rules)
     if predictor is not None and earlier.usage is not None:
         predictor.billed(earlier.rendered, wrote, earlier.usage)
-        expected = predict_slot_read(predictor, later.rendered, outcome)
-    else:
-        expected = predict_read(wrote, earlier.usage, outcome, rules)
-    return expected if given is None else replace(expected, read=given.read)
+        expected = predict_slot_read(predictor, later.rendered, outcome or simulated)
+    return expected if outcome is None else replace(expected, read=outcome.read)
 
 
 def predict_read(
@@ -190,28 +175,6 @@ def updated_bills(
 # ── Money ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
-    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
-    so they were written again as far as anything was, longest TTL first, and else paid as input."""
-    if not lost:
-        return Decimal(0)
-    if usage is None or price is None:
-        return None
-    rates = price.at(usage.input or 0)
-    written = sorted((usage.written or {}).items(), key=_longest_first)
-    paid = [(tokens, _write_rate(rates, ttl)) for ttl, tokens in written]
-    total, left = Decimal(0), lost
-    with localcontext(prec=60):
-        for tokens, rate in (*paid, (lost, rates.input)):
-            again = min(left, tokens)
-            if again and (rate is None or rates.read is None):
-                return None
-            if rate is not None and rates.read is not None:
-                total += again * (rate - rates.read)
-            left -= again
-        return total.scaleb(-6)
-
-
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
     """What the input would have cost without a cache, less what it cost; negative where more was
     written than read."""
@@ -222,7 +185,7 @@ def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
     if rates.input is None:
         return None
     parts = [(usage.read or 0, rates.read)]
-    parts += [(count, _write_rate(rates, ttl)) for ttl, count in (usage.written or {}).items()]
+    parts += [(count, write_rate(rates, ttl)) for ttl, count in (usage.written or {}).items()]
     total = Decimal(0)
     for count, rate in parts:
         if count and rate is None:
@@ -230,12 +193,3 @@ def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
         if count and rate is not None:
             total += count * (rates.input - rate)
     return total.scaleb(-6)
-
-
-def _longest_first(written: tuple[WriteTtl, int]) -> int:
-    ttl = written[0]
-    return 0 if ttl == "unsplit" else -TTL_SECONDS[ttl]
-
-
-def _write_rate(rates: Rates, ttl: WriteTtl) -> Decimal | None:
-    return rates.writing(None if ttl == "unsplit" else ttl)

@@ -6,8 +6,8 @@ import re
 from urllib.parse import SplitResult, urlsplit
 
 from anaphora.catalog import Dialect
-from anaphora.marked import nearest
 from anaphora.values import Notice
+from anaphora.yaml_values import nearest
 
 from .values import Origin, ProviderConfig
 

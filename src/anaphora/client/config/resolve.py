@@ -20,8 +20,8 @@ import msgspec
 from anaphora import wire
 from anaphora.catalog import Dialect, dialects
 from anaphora.errors import InvalidRequest, MissingSecret
-from anaphora.marked import nearest, spoken
 from anaphora.values import Notice
+from anaphora.yaml_values import dotted, nearest
 
 from .addresses import base_url, check_proxy, unused_placeholders
 from .secrets import Secret, find_key, permission_warning
@@ -160,14 +160,14 @@ def _with_key(
     secret = find_key(key, folder, environ, origin=origin, path=path)
     notices = provider.notices
     if (warning := permission_warning(key, folder)) is not None:
-        notices += (Notice("key_exposed", warning, spoken(path)),)
+        notices += (Notice("key_exposed", warning, dotted(path)),)
     return msgspec.structs.replace(provider, secret=secret, notices=notices)
 
 
 def _key_notices(id: str, provider: ProviderConfig, url: str, header: str) -> list[Notice]:
     if provider.key is None:
         return []
-    path = spoken(("providers", id, "key"))
+    path = dotted(("providers", id, "key"))
     if not header:
         return [Notice("key_unused", "this provider takes no key; none is sent", path)]
     parts = urlsplit(url)

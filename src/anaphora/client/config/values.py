@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from anaphora.errors import InvalidConfig, Io
-from anaphora.marked import Lines, Marked, decode, spoken
+from anaphora.yaml_values import Lines, YamlValue, decode, dotted
 
 E = TypeVar("E", bound=InvalidConfig)
 
@@ -44,7 +44,7 @@ class Origin(msgspec.Struct, frozen=True):
         return None
 
     def error(self, reason: str, *path: str | int, kind: type[E]) -> E:
-        message = f"{spoken(path)}: {reason}" if path else reason
+        message = f"{dotted(path)}: {reason}" if path else reason
         return kind(message, file=self.file, line=self.line(*path))
 
     def invalid(self, reason: str, *path: str | int) -> InvalidConfig:
@@ -248,13 +248,13 @@ class ClientConfig(_Table, frozen=True, dict=True):
     @classmethod
     def from_text(cls, text: str, file: str = "<text>") -> ClientConfig:
         """The configuration in a YAML text; `file` is the name for error messages."""
-        whole = Marked.read(text, file, _invalid)
-        return _decoded(whole or Marked.of({}, file, _invalid), file)
+        whole = YamlValue.read(text, file, _invalid)
+        return _decoded(whole or YamlValue.of({}, file, _invalid), file)
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> ClientConfig:
         """The configuration as a mapping, for programs without a file."""
-        return _decoded(Marked.of(dict(data), "", _invalid), "")
+        return _decoded(YamlValue.of(dict(data), "", _invalid), "")
 
 
 def schema() -> dict[str, Any]:
@@ -266,7 +266,7 @@ def schema() -> dict[str, Any]:
     return {"$schema": draft, "title": "llm.yaml", **tables}
 
 
-def _decoded(whole: Marked, file: str) -> ClientConfig:
+def _decoded(whole: YamlValue, file: str) -> ClientConfig:
     lines: Lines = {}
     config = decode(whole, ClientConfig, lines)
     config.__dict__["origin"] = Origin(file, lines)

@@ -126,7 +126,7 @@ class Admission:
         """Learn the limits that response headers state; `epoch` is the Unix time."""
         gate = self._gate
         if gate.lane.update(headers, gate.clock(), epoch) and gate.limiter.queue.waiting:
-            gate.limiter.queue.changed()
+            gate.limiter.queue.outdated = True
             gate.waiting.advance()
 
     def settle(self, usage: Usage) -> None:

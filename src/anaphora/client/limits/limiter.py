@@ -153,7 +153,7 @@ class Limiter:
         call = Reservation(lane, self._number, tokens, now)
         if self._may_start(lane, tokens, now):
             self._start(call, now)
-            self.queue.changed()
+            self.queue.outdated = True
         else:
             self.queue.add(call, now)
         return call
@@ -174,7 +174,7 @@ class Limiter:
         if call.state == "waiting":
             call.state = "over"
             self.queue.remove(call)
-            self.queue.changed()
+            self.queue.outdated = True
         elif call.state == "started":
             call.lane.take(-call.tokens, -call.requests, now)
             self._end(call, now, 0, 0)
@@ -211,4 +211,4 @@ class Limiter:
                     window.used_tokens -= fewer_tokens
         call.requests, call.tokens = requests, tokens
         if fewer_requests or fewer_tokens:
-            self.queue.changed()
+            self.queue.outdated = True

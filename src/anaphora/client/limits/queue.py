@@ -43,7 +43,8 @@ class CallQueue:
         self.waiting = 0
         self._forecast: Forecast | None = None
         self._forecast_at = -_INF
-        self._outdated = False
+        self.outdated = False
+        """Whether start times may have changed since the forecast."""
 
     def add(self, call: Reservation, now: float) -> None:
         if call.tokens > (largest := self.largest(call.lane)):
@@ -58,10 +59,6 @@ class CallQueue:
         self.waiting -= 1
         if not self.waiting:
             self._forecast = None
-
-    def changed(self) -> None:
-        """Start times may have changed."""
-        self._outdated = True
 
     def largest(self, lane: ModelLane) -> float:
         """The most tokens that a call may have."""
@@ -89,7 +86,7 @@ class CallQueue:
                 break
             self.remove(call)
             if now > call.at + _LATE:
-                self._outdated = True
+                self.outdated = True
             self._start(call, now)
             started.append(call)
             if not lane.queue:
@@ -112,9 +109,9 @@ class CallQueue:
 
     def forecast(self, now: float) -> Forecast:
         due = self.waiting <= _FEW or now >= self._forecast_at + _FORECAST_SECONDS
-        if self._forecast is None or (self._outdated and due):
+        if self._forecast is None or (self.outdated and due):
             self._forecast, self._forecast_at = Forecast(self._shared), now
-            self._outdated = False
+            self.outdated = False
             queues = (lane.queue for lane in self._lanes.values() if lane.queue)
             for call in merge(*queues, key=lambda call: call.number):
                 call.at = self._forecast.book(call.lane, call.tokens, now)

@@ -70,7 +70,7 @@ class WaitingCalls:
 
     def block(self, lane: ModelLane) -> None:
         """Fail the lane's calls whose deadline is before the end of its block."""
-        self._limiter.queue.changed()
+        self._limiter.queue.outdated = True
         now = self.clock()
         for call, future in self._futures.items():
             late = self._deadlines.get(call, _INF) < lane.blocked_until

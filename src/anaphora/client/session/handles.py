@@ -21,7 +21,7 @@ from anaphora.rendered import (
     Prelude,
     Rendered,
 )
-from anaphora.rendered.holding import held_digest
+from anaphora.rendered.plan import held_digest
 from anaphora.tokens import Counts
 from anaphora.values import Notice
 

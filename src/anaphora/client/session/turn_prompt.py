@@ -249,7 +249,7 @@ def _merged(turns: Conversation, history: Conversation, answered: Conversation) 
 def _ends_with(turns: Conversation, pending: tuple[Message, ...]) -> bool:
     last = turns[max(0, len(turns) - len(pending)) :]
     return len(last) == len(pending) and all(
-        mine.says_the_same(theirs) for mine, theirs in zip(last, pending, strict=True)
+        mine.same_content(theirs) for mine, theirs in zip(last, pending, strict=True)
     )
 
 

@@ -32,47 +32,15 @@ _QUOTES_THE_VALUE = re.compile(r"^Invalid (?:enum )?value ", re.DOTALL)
 
 #: Keywords that both OpenAI's strict mode and Anthropic enforce; from their SDKs
 #: (openai/lib/_pydantic.py and anthropic/lib/_parse/_transform.py).
-_ENFORCED = {
-    "$defs",
-    "$ref",
-    "additionalProperties",
-    "anyOf",
-    "const",
-    "description",
-    "enum",
-    "format",
-    "items",
-    "properties",
-    "required",
-    "type",
-}
-_FORMATS = {
-    "date",
-    "date-time",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "time",
-    "uuid",
-}
+_ENFORCED = frozenset(
+    "$defs $ref additionalProperties anyOf const description enum format items properties required"
+    " type".split()
+)
+_FORMATS = frozenset("date date-time duration email hostname ipv4 ipv6 time uuid".split())
 #: Bounds on a value, written into the description.
 _BOUNDS = (
-    "contentEncoding",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "pattern",
-    "uniqueItems",
+    "contentEncoding exclusiveMaximum exclusiveMinimum maxItems maxLength maxProperties maximum"
+    " minItems minLength minProperties minimum multipleOf pattern uniqueItems".split()
 )
 
 

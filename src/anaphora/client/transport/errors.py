@@ -1,5 +1,15 @@
 """Addresses, and network failures as `errors.Transport`.
 
+The `phase` of an error is how far the request got:
+
+    connect     no connection: DNS, port, certificate, proxy, or none free in time
+    send        the connection was lost while the request was written, or a kept-alive connection
+                had been closed by the server: nothing was processed, so a retry is safe. GET and
+                DELETE are sent again here, POST by the retry policy
+    first_byte  the request was sent, and no valid response head arrived
+    body        the response broke off, cannot be decoded, or exceeds `max_response_bytes`
+    idle        the response stopped arriving
+
 Messages hold nothing that was sent or received: aiohttp's own exceptions do, so they are never the
 `__cause__` of ours.
 """
@@ -109,12 +119,16 @@ def no_response(
             return "first_byte", f"no response ({reason(error)})"
 
 
-def body_error(error: Exception, url: URL, idle: float) -> Transport:
+def body_error(error: Exception, timeouts: Timeouts, url: URL) -> Transport:
     if isinstance(error, TimeoutError):
-        message = f"{host_of(url)}: no data of the response for {idle:g} s"
+        message = f"{host_of(url)}: no data of the response for {timeouts.idle:g} s"
         return Transport(message, phase="idle")
     message = f"{host_of(url)}: the response broke off ({reason(error)})"
     return Transport(message, phase="body")
+
+
+def too_long(most: int, url: URL) -> Transport:
+    return permanent(f"{host_of(url)}: the response is longer than {most:,} bytes", "body")
 
 
 def reason(error: BaseException) -> str:

@@ -6,10 +6,8 @@ import re
 from collections.abc import Mapping
 
 import aiohttp
-from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
-import anaphora
 from anaphora.errors import InvalidRequest
 
 #: Methods that need no Content-Length without a body.
@@ -18,23 +16,8 @@ _BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 #: Set by the transport alone: a second value would let the server end the message elsewhere.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 
-_AGENT = {"User-Agent": f"anaphora/{anaphora.__version__}"}
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-
-
-class Destination(aiohttp.ClientRequest):
-    """The request that aiohttp's connector takes an address from. Never sent; shared by all
-    requests to one URL."""
-
-    def __init__(self, url: URL, proxy: URL | None) -> None:
-        super().__init__("GET", url, headers=_AGENT, proxy=proxy, proxy_headers=_AGENT)
-        # Computed once: the connector adds to the proxy headers, which are part of the key.
-        self._key = super().connection_key
-
-    @property
-    def connection_key(self) -> ConnectionKey:
-        return self._key
 
 
 class HeadWriter:
@@ -42,7 +25,7 @@ class HeadWriter:
 
     __slots__ = ("_defaults", "_target")
 
-    def __init__(self, url: URL, proxy: URL | None, destination: Destination) -> None:
+    def __init__(self, url: URL, proxy: URL | None, destination: aiohttp.ClientRequest) -> None:
         # aiohttp's own defaults, credentials of the URL included.
         defaults = dict(destination.headers)
         self._target = url.raw_path_qs

@@ -3,16 +3,6 @@
 No cookies, no redirects (a 3xx is a response like any other), no proxies from the environment.
 Connections (`TCPConnector`: DNS, TLS, proxies, the pool) and the response parser are aiohttp's;
 its `ClientSession` is left out, because it costs more than both (docs/decisions/0014).
-
-A failure is `errors.Transport`; its `phase` is how far the request got:
-
-    connect     no connection: DNS, port, certificate, proxy, or none free in time
-    send        the connection was lost while the request was written, or a kept-alive connection
-                had been closed by the server: nothing was processed, so a retry is safe. GET and
-                DELETE are sent again here, POST by the retry policy
-    first_byte  the request was sent, and no valid response head arrived
-    body        the response broke off, cannot be decoded, or exceeds `max_response_bytes`
-    idle        the response stopped arriving
 """
 
 from __future__ import annotations
@@ -25,16 +15,18 @@ from weakref import WeakSet
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from anaphora import __version__
 from anaphora.client.config.values import Timeouts
 from anaphora.errors import Transport
 
 from . import HttpRequest, errors
-from .head import Destination, HeadWriter
+from .head import HeadWriter
 from .timer import SharedTimer
 
 #: Idle connections are kept this long: below the minute after which load balancers drop theirs.
@@ -45,6 +37,8 @@ MAX_ROUTES = 1024
 
 #: Bodies up to this size are written together with the head, longer ones in pieces of this size.
 PIECE = 128 * 1024
+
+_AGENT = {"User-Agent": f"anaphora/{__version__}"}
 
 #: Safe to send again when a kept-alive connection was closed.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
@@ -191,6 +185,20 @@ class AiohttpTransport:
         return errors.permanent(f"{errors.host_of(url)}: the client was closed", "connect")
 
 
+class Destination(aiohttp.ClientRequest):
+    """The request that aiohttp's connector takes an address from. Never sent; shared by all
+    requests to one URL."""
+
+    def __init__(self, url: URL, proxy: URL | None) -> None:
+        super().__init__("GET", url, headers=_AGENT, proxy=proxy, proxy_headers=_AGENT)
+        # Computed once: the connector adds to the proxy headers, which are part of the key.
+        self._key = super().connection_key
+
+    @property
+    def connection_key(self) -> ConnectionKey:
+        return self._key
+
+
 class UrlRoute:
     """A URL, the key of its connections, and the last head that was sent there."""
 
@@ -221,17 +229,6 @@ class HttpExchange:
 
     Ends with `release` or `abort`; both may be called more than once.
     """
-
-    __slots__ = (
-        "written",
-        "_connection",
-        "_protocol",
-        "_active",
-        "_timeouts",
-        "_timer",
-        "_content",
-        "_writing",
-    )
 
     def __init__(
         self,
@@ -353,20 +350,6 @@ class HttpExchange:
 class AiohttpResponse:
     """A response; its body is read once, by `read` or by iteration."""
 
-    __slots__ = (
-        "__weakref__",
-        "status",
-        "_exchange",
-        "_message",
-        "_content",
-        "_headers",
-        "_url",
-        "_idle",
-        "_max_bytes",
-        "_received",
-        "_timer",
-    )
-
     def __init__(
         self,
         exchange: HttpExchange,
@@ -381,9 +364,8 @@ class AiohttpResponse:
         self._message = message
         self._content = content
         self._headers: dict[str, str] | None = None
+        self._request = request
         self._url = url
-        self._idle = request.timeouts.idle
-        self._max_bytes = request.max_response_bytes
         self._received = 0
         self._timer = timer
 
@@ -440,22 +422,21 @@ class AiohttpResponse:
                 data = content.read_nowait()
             else:
                 # The limit is for the server: time between two reads does not count.
-                self._timer.begin(self, self._idle)
+                self._timer.begin(self, self._request.timeouts.idle)
                 try:
                     data = await content.readany()
                 finally:
                     self._timer.end(self)
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             self._exchange.abort()
-            raise errors.body_error(error, self._url, self._idle) from None
+            raise errors.body_error(error, self._request.timeouts, self._url) from None
         except BaseException:
             self._exchange.abort()
             raise
         self._received += len(data)
-        if self._received > self._max_bytes:
+        if self._received > self._request.max_response_bytes:
             self._exchange.abort()
-            message = f"the response is longer than {self._max_bytes:,} bytes"
-            raise errors.permanent(f"{errors.host_of(self._url)}: {message}", "body")
+            raise errors.too_long(self._request.max_response_bytes, self._url)
         if content.at_eof():
             self._exchange.release()
         return data

@@ -10,7 +10,7 @@ from blake3 import blake3
 from anaphora import catalog
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.errors import InvalidRequest
-from anaphora.marked import Marked
+from anaphora.yaml_values import YamlValue
 
 from .kinds import KINDS, Fault
 
@@ -51,7 +51,7 @@ class Faults(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, text: str, file: str) -> Faults:
         """Reads a YAML file; errors name file and line."""
-        root = Marked.read(text, file)
+        root = YamlValue.read(text, file)
         if root is None:
             return cls()
         rows = root.fields(("faults",), ("faults",))["faults"].items()
@@ -117,7 +117,7 @@ def _fault(name: str, seconds: float | None, after: float | None) -> Fault:
     return Fault(name=name, seconds=wait, after=None if after is None else int(after))
 
 
-def _rule(row: Marked) -> FaultRule:
+def _rule(row: YamlValue) -> FaultRule:
     fields = row.fields(_FIELDS, ("fault",))
     name = fields["fault"].choice(KINDS)
     for field in ("seconds", "after"):
@@ -140,7 +140,7 @@ def _rule(row: Marked) -> FaultRule:
     )
 
 
-def provider_pattern(value: Marked) -> str:
+def provider_pattern(value: YamlValue) -> str:
     """A provider's name, or a pattern such as `open*`. A name must be a known one."""
     pattern = value.text()
     known = dict.fromkeys(row.provider for row in catalog.dialects().rows)

@@ -38,7 +38,6 @@ from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.faults.rules import provider_pattern
 from anaphora.emulator.hosts.host import Host
-from anaphora.marked import Marked
 from anaphora.prompt import Call
 from anaphora.values import (
     Message,
@@ -50,6 +49,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.yaml_values import YamlValue
 
 from .generated import last_turn
 from .reply import GeneratedReply
@@ -211,7 +211,7 @@ class Script(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, text: str, file: str) -> Script:
         """Reads a YAML file; errors name file and line."""
-        root = Marked.read(text, file)
+        root = YamlValue.read(text, file)
         if root is None:
             return cls()
         rows = root.fields(("replies",), ("replies",))["replies"].items()
@@ -242,13 +242,13 @@ class ScriptPlayer:
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _rule(row: Marked) -> ScriptRule:
+def _rule(row: YamlValue) -> ScriptRule:
     fields = row.fields(("match", "reply"), ("reply",))
     match = _match(fields["match"]) if "match" in fields else ScriptMatch()
     return ScriptRule(match=match, reply=_reply(fields["reply"]))
 
 
-def _match(row: Marked) -> ScriptMatch:
+def _match(row: YamlValue) -> ScriptMatch:
     fields = row.fields(ScriptMatch.__struct_fields__)
     special = ("provider", "regex", "nth")
     texts = {name: value.text() for name, value in fields.items() if name not in special}
@@ -262,14 +262,14 @@ def _match(row: Marked) -> ScriptMatch:
     )
 
 
-def _regex(value: Marked) -> re.Pattern[str]:
+def _regex(value: YamlValue) -> re.Pattern[str]:
     try:
         return re.compile(value.text())
     except re.error as problem:
         value.wrong(f"not a regular expression: {problem}")
 
 
-def _reply(row: Marked) -> ScriptReply:
+def _reply(row: YamlValue) -> ScriptReply:
     fields = row.fields(ScriptReply.__struct_fields__)
     if not fields.keys() - {"pace"}:
         row.wrong("the reply is empty; give it a text, thinking, a refusal, tool_calls or a stop")
@@ -287,7 +287,7 @@ def _reply(row: Marked) -> ScriptReply:
     )
 
 
-def _tool_call(row: Marked) -> ScriptToolCall:
+def _tool_call(row: YamlValue) -> ScriptToolCall:
     fields = row.fields(ScriptToolCall.__struct_fields__, ("name",))
     arguments = "{}"
     if "arguments" in fields:

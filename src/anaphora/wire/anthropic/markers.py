@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anaphora.prompt import BlockMark, Call, ToolMark
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import BlockMark, Call, MarkRequest, ToolMark
 from anaphora.rendered import ChunkRun
 from anaphora.values import AnyTool, Extras, Message, Part, ToolResult, Ttl
 from anaphora.wire.markers import MarkLocation, find_message

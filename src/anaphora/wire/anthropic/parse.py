@@ -28,13 +28,13 @@ from anaphora.prompt import (
     BlockMark,
     Call,
     Earlier,
+    MarkRequest,
     PartMark,
     PromptBlock,
     PromptCachePlan,
     PromptIR,
     ToolMark,
 )
-from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import (
     AnyTool,

@@ -12,11 +12,12 @@ from typing import Any, Literal
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.catalog import Dialect, Place
+from anaphora.catalog import Dialect, ParamPlace
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     BlockMark,
     Call,
+    MarkRequest,
     Params,
     PartMark,
     PromptBlock,
@@ -24,7 +25,6 @@ from anaphora.prompt import (
     Reasoning,
     ToolChoice,
 )
-from anaphora.prompt.cache_plan import MarkRequest
 from anaphora.values import Extras, Message, Notice, Part, ToolResult, Ttl
 from anaphora.wire.params import foreign_tier_notices
 from anaphora.wire.reading import (
@@ -150,7 +150,7 @@ def decode_params(call: Call, dialect: Dialect) -> Call:
 
 
 def _no_place(
-    provider: str, param: str, place: Place | None, value: Any, path: str
+    provider: str, param: str, place: ParamPlace | None, value: Any, path: str
 ) -> Notice | None:
     """The notice for a parameter or value that the provider does not have."""
     if place is None:
@@ -161,7 +161,7 @@ def _no_place(
     return None
 
 
-def _is_left_to_wire(call: Call, param: str, place: Place) -> bool:
+def _is_left_to_wire(call: Call, param: str, place: ParamPlace) -> bool:
     """Values that the wire deals with itself: a tool choice that has no other value here, and
     another provider's tier, which the wire leaves out."""
     value = _get(call, param)
@@ -172,13 +172,13 @@ def _is_left_to_wire(call: Call, param: str, place: Place) -> bool:
     return bool(place.values) and value not in (*place.values, *place.values.values())
 
 
-def _their_value(value: Any, place: Place) -> Any:
+def _their_value(value: Any, place: ParamPlace) -> Any:
     if isinstance(value, bool):
         return place.values.get("true" if value else "false", value)
     return place.values.get(value, value) if isinstance(value, str) else value
 
 
-def _our_value(value: Any, place: Place) -> Any:
+def _our_value(value: Any, place: ParamPlace) -> Any:
     for ours, theirs in place.values.items():
         if theirs == value and type(theirs) is type(value):
             return ours

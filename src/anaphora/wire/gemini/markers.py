@@ -23,7 +23,7 @@ from anaphora.rendered import (
     Rendered,
     Request,
 )
-from anaphora.rendered.holding import misfit, unholdable
+from anaphora.rendered.plan import misfit, unholdable
 from anaphora.rendered.request import Piece
 from anaphora.wire import rendering
 from anaphora.wire.reading import (

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from anaphora.catalog import Profile
-from anaphora.prompt import BlockMark, PromptIR, ToolMark
-from anaphora.prompt.cache_plan import MarkRequest
+from anaphora.prompt import BlockMark, MarkRequest, PromptIR, ToolMark
 from anaphora.rendered import ChunkRun
 from anaphora.values import Message, Ttl
 from anaphora.wire.markers import MarkLocation, find_message, nearest_ttls

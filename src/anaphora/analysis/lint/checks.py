@@ -1,0 +1,335 @@
+"""Lint prompts in text files, requests, and several samples of one prompt.
+
+In a request, tools and system prompt should be stable; the history never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from anaphora.cache.prefix import first_difference
+from anaphora.cache.verdict import Change
+from anaphora.cache.verdict.changes import change_at
+from anaphora.cache.verdict.json_blocks import UNREADABLE, block_of, redacted, volatile_change
+from anaphora.catalog import CacheRules
+from anaphora.rendered import Chunk, Mark, Plan, Rendered
+from anaphora.tokens import Counts, tokens_in
+from anaphora.values import TTL_SECONDS
+
+from .findings import RULES, Costs, Finding, RuleId, Severity, finding_of
+from .patterns import hits
+
+#: Bytes per token, where no model is given.
+PER_TOKEN = 4.0
+#: Characters shown around a finding.
+_CONTEXT = 24
+
+_CHANGE_RULES: dict[str, RuleId] = {
+    "date": "volatile-date",
+    "clock": "volatile-clock",
+    "uuid": "volatile-uuid",
+    "nonce": "volatile-nonce",
+    "counter": "volatile-counter",
+    "order": "unordered-list",
+    "key_order": "unordered-list",
+    "tool_moved": "unordered-list",
+    "block_moved": "unordered-list",
+}
+
+
+# ── Texts ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lint_text(
+    text: str, file: str, costs: Costs | None = None, ratio: float = PER_TOKEN
+) -> Iterator[Finding]:
+    """Volatile content of a prompt or template; `ratio` is bytes per token."""
+    costs = costs or Costs()
+    total = _text_tokens(text, ratio)
+    for hit in hits(text, template=True):
+        behind = _text_tokens(text[hit.start :], ratio)
+        line, column = _line_and_column(text, hit.start)
+        yield finding_of(
+            hit.rule,
+            severity=hit.severity,
+            file=file,
+            line=line,
+            column=column,
+            excerpt=_excerpt(text, hit.start, hit.end),
+            tokens=behind,
+            cost_usd=costs.per_thousand(behind, total),
+        )
+    if 0 < total < costs.minimum:
+        why = _too_short(total, costs)
+        yield finding_of("too-short", file=file, line=1, column=1, why=why)
+
+
+def lint_text_samples(
+    samples: Sequence[tuple[str, str]], costs: Costs | None = None, ratio: float = PER_TOKEN
+) -> Iterator[Finding]:
+    """The first difference of each text from the first one."""
+    costs = costs or Costs()
+    (first_file, first), *others = samples
+    reported: set[tuple[str, int]] = set()
+    for file, other in others:
+        if other == first:
+            continue
+        pairs = enumerate(zip(first, other, strict=False))
+        shorter = min(len(first), len(other))
+        offset = next((index for index, (one, two) in pairs if one != two), shorter)
+        kind: str | None = volatile_change(first, other)
+        if kind is None and sorted(first.splitlines()) == sorted(other.splitlines()):
+            kind = "order"
+        rule = _CHANGE_RULES.get(kind or "", "changes-between-samples")
+        if (rule, offset) in reported:
+            continue
+        reported.add((rule, offset))
+        behind = _text_tokens(first[offset:], ratio)
+        line, column = _line_and_column(other, min(offset, len(other)))
+        excerpts = [_excerpt(text, offset, offset + 1) for text in (first, other)]
+        yield finding_of(
+            rule,
+            severity="error",
+            file=file,
+            line=line,
+            column=column,
+            excerpt=" / ".join(excerpts),
+            why=f"it differs from {first_file}",
+            tokens=behind,
+            cost_usd=costs.per_thousand(behind, _text_tokens(first, ratio)),
+        )
+
+
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """Counted from 1."""
+    line = text.count("\n", 0, offset)
+    return line + 1, offset - (text.rfind("\n", 0, offset) + 1) + 1
+
+
+def _excerpt(text: str, start: int, end: int) -> str:
+    """A part of a text with a little of the line around it."""
+    begin = max(text.rfind("\n", 0, start) + 1, start - _CONTEXT)
+    stop = text.find("\n", end)
+    stop = min(len(text) if stop < 0 else stop, end + _CONTEXT)
+    data = text.encode(errors="replace")
+    first = len(text[:begin].encode(errors="replace"))
+    last = first + len(text[begin:stop].encode(errors="replace"))
+    return redacted(data, first, last)
+
+
+def _text_tokens(text: str, ratio: float) -> int:
+    return tokens_in(len(text.encode(errors="replace")), ratio)
+
+
+def _too_short(tokens: int, costs: Costs) -> str:
+    return f"about {tokens:,} tokens, below the minimum of {costs.minimum:,}"
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def lint_request(
+    rendered: Rendered, file: str, costs: Costs | None = None, plan: Plan | None = None
+) -> Iterator[Finding]:
+    """Volatile content where it costs, prompts that are too short, and wasted markers. `plan` are
+    the markers, where the request does not carry them."""
+    costs = costs or Costs()
+    plan = plan or Plan(marks=rendered.marks, automatic=rendered.automatic)
+    counts = Counts(rendered)
+    short = counts.total < costs.minimum
+    volatile: set[int] = set()
+    for chunk, finding in _volatile(rendered, file, costs, counts, short):
+        if finding.severity != "note" and not RULES[finding.rule].seldom:
+            volatile.add(chunk)
+        yield finding
+    if short:
+        yield finding_of("too-short", file=file, path="$", why=_too_short(counts.total, costs))
+    if costs.rules is not None:
+        yield from _lint_markers(rendered, plan, costs, costs.rules, file, volatile)
+    # A cache key that looks as if it were made for this one request. It is not shown.
+    key = (_cache_key(rendered) or b"").decode(errors="replace").strip('"')
+    ids = ("volatile-uuid", "volatile-nonce", "volatile-clock")
+    if key and any(hit.rule in ids for hit in hits(f"request {key}")):
+        yield finding_of(
+            "cache-key-changes",
+            severity="note",
+            file=file,
+            path="$.prompt_cache_key",
+            why="it looks like an id of this one request; other keys do not share its cache",
+        )
+
+
+def _volatile(
+    rendered: Rendered, file: str, costs: Costs, counts: Counts, short: bool
+) -> Iterator[tuple[int, Finding]]:
+    total = counts.total
+    for chunk in stable_chunks(rendered):
+        start = rendered.offset(chunk.index)
+        for path, text in strings(chunk):
+            for hit in hits(text):
+                match = text[hit.start : hit.end].encode(errors="replace")
+                inside = max(0, chunk.data.find(match))
+                behind = 0 if short else total - counts.before(start + inside)
+                finding = finding_of(
+                    hit.rule,
+                    severity=hit.severity,
+                    file=file,
+                    path=path,
+                    excerpt=_excerpt(text, hit.start, hit.end),
+                    tokens=behind,
+                    cost_usd=costs.per_thousand(behind, total),
+                )
+                yield chunk.index, finding
+
+
+def stable_chunks(rendered: Rendered) -> Iterator[Chunk]:
+    """Tools and system prompt."""
+    first = 0
+    for run in rendered.runs:
+        if run.section != "messages":
+            yield from (rendered.chunk(first + index) for index in range(run.count))
+        first += run.count
+
+
+def strings(chunk: Chunk) -> Iterator[tuple[str, str]]:
+    """The texts in a chunk, with their paths in the body."""
+    value = block_of(chunk).value
+    if value is UNREADABLE:
+        return
+    if isinstance(value, dict) and len(value) == 1 and chunk.path.split("[")[0] in value:
+        value = next(iter(value.values()))  # a field of the body is its own block
+    yield from _strings(value, chunk.path)
+
+
+def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            # Examples in a schema are stable.
+            if name not in ("examples", "example", "default", "const", "enum", "input_examples"):
+                yield from _strings(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _strings(item, f"{path}[{index}]")
+
+
+def _cache_key(rendered: Rendered) -> bytes | None:
+    return dict(rendered.envelope.cache_params).get("cache_key")
+
+
+def lint_samples(
+    samples: Sequence[tuple[str, Rendered]], costs: Costs | None = None
+) -> Iterator[Finding]:
+    """The first difference of each request's tools and system prompt from the first one's, and
+    other cache keys."""
+    costs = costs or Costs()
+    (first_file, first), *others = samples
+    stable = sum(run.count for run in first.runs if run.section != "messages")
+    reported: set[tuple[str, str]] = set()
+    for file, other in others:
+        offset = first_difference(first, other, stable)
+        if offset is not None:
+            change = change_at(first, other, offset)
+            rule = _CHANGE_RULES.get(change.kind, "changes-between-samples")
+            if (rule, change.path) not in reported:
+                reported.add((rule, change.path))
+                yield _changed(change, rule, first, first_file, file, costs)
+        if _cache_key(first) != _cache_key(other) and ("key", "") not in reported:
+            reported.add(("key", ""))
+            yield finding_of("cache-key-changes", file=file, path="$.prompt_cache_key")
+
+
+def _changed(
+    change: Change, rule: RuleId, first: Rendered, first_file: str, file: str, costs: Costs
+) -> Finding:
+    counts = Counts(first)
+    behind = counts.total - counts.before(change.offset)
+    named = f" ({change.detail})" if change.detail else ""
+    return finding_of(
+        rule,
+        severity="error",
+        file=file,
+        path=change.path,
+        excerpt=f"{change.before} / {change.after}",
+        why=f"it differs from {first_file}{named}",
+        tokens=behind,
+        cost_usd=costs.per_thousand(behind, counts.total),
+    )
+
+
+# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class WastedMarker(msgspec.Struct, frozen=True):
+    why: str
+    severity: Severity = "warning"
+    fix: str = RULES["wasted-marker"].fix
+    written: bool = False
+    """It costs a write that is never read."""
+
+
+def _lint_markers(
+    rendered: Rendered, plan: Plan, costs: Costs, rules: CacheRules, file: str, volatile: set[int]
+) -> Iterator[Finding]:
+    """`volatile` are the chunks that change from call to call."""
+    counts = Counts(rendered)
+    written = 0
+    for index, mark in enumerate(plan.marks):
+        before, written = written, counts.tokens(mark.chunk + 1)
+        waste = _wasted(rendered, plan, rules, index, written, volatile)
+        if waste is None:
+            continue
+        cost: Decimal | None = Decimal(0)
+        if waste.written:
+            cost = costs.premium(written - before, counts.total, mark.ttl)
+        run, position = rendered.locate(mark.chunk)
+        yield finding_of(
+            "wasted-marker",
+            file=file,
+            path=run.path(position),
+            severity=waste.severity,
+            why=waste.why,
+            fix=waste.fix,
+            cost_usd=cost,
+        )
+
+
+def _wasted(
+    rendered: Rendered, plan: Plan, rules: CacheRules, index: int, tokens: int, volatile: set[int]
+) -> WastedMarker | None:
+    """Why a marker is wasted; None when it is not."""
+    mark = plan.marks[index]
+    if not rules.slots.value:
+        why = f"{rules.provider} ignores markers for this model"
+        return WastedMarker(why, "note", "nothing: it caches by itself, or not at all")
+    minimum = rules.minimum_tokens.value
+    if tokens < minimum:
+        why = f"the prefix of about {tokens:,} tokens is below the minimum of {minimum:,}"
+        return WastedMarker(why)
+    changing = [chunk for chunk in volatile if chunk <= mark.chunk]
+    if changing:
+        run, position = rendered.locate(min(changing))
+        why = f"it is behind volatile content ({run.path(position)}): written, but never read"
+        fix = "put a marker before the volatile content, and that behind the last marker"
+        return WastedMarker(why, "warning", fix, written=True)
+    slots = rules.slots.value
+    if plan.automatic is not None:
+        slots -= rules.automatic_slots.value
+    more = rules.reads_beyond_slots is not None and rules.reads_beyond_slots.value
+    if index >= slots and not more:
+        return WastedMarker(f"only {slots} markers are allowed: the request is rejected", "error")
+    if rules.longer_ttl_first.value and _rises(plan.marks[: index + 1]):
+        why = f"{mark.ttl} may not follow a shorter TTL: the request is rejected"
+        return WastedMarker(why, "error", "put the longer TTL first")
+    return None
+
+
+def _rises(marks: tuple[Mark, ...]) -> bool:
+    """Whether the last TTL is longer than one before it."""
+    seconds = [TTL_SECONDS[mark.ttl] for mark in marks]
+    return seconds[-1] > min(seconds)

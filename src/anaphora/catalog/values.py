@@ -1,0 +1,314 @@
+"""Figures with their sources, model profiles and cache rules."""
+
+# No postponed annotations: msgspec would evaluate them anew for every kind of figure, which took a
+# third of the time of the catalog's first lookup.
+
+import datetime
+from typing import Annotated, Generic, Literal, NoReturn, TypeAlias, TypeVar
+
+import msgspec
+
+from anaphora.errors import InvalidCatalog
+from anaphora.values import TTL_SECONDS, Section, Ttl
+
+T = TypeVar("T")
+
+Named: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+Limit: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+ErrorShare: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+
+
+class Disputed(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The value that another source or platform publishes."""
+
+    value: T
+    source: Named
+
+
+class Figure(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A value with its source, and the day it was read there."""
+
+    value: T
+    source: Named
+    date: datetime.date
+    verified: bool = True
+    """False: no source states it for this model; the value is a conservative stand-in."""
+    disputed: tuple[Disputed[T], ...] = ()
+    """Other published values; `value` is the one to use."""
+
+    @property
+    def published(self) -> tuple[T, ...]:
+        """Every published value, ours first: for rules that must hold under all of them."""
+        return (self.value, *(other.value for other in self.disputed))
+
+    def __bool__(self) -> NoReturn:
+        # `if profile.strips_thinking:` would be true for every model.
+        raise TypeError("a figure has no truth value; use its .value")
+
+
+Feature: TypeAlias = Literal[
+    "sampling",
+    "forced_tools",
+    "disabled_thinking",
+    "budgeted_thinking",
+    "assistant_documents",
+    "user_text_citations",
+    "altered_sampling",
+    "stop",
+]
+"""Parts of a request that some model or API version refuses with a 400: temperature, top_p and
+top_k; tool choice any or a named tool; thinking turned off; thinking with a token budget;
+documents in assistant messages; citations on user text; temperature or top_p other than their
+default 1; stop sequences."""
+
+Capability: TypeAlias = Literal[
+    "images",
+    "documents",
+    "audio",
+    "video",
+    "tools",
+    "parallel_tools",
+    "structured_output",
+    "reasoning",
+    "adaptive_thinking",
+]
+"""Input besides text, and features: tool calls, several of them in one reply, replies that follow a
+schema, reasoning, reasoning of a length that the model chooses."""
+
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""Reasoning effort."""
+
+MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
+"""The name of the output token limit in Chat Completions."""
+
+SystemRole: TypeAlias = Literal["developer", "system"]
+"""The role of the system text when it is a message."""
+
+SystemSlot: TypeAlias = Literal["message", "instructions"]
+"""Where Responses takes the system text: as the first input message, or as `instructions`."""
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model. Facts that no source states are `None`, or a figure that is not `verified`."""
+
+    provider: str
+    id: str
+    """The catalog's id, without a date; for an unknown model the requested id."""
+    known: bool
+    """False: the catalog has no row for it; the figures are its provider's defaults."""
+
+    tokenizer: Figure[str]
+    bytes_per_token: Figure[Positive]
+    """UTF-8 bytes of compact JSON blocks (the bytes of a chunk) per billed token."""
+    token_error: Figure[ErrorShare]
+    """The error of an estimate by `bytes_per_token`, as a share of the estimate."""
+    context_tokens: Figure[Limit] | None = None
+    """The context window."""
+    output_tokens: Figure[Limit] | None = None
+    """The output limit."""
+    capabilities: Figure[tuple[Capability, ...]] | None = None
+    """Those that its source lists; others are unknown."""
+    efforts: Figure[tuple[Effort, ...]] | None = None
+    """Least first."""
+    retires: Figure[datetime.date] | None = None
+    """The first day that it is not available."""
+
+    mid_conversation_system: Figure[bool]
+    """Accepts `role: "system"` inside messages."""
+    strips_thinking: Figure[bool]
+    """Drops earlier thinking at a plain user turn, which voids the cached messages."""
+    refusals: Figure[tuple[Feature, ...]]
+    """Features that this model refuses on every API version."""
+
+    # Left out for providers without the concept.
+    max_tokens_field: Figure[MaxTokensField] | None = None
+    system_role: Figure[SystemRole] | None = None
+    system_slot: Figure[SystemSlot] | None = None
+    reasoning_field: Figure[str] | None = None
+    """The field of an assistant message in which Chat hosts accept reasoning."""
+    reasoning_needed: Figure[bool] | None = None
+    """An assistant message with tool calls is refused without its reasoning."""
+    explicit_breakpoints: Figure[bool] | None = None
+    """Accepts `prompt_cache_breakpoint` on content, and `prompt_cache_options`."""
+
+    api_version: Figure[str] | None = None
+    """The version header to send unless the caller names another."""
+    version_refusals: dict[str, Figure[tuple[Feature, ...]]] = {}
+    """Features that an API version refuses, by version."""
+
+    def can(self, capability: Capability) -> bool:
+        """Whether the capability is known; false also where no source lists any."""
+        return self.capabilities is not None and capability in self.capabilities.value
+
+    def refuses(self, feature: Feature, *, api_version: str | None = None) -> bool:
+        """Whether a request with that feature is known to be refused on that API version."""
+        if feature in self.refusals.value:
+            return True
+        if api_version is None and self.api_version is not None:
+            api_version = self.api_version.value
+        by_version = self.version_refusals.get(api_version or "")
+        return by_version is not None and feature in by_version.value
+
+
+Mechanism: TypeAlias = Literal["explicit", "implicit", "both"]
+"""Caching by markers in the request, by the provider itself, or either."""
+
+LookbackUnit: TypeAlias = Literal["blocks", "tool_runs", "messages", "breakpoints"]
+"""One look-back position: a block; a block, with consecutive tool_use (or tool_result) blocks as
+one; a message; or a breakpoint of the same request, so that an earlier write is found only where
+the request marks its end again."""
+
+Breakpoint: TypeAlias = Literal["none", "last_block", "last_message", "granules", "units", "slots"]
+"""Where the provider ends a prefix by itself: nowhere, at the last eligible block, at the last
+eligible message, every `granule_tokens`, where it persisted a unit earlier, or as far as the last
+prompt of one of the server's slots is the same."""
+
+Moment: TypeAlias = Literal["request_start", "response_start", "response_end"]
+
+Lifetime: TypeAlias = Literal["exact", "at_least", "at_most"]
+"""Whether a TTL is an entry's exact lifetime, its shortest, or its longest."""
+
+Isolation: TypeAlias = Literal["workspace", "organization", "server"]
+
+Clash: TypeAlias = Literal["slots_full", "other_ttl"]
+"""Conflicts of a marker for the whole request: block markers in every slot, or one with another TTL
+at its position. One with the same TTL is no conflict."""
+
+Prewarm: TypeAlias = Literal["max_tokens", "option"]
+"""How to cache a prompt without a reply: by `max_tokens` 0, or by an option."""
+
+Knob: TypeAlias = Literal[
+    "model",
+    "tools",
+    "tool_choice",
+    "parallel_tools",
+    "thinking",
+    "effort",
+    "verbosity",
+    "output_format",
+    "speed",
+    "service_tier",
+    "cache_key",
+    "betas",
+    "web_search",
+    "citations",
+    "images",
+]
+"""Parameters whose change invalidates cached sections although no block changed."""
+
+
+class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The cache rules of one model, each a `Figure` with its source."""
+
+    provider: str
+    model: str
+
+    mechanism: Figure[Mechanism]
+    isolation: Figure[Isolation]
+    """Entries are shared inside of this only."""
+
+    # The hashed prefix.
+    hash_order: Figure[tuple[Section, ...]]
+    minimum_tokens: Figure[Count]
+    """Shorter prefixes are not cached, without an error."""
+    granule_tokens: Figure[Annotated[int, msgspec.Meta(ge=1)]]
+    """Cached lengths are multiples of this; 1 where the boundary is exact."""
+    invalidates: dict[Knob, Figure[tuple[Section, ...]]]
+    """The sections that a change of each parameter invalidates."""
+
+    # Where a prefix may end.
+    slots: Figure[Count]
+    """Markers of a request that write."""
+    reads_beyond_slots: Figure[bool] | None = None
+    """A request may carry more markers than slots: the last ones write, the others only read."""
+    markable: Figure[tuple[str, ...]]
+    """Kinds of block, by the wire's names, that may carry a marker."""
+    unmarkable: Figure[tuple[str, ...]]
+    """Kinds known to be refused. Kinds in neither list are unknown, and left unmarked."""
+    automatic_breakpoint: Figure[Breakpoint]
+    output_cached: Figure[bool] | None = None
+    """The reply is cached as well, so that the next call reads it."""
+    uncached_tail: Figure[Count] | None = None
+    """At most this many tokens after the last prefix are always computed."""
+    automatic_slots: Figure[Count]
+    """Slots that the automatic breakpoint takes from `slots`."""
+    automatic_refused: Figure[tuple[Clash, ...]] | None = None
+    """When a request for it is refused with a 400."""
+    server_tool_ttl: Figure[Ttl] | None = None
+    """The TTL of the breakpoint that server tools add to a request with any marker."""
+    lookback_positions: Figure[Count] | None = None
+    """How far before a marker an earlier write is found, the marker's position included."""
+    lookback_unit: Figure[LookbackUnit] | None = None
+    lookback_first: Figure[Count] | None = None
+    """Additional positions from the start of the request."""
+    automatic_lookback: Figure[Count] | None = None
+    """Ends of earlier messages that the automatic breakpoint looks up without a marker."""
+
+    # Lifetime.
+    ttls: Figure[tuple[Ttl, ...]]
+    """Longest first, which is the order they may appear in."""
+    longer_ttl_first: Figure[bool]
+    """A longer TTL after a shorter one is refused."""
+    default_ttl: Figure[Ttl] | None = None
+    lifetime: Figure[Lifetime] | None = None
+    reads_refresh: Figure[bool]
+    ttl_from: Figure[Moment]
+    readable_from: Figure[Moment]
+    visibility_delay: Figure[Amount]
+    """Seconds after `readable_from` in which a read may still find the older entry."""
+    aborted_writes: Figure[bool] | None = None
+    """An aborted call has written as well."""
+    prewarm: Figure[Prewarm] | None = None
+
+    # Routing to the server that has the entry.
+    missed: Figure[Share] | None = None
+    """How often an existing prefix is not found at all."""
+    cut_short: Figure[Share] | None = None
+    """How often only a part of it is found."""
+    key_requests: Figure[Count] | None = None
+    """Requests per minute that one cache key routes to the same host."""
+    route_seconds: Figure[Amount] | None = None
+    """How long after its last call a conversation is routed to the same host."""
+
+    # Prices, in multiples of the uncached input price.
+    read_price: Figure[Amount]
+    automatic_read_price: Figure[Amount] | None = None
+    """The price of a hit without a marker, where it differs."""
+    write_price: dict[Ttl, Figure[Amount]]
+    """By TTL; a TTL without one is written at the input price."""
+    storage_price: Figure[Amount] | None = None
+    """Dollars per million tokens and hour, where storage is billed."""
+    reads_limited: Figure[bool] | None = None
+    """Cache reads count toward the limit of tokens per minute."""
+
+    def __post_init__(self) -> None:
+        ttls = self.ttls.value
+        seconds = [TTL_SECONDS[ttl] for ttl in ttls]
+        if seconds != sorted(set(seconds), reverse=True):
+            raise self._invalid("ttls must be listed once each, longest first")
+        if self.default_ttl is not None and self.default_ttl.value not in ttls:
+            raise self._invalid(f"default_ttl {self.default_ttl.value} is not among the ttls")
+        if unpriced := [ttl for ttl in self.write_price if ttl not in ttls]:
+            raise self._invalid(f"write_price for {unpriced[0]}, which is not among the ttls")
+        if len(set(self.hash_order.value)) != len(self.hash_order.value):
+            raise self._invalid("hash_order names a section twice")
+        if both := set(self.markable.value) & set(self.unmarkable.value):
+            raise self._invalid(f"{min(both)} is both markable and unmarkable")
+        if (self.lookback_positions is None) != (self.lookback_unit is None):
+            raise self._invalid("lookback_positions and lookback_unit come together")
+
+    def may_mark(self, kind: str) -> bool:
+        """Whether a block of that kind is known to accept a marker."""
+        return kind in self.markable.value
+
+    def voided_by(self, param: Knob) -> tuple[Section, ...]:
+        """The sections that are invalidated when that parameter changes."""
+        figure = self.invalidates.get(param)
+        return () if figure is None else figure.value
+
+    def _invalid(self, message: str) -> InvalidCatalog:
+        return InvalidCatalog(message, row=f"rules of {self.provider} {self.model}".rstrip())

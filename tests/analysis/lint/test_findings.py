@@ -1,0 +1,397 @@
+"""Findings in texts, requests and samples: where, what it costs, and what was left alone."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import json
+from decimal import Decimal
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from support.planted import GUIDE, PLACES, body, grown, spec, split
+
+from anaphora import catalog
+from anaphora.analysis.lint import (
+    RULES,
+    Costs,
+    Finding,
+    Ignore,
+    lint_request,
+    lint_samples,
+    lint_text,
+    lint_text_samples,
+    sarif,
+    suppressed,
+)
+from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
+
+Json = dict[str, Any]
+
+WIRES = ["anthropic", "openai_chat", "openai_responses", "gemini", "deepseek", "minimax"]
+
+
+def costs_of(name: str, marked: bool = True) -> Costs:
+    place = PLACES[name]
+    now = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
+    wire = "anthropic" if "anthropic" in place.wire else None
+    rules = catalog.rules(place.provider, place.model, wire)
+    price = catalog.price(place.provider, place.model, now, rules=rules)
+    return Costs(rules=rules, price=price, marked=marked)
+
+
+def clean() -> Json:
+    return {**spec(), "system": ["You are a careful agent.", GUIDE]}
+
+
+def request(name: str, said: Json) -> Rendered:
+    return split(PLACES[name], body(PLACES[name], said))
+
+
+def rules_of(findings: Any) -> list[str]:
+    return [finding.rule for finding in findings]
+
+
+# ── Texts ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_findings_in_a_text_have_line_and_column() -> None:
+    (finding,) = lint_text("You are kind.\nToday is 2026-11-15.\nBye.", "p.md")
+    assert (finding.rule, finding.line, finding.column) == ("volatile-date", 2, 10)
+    assert finding.excerpt == "Today is 2026-11-15."
+    assert finding.tokens == 4
+    assert finding.cost_usd is None  # nobody said where it goes
+    assert finding.fix
+
+
+def test_too_short_to_be_cached_is_a_note() -> None:
+    (finding,) = lint_text("Be kind.", "p.md", costs_of("anthropic"))
+    assert (finding.rule, finding.severity) == ("too-short", "note")
+    assert "1,024" in finding.why
+
+
+def test_cost_is_tokens_times_the_price_difference() -> None:
+    text = "It is 09:41. " + "word " * 8000
+    (finding,) = lint_text(text, "p.md", costs_of("anthropic"))
+    assert finding.tokens is not None
+    # Written at 3.75 instead of read at 0.30, a thousand times.
+    assert finding.cost_usd == Decimal(finding.tokens) * 1000 * Decimal("3.45") / 1_000_000
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_a_clean_request_gives_no_finding(name: str) -> None:
+    assert list(lint_request(request(name, clean()), "a.json", costs_of(name))) == []
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_a_clock_in_the_system_prompt_is_found_on_every_wire(name: str) -> None:
+    said = clean()
+    said["system"][0] = "You are a careful agent. The current time is 09:41:07."
+    rendered = request(name, said)
+    findings = list(lint_request(rendered, "a.json", costs_of(name)))
+    first = findings[0]
+    assert first.rule == "volatile-clock"
+    assert first.path.endswith(".text")
+    assert first.tokens is not None
+    assert first.tokens > 2500
+    assert first.cost_usd is not None
+    assert first.cost_usd > 0
+
+
+def test_a_nonce_in_a_tools_description() -> None:
+    said = clean()
+    said["tools"][1]["description"] = "Searches. Session id: 9f86d081884c"
+    (finding, *_) = lint_request(request("anthropic", said), "a.json", costs_of("anthropic"))
+    assert (finding.rule, finding.path) == ("volatile-nonce", "tools[1].description")
+
+
+def test_the_history_is_not_checked() -> None:
+    said = clean()
+    said["messages"][0] = ("user", ["Today is 2026-11-15, and it is 09:41."])
+    assert list(lint_request(request("anthropic", said), "a.json", costs_of("anthropic"))) == []
+
+
+def test_examples_in_a_schema_are_ignored() -> None:
+    said = clean()
+    said["tools"][0]["schema"]["properties"]["when"] = {
+        "type": "string",
+        "examples": ["Today is 2026-11-15"],
+    }
+    assert list(lint_request(request("anthropic", said), "a.json", costs_of("anthropic"))) == []
+
+
+# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def marked(*ttls: str, system: str = GUIDE) -> Rendered:
+    """System blocks with a marker each."""
+    told = json.loads(body(PLACES["anthropic"], {**clean(), "marked": False}))
+    told["system"] = [
+        {
+            "type": "text",
+            "text": f"{at} {system}",
+            "cache_control": {"type": "ephemeral", "ttl": ttl},
+        }
+        for at, ttl in enumerate(ttls)
+    ]
+    return split(PLACES["anthropic"], json.dumps(told).encode())
+
+
+@pytest.mark.parametrize(
+    "ttls, severity, why",
+    [
+        (("5m", "1h"), "error", "1h may not follow a shorter TTL"),
+        (("5m",) * 5, "error", "only 4 markers are allowed"),
+    ],
+)
+def test_rejected_markers(ttls: tuple[str, ...], severity: str, why: str) -> None:
+    (finding,) = lint_request(marked(*ttls), "a.json", costs_of("anthropic"))
+    assert (finding.rule, finding.severity) == ("wasted-marker", severity)
+    assert why in finding.why
+
+
+def test_a_marker_below_the_minimum_is_wasted() -> None:
+    findings = list(lint_request(marked("5m", system="Be kind."), "a.json", costs_of("anthropic")))
+    assert "below the minimum of 1,024" in findings[-1].why
+
+
+def test_markers_behind_volatile_content_cost_an_unread_write() -> None:
+    findings = [
+        finding
+        for finding in lint_request(request("anthropic", spec()), "a.json", costs_of("anthropic"))
+        if finding.rule == "wasted-marker"
+    ]
+    assert [finding.path for finding in findings] == ["system[1]", "messages[4].content[0]"]
+    assert all("never read" in finding.why for finding in findings)
+    # Each pays for its own stretch: 0.75 more than sending, for a million tokens.
+    total = sum(finding.cost_usd or 0 for finding in findings)
+    rendered = request("anthropic", spec())
+    tokens = Counts(rendered).total
+    assert total == Decimal(tokens) * 1000 * Decimal("0.75") / 1_000_000
+
+
+def test_a_date_rolls_once_a_day_so_markers_behind_it_are_read() -> None:
+    said = clean()
+    said["system"][0] = "Today is 2026-11-15."
+    findings = list(lint_request(request("anthropic", said), "a.json", costs_of("anthropic")))
+    assert rules_of(findings) == ["volatile-date"]
+
+
+def test_markers_that_the_provider_ignores() -> None:
+    place = PLACES["minimax"]._replace(model="MiniMax-M3")
+    rendered = split(place, body(place, clean()))
+    rules = catalog.rules("minimax", "MiniMax-M3", "anthropic")
+    findings = list(lint_request(rendered, "a.json", Costs(rules=rules)))
+    assert {(one.rule, one.severity) for one in findings} == {("wasted-marker", "note")}
+
+
+# ── Samples ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def swapped_tools(said: Json) -> None:
+    said["tools"].reverse()
+
+
+def other_key_order(said: Json) -> None:
+    said["tools"][0]["schema"] = dict(reversed(said["tools"][0]["schema"].items()))
+
+
+def other_lines(said: Json) -> None:
+    said["system"][0] = "Skills:\n- write\n- read"
+
+
+def new_words(said: Json) -> None:
+    said["system"][0] = "You are somebody else."
+
+
+def new_key(said: Json) -> None:
+    said["params"] = {"prompt_cache_key": "b"}
+
+
+@pytest.mark.parametrize(
+    "plant, rule",
+    [
+        (swapped_tools, "unordered-list"),
+        (other_key_order, "unordered-list"),
+        (other_lines, "unordered-list"),
+        (new_words, "changes-between-samples"),
+        (new_key, "cache-key-changes"),
+    ],
+)
+def test_differences_between_samples(plant: Any, rule: str) -> None:
+    first = clean()
+    first["system"][0] = "Skills:\n- read\n- write"
+    first["params"] = {"prompt_cache_key": "a"}
+    second = copy.deepcopy(first)
+    plant(second)
+    samples = [("a", request("openai_chat", first)), ("b", request("openai_chat", second))]
+    (finding,) = lint_samples(samples, costs_of("openai_chat"))
+    assert (finding.rule, finding.severity, finding.file) == (rule, "error", "b")
+
+
+def test_samples_with_other_questions_do_not_differ() -> None:
+    samples = [("a", request("anthropic", clean())), ("b", request("anthropic", grown(clean())))]
+    assert list(lint_samples(samples)) == []
+
+
+@pytest.mark.parametrize(
+    "one, two, rule",
+    [
+        ("a\nb\nc", "c\na\nb", "unordered-list"),
+        ("It is 1:00.", "It is 1:01.", "volatile-clock"),
+        ("id 3f9a21c4 x", "id 77b0e918 x", "volatile-nonce"),
+        ("kind", "unkind", "changes-between-samples"),
+    ],
+)
+def test_texts_as_samples(one: str, two: str, rule: str) -> None:
+    (finding,) = lint_text_samples([("a", one), ("b", two), ("c", two)])
+    assert (finding.rule, finding.severity) == (rule, "error")
+
+
+def test_equal_texts_do_not_differ() -> None:
+    assert list(lint_text_samples([("a", "same"), ("b", "same")])) == []
+
+
+# ── Suppressions ─────────────────────────────────────────────────────────────────────────────────
+
+
+def kept(text: str, *ignores: Ignore) -> list[Finding]:
+    return list(suppressed(lint_text(text, "prompts/p.md"), "prompts/p.md", ignores, text))
+
+
+def test_an_inline_suppression_holds_for_its_line_and_the_next() -> None:
+    text = "<!-- anaphora: ignore[volatile-date] frozen on purpose -->\nToday is 2026-11-15.\n"
+    (finding,) = kept(text)
+    assert (finding.suppressed, finding.suppressed_in) == ("frozen on purpose", "inSource")
+    far = kept("<!-- anaphora: ignore[volatile-date] why -->\n\nToday is 2026-11-15.\n")
+    assert [one.suppressed for one in far] == [None, None]
+    assert rules_of(far) == ["volatile-date", "unused-ignore"]
+
+
+def test_a_suppression_without_a_reason_suppresses_nothing() -> None:
+    found = kept("Today is 2026-11-15. anaphora: ignore[volatile-date]")
+    assert rules_of(found) == ["volatile-date", "ignore-without-reason"]
+    assert found[0].suppressed is None
+    assert found[1].severity == "error"
+
+
+def test_an_unknown_rule_is_reported() -> None:
+    (finding,) = [one for one in kept("# anaphora: ignore[volatile-dat] x") if "no rule" in one.why]
+    assert finding.rule == "unused-ignore"
+
+
+@pytest.mark.parametrize(
+    "ignore, covered",
+    [
+        (Ignore(rule="volatile-date", reason="r"), True),
+        (Ignore(rule="volatile-*", reason="r", file="prompts/*.md"), True),
+        (Ignore(rule="*", reason="r", file="p.md"), True),
+        (Ignore(rule="volatile-clock", reason="r"), False),
+        (Ignore(rule="*", reason="r", file="other/*"), False),
+        (Ignore(rule="*", reason="r", path="system[0].text"), False),
+    ],
+)
+def test_suppressions_of_the_configuration(ignore: Ignore, covered: bool) -> None:
+    (finding,) = kept("Today is 2026-11-15.", ignore)
+    assert (finding.suppressed == "r") is covered
+    assert finding.suppressed_in == ("external" if covered else None)
+
+
+def test_a_path_with_brackets_is_a_path() -> None:
+    ignore = Ignore(rule="*", reason="r", path="system[*].text")
+    finding = Finding(rule="volatile-date", severity="note", path="system[0].text", why="", fix="")
+    assert ignore.covers(finding)
+
+
+# ── SARIF ────────────────────────────────────────────────────────────────────────────────────────
+
+#: What the standard requires of the parts that are written here.
+SARIF: Json = {
+    "type": "object",
+    "required": ["version", "runs"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "items": {
+                "required": ["tool", "results"],
+                "properties": {
+                    "tool": {
+                        "required": ["driver"],
+                        "properties": {
+                            "driver": {
+                                "required": ["name", "rules"],
+                                "properties": {"rules": {"items": {"required": ["id"]}}},
+                            }
+                        },
+                    },
+                    "results": {
+                        "items": {
+                            "required": ["message", "ruleId", "level", "locations"],
+                            "additionalProperties": False,
+                            "properties": {
+                                "ruleId": {"enum": list(RULES)},
+                                "ruleIndex": {"type": "integer", "minimum": 0},
+                                "level": {"enum": ["none", "note", "warning", "error"]},
+                                "message": {"required": ["text"]},
+                                "locations": {
+                                    "items": {
+                                        "properties": {
+                                            "physicalLocation": {
+                                                "required": ["artifactLocation"],
+                                                "properties": {
+                                                    "artifactLocation": {
+                                                        "properties": {
+                                                            "uri": {
+                                                                "pattern": r"^[A-Za-z0-9/._~%-]+$"
+                                                            }
+                                                        }
+                                                    },
+                                                    "region": {
+                                                        "properties": {
+                                                            "startLine": {"minimum": 1},
+                                                            "startColumn": {"minimum": 1},
+                                                        }
+                                                    },
+                                                },
+                                            },
+                                            "logicalLocations": {"type": "array"},
+                                        },
+                                        "additionalProperties": False,
+                                    }
+                                },
+                                "suppressions": {
+                                    "items": {
+                                        "required": ["kind"],
+                                        "properties": {"kind": {"enum": ["inSource", "external"]}},
+                                    }
+                                },
+                                "properties": {"type": "object"},
+                            },
+                        }
+                    },
+                },
+            }
+        },
+    },
+}
+
+
+def test_sarif_matches_its_schema() -> None:
+    text = "Today is 2026-11-15.\nIt is 09:41. anaphora: ignore[volatile-clock] known\n"
+    findings = list(suppressed(lint_text(text, "my prompts/ä.md"), "my prompts/ä.md", (), text))
+    findings += lint_request(request("anthropic", spec()), "b.json", costs_of("anthropic"))
+    told = sarif(findings, "1.0")
+    jsonschema_rs.validate(SARIF, told)
+    (run,) = told["runs"]
+    first, second, *_ = run["results"]
+    assert first["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith(
+        "%C3%A4.md"
+    )
+    assert second["suppressions"] == [{"kind": "inSource", "justification": "known"}]
+    rules = run["tool"]["driver"]["rules"]
+    assert all(rules[one["ruleIndex"]]["id"] == one["ruleId"] for one in run["results"])

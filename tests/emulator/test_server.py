@@ -1,0 +1,270 @@
+"""The journal, the clock, the page, and starting an emulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from anaphora import emulator
+from anaphora.emulator.engine import Engine
+from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.emulator.journal import Journal
+from anaphora.emulator.options import EmulatorOptions, Latency
+from anaphora.emulator.replies.script import Script
+from anaphora.emulator.server import Emulator
+from anaphora.errors import InvalidRequest, Io
+
+LONG = "A beginning that stays the same. " * 400
+
+
+def body(system: str, *said: str) -> Any:
+    marked = {"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}
+    messages = [
+        {"role": "assistant" if at % 2 else "user", "content": text}
+        for at, text in enumerate(said or ("Hello",))
+    ]
+    return {
+        "model": "claude-opus-5-5",
+        "max_tokens": 100,
+        "system": [marked],
+        "messages": messages,
+    }
+
+
+def ask(engine: Engine, asked: Any, at: float = 0.0) -> Any:
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    data = json.dumps(asked).encode()
+    return engine.respond(
+        EmulatorRequest(method="POST", path="/v1/messages", headers=headers, body=data, now=at)
+    )
+
+
+# ── The journal ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_journal_shows_markers_cost_and_verdict(emu: Emulator) -> None:
+    with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
+        first = client.messages.create(**body(LONG))
+        client.messages.create(**body("It is 09:31. " + LONG))
+    told = httpx.get(f"{emu.url}/_emulator/requests").json()["requests"]
+    assert [one["number"] for one in told] == [2, 1]
+    assert told[1]["markers"] == [{"path": "system[0]", "ttl": "5m"}]
+    assert told[1]["written"] == {"5m": first.usage.cache_creation_input_tokens}
+    assert told[1]["verdict"]["result"] == "first"
+    assert float(told[1]["cost_usd"]) > 0
+    assert told[0]["verdict"]["result"] == "miss"
+    assert told[0]["verdict"]["cause"] in ("changed", "marker_on_volatile")
+    assert "system" in told[0]["verdict"]["sentence"]
+
+
+def test_continued_conversation_is_a_hit() -> None:
+    engine = Engine()
+    ask(engine, body(LONG, "Hello"), 0.0)
+    ask(engine, body(LONG, "Hello", "Hi.", "More"), 10.0)
+    last = engine.journal.entries(1)[0]
+    assert last["verdict"]["result"] == "hit"
+    assert last["read"] > 0
+
+
+def test_rejected_request_is_in_the_journal_and_not_billed() -> None:
+    engine = Engine()
+    assert ask(engine, {**body(LONG), "wat": 1}).status == 400
+    (told,) = engine.journal.entries()
+    assert told["status"] == 400
+    assert told["error"]
+    assert "read" not in told
+
+
+def test_keys_and_prompts_are_not_in_the_journal() -> None:
+    engine = Engine()
+    ask(engine, body(LONG + " hush-hush"))
+    told = json.dumps(engine.journal.entries())
+    assert "hush-hush" not in told
+    assert '"k"' not in told
+
+
+def test_the_journal_is_bounded_by_calls_and_by_bytes() -> None:
+    engine = Engine(EmulatorOptions(remembered=5))
+    engine.journal = engine._generator._journal = Journal(5, max_bytes=3 * len(LONG))
+    for number in range(12):
+        ask(engine, body(LONG, f"Question {number}"), float(number))
+    told = engine.journal.entries()
+    assert [one["number"] for one in told] == [12, 11, 10, 9, 8]
+    assert all(one["verdict"]["sentence"] for one in told), "told before it was let go"
+    kept = [entry for entry in engine.journal._entries if entry.billed is not None]
+    assert len(kept) <= 3
+
+
+# ── The clock, and starting anew ─────────────────────────────────────────────────────────────────
+
+
+def test_the_clock_is_moved_over_http(emu: Emulator) -> None:
+    url = f"{emu.url}/_emulator/clock"
+    before = httpx.get(url).json()
+    moved = httpx.post(url, json={"advance": 3600}).json()
+    assert moved["offset"] == before["offset"] + 3600
+    assert abs(httpx.post(url, json={"set": 1_800_000_000}).json()["now"] - 1_800_000_000) < 60
+
+
+@pytest.mark.parametrize("wrong", [b"", b"{}", b'{"advance":1,"set":2}', b'{"forward":1}', b'"x"'])
+def test_invalid_clock_change_is_rejected(emu: Emulator, wrong: bytes) -> None:
+    answer = httpx.post(f"{emu.url}/_emulator/clock", content=wrong)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_reset_forgets_everything(emu: Emulator) -> None:
+    with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
+        client.messages.create(**body(LONG))
+        emu.advance(60)
+        assert httpx.post(f"{emu.url}/_emulator/reset").json() == {"reset": True}
+        assert emu.requests() == []
+        assert emu.engine.offset == 0
+        assert not client.messages.create(**body(LONG)).usage.cache_read_input_tokens
+
+
+@pytest.mark.parametrize("path", ["reset", "clock"])
+def test_other_sites_may_not_change_the_state(emu: Emulator, path: str) -> None:
+    headers = {"origin": "https://elsewhere.example"}
+    answer = httpx.post(f"{emu.url}/_emulator/{path}", json={"advance": 1}, headers=headers)
+    assert answer.status_code == 403
+
+
+def test_page_runs_only_its_own_script(emu: Emulator) -> None:
+    page = httpx.get(emu.url, follow_redirects=True)
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert not re.findall(r"(?:src|href)=", page.text), "it loads nothing from anywhere"
+    assert "innerHTML" not in page.text, "what came in requests stays text"
+
+
+# ── Scripts, seeds and times ─────────────────────────────────────────────────────────────────────
+
+SCRIPT = """
+replies:
+  - match: {text: refund, tool: lookup}
+    reply: {tool_calls: [{name: lookup, arguments: {order: 17}}]}
+  - match: {text: weather}
+    reply: {text: "Sunny. ", stop: length}
+"""
+LOOKUP: Any = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}
+
+
+def test_script_answers_matching_requests() -> None:
+    with (
+        emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as emu,
+        openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client,
+    ):
+        said: Any = [{"role": "user", "content": "A refund, please"}]
+        called = client.chat.completions.create(model="gpt-4o", messages=said, tools=[LOOKUP])
+        calls: Any = called.choices[0].message.tool_calls
+        assert json.loads(calls[0].function.arguments) == {"order": 17}
+        said = [{"role": "user", "content": "The weather?"}]
+        told = client.chat.completions.create(model="gpt-4o", messages=said)
+        assert told.choices[0].message.content == "Sunny. "
+        assert told.choices[0].finish_reason == "length"
+        said = [{"role": "user", "content": "Anything else"}]
+        assert client.chat.completions.create(model="gpt-4o", messages=said).choices
+        assert [one["scripted"] for one in emu.requests()] == [False, True, True]
+
+
+def test_replies_depend_on_the_seed() -> None:
+    answers = [ask(Engine(EmulatorOptions(seed=seed)), body(LONG)).body for seed in (1, 1, 2)]
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_stream_has_the_requested_latency() -> None:
+    engine = Engine(EmulatorOptions(latency=Latency.parse("200ms,10ms")))
+    chunks = ask(engine, {**body(LONG), "stream": True}).chunks
+    assert [chunk.delay for chunk in chunks] == [0.2, *[0.01] * (len(chunks) - 1)]
+
+
+def test_simultaneous_calls_all_write() -> None:
+    """What is written can be read once the answer has begun, and no sooner."""
+    engine = Engine(EmulatorOptions(latency=Latency(first=2.0)))
+    together = [json.loads(ask(engine, body(LONG), at).body)["usage"] for at in (0.0, 1.0, 3.0)]
+    assert [bool(usage["cache_read_input_tokens"]) for usage in together] == [False, False, True]
+
+
+@pytest.mark.parametrize("wrong", ["", "5", "5m", "1s,2s,3s", "fast", "-1s"])
+def test_invalid_latency_is_rejected(wrong: str) -> None:
+    with pytest.raises(InvalidRequest, match="latency"):
+        Latency.parse(wrong)
+
+
+# ── Starting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_two_emulators_share_nothing() -> None:
+    with emulator.running() as one, emulator.running() as other:
+        assert one.url != other.url
+        httpx.get(f"{one.url}/v1/models", headers={"authorization": "Bearer k"})
+        assert (len(one.requests()), len(other.requests())) == (1, 0)
+    with pytest.raises(httpx.TransportError):
+        httpx.get(one.url)
+
+
+def test_importing_anaphora_does_not_load_the_emulator() -> None:
+    code = "import sys, anaphora; print([m for m in sys.modules if 'emulator' in m or m in ('granian', 'starlette', 'yaml')])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def start(*args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-u", "-m", "anaphora", "emulate", *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_command_serves_until_interrupted(tmp_path: Path) -> None:
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults: [{fault: '503', nth: 1}]")
+    with start("--port", str(_free()), "--faults", str(faults), "--providers", "openai") as child:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        found = re.search(r"http://[\d.:]+", line)
+        assert found is not None, child.stderr and child.stderr.read()
+        keyed = {"authorization": "Bearer k"}
+        told = [
+            httpx.get(found[0] + path, headers=keyed).status_code
+            for path in ("/v1/models", "/v1/models", "/mistral/v1/models", "/_emulator/requests")
+        ]
+        os.kill(child.pid, signal.SIGINT)
+        assert child.wait(10) == 0
+    assert told == [503, 200, 404, 200]
+
+
+def _free() -> int:
+    from anaphora.emulator.server import free_port
+
+    return free_port("127.0.0.1")
+
+
+def test_port_in_use_raises(emu: Emulator) -> None:
+    from anaphora.emulator.server import serve
+
+    with pytest.raises(Io, match=str(emu.port)):
+        serve(port=emu.port)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [("replies:\n  - reply: {txet: a}\n", "script.yaml:2"), ("replies: [", "script.yaml")],
+)
+def test_invalid_script_stops_the_command(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "script.yaml"
+    file.write_text(text)
+    with start("--port", "1", "--script", str(file)) as child:
+        assert child.wait(20) == 2
+        assert child.stderr is not None
+        assert said in child.stderr.read()
