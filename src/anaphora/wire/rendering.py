@@ -44,9 +44,9 @@ from anaphora.values import (
     Ttl,
 )
 
-from .foreign import foreign_sections
 from .markers import Locate, resolve_marks, supported_ttl
 from .memo import Memo
+from .parts import foreign_sections
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ def extend_log(
 
 def settled_count(messages: Conversation, shared: int) -> int:
     """How many of the shared messages keep their bytes: reasoning that was left out at their end is
-    sent if the assistant continues in the new messages (see reasoning.py)."""
+    sent if the assistant continues in the new messages (see parts.py)."""
     if shared < len(messages):
         while shared and not _settles_reasoning(messages[shared - 1]):
             shared -= 1

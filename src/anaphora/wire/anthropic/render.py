@@ -35,10 +35,14 @@ from anaphora.values import (
     ToolResult,
     Ttl,
 )
-from anaphora.wire.foreign import has_extras, note_foreign_fields
 from anaphora.wire.markers import nearest_ttls, supported_ttl
-from anaphora.wire.parts import notices_below
-from anaphora.wire.reasoning import UNFINISHED_REASONING, ReasoningFollowed
+from anaphora.wire.parts import (
+    UNFINISHED_REASONING,
+    ReasoningFollowed,
+    has_extras,
+    note_foreign_fields,
+    notices_below,
+)
 from anaphora.wire.rendering import (
     cacheable_count,
     extend_log,
