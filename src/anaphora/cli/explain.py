@@ -6,30 +6,41 @@ import itertools
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 import msgspec
 from msgspec.structs import replace
 
+from anaphora import catalog
+from anaphora.analysis.request_log import status_of
+from anaphora.analysis.sent_requests import (
+    RequestDefaults,
+    SentRequest,
+    holds_request,
+    is_request,
+    paired,
+    read_request,
+)
+from anaphora.analysis.trace import sources
+from anaphora.analysis.trace.sources import FoundTrace, LogLine, Problem
+from anaphora.analysis.trace.verdicts import judge_traces
+from anaphora.cache.verdict import Verdict, judge
+from anaphora.cache.verdict.causes import format_duration
+from anaphora.cache.verdict.values import format_loss
+from anaphora.errors import InvalidRequest
+
 from .common import (
     FOUND,
-    LOG_FORMATS,
     USAGE,
-    ProviderName,
-    WireName,
+    log_format_option,
     print_json,
     report_problems,
+    request_options,
     stop,
 )
-
-if TYPE_CHECKING:
-    from anaphora.analysis.sent_requests import RequestDefaults, SentRequest
-    from anaphora.analysis.trace.sources import FoundTrace, LogLine, Problem
-    from anaphora.cache.verdict import Verdict
-
-    from .log_files import LogFormat, PriceBook
-    from .terminal import Line
+from .log_files import LogFormat, PriceBook, detect, files_in, lines_of, playable, unpriced_note
+from .terminal import Line, print_page
 
 _COLOURS = {"first": "dim", "hit": "green", "partial": "yellow", "miss": "red"}
 
@@ -75,35 +86,22 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--from",
-    "origin",
-    type=WireName(dialects=True),
-    help="Wire or provider of the requests; detected by default.",
-)
-@click.option("--provider", type=ProviderName(), help="Provider, if not the wire's own.")
-@click.option("--model", help="Model, if the requests do not name it.")
-@click.option("--path", default="", help="URL path they were sent to, for wires that use it.")
+@request_options
 @click.option(
     "--gap",
     type=click.FloatRange(min=0),
     help="Seconds between two requests, if no times are recorded.",
 )
-@click.option(
-    "--format", "format_", type=click.Choice(LOG_FORMATS), help="Log format; detected by default."
-)
+@log_format_option
 @click.option("--all", "everything", is_flag=True, help="Also show every hit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     files: tuple[Path, ...],
-    origin: str | None,
-    provider: str | None,
-    model: str | None,
-    path: str,
     gap: float | None,
     format_: LogFormat | None,
     everything: bool,
     as_json: bool,
+    **request: Any,
 ) -> None:
     """Explain why a prompt cache was missed, and what that cost.
 
@@ -114,10 +112,7 @@ def command(
 
     Exit code 1 when a prefix broke, 0 when none did, 2 when the input cannot be read.
     """
-    from anaphora.analysis.sent_requests import RequestDefaults
-
-    defaults = RequestDefaults(origin=origin, provider=provider, model=model, path=path)
-    explained = _explain(files, defaults, format_, gap)
+    explained = _explain(files, RequestDefaults(**request), format_, gap)
     report_problems(explained.problems)
     if not explained.turns:
         report_problems(["nothing to explain"])
@@ -125,8 +120,6 @@ def command(
     if as_json:
         print_json(explained)
     else:
-        from .terminal import print_page
-
         print_page(_lines(explained, everything))
     if explained.summary.broke:
         stop(FOUND)
@@ -138,8 +131,6 @@ def _explain(
     format_: LogFormat | None,
     gap: float | None,
 ) -> Explanation:
-    from .log_files import PriceBook
-
     prices = PriceBook()
     problems: list[Problem] = []
     singles = _single_requests(places) if format_ is None else None
@@ -160,35 +151,18 @@ def _explain(
 
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
     """The files as one request each, in the given order; None when they are logs."""
-    from anaphora.analysis.sent_requests import is_request
-    from anaphora.analysis.trace.sources import LogLine
-    from anaphora.errors import InvalidRequest
-
     if len(places) < 2 or any(place.is_dir() for place in places):
         return None
-    lines = []
-    for place in places:
-        data = place.read_bytes()
-        try:
-            fields = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            if place.suffix == ".json":
-                raise InvalidRequest(f"not JSON: {problem}", path=str(place)) from None
+    lines = [LogLine(str(place), place.read_bytes()) for place in places]
+    for place, line in zip(places, lines, strict=True):
+        if not holds_request(line.data, line.place, is_json=place.suffix == ".json"):
             return None
-        if not isinstance(fields, dict) or not is_request(fields):
-            if place.suffix == ".json" and not (isinstance(fields, dict) and "calls" in fields):
-                raise InvalidRequest("not a request of a known wire", path=str(place))
-            return None
-        lines.append(LogLine(str(place), data))
     return lines
 
 
 def _in_order(
     lines: list[LogLine], defaults: RequestDefaults, gap: float | None
 ) -> Iterator[tuple[SentRequest | None, SentRequest]]:
-    from anaphora.analysis.sent_requests import read_request
-    from anaphora.errors import InvalidRequest
-
     before: SentRequest | None = None
     for index, line in enumerate(lines):
         request = read_request(line, defaults)
@@ -206,9 +180,6 @@ def _in_order(
 def _judged(
     pairs: Iterable[tuple[SentRequest | None, SentRequest]], prices: PriceBook
 ) -> Iterator[ExplainedCall]:
-    from anaphora import catalog
-    from anaphora.cache.verdict import judge
-
     conversations: dict[int, tuple[str, int]] = {}
     for before, request in pairs:
         first = request.conversation or request.place, 0
@@ -247,12 +218,6 @@ def _logged_calls(
     prices: PriceBook,
     problems: list[Problem],
 ) -> Iterator[ExplainedCall]:
-    from anaphora.analysis.sent_requests import is_request, paired
-    from anaphora.analysis.trace import sources
-    from anaphora.analysis.trace.sources import Problem
-
-    from .log_files import detect, files_in, lines_of, playable
-
     for file in files_in(places):
         lines = list(lines_of(file, problems))
         detected = format_ or detect(lines, is_request)
@@ -269,11 +234,6 @@ def _logged_calls(
 def _requests(
     lines: list[LogLine], defaults: RequestDefaults, problems: list[Problem]
 ) -> Iterator[SentRequest]:
-    from anaphora.analysis.request_log import status_of
-    from anaphora.analysis.sent_requests import read_request
-    from anaphora.analysis.trace.sources import Problem
-    from anaphora.errors import InvalidRequest
-
     for line in lines:
         try:
             fields = msgspec.json.decode(line.data)
@@ -289,8 +249,6 @@ def _requests(
 
 
 def _recorded(entries: Iterable[FoundTrace], prices: PriceBook) -> Iterator[ExplainedCall]:
-    from anaphora.analysis.trace.verdicts import judge_traces
-
     places = {entry.trace.id: entry.place for entry in entries}
     for one in judge_traces((entry.trace for entry in entries), prices.price):
         yield ExplainedCall(
@@ -350,8 +308,6 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
 
 
 def _call(call: ExplainedCall) -> Iterator[Line]:
-    from anaphora.cache.verdict.causes import format_duration
-
     verdict = call.verdict
     gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
     yield [f"  turn {call.turn}{gap}: ", (verdict.sentence, _COLOURS[verdict.result])]
@@ -362,17 +318,13 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
             ("-", verdict.change.before, "red"),
             ("+", verdict.change.after, "green"),
         ):
-            shown = text.translate(_CONTROLS) if text else "(nothing: it ends before)"
+            shown = text.translate(_CONTROLS) if text else "(nothing: the text ends here)"
             yield f"    {sign} {shown}", colour
     if verdict.billed is not None and verdict.predicted is not None and verdict.result != "hit":
         yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"
 
 
 def _total(explained: Explanation) -> Iterator[Line]:
-    from anaphora.cache.verdict.values import format_loss
-
-    from .log_files import unpriced_note
-
     total = explained.summary
     counts = f"{total.hit} hits, {total.partial} partial, {total.miss} missed, {total.first} first"
     yield f"{total.turns} calls: {counts}", "bold"

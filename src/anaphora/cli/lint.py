@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 import msgspec
+
+from anaphora import catalog, wire
+from anaphora.analysis import lint
+from anaphora.analysis.lint import (
+    RULES,
+    SEVERITIES,
+    Costs,
+    Finding,
+    LintConfig,
+    Severity,
+    at_least,
+    sarif,
+)
+from anaphora.analysis.lint.checks import PER_TOKEN
+from anaphora.analysis.sent_requests import (
+    RequestDefaults,
+    SentRequest,
+    holds_request,
+    read_request,
+)
+from anaphora.analysis.trace.sources import LogLine, numbered
+from anaphora.errors import InvalidRequest
 
 from .common import (
     EXISTING_FILE,
     FOUND,
     USAGE,
-    ProviderName,
-    WireName,
     print_json,
     report_problems,
+    request_options,
     stop,
 )
-
-if TYPE_CHECKING:
-    from anaphora.analysis.lint import Costs, Finding, LintConfig, Severity
-    from anaphora.analysis.sent_requests import RequestDefaults, SentRequest
-    from anaphora.analysis.trace.sources import LogLine
-
-    from .terminal import Line
+from .log_files import PriceBook, unpriced_note
+from .terminal import Line, print_page
 
 CONFIG = ".anaphora-lint.toml"
 
@@ -43,15 +60,7 @@ _CONTROLS = dict.fromkeys([*range(32), 127], " ")
     type=click.Choice(("note", "warning", "error")),
     help="Lowest severity that counts; warning by default.",
 )
-@click.option(
-    "--from",
-    "origin",
-    type=WireName(dialects=True),
-    help="Wire or provider of the requests; detected by default.",
-)
-@click.option("--provider", type=ProviderName(), help="Provider of the prompts.")
-@click.option("--model", help="Model of the prompts; plain texts do not name one.")
-@click.option("--path", default="", help="URL path they were sent to, for wires that use it.")
+@request_options
 @click.option("--config", type=EXISTING_FILE, help=f"Used instead of ./{CONFIG}.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--sarif", "as_sarif", is_flag=True, help="Print the findings as SARIF 2.1.0.")
@@ -59,13 +68,10 @@ def command(
     files: tuple[Path, ...],
     samples: bool,
     severity: Severity | None,
-    origin: str | None,
-    provider: str | None,
-    model: str | None,
-    path: str,
     config: Path | None,
     as_json: bool,
     as_sarif: bool,
+    **request: Any,
 ) -> None:
     """Find what will break a cached prefix, before it does.
 
@@ -81,18 +87,11 @@ def command(
     Input that cannot be read is reported on standard error. Exit code 1 when something at or above
     the severity was found or something could not be read, 2 when nothing could be read.
     """
-    from anaphora.analysis.lint import at_least
-    from anaphora.analysis.sent_requests import RequestDefaults
-
     if as_json and as_sarif:
         raise click.UsageError("--json or --sarif, not both")
     settings = _config(config)
-    defaults = RequestDefaults(
-        origin=origin,
-        provider=provider or settings.provider,
-        model=model or settings.model,
-        path=path,
-    )
+    known = {"provider": settings.provider, "model": settings.model}
+    defaults = RequestDefaults(**request | {name: request[name] or known[name] for name in known})
     threshold: Severity = severity or settings.severity or "warning"  # type: ignore[assignment]
     prompts = _prompts(files, defaults)
     report_problems(prompts.problems)
@@ -105,14 +104,8 @@ def command(
     if as_json:
         print_json({"findings": findings, "unpriced": unpriced})
     elif as_sarif:
-        from importlib.metadata import version
-
-        from anaphora.analysis.lint import sarif
-
         print_json(sarif(findings, version("anaphora")))
     else:
-        from .terminal import print_page
-
         print_page(_lines(findings, threshold, unpriced))
     if prompts.problems or any(
         one.suppressed is None and at_least(one, threshold) for one in findings
@@ -122,9 +115,6 @@ def command(
 
 def _config(named: Path | None) -> LintConfig:
     """The named configuration, or the one in the current folder, or the defaults."""
-    from anaphora.analysis.lint import RULES, SEVERITIES, LintConfig
-    from anaphora.errors import InvalidRequest
-
     file = named or Path(CONFIG)
     if named is None and not file.is_file():
         return LintConfig()
@@ -171,17 +161,16 @@ def _prompts(files: tuple[Path, ...], defaults: RequestDefaults) -> LintInput:
 
 def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest | PromptText | str]:
     """The prompts of a file; for one that cannot be read, the reason."""
-    from anaphora.analysis.sent_requests import read_request
-    from anaphora.analysis.trace.sources import LogLine, numbered
-    from anaphora.errors import InvalidRequest
-
-    data = file.read_bytes()
+    data, suffix = file.read_bytes(), file.suffix.lower()
     lines: list[LogLine] = []
+    is_json = suffix == ".json"
     try:
-        if file.suffix.lower() in _LINES_SUFFIXES:
+        if suffix in _LINES_SUFFIXES:
             lines = list(numbered(data.splitlines(), str(file)))
-        elif file.suffix.lower() not in _TEXT_SUFFIXES and _is_request(data, file):
+        elif suffix not in _TEXT_SUFFIXES and holds_request(data, str(file), is_json=is_json):
             lines = [LogLine(str(file), data)]
+        elif is_json:
+            yield f"{file}: not a request of a known wire"
         else:
             yield PromptText(str(file), data.decode("utf-8-sig"))
     except UnicodeDecodeError as problem:
@@ -195,24 +184,6 @@ def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest |
             yield str(problem)
 
 
-def _is_request(data: bytes, file: Path) -> bool:
-    from anaphora.analysis.sent_requests import is_request
-    from anaphora.errors import InvalidRequest
-
-    must_be = file.suffix.lower() == ".json"
-    try:
-        fields = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        if must_be:
-            raise InvalidRequest(f"not JSON: {problem}", path=str(file)) from None
-        return False
-    if isinstance(fields, dict) and is_request(fields):
-        return True
-    if must_be:
-        raise InvalidRequest("not a request of a known wire", path=str(file))
-    return False
-
-
 # ── Findings ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -220,16 +191,12 @@ class _Linter:
     """Applies the rules, with prices and suppressions."""
 
     def __init__(self, defaults: RequestDefaults, config: LintConfig) -> None:
-        from .log_files import PriceBook
-
         self.prices = PriceBook()
         self._defaults = defaults
         self._ignores = config.ignore
 
     def findings(self, prompts: LintInput, *, samples: bool) -> list[Finding]:
         """With `samples`, the first prompt is checked by itself, and the others against it."""
-        from anaphora.analysis import lint
-
         found: list[Finding] = []
         last = 1 if samples else None
         for request in prompts.requests[:last]:
@@ -247,9 +214,6 @@ class _Linter:
         return found
 
     def _compared(self, prompts: LintInput, costs: Costs, ratio: float) -> Iterator[Finding]:
-        from anaphora.analysis import lint
-        from anaphora.errors import InvalidRequest
-
         requests = [(request.place, request.sent.rendered) for request in prompts.requests]
         texts = [(text.file, text.text) for text in prompts.texts]
         if len(requests) > 1:
@@ -264,8 +228,6 @@ class _Linter:
             raise InvalidRequest("needs at least two samples", path="--samples")
 
     def _costs(self, request: SentRequest) -> Costs:
-        from anaphora.analysis.lint import Costs
-
         marks = request.sent.marks
         return Costs(
             rules=request.rules,
@@ -275,10 +237,6 @@ class _Linter:
 
     def _text_costs(self) -> tuple[Costs, float]:
         """Costs and bytes per token of plain texts, for the provider of the command line."""
-        from anaphora import catalog
-        from anaphora.analysis.lint import Costs
-        from anaphora.analysis.lint.checks import PER_TOKEN
-
         model = self._defaults.model
         provider = self._defaults.provider or (None if model is None else _provider_of(model))
         if model is None or provider is None:
@@ -291,8 +249,6 @@ class _Linter:
 
 def _provider_of(model: str) -> str | None:
     """The provider that makes a model, if that is unambiguous."""
-    from anaphora import catalog, wire
-
     makers = {profile.provider for profile in catalog.models() if profile.id == model}
     native = [provider for provider in wire.PROVIDERS.values() if provider in makers]
     return native[0] if native else (makers.pop() if len(makers) == 1 else None)
@@ -304,10 +260,6 @@ def _provider_of(model: str) -> str | None:
 def _lines(
     findings: list[Finding], threshold: Severity, unpriced: tuple[str, ...]
 ) -> Iterator[Line]:
-    from anaphora.analysis.lint import at_least
-
-    from .log_files import unpriced_note
-
     for finding in findings:
         if finding.suppressed is None and at_least(finding, threshold):
             yield from _finding(finding)
@@ -317,8 +269,6 @@ def _lines(
 
 
 def _finding(finding: Finding) -> Iterator[Line]:
-    from anaphora.analysis.lint import RULES
-
     where = f"{finding.file} {finding.path}".rstrip()
     if finding.line is not None:
         where = f"{finding.file}:{finding.line}:{finding.column}"
@@ -329,7 +279,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
         yield f"    {finding.excerpt.translate(_CONTROLS)}", "bold"
     costs = []
     if finding.tokens:
-        costs.append(f"{finding.tokens:,} tokens stand behind it")
+        costs.append(f"{finding.tokens:,} tokens follow it")
     if finding.cost_usd:
         most = "up to " if rule.seldom else ""
         costs.append(f"{most}${finding.cost_usd:.2f} per 1,000 calls")
@@ -338,8 +288,6 @@ def _finding(finding: Finding) -> Iterator[Line]:
 
 
 def _total(findings: list[Finding], threshold: Severity) -> str:
-    from anaphora.analysis.lint import SEVERITIES, at_least
-
     unsuppressed = [finding for finding in findings if finding.suppressed is None]
     counts = [
         f"{count} {severity}{'s' if count > 1 else ''}"

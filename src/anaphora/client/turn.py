@@ -12,7 +12,6 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -35,11 +34,12 @@ from anaphora.values import (
     ToolResult,
 )
 
+from .arguments import wrong_type
 from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
-from .response import Record, Response, failed_record
+from .response import Record, Response
 from .structured import Structured
 
 #: How many turns the event loop gets to close a stream that was left by `break`.
@@ -48,6 +48,7 @@ CLOSE_TICKS = 8
 Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
 """The content of a turn: a text, a part, a message, or several of them."""
 
+_CONTENT = "a text, a part or a message"
 _PARTS = (Text, Image, Document, Audio, ToolCall, ToolResult, Thinking, Refusal, Opaque)
 
 
@@ -87,12 +88,7 @@ class Turn:
         self._events = self.__aiter__()
         return self._events
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         if self._events is not None:
             await self._events.aclose()
 
@@ -203,7 +199,7 @@ class Caller(ABC):
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         """The response with notices of steps that came after `_finish`."""
-        return response.with_notices(notices)
+        return response.with_notices(notices) if notices else response
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         if isinstance(problem, AnaphoraError):
@@ -212,7 +208,7 @@ class Caller(ABC):
                 # A reply in another form than requested was paid for, too.
                 problem.partial = flight.reply
         if self._watchers and not flight.observed:
-            self._observe(flight, failed_record(flight, problem))
+            self._observe(flight, flight.failed_record(problem))
 
     def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
         flight.observed = True
@@ -231,7 +227,7 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
     if isinstance(content, _PARTS):
         content = (content,)
     if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes | bytearray):
-        raise _wrong_content(content, "content")
+        raise wrong_type(_CONTENT, content, "content")
     messages: list[Message] = []
     parts: list[Part] = []
 
@@ -252,12 +248,6 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
         elif isinstance(item, _PARTS):
             parts.append(item)
         else:
-            raise _wrong_content(item, f"content[{index}]")
+            raise wrong_type(_CONTENT, item, f"content[{index}]")
     close()
     return tuple(messages)
-
-
-def _wrong_content(value: object, path: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"must be a text, a part or a message, not {type(value).__name__}", path=path
-    )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from anaphora.client.arguments import wrong_type
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptIR, RenderedContext, Segment
 from anaphora.values import Conversation, Message, SegmentRole
@@ -25,6 +26,7 @@ Save = Callable[[Message], None]
 
 _HISTORY = SegmentRole.CONVERSATION
 _TAIL = SegmentRole.VOLATILE_TAIL
+_PROMPTS = (PromptIR, RenderedContext)
 
 
 class PromptSource(msgspec.Struct, frozen=True, eq=False):
@@ -40,7 +42,7 @@ class PromptSource(msgspec.Struct, frozen=True, eq=False):
     def current(self) -> Prompt:
         """The prompt of the next turn. Calls the app's function, if there is one."""
         prompt = self.prompt
-        if not isinstance(prompt, PromptIR | RenderedContext):
+        if not isinstance(prompt, _PROMPTS):
             prompt = returned_prompt(prompt())
         state = self.state
         text = state() if callable(state) else state
@@ -98,9 +100,7 @@ class SessionHistory:
     @conversation.setter
     def conversation(self, conversation: Conversation) -> None:
         if not isinstance(conversation, Conversation):
-            raise InvalidRequest(
-                f"must be a Conversation, not {type(conversation).__name__}", path="conversation"
-            )
+            raise wrong_type("a Conversation", conversation, "conversation")
         if not conversation.extends(self._conversation):
             self._memory = self._memory.without_history()
         self._conversation = conversation
