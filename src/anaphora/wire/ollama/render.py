@@ -69,7 +69,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     )
     if not blocks and not messages and call.ir.body_runs():
         raise InvalidRequest(
-            "all messages are empty; a request without any loads the model", path="ir"
+            "all messages are empty; without any, the model is only loaded", path="ir"
         )
     empty = not blocks and not messages
     last = previous.envelope if previous is not None else None

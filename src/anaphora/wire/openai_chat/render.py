@@ -41,7 +41,6 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.markers import policy_notices
 from anaphora.wire.openai import (
     ONLY_MARKS,
@@ -59,8 +58,8 @@ from anaphora.wire.openai import (
     role_of,
     supported_policies,
 )
+from anaphora.wire.parts import UNFINISHED_REASONING, note_foreign_fields
 from anaphora.wire.reading import Members, decode_members, encode_members
-from anaphora.wire.reasoning import UNFINISHED_REASONING
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,

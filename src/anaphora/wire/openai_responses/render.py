@@ -43,7 +43,6 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.markers import MarkLocation, policy_notices
 from anaphora.wire.openai import (
     NEAREST,
@@ -61,8 +60,8 @@ from anaphora.wire.openai import (
     role_of,
     supported_policies,
 )
+from anaphora.wire.parts import UNFINISHED_REASONING, ReasoningFollowed, note_foreign_fields
 from anaphora.wire.reading import DECODE_ERRORS
-from anaphora.wire.reasoning import UNFINISHED_REASONING, ReasoningFollowed
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
