@@ -57,5 +57,5 @@ def test_requests_of_other_wires_are_not_detected() -> None:
 
 
 def test_the_path_is_needed_where_bodies_are_alike() -> None:
-    with pytest.raises(InvalidRequest, match="say which"):
+    with pytest.raises(InvalidRequest, match="choose with"):
         found(USER)
