@@ -91,7 +91,7 @@ def test_every_block_is_read(body: bytes) -> None:
 
 
 @every_answer
-def test_what_is_around_the_blocks_is_read(body: bytes) -> None:
+def test_reply_fields_are_read(body: bytes) -> None:
     told, reply = json.loads(body), anthropic.read_reply(body)
     assert (reply.id, reply.model, reply.message.role) == (told["id"], told["model"], "assistant")
     assert reply.stop == STOPS[told["stop_reason"]]
@@ -102,7 +102,7 @@ def test_what_is_around_the_blocks_is_read(body: bytes) -> None:
 
 
 @every_answer
-def test_usage_is_read_to_the_token(body: bytes) -> None:
+def test_usage_is_read_exactly(body: bytes) -> None:
     told, usage = json.loads(body)["usage"], anthropic.read_reply(body).usage
     assert usage.uncached == told["input_tokens"]
     assert usage.read == told["cache_read_input_tokens"]
@@ -118,7 +118,7 @@ def test_usage_is_read_to_the_token(body: bytes) -> None:
 
 
 @every_answer
-def test_an_answer_becomes_history_unharmed(body: bytes) -> None:
+def test_reply_round_trips_as_history(body: bytes) -> None:
     """Law 9: replayed, live or from storage, it is the content that came."""
     told, message = json.loads(body)["content"], anthropic.read_reply(body).message
     for answer in (message, from_json(to_json(message), Message)):
