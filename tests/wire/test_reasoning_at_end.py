@@ -145,9 +145,7 @@ def test_an_empty_signature_is_left_out_for_anthropic_only() -> None:
         ),
     ],
 )
-def test_hosts_with_own_reasoning_fields(
-    provider: str, fields: dict[str, Any], said: str
-) -> None:
+def test_hosts_with_own_reasoning_fields(provider: str, fields: dict[str, Any], said: str) -> None:
     """From the host's own answer to the next request, with and without a text behind it."""
     codec = wire.codec_for(catalog.dialects().find(provider, "openai_chat"))
     message: dict[str, Any] = {"role": "assistant", "content": None, **fields}

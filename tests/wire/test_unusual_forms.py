@@ -107,9 +107,7 @@ def test_blank_system_prompt_is_dropped() -> None:
         ("api.cerebras.ai", {"verbosity": "low"}),
     ],
 )
-def test_unsupported_field_is_sent_back_to_its_host(
-    host: str, fields: dict[str, Any]
-) -> None:
+def test_unsupported_field_is_sent_back_to_its_host(host: str, fields: dict[str, Any]) -> None:
     request = {**REQUESTS["openai_chat"], **fields, "presence_penalty": None}
     outcome = exchanged("openai_chat", request=request, host=host)
     assert outcome.good, outcome
@@ -125,9 +123,7 @@ def test_unsupported_field_is_sent_back_to_its_host(
         ("api.z.ai", {"user": "u"}),
     ],
 )
-def test_openai_parameter_is_encoded_for_the_host(
-    host: str, fields: dict[str, Any]
-) -> None:
+def test_openai_parameter_is_encoded_for_the_host(host: str, fields: dict[str, Any]) -> None:
     outcome = exchanged("openai_chat", request={**REQUESTS["openai_chat"], **fields}, host=host)
     assert outcome.good, outcome
     assert "a parameter in OpenAI's form is in the host's" in outcome.overlooked

@@ -128,9 +128,7 @@ def test_sdk_raises_written_stream_error() -> None:
         (errors.Overloaded("busy"), sdk.InternalServerError),
     ],
 )
-def test_sdk_raises_written_error(
-    error: errors.Upstream, raised: type[Exception]
-) -> None:
+def test_sdk_raises_written_error(error: errors.Upstream, raised: type[Exception]) -> None:
     status, headers, body = anthropic.write_error(error)
     content_type = headers.pop("content-type")
     with (
