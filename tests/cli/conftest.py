@@ -1,4 +1,4 @@
-"""Running the real command, as a shell would."""
+"""Runs the command in a subprocess, as a shell would."""
 
 from __future__ import annotations
 

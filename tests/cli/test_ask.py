@@ -60,7 +60,7 @@ NUMBER = 3
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false}'
 
 
-class Asked(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -150,7 +150,7 @@ def home(tmp_path: Path, emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-Ask = Callable[..., Asked]
+Ask = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def ask(
     """The command in this process, where it starts quickly."""
     everything: list[str] = []
 
-    def ask(*arguments: str, stdin: bytes | None = None) -> Asked:
+    def ask(*arguments: str, stdin: bytes | None = None) -> CommandResult:
         file = home / "stdin"
         file.write_bytes(stdin or b"")
         with file.open() as opened:
@@ -168,7 +168,7 @@ def ask(
             code = main(["ask", *arguments])
         out, err = capfd.readouterr()
         everything.extend((out, err))
-        return Asked(code, out, err)
+        return CommandResult(code, out, err)
 
     yield ask
     assert CANARY not in "".join(everything)
@@ -185,34 +185,36 @@ def lines(home: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in conversation(home).read_text().splitlines()]
 
 
-def said(home: Path) -> list[str]:
+def roles(home: Path) -> list[str]:
     return [line["message"]["role"] for line in lines(home) if "message" in line]
 
 
-# ── Asking ───────────────────────────────────────────────────────────────────────────────────────
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_answer_is_on_standard_output_and_the_rest_beside_it(ask: Ask, home: Path) -> None:
-    asked = ask("hello", "there")
-    assert (asked.code, asked.out) == (0, "Hello yourself.\n")
-    (line,) = asked.err.splitlines()
+def test_answer_on_stdout_and_notes_on_stderr(ask: Ask, home: Path) -> None:
+    result = ask("hello", "there")
+    assert (result.code, result.out) == (0, "Hello yourself.\n")
+    (line,) = result.err.splitlines()
     assert line.startswith("claude/claude-sonnet-4-5 · First call: nothing cached yet. · $0.0")
     assert line.endswith(conversation(home).stem)
     assert ask("-q", "hello").err == ""
 
 
 @pytest.mark.parametrize("how", [(), ("--no-stream",)])
-def test_streamed_or_not_is_the_same(ask: Ask, emu: Emulator, how: tuple[str, ...]) -> None:
+def test_streaming_does_not_change_the_answer(
+    ask: Ask, emu: Emulator, how: tuple[str, ...]
+) -> None:
     assert ask(*how, "hello").out == "Hello yourself.\n"
     assert emu.requests()[0]["stream"] is (not how)
 
 
-def test_without_key_and_network(run: Any, tmp_path: Path) -> None:
+def test_emulator_needs_no_key_and_no_network(run: Any, tmp_path: Path) -> None:
     places = {"XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
-    asked = run("ask", "--emulate", "What is an anaphora?", **places)
-    assert asked.returncode == 0
-    assert asked.stdout.strip()
-    emulated, verdict = asked.stderr.splitlines()
+    result = run("ask", "--emulate", "What is an anaphora?", **places)
+    assert result.returncode == 0
+    assert result.stdout.strip()
+    emulated, verdict = result.stderr.splitlines()
     assert emulated.startswith("emulated: no provider is called")
     assert verdict.startswith("anthropic/claude-")
 
@@ -230,13 +232,15 @@ def test_without_key_and_network(run: Any, tmp_path: Path) -> None:
         (("-p", "main"), "claude", "claude-sonnet-4-5"),
     ],
 )
-def test_who_is_asked(ask: Ask, arguments: tuple[str, ...], provider: str, model: str) -> None:
-    told = ask(*arguments, "--json", "hello").json
-    assert (told["provider"], told["model"]) == (provider, model)
+def test_provider_and_model_choice(
+    ask: Ask, arguments: tuple[str, ...], provider: str, model: str
+) -> None:
+    fields = ask(*arguments, "--json", "hello").json
+    assert (fields["provider"], fields["model"]) == (provider, model)
 
 
 @pytest.mark.parametrize(
-    "arguments, code, told",
+    "arguments, code, fields",
     [
         (("-p", "gtp", "hello"), 2, "no provider 'gtp'; did you mean gpt?"),
         (("-p", "gpt", "hello"), 2, "choose a model of gpt with -m: gpt-5.6, gpt-5.2, …"),
@@ -259,17 +263,17 @@ def test_who_is_asked(ask: Ask, arguments: tuple[str, ...], provider: str, model
         (("-f", "nowhere.txt", "hello"), 2, "'nowhere.txt' does not exist"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_is_said_with_what_to_do(
-    ask: Ask, home: Path, arguments: tuple[str, ...], code: int, told: str
+def test_errors_are_one_line_with_advice(
+    ask: Ask, home: Path, arguments: tuple[str, ...], code: int, fields: str
 ) -> None:
-    asked = ask(*arguments)
-    assert (asked.code, asked.out) == (code, "")
-    assert told in asked.err
+    result = ask(*arguments)
+    assert (result.code, result.out) == (code, "")
+    assert fields in result.err
     assert (
         len(
             [
                 line
-                for line in asked.err.splitlines()
+                for line in result.err.splitlines()
                 if "Usage" not in line and "Try" not in line and line
             ]
         )
@@ -281,7 +285,7 @@ def test_what_goes_wrong_is_said_with_what_to_do(
 # ── Configuration ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_the_configuration_is_looked_for(
+def test_configuration_search_order(
     ask: Ask, home: Path, emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every place counts for more than those after it."""
@@ -306,19 +310,25 @@ def test_where_the_configuration_is_looked_for(
     (home / "llm.yaml").unlink()
     assert who() == "own"
     monkeypatch.setenv("ANAPHORA_CONFIG", "nowhere.yaml")
-    asked = ask("hello")
-    assert (asked.code, asked.err) == (
+    result = ask("hello")
+    assert (result.code, result.err) == (
         2,
         "anaphora: $ANAPHORA_CONFIG names nowhere.yaml, which does not exist\n",
     )
 
 
-def test_nobody_to_ask(ask: Ask, home: Path) -> None:
+def test_no_provider_configured(ask: Ask, home: Path) -> None:
     (home / "llm.yaml").unlink()
-    asked = ask("hello")
-    assert (asked.code, asked.out) == (7, "")
-    for told in ("llm.yaml", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "--emulate"):
-        assert told in asked.err
+    result = ask("hello")
+    assert (result.code, result.out) == (7, "")
+    for fields in (
+        "llm.yaml",
+        "ANTHROPIC_API_KEY",
+        "OPENAI_API_KEY",
+        "GEMINI_API_KEY",
+        "--emulate",
+    ):
+        assert fields in result.err
 
 
 @pytest.mark.parametrize(
@@ -332,30 +342,30 @@ def test_nobody_to_ask(ask: Ask, home: Path) -> None:
         ("DEEPSEEK_API_KEY", "deepseek"),
     ],
 )
-def test_a_key_in_the_environment_is_enough_and_it_is_said(
+def test_key_in_the_environment_is_enough(
     ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, provider: str
 ) -> None:
     (home / "llm.yaml").unlink()
     monkeypatch.setenv(variable, CANARY)
-    asked = ask("--preview", "hello")
-    assert asked.code == 0
-    assert asked.out.startswith(f"{provider}/")
-    assert asked.err.startswith(f"no llm.yaml: using {provider}/")
-    assert asked.err.endswith(f"with the key from ${variable}\n")
+    result = ask("--preview", "hello")
+    assert result.code == 0
+    assert result.out.startswith(f"{provider}/")
+    assert result.err.startswith(f"no llm.yaml: using {provider}/")
+    assert result.err.endswith(f"with the key from ${variable}\n")
 
 
 # ── Conversations ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_conversation_is_kept_and_goes_on(ask: Ask, home: Path, emu: Emulator) -> None:
+def test_conversation_is_stored_and_continued(ask: Ask, home: Path, emu: Emulator) -> None:
     assert ask("-s", LONG, "hello").code == 0
     file = conversation(home)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    asked = ask("-c", "hello again")
+    result = ask("-c", "hello again")
     # It reads what another process wrote, and knows that this was to be expected.
-    assert " · Hit: " in asked.err, asked.err
-    assert said(home) == ["user", "assistant"] * 2
+    assert " · Hit: " in result.err, result.err
+    assert roles(home) == ["user", "assistant"] * 2
     assert [next(iter(line)) for line in lines(home)] == [
         "settings", "message", "message", "last_call", "message", "message", "last_call",
     ]  # fmt: skip
@@ -364,31 +374,31 @@ def test_a_conversation_is_kept_and_goes_on(ask: Ask, home: Path, emu: Emulator)
 
 
 @pytest.mark.parametrize("model", ["claude/claude-opus-5-5", "gpt/gpt-5.6", "chat/gpt-5.1", "gemini/gemini-2.5-flash", "ollama/llama3.2"])  # fmt: skip
-def test_what_another_process_left_is_expected_on_every_wire(ask: Ask, model: str) -> None:
+def test_cache_of_another_process_is_predicted_on_every_wire(ask: Ask, model: str) -> None:
     ask("-m", model, "-s", LONG, "--temperature", "1", "hello")
-    told = ask("-c", "--temperature", "1", "--json", "hello again").json
-    assert told["verdict"]["result"] == "hit", told["verdict"]
+    fields = ask("-c", "--temperature", "1", "--json", "hello again").json
+    assert fields["verdict"]["result"] == "hit", fields["verdict"]
     # Ollama reads its cache as well, and says nothing about it.
-    read = told["usage"]["read"]
+    read = fields["usage"]["read"]
     assert read is None if model.startswith("ollama") else read > 1000
 
 
 def test_parameters_of_the_last_call_are_remembered(ask: Ask) -> None:
     """What differs from then is a change, and what does not is none."""
     ask("-m", "claude/claude-opus-5-5", "-s", LONG, "--effort", "high", "hello")
-    asked = ask("-c", "--effort", "low", "hello again")
-    assert "note: the parameter effort changed from high to low" in asked.err
+    result = ask("-c", "--effort", "low", "hello again")
+    assert "note: the parameter effort changed from high to low" in result.err
     assert " · Hit: " in ask("-c", "--effort", "low", "hello again").err
 
 
-def test_what_is_another_beginning_is_told(ask: Ask) -> None:
+def test_changed_prefix_is_reported(ask: Ask) -> None:
     ask("-s", LONG, "hello")
-    asked = ask("-c", "-s", "Somebody else. " + LONG, "hello")
-    assert "the system prompt or the tools changed" in asked.err
-    assert "First call: nothing cached yet" in asked.err
+    result = ask("-c", "-s", "Somebody else. " + LONG, "hello")
+    assert "the system prompt or the tools changed" in result.err
+    assert "First call: nothing cached yet" in result.err
 
 
-def test_it_goes_on_with_whom_it_was_held(ask: Ask) -> None:
+def test_continued_conversation_keeps_provider_and_model(ask: Ask) -> None:
     ask("-m", "gpt/gpt-5.2", "hello")
     assert ask("-c", "--json", "hello").json["model"] == "gpt-5.2"
     assert ask("-c", "--json", "-m", "gpt-5.6", "hello").json["model"] == "gpt-5.6"
@@ -396,18 +406,18 @@ def test_it_goes_on_with_whom_it_was_held(ask: Ask) -> None:
     assert ask("-c", "--json", "-m", "claude/claude-opus-5", "hello").json["provider"] == "claude"
 
 
-def test_the_last_one_or_any_other(ask: Ask) -> None:
+def test_continue_last_or_by_id(ask: Ask) -> None:
     first = ask("--json", "hello").json["conversation"]
     time.sleep(0.01)
     second = ask("--json", "hello").json["conversation"]
     assert ask("-c", "--json", "hello").json["conversation"] == second
     assert ask("--continue", first, "--json", "hello").json["conversation"] == first
     assert ask("-c", "--json", "hello").json["conversation"] == first
-    asked = ask("--continue", first[:4], "hello")
-    assert (asked.code, "2 conversations begin with it" in asked.err) == (2, True)
+    result = ask("--continue", first[:4], "hello")
+    assert (result.code, "2 conversations begin with it" in result.err) == (2, True)
 
 
-def test_the_list(ask: Ask, home: Path) -> None:
+def test_list_of_conversations(ask: Ask, home: Path) -> None:
     assert ask("--list").err == "no conversations yet\n"
     (home / "notes.txt").write_text("notes")
     id = ask("--json", "-f", "notes.txt", "hello").json["conversation"]
@@ -416,87 +426,87 @@ def test_the_list(ask: Ask, home: Path) -> None:
     assert shown.code == 0
     assert [line.split()[0] for line in shown.out.splitlines()] == ["id", "broken", id]
     assert "unreadable" in shown.out
-    (_, told) = ask("--list", "--json").json["conversations"]
-    assert (told["id"], told["messages"], told["question"]) == (id, 2, "hello")
+    (_, fields) = ask("--list", "--json").json["conversations"]
+    assert (fields["id"], fields["messages"], fields["question"]) == (id, 2, "hello")
 
 
-def test_what_failed_is_not_kept_and_nothing_is_when_asked_so(ask: Ask, home: Path) -> None:
+def test_failed_call_and_no_keep_store_nothing(ask: Ask, home: Path) -> None:
     ask("-p", "failing", "hello")
     assert ask("--no-keep", "--json", "hello").json["conversation"] is None
     assert not (home / "data").exists()
 
 
-def test_a_line_that_was_not_finished_costs_no_more_than_itself(ask: Ask, home: Path) -> None:
+def test_incomplete_last_line_is_dropped(ask: Ask, home: Path) -> None:
     ask("hello")
     whole = conversation(home).read_bytes()
     conversation(home).write_bytes(whole + b'{"message": {"role": "us')
-    asked = ask("-c", "hello")
-    assert asked.code == 0
-    assert "is incomplete and is left out" in asked.err
+    result = ask("-c", "hello")
+    assert result.code == 0
+    assert "is incomplete and is left out" in result.err
     assert conversation(home).read_bytes().startswith(whole)
-    assert said(home) == ["user", "assistant"] * 2
+    assert roles(home) == ["user", "assistant"] * 2
 
 
-def test_a_line_that_nobody_wrote_is_named(ask: Ask, home: Path) -> None:
+def test_invalid_line_is_named(ask: Ask, home: Path) -> None:
     ask("hello")
     with conversation(home).open("a") as file:
         file.write('{"message": {"role": "nobody", "parts": []}}\n')
-    asked = ask("-c", "hello")
-    assert asked.code == 1
-    assert f"{conversation(home)}:5:" in asked.err
+    result = ask("-c", "hello")
+    assert result.code == 1
+    assert f"{conversation(home)}:5:" in result.err
 
 
-def test_two_do_not_go_on_with_one_conversation(ask: Ask, home: Path) -> None:
+def test_conversation_is_locked(ask: Ask, home: Path) -> None:
     from anaphora.cli.ask_store import StoredConversation
 
     ask("hello")
     held = StoredConversation(conversation(home))
     held.open()
-    asked = ask("-c", "hello")
-    assert (asked.code, "is in use by another process" in asked.err) == (2, True)
+    result = ask("-c", "hello")
+    assert (result.code, "is in use by another process" in result.err) == (2, True)
     held.close()
     assert ask("-c", "hello").code == 0
 
 
-def test_an_answer_that_cannot_be_kept_is_still_an_answer(
+def test_answer_is_printed_when_storing_fails(
     ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "file").touch()
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "file"))
-    asked = ask("hello")
-    assert (asked.code, asked.out) == (1, "Hello yourself.\n")
-    assert "anaphora: not stored: " in asked.err
+    result = ask("hello")
+    assert (result.code, result.out) == (1, "Hello yourself.\n")
+    assert "anaphora: not stored: " in result.err
 
 
-def test_the_emulators_conversations_are_its_own(ask: Ask, home: Path) -> None:
+def test_emulated_conversations_are_separate(ask: Ask, home: Path) -> None:
     id = ask("--json", "hello").json["conversation"]
     made_up = ask("--emulate", "--json", "hello").json["conversation"]
     assert ask("--emulate", "-c", "--json", "hello").json["conversation"] == made_up
     assert ask("-c", "--json", "hello").json["conversation"] == id
-    asked = ask("--continue", made_up, "hello")
-    assert (asked.code, "continue it with --emulate" in asked.err) == (2, True)
+    result = ask("--continue", made_up, "hello")
+    assert (result.code, "continue it with --emulate" in result.err) == (2, True)
 
 
-# ── What is said ─────────────────────────────────────────────────────────────────────────────────
+# ── Content ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("arguments", [("-",), ()])
-def test_the_question_may_be_piped(ask: Ask, home: Path, arguments: tuple[str, ...]) -> None:
+def test_question_from_stdin(ask: Ask, home: Path, arguments: tuple[str, ...]) -> None:
     assert ask(*arguments, stdin="hello ✓\n".encode()).out == "Hello yourself.\n"
     assert lines(home)[1]["message"]["parts"] == [{"type": "text", "text": "hello ✓\n"}]
-    asked = ask("-", stdin=b"\xff\xfe")
-    assert (asked.code, "standard input: neither UTF-8 text" in asked.err) == (2, True)
+    result = ask("-", stdin=b"\xff\xfe")
+    assert (result.code, "standard input: neither UTF-8 text" in result.err) == (2, True)
 
 
-def test_files_go_before_the_question(ask: Ask, home: Path) -> None:
+def test_files_precede_the_question(ask: Ask, home: Path) -> None:
     (home / "a.py").write_text("print()")
     (home / "pic.png").write_bytes(b"\x89PNG")
     (home / "paper.pdf").write_bytes(b"%PDF-1.7\0")
     (home / "shape.svg").write_text("<svg/>\n")
     names = ("a.py", "pic.png", "paper.pdf", "shape.svg", "-")
     arguments = [word for name in names for word in ("-f", name)]
-    asked = ask(*arguments, "hello", stdin=b"piped")
-    assert asked.code == 0, asked.err
+    result = ask(*arguments, "hello", stdin=b"piped")
+    assert result.code == 0, result.err
     parts = lines(home)[1]["message"]["parts"]
     assert [part["type"] for part in parts] == ["text", "image", "document", "text", "text", "text"]
     assert parts[0]["text"] == '<file name="a.py">\nprint()\n</file>\n'
@@ -506,105 +516,105 @@ def test_files_go_before_the_question(ask: Ask, home: Path) -> None:
     assert parts[4]["text"] == '<file name="stdin">\npiped\n</file>\n'
 
 
-def test_files_that_cannot_be_said(ask: Ask, home: Path, emu: Emulator) -> None:
+def test_unsupported_files_are_rejected(ask: Ask, home: Path, emu: Emulator) -> None:
     (home / "program").write_bytes(b"\x7fELF\0")
     with (home / "huge.txt").open("wb") as file:
         file.truncate(20 * 1024 * 1024 + 1)
-    for name, told in (
+    for name, fields in (
         ("program", "program: neither UTF-8 text"),
         ("huge.txt", "huge.txt: larger than 20 MiB"),
     ):
-        asked = ask("-f", name, "hello")
-        assert (asked.code, asked.out) == (2, "")
-        assert told in asked.err
+        result = ask("-f", name, "hello")
+        assert (result.code, result.out) == (2, "")
+        assert fields in result.err
     assert emu.requests() == []
 
 
 @pytest.mark.parametrize("how", [(), ("--no-stream",)])
-def test_tools_run_and_are_shown(ask: Ask, home: Path, how: tuple[str, ...]) -> None:
-    asked = ask("--tool", "fares:find_fare", *how, "A fare to Rome?")
-    assert (asked.code, asked.out) == (0, "89 EUR, then.\n")
-    called, result, line = asked.err.splitlines()
+def test_tools_are_called_and_shown(ask: Ask, home: Path, how: tuple[str, ...]) -> None:
+    result = ask("--tool", "fares:find_fare", *how, "A fare to Rome?")
+    assert (result.code, result.out) == (0, "89 EUR, then.\n")
+    called, shown_result, line = result.err.splitlines()
     assert called == '→ find_fare({"city":"Rome"})'
-    assert result == "← to Rome: 89 EUR"
+    assert shown_result == "← to Rome: 89 EUR"
     assert " · 2 turns · $" in line
-    assert said(home) == ["user", "assistant", "tool", "assistant"]
-    asked = ask("-c", "hello")
-    assert (asked.code, "pass them again: --tool fares:find_fare" in asked.err) == (2, True)
+    assert roles(home) == ["user", "assistant", "tool", "assistant"]
+    result = ask("-c", "hello")
+    assert (result.code, "pass them again: --tool fares:find_fare" in result.err) == (2, True)
     assert ask("-c", "--tool", "fares:find_fare", "hello").out == "Hello yourself.\n"
 
 
-def test_a_tool_that_fails_is_the_models_matter(ask: Ask) -> None:
-    asked = ask("--tool", "fares:find_fare", "Do break the tool")
-    assert asked.code == 0
-    assert "← failed: LookupError: no airport" in asked.err
+def test_tool_error_goes_to_the_model(ask: Ask) -> None:
+    result = ask("--tool", "fares:find_fare", "Do break the tool")
+    assert result.code == 0
+    assert "← failed: LookupError: no airport" in result.err
 
 
-def test_a_module_that_fails_is_theirs(ask: Ask, home: Path) -> None:
+def test_import_error_of_a_tool_module(ask: Ask, home: Path) -> None:
     (home / "broken_fares.py").write_text("1 / 0")
-    asked = ask("--tool", "broken_fares:x", "hello")
-    assert (asked.code, asked.err.count("\n")) == (2, 1)
-    assert "importing broken_fares failed: ZeroDivisionError" in asked.err
+    result = ask("--tool", "broken_fares:x", "hello")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "importing broken_fares failed: ZeroDivisionError" in result.err
 
 
-def test_turns_are_bounded_and_a_run_goes_on(ask: Ask, home: Path) -> None:
+def test_max_turns_and_resume(ask: Ask, home: Path) -> None:
     tool = ("--tool", "fares:find_fare")
-    asked = ask(*tool, "--max-turns", "1", "A fare to Rome?")
-    assert asked.code == 1
-    assert f"resume with `anaphora ask --continue {conversation(home).stem}`" in asked.err
-    assert said(home) == ["user", "assistant", "tool"]
+    result = ask(*tool, "--max-turns", "1", "A fare to Rome?")
+    assert result.code == 1
+    assert f"resume with `anaphora ask --continue {conversation(home).stem}`" in result.err
+    assert roles(home) == ["user", "assistant", "tool"]
     assert ask(*tool, "-c").out == "89 EUR, then.\n"
-    assert said(home) == ["user", "assistant", "tool", "assistant"]
-    asked = ask(*tool, "-c")  # and now there is nothing left to go on with
-    assert (asked.code, "no question: anaphora ask" in asked.err) == (2, True)
+    assert roles(home) == ["user", "assistant", "tool", "assistant"]
+    result = ask(*tool, "-c")  # and now there is nothing left to go on with
+    assert (result.code, "no question: anaphora ask" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("how", [(), ("--no-stream",)])
-def test_answers_of_a_form(ask: Ask, how: tuple[str, ...]) -> None:
-    asked = ask("--schema", "schema.json", *how, "How many?")
-    assert asked.code == 0
-    assert isinstance(asked.json["n"], int)
-    told = ask("--schema", "schema.json", "--json", *how, "How many?").json
-    assert told["parsed"] == json.loads(told["answer"])
-    asked = ask("--schema", "schema.json", *how, "In prose, please")
-    assert (asked.code, asked.out) == (4, "")
-    assert asked.err.count("\n") == 1
+def test_structured_answers(ask: Ask, how: tuple[str, ...]) -> None:
+    result = ask("--schema", "schema.json", *how, "How many?")
+    assert result.code == 0
+    assert isinstance(result.json["n"], int)
+    fields = ask("--schema", "schema.json", "--json", *how, "How many?").json
+    assert fields["parsed"] == json.loads(fields["answer"])
+    result = ask("--schema", "schema.json", *how, "In prose, please")
+    assert (result.code, result.out) == (4, "")
+    assert result.err.count("\n") == 1
 
 
-def test_ends_that_are_early(ask: Ask) -> None:
-    asked = ask("Be cut off")
-    assert (asked.code, asked.out) == (0, "It was a dark and\n")
-    assert "raise it with --max-tokens" in asked.err
-    asked = ask("Please refuse")
-    assert "the model refused to answer" in asked.err
+def test_early_stops(ask: Ask) -> None:
+    result = ask("Be cut off")
+    assert (result.code, result.out) == (0, "It was a dark and\n")
+    assert "raise it with --max-tokens" in result.err
+    result = ask("Please refuse")
+    assert "the model refused to answer" in result.err
 
 
-def test_one_object_for_machines(ask: Ask, home: Path) -> None:
-    asked = ask("--json", "--max-tokens", "99", "--temperature", "0.5", "hello")
-    told = asked.json
-    assert asked.err == ""
-    assert (told["answer"], told["stop"], told["turns"]) == ("Hello yourself.", "end", 1)
-    assert told["usage"]["input"] > 0
-    assert told["verdict"] == {"result": "first", "sentence": "First call: nothing cached yet."}
-    assert float(told["cost_usd"]) > 0
-    assert [attempt["status"] for attempt in told["attempts"]] == [200]
-    assert told["conversation"] == conversation(home).stem
-    assert told["config"] == "llm.yaml"
+def test_json_output(ask: Ask, home: Path) -> None:
+    result = ask("--json", "--max-tokens", "99", "--temperature", "0.5", "hello")
+    fields = result.json
+    assert result.err == ""
+    assert (fields["answer"], fields["stop"], fields["turns"]) == ("Hello yourself.", "end", 1)
+    assert fields["usage"]["input"] > 0
+    assert fields["verdict"] == {"result": "first", "sentence": "First call: nothing cached yet."}
+    assert float(fields["cost_usd"]) > 0
+    assert [attempt["status"] for attempt in fields["attempts"]] == [200]
+    assert fields["conversation"] == conversation(home).stem
+    assert fields["config"] == "llm.yaml"
 
 
-def test_a_preview_sends_nothing_and_needs_no_key(ask: Ask, home: Path, emu: Emulator) -> None:
-    asked = ask("--preview", "-s", LONG, "hello")
-    assert asked.code == 0
-    assert "to be written, $" in asked.out
-    assert asked.out.endswith("Nothing was sent.\n")
+def test_preview_sends_nothing_and_needs_no_key(ask: Ask, home: Path, emu: Emulator) -> None:
+    result = ask("--preview", "-s", LONG, "hello")
+    assert result.code == 0
+    assert "to be written, $" in result.out
+    assert result.out.endswith("Nothing was sent.\n")
     assert ask("--preview", "-p", "keyless", "hello").code == 0
-    told = ask("--preview", "--json", "-s", LONG, "hello").json
-    assert sum(told["usage"]["written"].values()) > 0
+    fields = ask("--preview", "--json", "-s", LONG, "hello").json
+    assert sum(fields["usage"]["written"].values()) > 0
     assert emu.requests() == []
     assert not (home / "data").exists()
 
 
-def test_a_preview_knows_what_was_said_before(ask: Ask) -> None:
+def test_preview_knows_the_conversation(ask: Ask) -> None:
     ask("-s", LONG, "hello")
     assert ask("--preview", "-c", "--json", "hello").json["usage"]["read"] > 1000
 
@@ -632,28 +642,26 @@ def on_a_terminal(home: Path, *arguments: str, **extra: str) -> bytes:
     return seen
 
 
-def test_colours_only_on_a_terminal_and_no_word_moves_the_cursor(ask: Ask, home: Path) -> None:
+def test_colours_and_control_characters(ask: Ask, home: Path) -> None:
     seen = on_a_terminal(home, "Please escape")
     answer, line = seen.splitlines()
     assert answer == b"]0;ownedred[31m"
     assert line.startswith(b"\x1b[2mclaude/")
     assert line.endswith(b"\x1b[0m")
     assert b"\x1b" not in on_a_terminal(home, "Please escape", NO_COLOR="1")
-    asked = ask("Please escape")
-    assert asked.out == "\x1b]0;owned\x07red\x1b[31m\n"
-    assert "\x1b" not in asked.err
+    result = ask("Please escape")
+    assert result.out == "\x1b]0;owned\x07red\x1b[31m\n"
+    assert "\x1b" not in result.err
 
 
-def test_a_reader_that_leaves_is_no_error(home: Path) -> None:
+def test_closed_pipe_is_no_error(home: Path) -> None:
     command = f"set -o pipefail; {sys.executable} -m anaphora ask slowly | head -c 3"
     done = subprocess.run(["bash", "-c", command], cwd=home, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"one", b"")
 
 
 @pytest.mark.parametrize("how", [(), ("--json",)])
-def test_what_is_interrupted_has_said_what_came(
-    home: Path, emu: Emulator, how: tuple[str, ...]
-) -> None:
+def test_interrupted_answer_is_printed(home: Path, emu: Emulator, how: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "anaphora", "ask", *how, "slowly"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=home, stdin=subprocess.DEVNULL, **pipes) as asking:  # type: ignore[call-overload]
@@ -669,9 +677,9 @@ def test_what_is_interrupted_has_said_what_came(
     assert asking.returncode == 130
     assert err == b"anaphora: interrupted; the incomplete answer is not stored\n"
     if how:
-        told = json.loads(out)
-        assert told["interrupted"]
-        assert "one two".startswith(told["answer"][:7])
+        fields = json.loads(out)
+        assert fields["interrupted"]
+        assert "one two".startswith(fields["answer"][:7])
     else:
         assert (begun + out).startswith(b"one")
         assert (begun + out).endswith(b"\n")
@@ -699,16 +707,16 @@ class Parrot(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_key_is_not_shown_even_when_the_provider_repeats_it(ask: Ask, home: Path) -> None:
+def test_key_in_a_provider_error_is_hidden(ask: Ask, home: Path) -> None:
     with HTTPServer(("127.0.0.1", 0), Parrot) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         (home / "llm.yaml").write_text(llm_yaml(f"http://127.0.0.1:{server.server_port}"))
-        asked = ask("hello")
+        result = ask("hello")
         server.shutdown()
         thread.join()
-    assert (asked.code, asked.out) == (7, "")
-    assert asked.err == (
+    assert (result.code, result.out) == (7, "")
+    assert result.err == (
         "anaphora: claude: invalid x-api-key: <secret> (401);"
         " check the key ($CLAUDE_FOR_THIS_TEST)\n"
     )
@@ -717,13 +725,13 @@ def test_a_key_is_not_shown_even_when_the_provider_repeats_it(ask: Ask, home: Pa
 # ── Completion ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_providers_models_and_conversations_are_completed(ask: Ask, home: Path, run: Any) -> None:
+def test_shell_completion(ask: Ask, home: Path, run: Any) -> None:
     id = ask("--json", "hello").json["conversation"]
 
     def complete(*words: str) -> list[str]:
         line = " ".join(("anaphora", "ask", *words))
-        asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) + 1)}
-        found = run(_ANAPHORA_COMPLETE="bash_complete", **asked).stdout
+        result = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) + 1)}
+        found = run(_ANAPHORA_COMPLETE="bash_complete", **result).stdout
         return [row.removeprefix("plain,") for row in found.split()]
 
     assert complete("-p", "cl") == ["claude"]

@@ -1,4 +1,4 @@
-"""`anaphora completion`: the scripts, and that they find what there is."""
+"""`anaphora completion`: the scripts and their suggestions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_scripts_are_valid(shell: str, run: Any) -> None:
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
-def test_an_unknown_shell_is_a_usage_error(run: Any) -> None:
+def test_unknown_shell_is_a_usage_error(run: Any) -> None:
     wrong = run("completion", "cmd")
     assert wrong.returncode == 2
     assert "'bash', 'zsh', 'fish'" in wrong.stderr

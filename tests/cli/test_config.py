@@ -1,4 +1,4 @@
-"""`anaphora config`: whether llm.yaml is right, and whether every key is there."""
+"""`anaphora config`: validation of llm.yaml, and missing keys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def checked(file: Path, *options: str, **environ: str | None) -> Result:
     return run
 
 
-def test_all_is_well(file: Path) -> None:
+def test_valid_file(file: Path) -> None:
     run = checked(file, CLAUDE_FOR_THIS_TEST=CANARY)
     assert (run.exit_code, run.stderr) == (0, "")
     assert [" ".join(line.split()) for line in run.stdout.splitlines()] == [
@@ -63,7 +63,7 @@ def test_all_is_well(file: Path) -> None:
     ]
 
 
-def test_a_key_is_missing(file: Path) -> None:
+def test_missing_key(file: Path) -> None:
     (file.parent / "secrets" / "DEEPSEEK.txt").unlink()
     run = checked(file, CLAUDE_FOR_THIS_TEST=None)
     assert run.exit_code == 7
@@ -77,18 +77,18 @@ def test_a_key_is_missing(file: Path) -> None:
     assert second.startswith(f"anaphora: {file}:9: providers.deepseek.key: there is no file ")
 
 
-def test_what_others_may_read_is_told(file: Path) -> None:
+def test_readable_secret_file_is_reported(file: Path) -> None:
     (file.parent / "secrets" / "DEEPSEEK.txt").chmod(0o644)
     run = checked(file, CLAUDE_FOR_THIS_TEST=CANARY)
     assert run.exit_code == 0
     assert "note: providers.deepseek.key: " in run.stdout
 
 
-def test_for_machines(file: Path) -> None:
-    told = json.loads(checked(file, "--json", CLAUDE_FOR_THIS_TEST=CANARY).stdout)
-    assert told["ok"] is True
-    assert told["missing"] == []
-    assert told["providers"][0] == {
+def test_json_output(file: Path) -> None:
+    report = json.loads(checked(file, "--json", CLAUDE_FOR_THIS_TEST=CANARY).stdout)
+    assert report["ok"] is True
+    assert report["missing"] == []
+    assert report["providers"][0] == {
         "id": "claude",
         "wire": "anthropic",
         "base_url": "https://api.anthropic.com",
@@ -97,14 +97,18 @@ def test_for_machines(file: Path) -> None:
         "model": "claude-sonnet-4-5",
         "notices": [],
     }
-    assert told["providers"][2]["key"] is None
-    assert told["routes"]["main"][0] == {"provider": "claude", "model": None, "weight": 3.0}
+    assert report["providers"][2]["key"] is None
+    assert report["routes"]["main"][0] == {"provider": "claude", "model": None, "weight": 3.0}
     run = checked(file, "--json", CLAUDE_FOR_THIS_TEST=None)
-    told = json.loads(run.stdout)
-    assert (run.exit_code, told["ok"], told["providers"][0]["key"]["found"]) == (7, False, False)
+    report = json.loads(run.stdout)
+    assert (run.exit_code, report["ok"], report["providers"][0]["key"]["found"]) == (
+        7,
+        False,
+        False,
+    )
 
 
-def test_a_file_that_cannot_be_right(file: Path, run: Any) -> None:
+def test_invalid_file(file: Path, run: Any) -> None:
     file.write_text(TEXT.replace("model:", "modle:", 1))
     done = run("config", "check", str(file))
     assert (done.returncode, done.stdout) == (2, "")
@@ -115,13 +119,13 @@ def test_a_file_that_cannot_be_right(file: Path, run: Any) -> None:
     assert run("config", "check", str(file)).returncode == 2
 
 
-def test_no_file(run: Any, tmp_path: Path) -> None:
+def test_missing_file(run: Any, tmp_path: Path) -> None:
     done = run("config", "check", str(tmp_path / "llm.yaml"))
     assert done.returncode == 2
     assert "does not exist" in done.stderr
 
 
-def test_the_schema() -> None:
+def test_schema() -> None:
     run = CliRunner().invoke(command, ["schema"])
     assert run.exit_code == 0
     assert json.loads(run.stdout) == json.loads(msgspec.json.encode(schema()))

@@ -1,4 +1,4 @@
-"""`anaphora demo` from outside: colours, widths, JSON, and nobody else's machine."""
+"""`anaphora demo`: colours, widths, JSON, and no network."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def piped() -> str:
     return demo(COLUMNS="60")
 
 
-def test_piped_it_is_plain_text(piped: str) -> None:
+def test_piped_output_is_plain_text(piped: str) -> None:
     assert ESCAPE not in piped
     lines = piped.splitlines()
     assert lines == [line.rstrip() for line in lines]
 
 
-def test_people_are_told_what_the_data_say(piped: str, data: Any) -> None:
+def test_text_shows_the_figures_of_the_json(piped: str, data: Any) -> None:
     for one in data["providers"]:
         (row,) = [line for line in piped.splitlines() if f"  {one['model']}  " in line]
         for layout in ("baseline", "anaphora"):
@@ -110,7 +110,7 @@ def test_people_are_told_what_the_data_say(piped: str, data: Any) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 103, 104, 120, 200])
-def test_nothing_is_cut_short_at_any_width(columns: int, data: Any) -> None:
+def test_nothing_is_truncated_at_any_width(columns: int, data: Any) -> None:
     report = msgspec.convert(data, TourReport)
     pages = [
         show.opening(len(report.providers), columns),
@@ -131,7 +131,7 @@ def test_nothing_is_cut_short_at_any_width(columns: int, data: Any) -> None:
         assert f" {one.model} " in shown
 
 
-def test_a_terminal_has_colours_and_shows_that_it_works(environment: Any) -> None:
+def test_terminal_has_colours_and_progress(environment: Any) -> None:
     shown = on_terminal(80, environment())
     assert "\x1b[1;32m" in shown
     assert "\x1b[31m" in shown
@@ -141,13 +141,13 @@ def test_a_terminal_has_colours_and_shows_that_it_works(environment: Any) -> Non
     assert max(map(len, last.splitlines())) <= 80
 
 
-def test_colours_only_where_they_are_wanted(environment: Any) -> None:
+def test_no_color_and_dumb_terminals(environment: Any) -> None:
     dull = on_terminal(100, environment(NO_COLOR="1"))
     assert not re.search(r"\x1b\[[\d;]*[1-9]m", dull)
     assert ESCAPE not in on_terminal(100, environment(TERM="dumb"))
 
 
-def test_a_terminal_without_blocks_is_no_reason_to_fail() -> None:
+def test_ascii_terminal() -> None:
     assert "The bill for 20 turns" in demo(PYTHONIOENCODING="ascii", PYTHONUTF8="0")
 
 
@@ -167,13 +167,13 @@ def test_no_network_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "One change, found and explained" in shown.stdout
 
 
-def test_a_provider_that_there_is_not(run: Any) -> None:
+def test_unknown_provider(run: Any) -> None:
     wrong = run("demo", "--providers", "anthropic,acme")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("anaphora: --providers: 'acme' is none of ")
 
 
-def test_the_commands_to_try_next_are_commands(run: Any, piped: str) -> None:
+def test_suggested_commands_exist(run: Any, piped: str) -> None:
     commands = re.findall(r"^   anaphora (\w+)", piped.partition("Try next")[2], re.MULTILINE)
     assert len(commands) == 5
     for command in set(commands):
@@ -183,7 +183,7 @@ def test_the_commands_to_try_next_are_commands(run: Any, piped: str) -> None:
 
 
 @pytest.mark.breaks_prefix(reason=BREAKS)
-def test_without_llama_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_llama_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(play, "missing_package", lambda: "xllamacpp is not installed")
     shown = CliRunner().invoke(anaphora, ["demo", "--providers", "ollama"], catch_exceptions=False)
     assert shown.exit_code == 0
@@ -191,7 +191,7 @@ def test_without_llama_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.breaks_prefix(reason=BREAKS)
-def test_a_server_that_does_not_start_ends_no_tour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_llama_does_not_end_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail() -> LlamaTiming:
         raise RuntimeError("llama.cpp did not start; its log:\nmany lines")
 

@@ -1,4 +1,4 @@
-"""The figures of the tour, held against the emulator's own books and the catalog."""
+"""The figures of the tour, compared with the emulator's records and the catalog."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def of(toured: Toured, one: Comparison) -> list[dict[str, Any]]:
 # ── The bills ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_twenty_turns_in_two_layouts_at_every_place(toured: Toured) -> None:
+def test_twenty_turns_in_both_layouts(toured: Toured) -> None:
     assert TURNS == 20
     assert toured.watched == list(range(1, 21))
     assert {request["status"] for request in toured.requests} == {200}
@@ -77,7 +77,7 @@ def test_twenty_turns_in_two_layouts_at_every_place(toured: Toured) -> None:
         assert all(request["scripted"] for request in asked)
 
 
-def test_the_bills_are_the_emulators(toured: Toured) -> None:
+def test_bills_equal_the_emulators(toured: Toured) -> None:
     """Dollars and tokens as the server's own books have them."""
     for one in toured.providers:
         asked = of(toured, one)
@@ -94,7 +94,7 @@ def test_the_bills_are_the_emulators(toured: Toured) -> None:
                 assert bill.read is None
 
 
-def test_the_layout_is_what_makes_the_difference(toured: Toured) -> None:
+def test_only_the_layout_differs(toured: Toured) -> None:
     """Both sent the same story: what was said is alike, what was read is not."""
     for one in toured.providers:
         for usual, ours in zip(one.baseline.turns, one.anaphora.turns, strict=True):
@@ -106,7 +106,7 @@ def test_the_layout_is_what_makes_the_difference(toured: Toured) -> None:
         assert one.anaphora.predicted > one.anaphora.input / 2
 
 
-def test_with_markers_every_turn_reads_what_the_one_before_left(toured: Toured) -> None:
+def test_every_turn_reads_what_the_one_before_cached(toured: Toured) -> None:
     one = toured.providers[0]
     for before, after in zip(one.anaphora.turns, one.anaphora.turns[1:], strict=False):
         assert after.read == (before.read or 0) + (before.written or 0)
@@ -116,7 +116,7 @@ def test_with_markers_every_turn_reads_what_the_one_before_left(toured: Toured) 
 # ── The break ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_planted_break_is_the_one_that_was_found(toured: Toured) -> None:
+def test_planted_break_is_found(toured: Toured) -> None:
     found, last = toured.broken, toured.providers[0].anaphora.turns[-1]
     assert (found.label, found.path) == ("tool search", "tools[4].description")
     assert INDEXED[8:] in found.before
@@ -128,7 +128,7 @@ def test_the_planted_break_is_the_one_that_was_found(toured: Toured) -> None:
     assert (found.lost, found.restored_read) == (left, left)
 
 
-def test_what_the_break_cost_is_what_the_price_list_says(toured: Toured) -> None:
+def test_cost_of_the_break_follows_the_price_list(toured: Toured) -> None:
     found = toured.broken
     price = catalog.price("anthropic", found.model, TODAY)
     assert price is not None
@@ -137,7 +137,7 @@ def test_what_the_break_cost_is_what_the_price_list_says(toured: Toured) -> None
     assert found.cost_usd == found.lost * again / 1_000_000
 
 
-def test_the_emulator_saw_the_break_too(toured: Toured) -> None:
+def test_emulator_reports_the_break(toured: Toured) -> None:
     broken, mended = of(toured, toured.providers[0])[-2:]
     assert broken["verdict"]["cause"] == "changed"
     assert broken["read"] == 0
@@ -147,7 +147,7 @@ def test_the_emulator_saw_the_break_too(toured: Toured) -> None:
 # ── Where it goes ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_all_five_wires_by_those_whose_they_are() -> None:
+def test_five_native_wires_come_first() -> None:
     assert [wire.dialect_of(stop.dialect).wire for stop in STOPS[:5]] == [
         "anthropic",
         "openai_responses",
@@ -157,7 +157,7 @@ def test_all_five_wires_by_those_whose_they_are() -> None:
     ]
 
 
-def test_every_provider_that_states_a_price_is_visited() -> None:
+def test_every_provider_with_a_price_is_visited() -> None:
     priced = {
         row.provider
         for row in catalog.dialects().rows
@@ -170,7 +170,7 @@ def test_every_provider_that_states_a_price_is_visited() -> None:
 
 
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.dialect)
-def test_every_model_is_a_current_one(stop: TourStop) -> None:
+def test_models_are_not_retired(stop: TourStop) -> None:
     profile = catalog.profile(stop.provider, stop.model)
     retires = profile.retires
     assert retires is None or retires.value > TODAY.date()
@@ -179,7 +179,7 @@ def test_every_model_is_a_current_one(stop: TourStop) -> None:
 # ── The story ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_agent_really_fixed_it() -> None:
+def test_rounding_example_is_right() -> None:
     """The numbers in the story are right: half even gives one cent less than half up."""
 
     def total(rule: str) -> Decimal:
@@ -192,7 +192,7 @@ def test_the_agent_really_fixed_it() -> None:
     assert row.split() == ["2024-117", "83.65", "0.10", "82.81", "82.82", "-0.01"]
 
 
-def test_the_tools_do_what_the_model_asks() -> None:
+def test_tools_accept_the_scripted_calls() -> None:
     workspace = Workspace()
     assert workspace.failing()
     for step in STORY.steps:
@@ -205,7 +205,7 @@ def test_the_tools_do_what_the_model_asks() -> None:
     assert {name for step in STORY.steps for name, _ in step.tool_calls} == offered
 
 
-def test_the_state_is_another_one_at_every_turn() -> None:
+def test_state_differs_in_every_turn() -> None:
     states = [state(turn, 0, []) for turn in range(1, TURNS + 1)]
     assert max(Counter(states).values()) == 1
 
@@ -214,7 +214,7 @@ def test_the_state_is_another_one_at_every_turn() -> None:
 
 
 @pytest.mark.breaks_prefix(reason="a prompt that breaks its prefix is what the tour shows")
-def test_the_report_is_the_same_every_time() -> None:
+def test_report_is_deterministic() -> None:
     def once() -> dict[str, Any]:
         report = play(STOPS[:1], Display(), llama=False)
         data = msgspec.json.encode(report)

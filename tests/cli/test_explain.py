@@ -1,4 +1,4 @@
-"""`anaphora explain`: two requests of any wire, or a log, turn by turn."""
+"""`anaphora explain`: two requests of each wire, or a log, turn by turn."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def two(folder: Path, wire: str, plant: bool = True) -> tuple[str, str]:
         ("minimax", ("--from", "minimax/anthropic"), "system[0].text"),
     ],
 )
-def test_two_requests_of_any_wire(
+def test_two_requests_of_each_wire(
     run: Run, tmp_path: Path, wire: str, options: tuple[str, ...], path: str
 ) -> None:
     done = run("explain", *two(tmp_path, wire), *options)
@@ -52,27 +52,27 @@ def test_two_requests_of_any_wire(
     assert "the prefix broke at 1 call" in done.stdout
 
 
-def test_a_conversation_that_grew_is_fine(run: Run, tmp_path: Path) -> None:
+def test_grown_conversation_is_a_hit(run: Run, tmp_path: Path) -> None:
     done = run("explain", *two(tmp_path, "anthropic", plant=False))
     assert (done.returncode, done.stderr) == (0, "")
     assert "Hit: 6,096 tokens read, everything the previous call cached" in done.stdout
 
 
-def test_as_json(run: Run, tmp_path: Path) -> None:
+def test_json_output(run: Run, tmp_path: Path) -> None:
     done = run("explain", "--json", *two(tmp_path, "anthropic"))
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 1
-    first, second = told["turns"]
+    first, second = report["turns"]
     assert first["verdict"]["result"] == "first"
     assert second["broke"] is True
     change = second["verdict"]["change"]
     assert (change["kind"], change["path"]) == ("date", "system[0].text")
     assert second["verdict"]["causes"][0]["kind"] == "changed"
-    assert told["summary"]["lost"] == second["verdict"]["lost"] > 0
-    assert told["summary"]["broke"] == 1
+    assert report["summary"]["lost"] == second["verdict"]["lost"] > 0
+    assert report["summary"]["broke"] == 1
 
 
-def test_the_gap_between_them_may_be_told(run: Run, tmp_path: Path) -> None:
+def test_gap_option(run: Run, tmp_path: Path) -> None:
     files = two(tmp_path, "anthropic", plant=False)
     soon, late = run("explain", *files, "--gap", "60"), run("explain", *files, "--gap", "400")
     assert "Hit" in soon.stdout
@@ -81,7 +81,7 @@ def test_the_gap_between_them_may_be_told(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, data, said",
+    "name, data, message",
     [
         ("b.json", b"{", "not JSON"),
         ("b.json", b"[1]", "not a request of a known wire"),
@@ -95,13 +95,13 @@ def test_the_gap_between_them_may_be_told(run: Run, tmp_path: Path) -> None:
     ],
     ids=["cut off", "a list", "two wires would do", "no text", "another wire"],
 )
-def test_what_cannot_be_read_is_named(
-    run: Run, tmp_path: Path, name: str, data: bytes, said: str
+def test_unreadable_input_is_named(
+    run: Run, tmp_path: Path, name: str, data: bytes, message: str
 ) -> None:
     first, _ = two(tmp_path, "anthropic")
     done = run("explain", first, wrote(tmp_path, name, data))
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert str(tmp_path / name) in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_is_named(
 # ── Logs ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def exchange(said: Json, at: float, read: int, written: int, **more: Any) -> bytes:
+def exchange(prompt: Json, at: float, read: int, written: int, **more: Any) -> bytes:
     place = PLACES["anthropic"]
     usage = {
         "input_tokens": 4,
@@ -128,7 +128,7 @@ def exchange(said: Json, at: float, read: int, written: int, **more: Any) -> byt
         "usage": usage,
         **more.pop("answer", {}),
     }
-    line = {"request": json.loads(body(place, said)), "response": answer, "time": at, **more}
+    line = {"request": json.loads(body(place, prompt)), "response": answer, "time": at, **more}
     return json.dumps(line).encode() + b"\n"
 
 
@@ -136,7 +136,7 @@ def log(folder: Path, *lines: bytes) -> str:
     return wrote(folder, "log.jsonl", b"".join(lines))
 
 
-def test_a_request_log_turn_by_turn(run: Run, tmp_path: Path) -> None:
+def test_request_log_turn_by_turn(run: Run, tmp_path: Path) -> None:
     one, two, three = spec(), grown(spec()), grown(grown(spec()))
     three["tools"].reverse()
     file = log(
@@ -155,7 +155,7 @@ def test_a_request_log_turn_by_turn(run: Run, tmp_path: Path) -> None:
     assert turns[2]["verdict"]["lost"] == 4540
 
 
-def test_conversations_in_one_log_are_told_apart(run: Run, tmp_path: Path) -> None:
+def test_conversations_of_one_log_are_separated(run: Run, tmp_path: Path) -> None:
     other = spec()
     other["messages"] = [("user", ["Something else entirely."])]
     longer = grown(other)
@@ -167,26 +167,31 @@ def test_conversations_in_one_log_are_told_apart(run: Run, tmp_path: Path) -> No
         exchange(longer, 1070, 4410, 20),
     )
     done = run("explain", "--json", file)
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 0
-    assert [turn["verdict"]["result"] for turn in told["turns"]] == ["first", "first", "hit", "hit"]
-    assert len({turn["conversation"] for turn in told["turns"]}) == 2
+    assert [turn["verdict"]["result"] for turn in report["turns"]] == [
+        "first",
+        "first",
+        "hit",
+        "hit",
+    ]
+    assert len({turn["conversation"] for turn in report["turns"]}) == 2
 
 
-def test_the_providers_own_word_is_merged_in(run: Run, tmp_path: Path) -> None:
+def test_provider_diagnosis_is_merged(run: Run, tmp_path: Path) -> None:
     after = grown(spec())
     after["tools"].reverse()
-    said = {"diagnostics": {"cache_miss_reason": {"type": "tools_changed"}}}
+    diagnosis = {"diagnostics": {"cache_miss_reason": {"type": "tools_changed"}}}
     file = log(
         tmp_path,
         exchange(spec(), 1000, 0, 4500),
-        exchange(after, 1060, 0, 4600, answer=said),
+        exchange(after, 1060, 0, 4600, answer=diagnosis),
     )
     done = run("explain", file)
     assert "The provider reports tools_changed, which agrees." in done.stdout.replace("\n", " ")
 
 
-def test_a_trace_and_sessions_are_read_too(run: Run, tmp_path: Path) -> None:
+def test_traces_and_sessions(run: Run, tmp_path: Path) -> None:
     usage = {"input": 3, "cache_read": 0, "cache_write_5m": 5000, "output": 5}
     then = {"input": 3, "cache_read": 0, "cache_write_5m": 5100, "output": 5}
     trace = {
@@ -211,7 +216,7 @@ def test_a_trace_and_sessions_are_read_too(run: Run, tmp_path: Path) -> None:
     assert "expired 10 min ago" in done.stdout
 
 
-def test_a_session_of_claude_code(run: Run, tmp_path: Path) -> None:
+def test_claude_code_session(run: Run, tmp_path: Path) -> None:
     def answer(number: int, parent: str, read: int, written: int, second: int) -> Json:
         usage = {
             "input_tokens": 3,
@@ -251,16 +256,16 @@ def test_a_session_of_claude_code(run: Run, tmp_path: Path) -> None:
     assert [turn["verdict"]["result"] for turn in turns] == ["first", "hit"]
 
 
-def test_the_page_shows_what_is_printed(run: Run) -> None:
+def test_documented_output(run: Run) -> None:
     docs = Path(__file__).parents[2] / "docs"
     files = (docs / "examples" / name for name in ("turn-1.json", "turn-2-next-day.json"))
     done = run("explain", *map(str, files))
-    said = " ".join(done.stdout.split())
+    text = " ".join(done.stdout.split())
     shown = (docs / "verdict.md").read_text().split("```text\n")[1].split("```")[0]
-    assert " ".join(shown.split()) in said
+    assert " ".join(shown.split()) in text
 
 
-def test_broken_lines_are_named_and_the_rest_is_explained(run: Run, tmp_path: Path) -> None:
+def test_broken_lines_are_named_and_skipped(run: Run, tmp_path: Path) -> None:
     file = log(
         tmp_path,
         exchange(spec(), 1000, 0, 4500),
@@ -279,7 +284,7 @@ def test_nothing_to_explain_is_an_error(run: Run, tmp_path: Path) -> None:
     assert "the file is empty" in done.stderr
 
 
-def test_nothing_of_headers_or_keys_is_shown(run: Run, tmp_path: Path) -> None:
+def test_headers_and_keys_are_never_shown(run: Run, tmp_path: Path) -> None:
     """A canary in every place where a secret may stand: headers, cache keys, a key in the text."""
     canary = "CANARY7f3d"
     before, after = spec(), grown(spec())
@@ -308,7 +313,7 @@ def test_nothing_of_headers_or_keys_is_shown(run: Run, tmp_path: Path) -> None:
         assert canary not in done.stdout + done.stderr
 
 
-def test_control_characters_stay_on_their_line(run: Run, tmp_path: Path) -> None:
+def test_control_characters_are_escaped(run: Run, tmp_path: Path) -> None:
     place = PLACES["anthropic"]
     after = grown(spec())
     after["system"][0] = "You \x1b[31m are\nred"
@@ -319,10 +324,10 @@ def test_control_characters_stay_on_their_line(run: Run, tmp_path: Path) -> None
     assert "\x1b" not in run("explain", *files).stdout
 
 
-def test_a_model_without_a_price_is_named(run: Run, tmp_path: Path) -> None:
+def test_model_without_price_is_named(run: Run, tmp_path: Path) -> None:
     unknown = ("--model", "claude-fable-5-2")
     done = run("explain", *two(tmp_path, "anthropic"), *unknown)
     assert "no price is known for anthropic/claude-fable-5-2" in done.stdout.replace("\n", " ")
-    told = json.loads(run("explain", "--json", *two(tmp_path, "anthropic"), *unknown).stdout)
-    assert told["unpriced"] == ["anthropic/claude-fable-5-2"]
+    report = json.loads(run("explain", "--json", *two(tmp_path, "anthropic"), *unknown).stdout)
+    assert report["unpriced"] == ["anthropic/claude-fable-5-2"]
     assert "no price" not in run("explain", *two(tmp_path, "anthropic")).stdout

@@ -1,4 +1,4 @@
-"""`anaphora lint`: for people, for programs, and for whoever must not see a key."""
+"""`anaphora lint`: text, JSON and SARIF output, without keys."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def clean() -> Json:
     return {**spec(), "system": ["You are a careful agent.", GUIDE]}
 
 
-def test_a_clean_prompt_is_fine() -> None:
+def test_clean_prompt() -> None:
     done = lint(wrote("p.md", "You are kind.\n" + GUIDE))
     assert (done.exit_code, done.stdout) == (0, "nothing found\n")
 
 
-def test_a_finding_says_where_what_why_and_how(run: Run, tmp_path: Path) -> None:
+def test_finding_has_place_rule_reason_and_fix(run: Run, tmp_path: Path) -> None:
     wrote("p.md", CLOCK)
     done = run("lint", str(tmp_path / "p.md"), "--model", "claude-sonnet-4-5")
     assert done.returncode == 1
@@ -55,14 +55,14 @@ def test_a_finding_says_where_what_why_and_how(run: Run, tmp_path: Path) -> None
     assert "fix: move it to the last message" in done.stdout
 
 
-def test_without_a_model_only_tokens_are_told() -> None:
+def test_without_a_model_only_tokens_are_shown() -> None:
     done = lint(wrote("p.md", CLOCK))
-    assert "tokens stand behind it" in done.stdout
+    assert "tokens follow it" in done.stdout
     assert "$" not in done.stdout
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
-def test_requests_of_any_wire_are_recognised(wire: str) -> None:
+def test_requests_of_every_wire_are_recognised(wire: str) -> None:
     place = PLACES[wire]
     done = lint(wrote("a.json", body(place, spec())))
     assert done.exit_code == 1
@@ -70,13 +70,13 @@ def test_requests_of_any_wire_are_recognised(wire: str) -> None:
     assert lint(wrote("b.json", body(place, clean()))).exit_code == 0
 
 
-def test_a_wire_that_names_the_model_elsewhere() -> None:
+def test_model_in_the_path() -> None:
     file = wrote("a.json", body(PLACES["gemini"], spec()))
     assert main(["lint", file]) == 2
     assert lint(file, "--model", "gemini-2.5-pro").exit_code == 1
 
 
-def test_as_json() -> None:
+def test_json_output() -> None:
     done = lint("--json", wrote("p.md", CLOCK))
     (finding,) = json.loads(done.stdout)["findings"]
     assert (finding["rule"], finding["severity"]) == ("volatile-clock", "warning")
@@ -84,11 +84,11 @@ def test_as_json() -> None:
     assert {"excerpt", "why", "fix", "tokens", "cost_usd"} <= set(finding)
 
 
-def test_as_sarif() -> None:
+def test_sarif_output() -> None:
     done = lint("--sarif", wrote("p.md", CLOCK))
-    told = json.loads(done.stdout)
-    assert told["version"] == "2.1.0"
-    (result,) = told["runs"][0]["results"]
+    report = json.loads(done.stdout)
+    assert report["version"] == "2.1.0"
+    (result,) = report["runs"][0]["results"]
     assert result["ruleId"] == "volatile-clock"
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 2
     assert lint("--sarif", "--json", "p.md").exit_code == 2
@@ -104,7 +104,7 @@ def test_as_sarif() -> None:
         ("Date: 2026-11-15\n" + GUIDE, "note", 1),
     ],
 )
-def test_the_severity_from_which_on_it_counts(text: str, severity: str, code: int) -> None:
+def test_severity_threshold(text: str, severity: str, code: int) -> None:
     assert lint(wrote("p.md", text), "--severity", severity).exit_code == code
 
 
@@ -120,10 +120,10 @@ def test_samples_show_what_differs() -> None:
     assert lint("--samples", files[0]).exit_code != 0
 
 
-def test_lines_of_a_log_are_samples_too() -> None:
+def test_lines_of_a_log_are_samples() -> None:
     place = PLACES["openai_chat"]
     keyed = [{**clean(), "params": {"prompt_cache_key": key}} for key in ("one", "two")]
-    lines = b"\n".join(body(place, said) for said in keyed)
+    lines = b"\n".join(body(place, prompt) for prompt in keyed)
     done = lint("--samples", wrote("log.jsonl", lines))
     assert done.exit_code == 1
     assert "[cache-key-changes]" in done.stdout
@@ -147,7 +147,7 @@ def test_inline_and_configured_suppressions() -> None:
 
 
 @pytest.mark.parametrize(
-    "config, said",
+    "config, message",
     [
         ('[[ignore]]\nrule = "volatile-clock"\n', "reason"),
         ('[[ignore]]\nrule = "volatile-clock"\nreason = " "\n', "needs a reason"),
@@ -157,15 +157,15 @@ def test_inline_and_configured_suppressions() -> None:
         ("= 1\n", ".anaphora-lint.toml"),
     ],
 )
-def test_a_configuration_that_cannot_be_right_is_refused(
-    config: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_configuration_is_rejected(
+    config: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrote(".anaphora-lint.toml", config)
     assert main(["lint", wrote("p.md", CLOCK)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_the_configuration_names_severity_and_model() -> None:
+def test_configuration_sets_severity_and_model() -> None:
     wrote("c.toml", 'severity = "error"\nmodel = "claude-sonnet-4-5"\n')
     done = lint("--config", "c.toml", wrote("p.md", CLOCK))
     assert done.exit_code == 0
@@ -175,7 +175,7 @@ def test_the_configuration_names_severity_and_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, data, said",
+    "name, data, message",
     [
         ("a.json", b"{", "not JSON"),
         ("a.json", b'{"a": 1}', "not a request"),
@@ -183,24 +183,24 @@ def test_the_configuration_names_severity_and_model() -> None:
         ("a.jsonl", b'{"model": 1, "input": "x"}', "a.jsonl:1"),
     ],
 )
-def test_what_cannot_be_read_is_named(
-    name: str, data: bytes, said: str, capsys: pytest.CaptureFixture[str]
+def test_unreadable_input_is_named(
+    name: str, data: bytes, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lint", wrote(name, data)]) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert name in told
+    report = capsys.readouterr().err
+    assert message in report
+    assert name in report
 
 
-def test_nothing_of_headers_or_keys_is_shown() -> None:
+def test_headers_and_keys_are_never_shown() -> None:
     canary = "CANARY7f3d"
     place = PLACES["openai_chat"]
-    said = clean()
+    prompt = clean()
     secret = f"api_key={canary}abcdefgh It is 09:41. Authorization: Bearer {canary}-abcdefghijk"
-    said["system"][0] = secret
-    said["params"] = {"prompt_cache_key": f"{canary}-3f9a21c4b7", "user": canary}
-    other = {**said, "params": {"prompt_cache_key": f"{canary}-b"}}
-    request = json.loads(body(place, said))
+    prompt["system"][0] = secret
+    prompt["params"] = {"prompt_cache_key": f"{canary}-3f9a21c4b7", "user": canary}
+    other = {**prompt, "params": {"prompt_cache_key": f"{canary}-b"}}
+    request = json.loads(body(place, prompt))
     headers = {"authorization": f"Bearer {canary}"}
     answer: Json = {"choices": [], "usage": {}}
     wrapped = {"request": request, "response": answer, "headers": headers}
@@ -216,7 +216,7 @@ def test_nothing_of_headers_or_keys_is_shown() -> None:
             assert canary not in done.output
 
 
-def test_a_model_without_a_price_is_named() -> None:
+def test_model_without_price_is_named() -> None:
     file = wrote("p.md", CLOCK)
     chosen = ("--provider", "anthropic", "--model", "claude-fable-5-2")
     assert "no price is known for anthropic/claude-fable-5-2" in lint(file, *chosen).stdout

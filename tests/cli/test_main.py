@@ -43,7 +43,7 @@ def test_every_command_has_help() -> None:
         assert command.help
 
 
-def test_helper_modules_are_no_commands(run: Any) -> None:
+def test_helper_modules_are_not_commands(run: Any) -> None:
     for name in ("main", "common", "terminal", "log_files", "ask_chat"):
         assert run(name).returncode == 2
 
@@ -53,7 +53,7 @@ def test_version(run: Any) -> None:
     assert (shown.returncode, shown.stdout) == (0, f"anaphora {version('anaphora')}\n")
 
 
-def test_the_script_is_this_main() -> None:
+def test_console_script_is_main() -> None:
     (script,) = entry_points(group="console_scripts", name="anaphora")
     assert script.load() is main
 
@@ -92,7 +92,7 @@ def _fail_with(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
         (ModuleNotFoundError("No module named 'rich.table'", name="rich.table"), 2, "the command line needs rich; install it with: pip install 'anaphora[cli]'"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_is_one_line(
+def test_errors_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     problem: BaseException,
@@ -105,7 +105,7 @@ def test_what_goes_wrong_is_one_line(
     assert (out, err.strip()) == ("", f"anaphora: {message}")
 
 
-def test_a_bug_of_ours_is_64(
+def test_internal_error_is_64(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("ANAPHORA_DEBUG", raising=False)
@@ -123,7 +123,7 @@ def test_a_bug_of_ours_is_64(
     assert "set ANAPHORA_DEBUG" not in err
 
 
-def test_a_module_that_is_missing_from_us_is_a_bug(
+def test_missing_required_module_is_internal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _fail_with(monkeypatch, ModuleNotFoundError("No module named 'blake3'", name="blake3"))
@@ -131,7 +131,7 @@ def test_a_module_that_is_missing_from_us_is_a_bug(
     assert "internal error: ModuleNotFoundError" in capsys.readouterr().err
 
 
-def test_a_commands_own_exit_code_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     _fail_with(monkeypatch, click.exceptions.Exit(1))
     assert main(["fail"]) == 1
 
@@ -147,7 +147,7 @@ def _python(program: str, environment: dict[str, str]) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
-def test_without_the_extra(missing: str, environment: Any) -> None:
+def test_missing_extra(missing: str, environment: Any) -> None:
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from anaphora.cli.main import main; sys.exit(main(['demo']))"
@@ -160,7 +160,7 @@ def test_without_the_extra(missing: str, environment: Any) -> None:
     )
 
 
-def test_a_reader_that_leaves_is_no_error(environment: Any) -> None:
+def test_closed_pipe_is_no_error(environment: Any) -> None:
     small = "demo --providers ollama --no-engine"
     for arguments in (small, f"{small} --json", "--help"):
         done = subprocess.run(
@@ -173,7 +173,7 @@ def test_a_reader_that_leaves_is_no_error(environment: Any) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_importing_the_library_brings_no_command_line(environment: Any) -> None:
+def test_importing_the_library_loads_no_cli(environment: Any) -> None:
     program = (
         "import anaphora, sys\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('click', 'rich')"

@@ -72,17 +72,17 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 @pytest.mark.parametrize("odd", [[each] for each in ODD] + [ODD], ids=range(len(ODD) + 1))
-def test_one_record_that_cannot_be_read_does_not_end_the_command(
+def test_unreadable_record_does_not_end_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], odd: list[Any]
 ) -> None:
     file = write(tmp_path, GOOD, *odd, GOOD)
     code = main([*command, file])
     out, err = capsys.readouterr()
     assert code in (0, 1), err
-    told = json.loads(out)
+    report = json.loads(out)
     assert "not JSON" in err + out or f"{file}:{len(odd) + 2}" in err + out
     if command[0] == "explain":
-        assert len(told["turns"]) >= 2
+        assert len(report["turns"]) >= 2
     if command[0] == "lint":
-        found = {finding["file"] for finding in told["findings"]}
+        found = {finding["file"] for finding in report["findings"]}
         assert {f"{file}:1", f"{file}:{len(odd) + 3}"} <= found

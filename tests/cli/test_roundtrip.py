@@ -1,4 +1,4 @@
-"""`anaphora roundtrip`: recorded exchanges held against the wires."""
+"""`anaphora roundtrip`: recorded exchanges parsed and rendered again."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def write(folder: Path, *rows: dict[str, Any], name: str = "x.jsonl") -> str:
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
-def test_a_good_exchange(tmp_path: Path, name: str) -> None:
+def test_good_exchange(tmp_path: Path, name: str) -> None:
     run = CliRunner().invoke(command, [write(tmp_path, GOOD, name=name)])
     assert run.exit_code == 0, run.output
     assert "anthropic          1       1             1     1       0" in run.output
     assert "text content is a list with one text block" in run.output
 
 
-def test_what_is_wrong_is_named_and_the_exit_code_says_so(tmp_path: Path) -> None:
+def test_failures_are_named_and_exit_1(tmp_path: Path) -> None:
     rows = [
         {**GOOD, "id": "no-request", "request": '{"model":"m"}'},
         {**GOOD, "id": "no-answer", "response": '{"type":"message"}'},
@@ -71,14 +71,14 @@ def test_what_is_wrong_is_named_and_the_exit_code_says_so(tmp_path: Path) -> Non
     assert "carrier-pigeon (1)" in run.output
 
 
-def test_json_for_machines(tmp_path: Path) -> None:
+def test_json_output(tmp_path: Path) -> None:
     run = CliRunner().invoke(command, ["--json", write(tmp_path, GOOD)])
     (outcome,) = json.loads(run.output)["outcomes"]
     assert outcome["id"] == "good"
     assert not outcome["changed"]
 
 
-def test_a_broken_line_is_named_and_the_others_are_checked(
+def test_broken_line_is_named_and_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path, GOOD, {"id": "x"}, {**GOOD, "id": "last"})
@@ -88,9 +88,7 @@ def test_a_broken_line_is_named_and_the_others_are_checked(
     assert [outcome["id"] for outcome in json.loads(out)["outcomes"]] == ["good", "last"]
 
 
-def test_a_file_that_is_cut_off_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_truncated_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = Path(write(tmp_path, *[GOOD] * 50, name="x.jsonl.gz"))
     file.write_bytes(file.read_bytes()[:-20])
     other = write(tmp_path, {**GOOD, "id": "other"}, name="y.jsonl")
@@ -100,7 +98,7 @@ def test_a_file_that_is_cut_off_is_named(
     assert json.loads(out)["outcomes"][-1]["id"] == "other"
 
 
-def test_nothing_that_can_be_read_is_a_usage_error(
+def test_unreadable_input_is_a_usage_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["roundtrip", write(tmp_path, {"id": "x"})]) == 2
@@ -123,7 +121,7 @@ NO_ANSWERS = [
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [200, 502])
 @pytest.mark.parametrize("name", sorted(wire.WIRES))
-def test_an_answer_that_is_no_json_is_reported_and_the_rest_is_checked(
+def test_invalid_response_is_reported_and_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, status: int, stream: bool
 ) -> None:
     request = json.dumps(REQUESTS[name])
@@ -138,7 +136,7 @@ def test_an_answer_that_is_no_json_is_reported_and_the_rest_is_checked(
     assert not outcomes[-1]["unreadable"]
 
 
-def test_a_request_that_is_no_json_is_reported(tmp_path: Path) -> None:
+def test_invalid_request_is_reported(tmp_path: Path) -> None:
     rows = [{**GOOD, "id": str(at), "request": body} for at, body in enumerate(NO_ANSWERS)]
     run = CliRunner().invoke(command, ["--json", write(tmp_path, *rows, GOOD)])
     assert run.exit_code == 1

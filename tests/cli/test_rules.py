@@ -1,4 +1,4 @@
-"""`anaphora rules`: the figures with their sources, and bills that contradict them."""
+"""`anaphora rules`: figures with sources, and bills that contradict them."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def log(tmp_path: Path) -> Callable[..., Path]:
 # ── check ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_contradicted_row_is_named_with_an_example(log: Callable[..., Path]) -> None:
+def test_contradicted_rule_is_named_with_an_example(log: Callable[..., Path]) -> None:
     file = log(talk([1024, 1100, 1152, 1101]))
     ran = rules("check", file)
     assert ran.exit_code == 1
-    said = " ".join(ran.stdout.split())
-    assert "rule openai granule_tokens = 128 contradicted by 2 of 4 calls, e.g." in said
-    assert "talk call 1" in said
-    assert "1,100 read, 3 uncached; the rule: reads are multiples of 128" in said
-    assert "source: real traffic: hits are multiples of 128" in said
-    assert said.endswith("contradicted by more than 5%: openai granule_tokens")
+    text = " ".join(ran.stdout.split())
+    assert "rule openai granule_tokens = 128 contradicted by 2 of 4 calls, e.g." in text
+    assert "talk call 1" in text
+    assert "1,100 read, 3 uncached; the rule: reads are multiples of 128" in text
+    assert "source: real traffic: hits are multiples of 128" in text
+    assert text.endswith("contradicted by more than 5%: openai granule_tokens")
     first = ran.stdout.splitlines()[1]
     assert first.startswith("✗  openai granule_tokens")
 
@@ -77,19 +77,19 @@ def test_agreement_is_exit_0(log: Callable[..., Path]) -> None:
     assert "✗" not in ran.stdout
 
 
-def test_nothing_to_say_is_said(log: Callable[..., Path]) -> None:
+def test_no_comparable_calls(log: Callable[..., Path]) -> None:
     ran = rules("check", log(talk([0])))
     assert ran.exit_code == 0
     assert ran.stdout.startswith("none of 1 billed calls can be compared with a rule")
 
 
-def test_json_has_everything(log: Callable[..., Path]) -> None:
+def test_json_output(log: Callable[..., Path]) -> None:
     file = log(talk([1024, 1100], model="gpt-5.5"))
     ran = rules("check", file, "--json")
-    told: Json = json.loads(ran.stdout)
+    report: Json = json.loads(ran.stdout)
     assert ran.exit_code == 1
-    assert (told["calls"], told["conversations"], told["threshold"]) == (2, 1, 0.05)
-    row = next(row for row in told["rows"] if row["figure"] == "granule_tokens")
+    assert (report["calls"], report["conversations"], report["threshold"]) == (2, 1, 0.05)
+    row = next(row for row in report["rows"] if row["figure"] == "granule_tokens")
     figure = catalog.rules("openai", "gpt-5.5").granule_tokens
     assert (row["value"], row["source"], row["date"]) == (
         figure.value,
@@ -99,20 +99,20 @@ def test_json_has_everything(log: Callable[..., Path]) -> None:
     assert (row["looked_at"], row["supporting"], row["contradicting"]) == (2, 0, 2)
     assert [one["place"] for one in row["examples"]] == [f"{file}:1"] * 2
     assert [(other["value"], other["contradicting"]) for other in row["disputed"]] == [(128, 1)]
-    assert "openai granule_tokens" in told["failed"]
+    assert "openai granule_tokens" in report["failed"]
 
 
-def test_a_stand_in_that_is_contradicted_is_shown_and_no_failure(log: Callable[..., Path]) -> None:
+def test_contradicted_default_is_no_failure(log: Callable[..., Path]) -> None:
     figure = catalog.rules("mistral", "mistral-medium-latest").minimum_tokens
     assert not figure.verified
     file = log(talk([0, figure.value // 2], provider="mistral", model="mistral-medium-latest"))
-    told: Json = json.loads(rules("check", file, "--json").stdout)
-    found = {row["figure"]: row["contradicted"] for row in told["rows"]}
+    report: Json = json.loads(rules("check", file, "--json").stdout)
+    found = {row["figure"]: row["contradicted"] for row in report["rows"]}
     assert found["minimum_tokens"] is True
-    assert "mistral minimum_tokens" not in told["failed"]
+    assert "mistral minimum_tokens" not in report["failed"]
 
 
-def test_the_disputed_value_that_would_fit_is_named(log: Callable[..., Path]) -> None:
+def test_fitting_disputed_value_is_named(log: Callable[..., Path]) -> None:
     file = log(talk([1088], provider="deepseek", model="deepseek-chat"))
     assert "disputed: 64 would fit (the older model, before V4)" in rules("check", file).stdout
 
@@ -129,12 +129,14 @@ def test_the_disputed_value_that_would_fit_is_named(log: Callable[..., Path]) ->
         (["--model", "gpt-5*"], 0),
     ],
 )
-def test_options_choose(log: Callable[..., Path], options: list[str], code: int) -> None:
+def test_provider_and_model_options(
+    log: Callable[..., Path], options: list[str], code: int
+) -> None:
     assert rules("check", log(talk([1024, 1100])), *options).exit_code == code
 
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
-def test_examples(log: Callable[..., Path], asked: int) -> None:
+def test_examples_option(log: Callable[..., Path], asked: int) -> None:
     ran = rules("check", log(talk([1100, 1101, 1102])), "--json", "--examples", asked)
     row = next(r for r in json.loads(ran.stdout)["rows"] if r["figure"] == "granule_tokens")
     assert len(row["examples"]) == asked
@@ -143,7 +145,7 @@ def test_examples(log: Callable[..., Path], asked: int) -> None:
 BROKEN = '{"id": "x", "provider": "openai"'
 
 
-def test_what_cannot_be_right_is_skipped_and_counted(log: Callable[..., Path]) -> None:
+def test_invalid_input_is_skipped_and_counted(log: Callable[..., Path]) -> None:
     file = log(talk([1024]), BROKEN, talk([1024], provider="nobody", id="other"))
     ran = rules("check", file)
     assert ran.exit_code == 0
@@ -152,7 +154,9 @@ def test_what_cannot_be_right_is_skipped_and_counted(log: Callable[..., Path]) -
     assert "unknown provider 'nobody'" in ran.stdout
 
 
-def test_strict_refuses_it(log: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_fails_on_invalid_input(
+    log: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     file = log(talk([1024]), BROKEN)
     assert main(["rules", "check", str(file), "--strict"]) == 2
     shown = capsys.readouterr()
@@ -161,7 +165,7 @@ def test_strict_refuses_it(log: Callable[..., Path], capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("text", [BROKEN, "{}", "not json", '{"hello": 1}'])
-def test_a_file_of_which_nothing_can_be_read_is_exit_2(
+def test_unreadable_file_is_exit_2(
     log: Callable[..., Path], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = log(text)
@@ -170,16 +174,16 @@ def test_a_file_of_which_nothing_can_be_read_is_exit_2(
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["check", "no-such-file"], ["nope"]])
-def test_usage(arguments: list[str]) -> None:
+def test_usage_errors(arguments: list[str]) -> None:
     assert rules(*arguments).exit_code == 2
 
 
-def test_the_default_threshold_is_the_librarys() -> None:
+def test_default_threshold() -> None:
     assert rules_check.THRESHOLD == 0.05
     assert "[default: 0.05;" in " ".join(rules("check", "--help").stdout.split())
 
 
-def test_a_bar_on_a_terminal_does_not_get_into_the_report(
+def test_progress_bar_stays_out_of_the_report(
     log: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = log(talk([1024, 1152]))
@@ -189,7 +193,7 @@ def test_a_bar_on_a_terminal_does_not_get_into_the_report(
     assert rules("check", file, "--json").stdout == plain
 
 
-def test_the_example_of_the_page() -> None:
+def test_documented_example() -> None:
     assert rules("check", SESSION).exit_code == 0
 
 
@@ -197,10 +201,10 @@ def test_the_example_of_the_page() -> None:
 def test_recorded_conversations() -> None:
     """What is contradicted there is so: 64 tokens read of an older DeepSeek behind the same name,
     and 1,100 of Gemini 2.5 Flash, of which the catalog holds both published minimums."""
-    told: Json = json.loads(rules("check", SHARED / "traces", "--json").stdout)
-    assert told["calls"] > 2500
-    assert set(told["failed"]) == {"deepseek minimum_tokens", "google minimum_tokens"}
-    anthropic = [row for row in told["rows"] if row["provider"] == "anthropic"]
+    report: Json = json.loads(rules("check", SHARED / "traces", "--json").stdout)
+    assert report["calls"] > 2500
+    assert set(report["failed"]) == {"deepseek minimum_tokens", "google minimum_tokens"}
+    anthropic = [row for row in report["rows"] if row["provider"] == "anthropic"]
     assert len(anthropic) >= 8
     assert sum(row["contradicting"] for row in anthropic) == 0
 
@@ -208,7 +212,7 @@ def test_recorded_conversations() -> None:
 # ── show ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_show_names_sources_and_what_is_disputed() -> None:
+def test_show_names_sources_and_disputes() -> None:
     ran = rules("show", "anthropic", "claude-opus-4-7")
     assert ran.exit_code == 0
     lines = ran.stdout.splitlines()
@@ -225,45 +229,45 @@ def test_show_names_sources_and_what_is_disputed() -> None:
     assert lines[at + 1].split() == ["or", "4096", "[N]", "Bedrock's", "list"]
 
 
-def test_show_marks_stand_ins() -> None:
+def test_show_marks_defaults() -> None:
     rows = rules("show", "anthropic", "claude-opus-4-7").stdout.splitlines()
     assert any(row.startswith("invalidates.betas") and " ~tools" in row for row in rows)
 
 
-def test_show_as_json_is_the_catalog() -> None:
-    told: Json = json.loads(rules("show", "openai", "gpt-5.6", "--json").stdout)
+def test_show_json_equals_the_catalog() -> None:
+    report: Json = json.loads(rules("show", "openai", "gpt-5.6", "--json").stdout)
     figures = catalog.rules("openai", "gpt-5.6")
-    assert told["known"] is True
-    assert told["figures"]["slots"]["value"] == figures.slots.value
-    assert told["figures"]["slots"]["source"] == figures.slots.source
-    assert told["figures"]["invalidates.tools"]["value"] == ["tools", "messages"]
-    assert told["figures"]["invalidates.effort"]["verified"] is False
-    assert "server_tool_ttl" not in told["figures"]  # a notion that it does not have
+    assert report["known"] is True
+    assert report["figures"]["slots"]["value"] == figures.slots.value
+    assert report["figures"]["slots"]["source"] == figures.slots.source
+    assert report["figures"]["invalidates.tools"]["value"] == ["tools", "messages"]
+    assert report["figures"]["invalidates.effort"]["verified"] is False
+    assert "server_tool_ttl" not in report["figures"]  # a notion that it does not have
 
 
 def test_show_on_a_wire() -> None:
     model = "MiniMax-M2.7"
-    told = {
+    report = {
         wire: json.loads(rules("show", "minimax", model, "--wire", wire, "--json").stdout)
         for wire in ("anthropic", "openai_chat")
     }
-    for wire, one in told.items():
+    for wire, one in report.items():
         assert one["wire"] == wire
         expected = catalog.rules("minimax", model, wire).mechanism.value
         assert one["figures"]["mechanism"]["value"] == expected
-    assert told["anthropic"]["figures"] != told["openai_chat"]["figures"]
+    assert report["anthropic"]["figures"] != report["openai_chat"]["figures"]
 
 
-def test_show_of_an_unknown_model_says_so() -> None:
+def test_show_of_an_unknown_model() -> None:
     ran = rules("show", "anthropic", "claude-nobody-knows")
     assert ran.exit_code == 0
     assert "not a known model" in ran.stdout
-    told: Json = json.loads(rules("show", "anthropic", "claude-nobody-knows", "--json").stdout)
-    assert told["known"] is False
+    report: Json = json.loads(rules("show", "anthropic", "claude-nobody-knows", "--json").stdout)
+    assert report["known"] is False
 
 
 @pytest.mark.parametrize(
     "arguments", [["nobody", "m"], ["openai"], ["openai", "gpt-4o", "--wire", "x"]]
 )
-def test_show_usage(arguments: list[str]) -> None:
+def test_show_usage_errors(arguments: list[str]) -> None:
     assert rules("show", *arguments).exit_code == 2

@@ -1,4 +1,4 @@
-"""`anaphora simulate`: files in, predictions beside bills out."""
+"""`anaphora simulate`: predictions compared with bills."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def simulate(*arguments: object) -> Any:
     return CliRunner().invoke(anaphora, ["simulate", *map(str, arguments)], catch_exceptions=False)
 
 
-def told(*arguments: object) -> Json:
+def simulated(*arguments: object) -> Json:
     ran = simulate(*arguments, "--json")
     assert ran.exit_code == 0, ran.stderr
     found: Json = json.loads(ran.stdout)
@@ -69,8 +69,8 @@ def log(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_predicted_stands_beside_billed(log: Callable[..., Path]) -> None:
-    found = told(log(trace()))
+def test_predicted_beside_billed(log: Callable[..., Path]) -> None:
+    found = simulated(log(trace()))
     first, second, third = found["rows"]
     assert [row["predicted"]["read"] for row in (first, second, third)] == [0, 5000, 5200]
     assert [row["billed"]["read"] for row in (first, second, third)] == [0, 5000, 0]
@@ -84,35 +84,35 @@ def test_predicted_stands_beside_billed(log: Callable[..., Path]) -> None:
 
 
 def test_every_token_has_a_reason(log: Callable[..., Path]) -> None:
-    for row in told(log(trace()))["rows"]:
+    for row in simulated(log(trace()))["rows"]:
         bill = row["predicted"]
         total = bill["read"] + bill["written"] + bill["uncached"]
-        assert sum(span["tokens"] for span in row["spans"]) == total
+        assert sum(span["end"] - span["start"] for span in row["spans"]) == total
 
 
-def test_dollars_are_exact_sums(log: Callable[..., Path]) -> None:
+def test_costs_are_exact_sums(log: Callable[..., Path]) -> None:
     """Sonnet 4.5: 3 dollars in, 15 out, reads a tenth, writes a quarter more."""
-    total = told(log(trace()))["total"]
+    total = simulated(log(trace()))["total"]
     billed = (9 * 3 + 5000 * 0.3 + 10_500 * 3.75 + 60 * 15) / 1e6
     assert float(total["billed"]["cost_usd"]) == pytest.approx(billed)
     without = ((9 + 5000 + 10_500) * 3 + 60 * 15) / 1e6
     assert float(total["without_cache"]) == pytest.approx(without)
 
 
-def test_a_model_without_a_price_is_named_and_its_dollars_are_unknown(
+def test_model_without_price_is_named(
     log: Callable[..., Path],
 ) -> None:
     file = log(trace(model="claude-fable-5-2"))
     assert "cost unknown: no price is known for anthropic/claude-fable-5-2" in re.sub(
         r"\s+", " ", simulate(file).stdout
     )
-    found = told(file)
+    found = simulated(file)
     assert found["unpriced"] == ["anthropic/claude-fable-5-2"]
     assert found["total"]["billed"]["cost_usd"] is None
-    assert told(log(trace()))["unpriced"] == []
+    assert simulated(log(trace()))["unpriced"] == []
 
 
-def test_the_page_names_the_causes_and_the_largest_differences(log: Callable[..., Path]) -> None:
+def test_text_names_causes_and_largest_differences(log: Callable[..., Path]) -> None:
     page = simulate(log(trace())).stdout
     assert re.search(r"talk +claude-sonnet-4-5 +3 +2/3 +1/2 +10,200 +5,000", page)
     assert "1  not explained by the recording" in page
@@ -120,8 +120,8 @@ def test_the_page_names_the_causes_and_the_largest_differences(log: Callable[...
     assert "\x1b" not in page
 
 
-def test_elsewhere_the_same_calls_are_played_by_other_rules(log: Callable[..., Path]) -> None:
-    found = told(log(trace()), "--as", "anthropic/claude-opus-4-6")
+def test_simulation_on_another_model(log: Callable[..., Path]) -> None:
+    found = simulated(log(trace()), "--as", "anthropic/claude-opus-4-6")
     assert found["elsewhere"] == "anthropic/claude-opus-4-6"
     rows = found["rows"]
     assert [row["predicted"]["read"] for row in rows] == [0, 5003, 5203]
@@ -131,17 +131,17 @@ def test_elsewhere_the_same_calls_are_played_by_other_rules(log: Callable[..., P
 
 
 @pytest.mark.parametrize(
-    "value, said",
+    "value, message",
     [
         ("gpt-5.5", "not of the form provider/model"),
         ("nobody/model", "unknown provider 'nobody'"),
         ("anthropic/claude-99", "unknown model 'claude-99' of anthropic"),
     ],
 )
-def test_elsewhere_must_be_known(log: Callable[..., Path], value: str, said: str) -> None:
+def test_other_model_must_be_known(log: Callable[..., Path], value: str, message: str) -> None:
     ran = simulate(log(trace()), "--as", value)
     assert ran.exit_code == 2
-    assert said in re.sub(r"\s+", " ", ran.stderr)
+    assert message in re.sub(r"\s+", " ", ran.stderr)
 
 
 NEGATIVE = trace(calls=[{"messages": 1, "usage": usage(-5, 0)}])
@@ -162,21 +162,21 @@ BAD: list[tuple[Json | str, str]] = [
 
 
 @pytest.mark.parametrize("bad, reason", BAD, ids=[reason for _, reason in BAD])
-def test_what_cannot_be_right_is_named_skipped_and_counted(
+def test_invalid_input_is_skipped_and_counted(
     log: Callable[..., Path], bad: Json | str, reason: str
 ) -> None:
     file = log(trace(), "", bad)
     ran = simulate(file)
     assert ran.exit_code == 0
     assert "Skipped: 1" in ran.stdout
-    (skipped,) = told(file)["skipped"]
+    (skipped,) = simulated(file)["skipped"]
     assert skipped["place"] == f"{file}:3"
     assert reason in skipped["reason"]
-    assert told(file)["total"]["exact"] >= 2  # the rest is played
+    assert simulated(file)["total"]["exact"] >= 2  # the rest is played
 
 
 @pytest.mark.parametrize("bad, reason", BAD, ids=[reason for _, reason in BAD])
-def test_strict_refuses_it(
+def test_strict_fails_on_invalid_input(
     log: Callable[..., Path], run: Any, bad: Json | str, reason: str
 ) -> None:
     file = log(trace(), bad, '"also wrong"')
@@ -187,49 +187,49 @@ def test_strict_refuses_it(
     assert ran.stdout == ""
 
 
-def test_a_file_that_is_cut_off_is_named_and_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_truncated_file_is_read_as_far_as_possible(tmp_path: Path) -> None:
     lines = "".join(json.dumps(trace(id=f"talk {at}")) + "\n" for at in range(300))
     file = tmp_path / "cut.jsonl.gz"
     packed = gzip.compress(lines.encode())
     file.write_bytes(packed[: len(packed) * 2 // 3])
-    found = told(file)
+    found = simulated(file)
     assert found["rows"]
     assert "cut off or damaged" in found["skipped"][0]["reason"]
 
 
-def test_files_that_are_nothing_we_know(log: Callable[..., Path]) -> None:
+def test_unknown_files(log: Callable[..., Path]) -> None:
     empty, other = log(name="empty.jsonl"), log({"hello": 1}, name="other.jsonl")
-    reasons = {one["place"]: one["reason"] for one in told(empty, other)["skipped"]}
+    reasons = {one["place"]: one["reason"] for one in simulated(empty, other)["skipped"]}
     assert reasons[str(empty)] == "the file is empty"
     assert "pass --format" in reasons[str(other)]
     assert "no calls to simulate" in simulate(other).stdout
 
 
-def test_the_format_can_be_said(log: Callable[..., Path]) -> None:
-    found = told(log({"hello": 1}, trace()), "--format", "trace")
+def test_format_option(log: Callable[..., Path]) -> None:
+    found = simulated(log({"hello": 1}, trace()), "--format", "trace")
     assert len(found["rows"]) == 3
     assert "missing required field" in found["skipped"][0]["reason"]
 
 
-def test_folders_stand_for_the_files_in_them(log: Callable[..., Path], tmp_path: Path) -> None:
+def test_folders_are_searched(log: Callable[..., Path], tmp_path: Path) -> None:
     log(trace(), name="a.jsonl")
     log(trace(), name="b.jsonl.gz")
     (tmp_path / "notes.txt").write_text("no log")
-    found = told("--traces", tmp_path)
+    found = simulated("--traces", tmp_path)
     # Two of one name are told apart.
     names = [one["conversation"] for one in found["conversations"]]
     assert names == ["talk", f"talk ({tmp_path / 'b.jsonl.gz'}:1)"]
-    assert told(tmp_path)["total"] == found["total"]
+    assert simulated(tmp_path)["total"] == found["total"]
 
 
-def test_nothing_to_read_is_a_usage_error() -> None:
+def test_no_input_is_a_usage_error() -> None:
     ran = simulate()
     assert ran.exit_code == 2
     assert "pass a file, or a folder with --traces" in ran.stderr
 
 
 def test_sessions_are_recognised() -> None:
-    found = told(SESSION)
+    found = simulated(SESSION)
     assert (found["total"]["calls"], found["total"]["exact"]) == (7, 6)
     assert found["causes"] == {"unexplained": 1}
 
@@ -285,7 +285,7 @@ class TestPlot:
         assert not [one for one in self.of(root, "read") if one.get("height") != "11"]
 
 
-def test_options_are_completed(run: Any) -> None:
+def test_shell_completion(run: Any) -> None:
     line = "anaphora simulate --as anthropic/claude-opus-5-"
     found = run(_ANAPHORA_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="3")
     assert found.stdout == "plain,anthropic/claude-opus-5-5\n"
@@ -295,7 +295,7 @@ def test_recorded_exchanges_are_a_request_log() -> None:
     file = SHARED / "exchanges" / "exchanges.jsonl.gz"
     if not file.exists():
         pytest.skip(f"no recorded exchanges at {file}")
-    found = told(file)
+    found = simulated(file)
     assert found["total"]["billed_calls"] > 690
     assert found["total"]["exact"] / found["total"]["billed_calls"] > 0.9
     assert len(found["not_compared"]) == 10  # answered with an error
@@ -305,7 +305,7 @@ def test_recorded_exchanges_are_a_request_log() -> None:
     }
 
 
-def test_a_bar_on_a_terminal_does_not_get_into_the_report(
+def test_progress_bar_stays_out_of_the_report(
     log: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import click.testing
@@ -322,12 +322,12 @@ def test_a_bar_on_a_terminal_does_not_get_into_the_report(
     assert shown.stdout == quiet.stdout
 
 
-def test_an_image_in_a_recording_is_not_its_base64(tmp_path: Path) -> None:
+def test_recorded_image_is_not_counted_as_text(tmp_path: Path) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo" * 40_000}
     image = [{"type": "image", "source": source}]
     messages = [{"role": "user", "content": image}]
     calls = [{"t": 1000.0, "messages": 1, "usage": None}]
     file = tmp_path / "trace.jsonl"
     file.write_text(json.dumps(trace(messages=messages, calls=calls, system_tokens_unknown=False)))
-    (row,) = told(file)["rows"]
+    (row,) = simulated(file)["rows"]
     assert 1000 < sum(row["predicted"][kind] for kind in ("read", "written", "uncached")) < 2000

@@ -1,4 +1,4 @@
-"""`anaphora translate`: a request on another wire, and what that one cannot say."""
+"""`anaphora translate`: a request converted to another wire, with notices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def translate(tmp_path: Path, request: dict[str, Any], *options: str) -> Any:
     return CliRunner().invoke(command, [*options, str(file)])
 
 
-def test_anthropic_on_chat(tmp_path: Path) -> None:
+def test_anthropic_to_chat(tmp_path: Path) -> None:
     run = translate(tmp_path, ANTHROPIC, "--to", "openai_chat", "--model", "gpt-5.6")
     assert run.exit_code == 0, run.output
     body = json.loads(run.stdout)
@@ -55,7 +55,7 @@ def test_anthropic_on_chat(tmp_path: Path) -> None:
     assert "[ttl_changed]" in run.stderr
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     plain = json.loads(json.dumps(ANTHROPIC))
     del plain["messages"][1]["content"][0]
     there = translate(tmp_path, plain, "--to", "openai_responses", "--model", "gpt-5.6").stdout
@@ -69,17 +69,15 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert body["system"][0]["text"] == "Be terse."
 
 
-def test_json_for_machines(tmp_path: Path) -> None:
+def test_json_output(tmp_path: Path) -> None:
     run = translate(tmp_path, ANTHROPIC, "--to", "anthropic", "--plan", "--json")
-    told = json.loads(run.stdout)
-    assert (told["method"], told["path"]) == ("POST", "/v1/messages")
-    assert "cache_control" in json.dumps(told["body"])
-    assert told["notices"] == []
+    fields = json.loads(run.stdout)
+    assert (fields["method"], fields["path"]) == ("POST", "/v1/messages")
+    assert "cache_control" in json.dumps(fields["body"])
+    assert fields["notices"] == []
 
 
-def test_a_limit_that_the_other_wire_needs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_required_output_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     request = {"model": "gpt-5", "messages": [{"role": "system", "content": "x"}]}
     request["messages"].append({"role": "user", "content": "hi"})  # type: ignore[attr-defined]
     file = tmp_path / "chat.json"
@@ -106,7 +104,7 @@ def test_a_limit_that_the_other_wire_needs(
         ({"model": "m", "messages": [], "system": "x"}, "anthropic"),
     ],
 )
-def test_the_wire_is_found_by_structure(request_: dict[str, Any], wire: str) -> None:
+def test_wire_is_detected(request_: dict[str, Any], wire: str) -> None:
     assert detect(json.dumps(request_).encode()) == wire
 
 
@@ -120,34 +118,34 @@ def test_the_wire_is_found_by_structure(request_: dict[str, Any], wire: str) -> 
         (b'{"messages":[],"system":"x","n":1}', "fields of both"),
     ],
 )
-def test_what_could_be_either_is_asked_about(body: bytes, message: str) -> None:
+def test_ambiguous_wire_is_an_error(body: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         detect(body)
 
 
-def test_an_unknown_wire_is_a_usage_error(tmp_path: Path) -> None:
+def test_unknown_wire_is_a_usage_error(tmp_path: Path) -> None:
     run = translate(tmp_path, ANTHROPIC, "--to", "carrier-pigeon")
     assert run.exit_code == 2
     assert ", ".join(sorted(WIRES)) in run.output
     assert "anaphora wires" in run.output
 
 
-def test_a_name_that_is_nearly_right_is_suggested(tmp_path: Path) -> None:
+def test_similar_name_is_suggested(tmp_path: Path) -> None:
     run = translate(tmp_path, ANTHROPIC, "--to", "depseek")
     assert "Did you mean deepseek?" in run.output
 
 
-def test_a_request_in_a_providers_own_words(tmp_path: Path) -> None:
+def test_request_in_a_dialect(tmp_path: Path) -> None:
     asked = {**ANTHROPIC, "thinking": {"type": "enabled", "budget_tokens": 2048}}
     run = translate(tmp_path, asked, "--to", "deepseek", "--model", "deepseek-v4-pro", "--json")
     assert run.exit_code == 0, run.output
-    told = json.loads(run.stdout)
-    assert told["path"] == "/chat/completions"
-    assert told["body"]["thinking"] == {"type": "enabled"}
-    assert told["body"]["messages"][0]["role"] == "system"
+    fields = json.loads(run.stdout)
+    assert fields["path"] == "/chat/completions"
+    assert fields["body"]["thinking"] == {"type": "enabled"}
+    assert fields["body"]["messages"][0]["role"] == "system"
 
 
-def test_a_model_that_only_the_path_names(tmp_path: Path) -> None:
+def test_model_in_the_path(tmp_path: Path) -> None:
     asked = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     run = translate(tmp_path, asked, "--to", "openai_chat")
     assert run.exit_code != 0
@@ -158,7 +156,7 @@ def test_a_model_that_only_the_path_names(tmp_path: Path) -> None:
     assert json.loads(run.stdout)["model"] == "gemini-2.5-flash"
 
 
-def test_planning_goes_by_the_rules_of_the_wire(tmp_path: Path) -> None:
+def test_plan_follows_the_rules_of_the_wire(tmp_path: Path) -> None:
     # MiniMax takes markers on its Anthropic surface, and caches by itself on the other.
     marker = {"cache_control": {"type": "ephemeral"}}
     long = {**ANTHROPIC, "system": [{"type": "text", "text": "Be terse. " * 2_000, **marker}]}

@@ -1,4 +1,4 @@
-"""`anaphora wires`: who speaks what."""
+"""`anaphora wires`: providers and their wires."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def test_every_row_is_listed() -> None:
         assert wire.get(name)
 
 
-def test_a_pattern_keeps_some() -> None:
+def test_pattern() -> None:
     run = CliRunner().invoke(command, ["deepseek/"])
     assert {line.split("/")[0] for line in run.stdout.splitlines()[1:]} == {"deepseek"}
 
 
-def test_for_machines() -> None:
+def test_json_output() -> None:
     run = CliRunner().invoke(command, ["deepseek/openai_chat", "--json"])
     (row,) = json.loads(run.stdout)
     assert row["base_url"] == "https://api.deepseek.com"
     assert row["source"]
 
 
-def test_nothing_found_is_said() -> None:
+def test_no_match() -> None:
     run = CliRunner().invoke(command, ["carrier-pigeon"])
     assert run.exit_code == 1
     assert "carrier-pigeon" in run.stderr

@@ -1,4 +1,4 @@
-"""One emulator for all of these tests, emptied before each."""
+"""One emulator for all of these tests, reset before each."""
 
 from __future__ import annotations
 

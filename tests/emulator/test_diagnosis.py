@@ -1,4 +1,4 @@
-"""The provider's own word on a miss, and our verdict on the same two calls: they agree."""
+"""The provider's diagnosis of a miss agrees with our verdict on the same two calls."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def asked(engine: Engine, name: str, body: Any, at: float) -> tuple[Any, SentCal
         ("openai_responses", {"reasoning": {"effort": "high"}}, "reasoning_effort_changed"),
     ],
 )  # fmt: skip
-def test_both_name_the_same(name: str, change: Any, word: str) -> None:
+def test_diagnosis_and_verdict_agree(name: str, change: Any, word: str) -> None:
     engine, body = Engine(), HOMES[name][1]
     first, before = asked(engine, name, body, 0.0)
     compared: Any = {"prompt_cache_options": {"comparison_response_id": first.id}}
@@ -74,7 +74,7 @@ def test_both_name_the_same(name: str, change: Any, word: str) -> None:
     assert found.agrees
 
 
-def test_an_answer_that_is_gone_cannot_be_compared_with() -> None:
+def test_unknown_comparison_response_is_reported() -> None:
     engine = Engine()
     compared = {"prompt_cache_options": {"comparison_response_id": "resp_gone"}}
     reply, _ = asked(engine, "openai_responses", {**OPENAI, **compared}, 0.0)
@@ -83,7 +83,7 @@ def test_an_answer_that_is_gone_cannot_be_compared_with() -> None:
     assert told.code == "comparison_response_not_found"
 
 
-def test_what_expired_has_no_word_in_the_enumeration() -> None:
+def test_expired_cache_is_reported_as_unavailable() -> None:
     engine = Engine()
     first, _ = asked(engine, "openai_responses", OPENAI, 0.0)
     compared = {"prompt_cache_options": {"comparison_response_id": first.id}}

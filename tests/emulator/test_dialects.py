@@ -1,4 +1,4 @@
-"""Every provider of the catalog under its own name, in its own words."""
+"""Every provider of the catalog, below its name and in its own format."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ask(engine: Engine, path: str, body: dict[str, Any], at: float = 0.0, **quer
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_dialect_answers_in_its_own_words(name: str) -> None:
+def test_every_dialect_answers_in_its_own_format(name: str) -> None:
     row, engine = ROWS[name], Engine()
     codec = wire.codec_for(row)
     answers = [ask(engine, path_of(row), body_of(row), at) for at in (0.0, 60.0)]
@@ -83,14 +83,14 @@ def test_every_dialect_answers_in_its_own_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_dialect_has_a_path_of_its_own(name: str) -> None:
+def test_every_dialect_has_its_own_path(name: str) -> None:
     row = ROWS[name]
     route = Engine().routes.find("POST", path_of(row), KEYED)
     assert route is not None
     assert (route.provider, route.host.wire) == (row.provider, row.wire)
 
 
-def test_only_those_that_were_asked_for_answer() -> None:
+def test_only_selected_providers_answer() -> None:
     engine = Engine(EmulatorOptions(providers=("deepseek",)))
     asked = {
         name: ask(engine, path_of(ROWS[name]), body_of(ROWS[name])).status
@@ -113,7 +113,7 @@ def test_deepseek_counts_hits_and_misses(emu: Emulator) -> None:
     )
 
 
-def test_mistral_is_read_by_its_own_client(emu: Emulator) -> None:
+def test_mistral_client_reads_the_reply(emu: Emulator) -> None:
     with Mistral(api_key="k", server_url=f"{emu.url}/mistral") as client:
         said: Any = [{"role": "user", "content": "Hello"}]
         single = client.chat.complete(model="mistral-large-latest", messages=said)
@@ -136,7 +136,7 @@ FAULTS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("provider", "fault"), FAULTS)
-def test_a_fault_is_told_in_the_dialect(provider: str, fault: str) -> None:
+def test_fault_has_the_format_of_the_dialect(provider: str, fault: str) -> None:
     row = ROWS[f"{provider}/openai_chat"]
     headers = {"authorization": "Bearer k", HEADER: fault}
     body = json.dumps(body_of(row)).encode()

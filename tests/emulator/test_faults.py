@@ -1,4 +1,4 @@
-"""Faults: what each makes of an answer on every wire, and which requests are hit."""
+"""Faults: their effect on every wire, and which requests get them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ ERRORS: list[tuple[str, int, type[Upstream], float | None]] = [
 @every_wire
 @pytest.mark.parametrize("kind, status, error, wait", ERRORS)
 @pytest.mark.parametrize("made", [whole, stream])
-def test_an_error_in_the_words_of_the_wire(
+def test_error_has_the_format_of_the_wire(
     name: str,
     kind: str,
     status: int,
@@ -136,7 +136,7 @@ def test_an_error_in_the_words_of_the_wire(
 
 
 @every_wire
-def test_a_spend_cap_is_no_rate_limit(name: str) -> None:
+def test_spend_cap_is_not_a_rate_limit(name: str) -> None:
     answer = fault("spend-cap").apply(whole(name))
     told = error_in(answer)
     assert (type(told), told.retry_after, told.retryable) == (errors.QuotaExhausted, None, False)
@@ -151,14 +151,14 @@ def test_a_spend_cap_is_no_rate_limit(name: str) -> None:
         ("rate-limit-date", "retry-after", "Sun, 15 Nov 2026 12:00:02 GMT"),
     ],
 )
-def test_the_forms_of_a_wait(kind: str, header: str, value: str) -> None:
+def test_formats_of_retry_after(kind: str, header: str, value: str) -> None:
     answer = fault(kind, seconds=1.5).apply(whole("anthropic"))
     assert answer.headers[header] == value
     waits = [name for name in answer.headers if name.startswith("retry-after")]
     assert waits == [header]
 
 
-def test_google_tells_the_wait_in_the_body() -> None:
+def test_google_sends_the_retry_delay_in_the_body() -> None:
     answer = fault("rate-limit", seconds=45.8379).apply(whole("gemini"))
     assert "retry-after" not in answer.headers
     details = json.loads(answer.body)["error"]["details"]
@@ -166,14 +166,14 @@ def test_google_tells_the_wait_in_the_body() -> None:
 
 
 @given(st.floats(1, 4e9))
-def test_dates_are_http_dates_and_never_too_early(at: float) -> None:
+def test_retry_dates_are_http_dates_and_never_too_early(at: float) -> None:
     answer = fault("rate-limit-date", seconds=0.0, now=at).apply(whole("anthropic"))
     moment = parsedate_to_datetime(answer.headers["retry-after"])
     assert 0 <= moment.timestamp() - at < 1
 
 
 @every_wire
-def test_an_error_with_a_good_status(name: str) -> None:
+def test_error_with_status_200(name: str) -> None:
     answer = fault("ok-error").apply(stream(name))
     assert answer.status == 200
     assert "error" in json.loads(answer.body)
@@ -184,7 +184,7 @@ def test_an_error_with_a_good_status(name: str) -> None:
 
 @every_wire
 @pytest.mark.parametrize("made", [whole, stream])
-def test_slowness_changes_no_byte(name: str, made: Callable[[str], EmulatorResponse]) -> None:
+def test_slow_responses_change_no_byte(name: str, made: Callable[[str], EmulatorResponse]) -> None:
     answer = made(name)
     late = fault("slow-first-byte", seconds=3).apply(answer)
     assert late.body == answer.body
@@ -198,7 +198,7 @@ def test_slowness_changes_no_byte(name: str, made: Callable[[str], EmulatorRespo
 @every_wire
 @pytest.mark.parametrize("made", [whole, stream])
 @pytest.mark.parametrize("after", [None, 0, 1, 1000])
-def test_a_cut_always_takes_something_away(
+def test_cut_always_removes_something(
     name: str, made: Callable[[str], EmulatorResponse], after: int | None
 ) -> None:
     answer = fault("cut", after=after).apply(made(name))
@@ -227,7 +227,7 @@ def test_resets_and_timeouts(name: str) -> None:
 
 
 @every_wire
-def test_an_error_in_the_middle_of_a_stream(name: str) -> None:
+def test_error_in_the_middle_of_a_stream(name: str) -> None:
     answer = fault("stream-error").apply(stream(name))
     assert answer.status == 200
     last = read(answer)[-1]
@@ -240,7 +240,7 @@ def test_an_error_in_the_middle_of_a_stream(name: str) -> None:
 
 @every_wire
 @pytest.mark.parametrize("kind", ["broken-json", "broken-utf8"])
-def test_what_cannot_be_read(name: str, kind: str) -> None:
+def test_broken_content_cannot_be_read(name: str, kind: str) -> None:
     single = fault(kind).apply(whole(name))
     with pytest.raises(ValueError, match=r"."):
         json.loads(single.body.decode())
@@ -257,14 +257,14 @@ def test_what_cannot_be_read(name: str, kind: str) -> None:
 
 
 @every_wire
-def test_a_wrong_content_type(name: str) -> None:
+def test_wrong_content_type(name: str) -> None:
     answer = fault("wrong-content-type").apply(whole(name))
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.body == whole(name).body
 
 
 @every_wire
-def test_unknown_events_and_fields_do_no_harm(name: str) -> None:
+def test_unknown_events_and_fields_are_harmless(name: str) -> None:
     answer = fault("unknown-events").apply(stream(name))
     assert len(answer.chunks) == len(stream(name).chunks) + 1
     assert b"mulator" in answer.body
@@ -275,7 +275,7 @@ def test_unknown_events_and_fields_do_no_harm(name: str) -> None:
 
 
 @every_wire
-def test_an_event_that_comes_twice(name: str) -> None:
+def test_duplicate_event(name: str) -> None:
     before = stream(name).chunks
     answer = fault("duplicate-events", after=2).apply(stream(name))
     assert answer.chunks == (*before[:3], before[2], *before[3:])
@@ -284,7 +284,7 @@ def test_an_event_that_comes_twice(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["duplicate-events", "unknown-events", "stream-error"])
 @pytest.mark.parametrize("after", [None, 0, 1])
-def test_an_array_stays_an_array(kind: str, after: int | None) -> None:
+def test_array_stream_stays_an_array(kind: str, after: int | None) -> None:
     before, now = json.loads(array().body), json.loads(fault(kind, after=after).apply(array()).body)
     assert isinstance(now, list)
     assert now != before
@@ -292,7 +292,7 @@ def test_an_array_stays_an_array(kind: str, after: int | None) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @every_wire
-def test_every_fault_does_something(kind: str, name: str) -> None:
+def test_every_fault_changes_the_response(kind: str, name: str) -> None:
     assert fault(kind).apply(stream(name)) != stream(name)
 
 
@@ -325,7 +325,7 @@ def hit(text: str, count: int, seed: int = 0, path: str = "/v1/messages") -> lis
         ("provider: '*ro*'", [1, 2, 3, 4, 5, 6]),
     ],
 )
-def test_rules(which: str, expected: list[int]) -> None:
+def test_rules_select_requests(which: str, expected: list[int]) -> None:
     assert hit(f"faults:\n- fault: 500\n  {which}\n", 6) == expected
 
 
@@ -337,10 +337,10 @@ def test_requests_are_counted_by_rule() -> None:
 
 
 @given(st.integers(0, 1000), st.floats(0.05, 0.95))
-def test_a_rate_is_kept_and_the_same_for_a_seed(seed: int, rate: float) -> None:
+def test_rate_is_kept_and_depends_on_the_seed(seed: int, rate: float) -> None:
     text = f"faults:\n- {{fault: 500, rate: {rate:.3f}}}\n"
     first = hit(text, 1000, seed)
-    assert first == hit(text, 1000, seed)
+    assert [number for number in first if number <= 100] == hit(text, 100, seed)
     assert abs(len(first) / 1000 - rate) < 0.1
 
 
@@ -358,7 +358,7 @@ def test_seeds_differ() -> None:
         ("cut; after=3", Fault(name="cut", after=3, now=7.0)),
     ],
 )
-def test_a_request_asks_for_its_fault(header: str, expected: Fault) -> None:
+def test_header_selects_the_fault(header: str, expected: Fault) -> None:
     assert Faults().selector().next(asked(header=header)) == expected
     # Whatever the rules say.
     always = Faults.decode("faults: [{fault: 500}]", "f").selector()
@@ -377,7 +377,7 @@ def test_a_request_asks_for_its_fault(header: str, expected: Fault) -> None:
         "cut; 3",
     ],
 )
-def test_a_header_that_means_nothing_is_an_error(header: str) -> None:
+def test_invalid_header_is_rejected(header: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         Faults().selector().next(asked(header=header))
     assert caught.value.path == HEADER
@@ -411,7 +411,7 @@ def test_an_empty_file_has_no_faults() -> None:
         ("faults: []\n---\nfaults: []\n", 2, "not YAML"),
     ],
 )
-def test_a_file_is_checked_with_its_lines(text: str, line: int, reason: str) -> None:
+def test_errors_in_a_file_name_the_line(text: str, line: int, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=rf"^faults\.yaml:{line}: .*") as caught:
         Faults.decode(text, "faults.yaml")
     assert reason in caught.value.reason
@@ -424,6 +424,6 @@ def test_no_text_breaks_the_decoder(text: str) -> None:
         assert isinstance(Faults.decode(text, "f"), Faults)
 
 
-def test_times_have_units() -> None:
+def test_durations_have_units() -> None:
     text = "faults:\n- {fault: slow-drip, seconds: 20ms}\n- {fault: slow-drip, seconds: 1.5s}\n"
     assert [rule.fault.seconds for rule in Faults.decode(text, "f").rules] == [0.02, 1.5]

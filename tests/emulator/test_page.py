@@ -90,9 +90,7 @@ def ask(client: anthropic.Anthropic, system: str, **more: Any) -> Any:
     )
 
 
-def test_a_call_is_shown_with_markers_what_was_read_and_written_and_the_bill(
-    emu: Emulator, tmp_path: Path
-) -> None:
+def test_page_shows_markers_reads_writes_and_cost(emu: Emulator, tmp_path: Path) -> None:
     with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
         wrote = ask(client, LONG).usage
         read = ask(client, LONG).usage
@@ -114,7 +112,7 @@ def test_a_call_is_shown_with_markers_what_was_read_and_written_and_the_bill(
     assert (wrote.cache_read_input_tokens, read.cache_creation_input_tokens) == (0, 0)
 
 
-def test_what_came_in_a_request_is_shown_as_text(emu: Emulator, tmp_path: Path) -> None:
+def test_page_shows_request_data_as_text(emu: Emulator, tmp_path: Path) -> None:
     """An unknown field is told in the error, with its name."""
     with (
         anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client,
@@ -129,7 +127,7 @@ def test_what_came_in_a_request_is_shown_as_text(emu: Emulator, tmp_path: Path) 
     assert title[1] == "Emulator · Anaphora"
 
 
-def test_before_the_first_call_the_page_says_what_to_do(emu: Emulator, tmp_path: Path) -> None:
+def test_empty_page_shows_a_hint(emu: Emulator, tmp_path: Path) -> None:
     page = browse(f"{emu.url}/_emulator", tmp_path, "--dump-dom")
     assert shown(page) == []
     assert re.search(r'<table id="calls" hidden="">', page)

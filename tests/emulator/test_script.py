@@ -1,4 +1,4 @@
-"""Reply scripts: what matches, what is said, and what is wrong with a file."""
+"""Scripted replies: matching, replying, and errors in a file."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ MATCHES = [
 
 
 @pytest.mark.parametrize("match, expected", MATCHES)
-def test_what_matches(match: str, expected: bool) -> None:
+def test_match_fields(match: str, expected: bool) -> None:
     match = match if match.startswith("{") else f"{{{match}}}"
     text = f"replies:\n- match: {match}\n  reply: {{text: ok}}\n"
     [found] = play(text, heard(ASKED, system="Be brief."))
@@ -105,7 +105,7 @@ def test_what_matches(match: str, expected: bool) -> None:
         ("text: refund", False),
     ],
 )
-def test_results_come_last(match: str, expected: bool) -> None:
+def test_match_of_tool_results(match: str, expected: bool) -> None:
     """What the user said before the call was answered already."""
     text = f"replies:\n- match: {{{match}}}\n  reply: {{text: ok}}\n"
     [found] = play(text, heard(ASKED, CALLED, ANSWERED))
@@ -118,7 +118,7 @@ def test_system_messages_are_system_text() -> None:
     assert found is not None
 
 
-def test_the_first_rule_that_matches_answers() -> None:
+def test_first_matching_rule_answers() -> None:
     text = """
 replies:
 - match: {text: refund, nth: [1, 3]}
@@ -152,7 +152,7 @@ replies:
 
 
 @every_wire
-def test_everything_is_said_in_the_words_of_the_wire(name: str) -> None:
+def test_scripted_parts_on_every_wire(name: str) -> None:
     answer = said(EVERYTHING, heard(ASKED, name=name))
     assert (answer.stop, answer.pace) == ("tool_calls", 0.02)
     reply = Reply(
@@ -190,7 +190,7 @@ def test_the_same_request_gets_the_same_ids(name: str) -> None:
         ("openai_responses", "end"),
     ],
 )
-def test_a_refusal(name: str, stop: str) -> None:
+def test_refusal_stop_reason(name: str, stop: str) -> None:
     answer = said("replies: [{reply: {refusal: No.}}]", heard(ASKED, name=name))
     assert (answer.parts, answer.stop) == ((Refusal("No."),), stop)
 
@@ -209,7 +209,7 @@ def test_a_refusal(name: str, stop: str) -> None:
         ("{text: Hello, stop_sequence: x}", Params(), ("Hello", "stop_sequence", "x")),
     ],
 )
-def test_why_it_stops(written: str, params: Params, expected: tuple[str, str, str | None]) -> None:
+def test_stop_reason(written: str, params: Params, expected: tuple[str, str, str | None]) -> None:
     """The request's own limits hold, unless the script says why it stops."""
     written = written if written.startswith("{") else f"{{{written}}}"
     answer = said(f"replies: [{{reply: {written}}}]", heard(ASKED, params=params))
@@ -217,7 +217,7 @@ def test_why_it_stops(written: str, params: Params, expected: tuple[str, str, st
     assert (answer.parts[0].text, answer.stop, answer.stop_sequence) == expected
 
 
-def test_the_limit_on_tokens_holds() -> None:
+def test_max_tokens_cuts_the_reply() -> None:
     text = f"replies: [{{reply: {{text: {'word ' * 200}}}}}]"
     answer = said(text, heard(ASKED, params=Params(max_tokens=5)))
     assert answer.stop == "length"
@@ -228,7 +228,7 @@ def test_the_limit_on_tokens_holds() -> None:
 # ── Checked when loaded ──────────────────────────────────────────────────────────────────────────
 
 
-def test_an_empty_file_says_nothing() -> None:
+def test_empty_file_has_no_rules() -> None:
     assert Script.decode("", "s") == Script()
 
 
@@ -288,7 +288,7 @@ def test_an_empty_file_says_nothing() -> None:
         ("replies:\n- reply: {text: 'a}\n", 3, "not YAML"),
     ],
 )
-def test_a_script_is_checked_with_its_lines(text: str, line: int, reason: str) -> None:
+def test_errors_in_a_script_name_the_line(text: str, line: int, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=rf"^script\.yaml:{line}: .*") as caught:
         Script.decode(text, "script.yaml")
     assert reason in caught.value.reason
@@ -311,7 +311,7 @@ def test_no_value_breaks_the_decoder(value: Any) -> None:
         assert isinstance(Script.decode(json.dumps({"replies": value}), "s"), Script)
 
 
-def test_the_documented_script_is_one() -> None:
+def test_documented_script_is_valid() -> None:
     from anaphora.emulator.replies import script
 
     assert script.__doc__ is not None

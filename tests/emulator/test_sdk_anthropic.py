@@ -41,7 +41,7 @@ def client(emu: Emulator) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-def test_an_answer(client: anthropic.Anthropic) -> None:
+def test_whole_reply(client: anthropic.Anthropic) -> None:
     message = client.messages.create(**ASK)
     assert message.id.startswith("msg_")
     assert (message.model, message.stop_reason) == (MODEL, "end_turn")
@@ -49,13 +49,13 @@ def test_an_answer(client: anthropic.Anthropic) -> None:
     assert message.usage.output_tokens > 0
 
 
-def test_the_same_question_gets_the_same_answer(client: anthropic.Anthropic) -> None:
+def test_same_request_gets_the_same_reply(client: anthropic.Anthropic) -> None:
     first, second = client.messages.create(**ASK), client.messages.create(**ASK)
     assert first.content == second.content
     assert first.id != second.id
 
 
-def test_a_stream_says_and_bills_what_a_single_answer_does(client: anthropic.Anthropic) -> None:
+def test_stream_has_the_text_and_usage_of_the_whole_reply(client: anthropic.Anthropic) -> None:
     ask = {**ASK, "system": [MARKED]}
     single = client.messages.create(**ask)
     with client.messages.stream(**ask) as stream:
@@ -68,7 +68,7 @@ def test_a_stream_says_and_bills_what_a_single_answer_does(client: anthropic.Ant
     assert streamed.usage.cache_read_input_tokens == single.usage.cache_creation_input_tokens
 
 
-def test_what_is_marked_is_written_then_read_then_gone(
+def test_marked_prefix_is_written_read_and_expires(
     emu: Emulator, client: anthropic.Anthropic
 ) -> None:
     ask = {**ASK, "system": [MARKED]}
@@ -85,9 +85,7 @@ def test_what_is_marked_is_written_then_read_then_gone(
     assert third.cache_creation_input_tokens == first.cache_creation_input_tokens
 
 
-def test_a_read_gives_the_entry_its_whole_life_again(
-    emu: Emulator, client: anthropic.Anthropic
-) -> None:
+def test_read_renews_the_lifetime(emu: Emulator, client: anthropic.Anthropic) -> None:
     ask = {**ASK, "system": [MARKED]}
     client.messages.create(**ask)
     for _ in range(3):
@@ -95,7 +93,7 @@ def test_a_read_gives_the_entry_its_whole_life_again(
         assert client.messages.create(**ask).usage.cache_read_input_tokens
 
 
-def test_an_hour_is_told_apart(emu: Emulator, client: anthropic.Anthropic) -> None:
+def test_writes_are_reported_by_ttl(emu: Emulator, client: anthropic.Anthropic) -> None:
     hour: Any = {**MARKED, "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     usage = client.messages.create(**{**ASK, "system": [hour]}).usage
     assert usage.cache_creation is not None
@@ -104,14 +102,14 @@ def test_an_hour_is_told_apart(emu: Emulator, client: anthropic.Anthropic) -> No
     assert client.messages.create(**{**ASK, "system": [hour]}).usage.cache_read_input_tokens
 
 
-def test_each_key_is_a_workspace_of_its_own(emu: Emulator, client: anthropic.Anthropic) -> None:
+def test_each_key_has_its_own_workspace(emu: Emulator, client: anthropic.Anthropic) -> None:
     ask = {**ASK, "system": [MARKED]}
     client.messages.create(**ask)
     with anthropic.Anthropic(base_url=emu.url, api_key="two", max_retries=0) as other:
         assert not other.messages.create(**ask).usage.cache_read_input_tokens
 
 
-def test_the_order_of_keys_in_a_schema_counts(client: anthropic.Anthropic) -> None:
+def test_key_order_in_a_schema_matters(client: anthropic.Anthropic) -> None:
     def asked(schema: dict[str, Any]) -> Any:
         tool = {**WEATHER, "input_schema": schema, "cache_control": {"type": "ephemeral"}}
         return client.messages.create(
@@ -124,7 +122,7 @@ def test_the_order_of_keys_in_a_schema_counts(client: anthropic.Anthropic) -> No
     assert not asked(dict(reversed(schema.items()))).cache_read_input_tokens
 
 
-def test_counted_tokens_are_the_billed_ones(client: anthropic.Anthropic) -> None:
+def test_counted_tokens_equal_billed_tokens(client: anthropic.Anthropic) -> None:
     ask = {**ASK, "system": [MARKED], "tools": [WEATHER]}
     counted = client.messages.count_tokens(
         model=MODEL, messages=ask["messages"], system=ask["system"], tools=ask["tools"]
@@ -134,7 +132,7 @@ def test_counted_tokens_are_the_billed_ones(client: anthropic.Anthropic) -> None
     assert counted.input_tokens == billed
 
 
-def test_a_tool_is_called_with_arguments_that_fit(client: anthropic.Anthropic) -> None:
+def test_tool_call_has_valid_arguments(client: anthropic.Anthropic) -> None:
     ask = {**ASK, "tools": [WEATHER]}
     message = client.messages.create(**ask)
     assert message.stop_reason == "tool_use"
@@ -152,7 +150,7 @@ def test_a_tool_is_called_with_arguments_that_fit(client: anthropic.Anthropic) -
     assert answer.stop_reason == "end_turn"
 
 
-def test_a_tool_call_streams(client: anthropic.Anthropic) -> None:
+def test_streamed_tool_call(client: anthropic.Anthropic) -> None:
     ask = {**ASK, "tools": [WEATHER]}
     single = client.messages.create(**ask)
     with client.messages.stream(**ask) as stream:
@@ -167,12 +165,12 @@ class City(pydantic.BaseModel):
     people: int
 
 
-def test_an_answer_in_the_form_that_was_asked_for(client: anthropic.Anthropic) -> None:
+def test_structured_output(client: anthropic.Anthropic) -> None:
     parsed = client.messages.parse(**ASK, output_format=City)
     assert isinstance(parsed.parsed_output, City)
 
 
-def test_thinking_is_shown_and_signed(client: anthropic.Anthropic) -> None:
+def test_thinking_is_signed(client: anthropic.Anthropic) -> None:
     ask = {**ASK, "max_tokens": 2000, "thinking": {"type": "adaptive"}}
     message = client.messages.create(**ask)
     thought = message.content[0]
@@ -184,7 +182,7 @@ def test_thinking_is_shown_and_signed(client: anthropic.Anthropic) -> None:
     assert streamed.signature == thought.signature
 
 
-def test_a_picture_in_the_request(client: anthropic.Anthropic) -> None:
+def test_image_in_the_request(client: anthropic.Anthropic) -> None:
     pixel = base64.b64encode(PNG).decode()
     image: Any = {
         "type": "image",
@@ -201,7 +199,7 @@ def test_a_picture_in_the_request(client: anthropic.Anthropic) -> None:
         {"type": "text", "media_type": "text/plain", "data": "A few lines."},
     ],
 )
-def test_a_file_in_the_request(client: anthropic.Anthropic, source: Any) -> None:
+def test_document_in_the_request(client: anthropic.Anthropic, source: Any) -> None:
     document: Any = {"type": "document", "source": source, "title": "notes"}
     ask = {**ASK, "messages": [{"role": "user", "content": [document, MARKED]}]}
     assert client.messages.create(**ask).usage.cache_creation_input_tokens
@@ -212,13 +210,13 @@ PNG = base64.b64decode(
 )
 
 
-def test_tokens_end_where_they_were_said_to(client: anthropic.Anthropic) -> None:
+def test_max_tokens(client: anthropic.Anthropic) -> None:
     message = client.messages.create(**{**ASK, "max_tokens": 5})
     assert message.stop_reason == "max_tokens"
     assert message.usage.output_tokens <= 5
 
 
-def test_a_stop_sequence_stops(client: anthropic.Anthropic) -> None:
+def test_stop_sequence(client: anthropic.Anthropic) -> None:
     text = client.messages.create(**ASK).content[0].text
     word = text.split()[3]
     message = client.messages.create(**ASK, stop_sequences=[word])
@@ -253,7 +251,7 @@ def test_models_are_listed(client: anthropic.Anthropic) -> None:
         ({"extra_body": {"wat": 1}}, anthropic.BadRequestError, "wat"),
     ],
 )
-def test_errors_are_the_classes_of_the_client(
+def test_errors_map_to_sdk_classes(
     client: anthropic.Anthropic, change: Any, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -261,13 +259,13 @@ def test_errors_are_the_classes_of_the_client(
     assert said in str(caught.value)
 
 
-def test_a_prompt_longer_than_the_window_is_refused(client: anthropic.Anthropic) -> None:
+def test_prompt_beyond_the_window_is_rejected(client: anthropic.Anthropic) -> None:
     said: Any = [{"role": "user", "content": "word " * 1_200_000}]
     with pytest.raises(anthropic.BadRequestError, match="too long"):
         client.messages.create(**{**ASK, "messages": said})
 
 
-def test_only_known_keys_where_some_are_named() -> None:
+def test_only_listed_keys_are_accepted() -> None:
     with emulator.running(emulator.EmulatorOptions(keys=frozenset({"good"}))) as emu:
         for key, good in (("good", True), ("bad", False)):
             with anthropic.Anthropic(base_url=emu.url, api_key=key, max_retries=0) as client:
@@ -278,7 +276,7 @@ def test_only_known_keys_where_some_are_named() -> None:
                         client.messages.create(**ASK)
 
 
-def test_a_key_is_demanded(emu: Emulator) -> None:
+def test_missing_key_is_rejected(emu: Emulator) -> None:
     with (
         anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client,
         pytest.raises(anthropic.AuthenticationError) as caught,
@@ -287,7 +285,7 @@ def test_a_key_is_demanded(emu: Emulator) -> None:
     assert caught.value.request_id
 
 
-def test_a_miss_is_diagnosed_truly(client: anthropic.Anthropic) -> None:
+def test_diagnosis_of_a_miss(client: anthropic.Anthropic) -> None:
     def asked(system: str, previous: str | None) -> Any:
         block = {**MARKED, "text": system}
         return client.messages.create(
@@ -310,7 +308,7 @@ def test_a_miss_is_diagnosed_truly(client: anthropic.Anthropic) -> None:
     assert unknown.cache_miss_reason.type == "previous_message_not_found"
 
 
-def test_a_stream_tells_its_diagnosis_too(client: anthropic.Anthropic) -> None:
+def test_diagnosis_in_a_stream(client: anthropic.Anthropic) -> None:
     first = client.messages.create(**{**ASK, "system": [MARKED]})
     ask = {**ASK, "system": [{**MARKED, "text": "Other. " + LONG}]}
     with client.messages.stream(**ask, diagnostics={"previous_message_id": first.id}) as stream:
@@ -320,7 +318,7 @@ def test_a_stream_tells_its_diagnosis_too(client: anthropic.Anthropic) -> None:
     assert told.cache_miss_reason.type == "system_changed"
 
 
-def test_many_at_once(emu: Emulator) -> None:
+def test_concurrent_requests(emu: Emulator) -> None:
     async def all_of_them() -> list[str]:
         async with anthropic.AsyncAnthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
 

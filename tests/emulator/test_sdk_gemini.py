@@ -46,7 +46,7 @@ class City(pydantic.BaseModel):
     people: int
 
 
-def test_an_answer(client: genai.Client) -> None:
+def test_whole_reply(client: genai.Client) -> None:
     answer = client.models.generate_content(model=MODEL, contents="Hello")
     assert answer.text
     assert answer.model_version == MODEL
@@ -55,14 +55,14 @@ def test_an_answer(client: genai.Client) -> None:
     assert answer.candidates[0].finish_reason == types.FinishReason.STOP
 
 
-def test_a_stream_says_and_counts_what_a_single_answer_does(client: genai.Client) -> None:
+def test_stream_has_the_text_and_usage_of_the_whole_reply(client: genai.Client) -> None:
     single = client.models.generate_content(model=MODEL, contents="Hello")
     chunks = list(client.models.generate_content_stream(model=MODEL, contents="Hello"))
     assert "".join(chunk.text or "" for chunk in chunks) == single.text
     assert chunks[-1].usage_metadata == single.usage_metadata
 
 
-def test_prompts_that_begin_alike_are_read(client: genai.Client) -> None:
+def test_common_prefix_is_read(client: genai.Client) -> None:
     """Units are persisted: a beginning that two prompts share is kept from then on."""
 
     def read(question: str) -> int:
@@ -74,7 +74,7 @@ def test_prompts_that_begin_alike_are_read(client: genai.Client) -> None:
     assert read("One?") > 2048
 
 
-def test_a_function_is_called_with_arguments_that_fit(client: genai.Client) -> None:
+def test_tool_call_has_valid_arguments(client: genai.Client) -> None:
     config = types.GenerateContentConfig(tools=[TOOL])
     answer = client.models.generate_content(model=MODEL, contents="Weather?", config=config)
     calls: Any = answer.function_calls
@@ -92,7 +92,7 @@ def test_a_function_is_called_with_arguments_that_fit(client: genai.Client) -> N
     assert client.models.generate_content(model=MODEL, contents=history, config=config).text
 
 
-def test_an_answer_in_the_form_that_was_asked_for(client: genai.Client) -> None:
+def test_structured_output(client: genai.Client) -> None:
     config = types.GenerateContentConfig(
         response_mime_type="application/json", response_schema=City
     )
@@ -100,7 +100,7 @@ def test_an_answer_in_the_form_that_was_asked_for(client: genai.Client) -> None:
     assert isinstance(answer.parsed, City)
 
 
-def test_thoughts_are_shown_to_those_who_ask(client: genai.Client) -> None:
+def test_thoughts_are_shown_on_request(client: genai.Client) -> None:
     config = types.GenerateContentConfig(
         thinking_config=types.ThinkingConfig(include_thoughts=True)
     )
@@ -113,7 +113,7 @@ def test_thoughts_are_shown_to_those_who_ask(client: genai.Client) -> None:
     assert answer.usage_metadata.thoughts_token_count
 
 
-def test_several_answers_to_one_question(client: genai.Client) -> None:
+def test_several_replies(client: genai.Client) -> None:
     config = types.GenerateContentConfig(candidate_count=3)
     answer = client.models.generate_content(model=MODEL, contents="Hello", config=config)
     texts = [
@@ -124,12 +124,12 @@ def test_several_answers_to_one_question(client: genai.Client) -> None:
     assert len(set(texts)) == 3
 
 
-def test_a_picture_in_the_request(client: genai.Client) -> None:
+def test_image_in_the_request(client: genai.Client) -> None:
     image = types.Part.from_bytes(data=b"\x89PNG\r\n", mime_type="image/png")
     assert client.models.generate_content(model=MODEL, contents=[image, "What is it?"]).text
 
 
-def test_counted_tokens_are_the_billed_ones(client: genai.Client) -> None:
+def test_counted_tokens_equal_billed_tokens(client: genai.Client) -> None:
     counted = client.models.count_tokens(model=MODEL, contents=LONG)
     billed = client.models.generate_content(model=MODEL, contents=LONG).usage_metadata
     assert billed is not None
@@ -153,7 +153,7 @@ def held(client: genai.Client, ttl: str = "600s") -> types.CachedContent:
     )
 
 
-def test_what_is_held_is_read(client: genai.Client) -> None:
+def test_cached_content_is_read(client: genai.Client) -> None:
     cache = held(client)
     assert cache.name
     assert cache.usage_metadata is not None
@@ -166,7 +166,7 @@ def test_what_is_held_is_read(client: genai.Client) -> None:
     assert (usage.prompt_token_count or 0) > (usage.cached_content_token_count or 0)
 
 
-def test_a_cache_is_listed_changed_and_deleted(emu: Emulator, client: genai.Client) -> None:
+def test_cached_content_is_listed_changed_and_deleted(emu: Emulator, client: genai.Client) -> None:
     cache = held(client)
     assert cache.name
     assert [one.name for one in client.caches.list()] == [cache.name]
@@ -185,7 +185,7 @@ def test_a_cache_is_listed_changed_and_deleted(emu: Emulator, client: genai.Clie
     assert not list(client.caches.list())
 
 
-def test_a_cache_expires(emu: Emulator, client: genai.Client) -> None:
+def test_cached_content_expires(emu: Emulator, client: genai.Client) -> None:
     cache = held(client, ttl="300s")
     config = types.GenerateContentConfig(cached_content=cache.name)
     emu.advance(299)
@@ -196,14 +196,14 @@ def test_a_cache_expires(emu: Emulator, client: genai.Client) -> None:
     assert caught.value.code == 403
 
 
-def test_too_little_is_not_held(client: genai.Client) -> None:
+def test_empty_content_is_not_cached(client: genai.Client) -> None:
     config = types.CreateCachedContentConfig(contents="Hello", ttl="300s")
     with pytest.raises(errors.ClientError) as caught:
         client.caches.create(model=MODEL, config=config)
     assert caught.value.code == 400
 
 
-def test_a_key_is_demanded(emu: Emulator) -> None:
+def test_missing_key_is_rejected(emu: Emulator) -> None:
     options = types.HttpOptions(base_url=emu.url, headers={"x-goog-api-key": ""})
     with (
         genai.Client(api_key="k", http_options=options) as client,
@@ -213,7 +213,7 @@ def test_a_key_is_demanded(emu: Emulator) -> None:
     assert caught.value.status == "PERMISSION_DENIED"
 
 
-def test_many_at_once(emu: Emulator) -> None:
+def test_concurrent_requests(emu: Emulator) -> None:
     async def all_of_them() -> list[str | None]:
         async with client_of(emu).aio as client:
 

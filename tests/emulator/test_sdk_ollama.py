@@ -29,7 +29,7 @@ def client(emu: Emulator) -> Iterator[ollama.Client]:
         yield client
 
 
-def test_an_answer(client: ollama.Client) -> None:
+def test_whole_reply(client: ollama.Client) -> None:
     answer = client.chat(model=MODEL, messages=SAID)
     assert answer.message.content
     assert answer.done_reason == "stop"
@@ -37,7 +37,7 @@ def test_an_answer(client: ollama.Client) -> None:
     assert answer.eval_count
 
 
-def test_a_stream_says_what_a_single_answer_does(client: ollama.Client) -> None:
+def test_stream_has_the_text_of_the_whole_reply(client: ollama.Client) -> None:
     single = client.chat(model=MODEL, messages=SAID)
     chunks = list(client.chat(model=MODEL, messages=SAID, stream=True))
     assert "".join(chunk.message.content or "" for chunk in chunks) == single.message.content
@@ -45,7 +45,7 @@ def test_a_stream_says_what_a_single_answer_does(client: ollama.Client) -> None:
     assert chunks[-1].eval_count == single.eval_count
 
 
-def test_a_tool_is_called_with_arguments_that_fit(client: ollama.Client) -> None:
+def test_tool_call_has_valid_arguments(client: ollama.Client) -> None:
     answer = client.chat(model=MODEL, messages=SAID, tools=[TOOL])
     calls: Any = answer.message.tool_calls
     (call,) = calls
@@ -57,7 +57,7 @@ def test_a_tool_is_called_with_arguments_that_fit(client: ollama.Client) -> None
 
 
 @pytest.mark.parametrize("form", ["json", SCHEMA])
-def test_an_answer_in_json(client: ollama.Client, form: Any) -> None:
+def test_json_output(client: ollama.Client, form: Any) -> None:
     answer = client.chat(model=MODEL, messages=SAID, format=form)
     said = json.loads(answer.message.content or "")
     assert form == "json" or jsonschema_rs.is_valid(form, said)
@@ -73,14 +73,14 @@ def test_models_are_listed_and_loaded(client: ollama.Client) -> None:
     assert client.chat(model=MODEL, messages=[]).done_reason == "load"
 
 
-def test_errors_are_the_class_of_the_client(client: ollama.Client) -> None:
+def test_errors_map_to_sdk_classes(client: ollama.Client) -> None:
     wrong: Any = {"type": "object", "properties": {"a": False}, "required": ["a"]}
     with pytest.raises(ollama.ResponseError) as caught:
         client.chat(model=MODEL, messages=SAID, format=wrong)
     assert caught.value.status_code == 400
 
 
-def test_many_at_once(emu: Emulator) -> None:
+def test_concurrent_requests(emu: Emulator) -> None:
     async def all_of_them() -> list[Any]:
         async with ollama.AsyncClient(host=emu.url) as client:
 

@@ -50,7 +50,7 @@ def client(emu: Emulator) -> Iterator[openai.OpenAI]:
 # ── Chat Completions ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_chat(emu: Emulator, client: openai.OpenAI) -> None:
+def test_chat_reply(emu: Emulator, client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=SAID)
     assert answer.id.startswith("chatcmpl-")
     assert answer.created > 1_700_000_000
@@ -58,7 +58,7 @@ def test_a_chat(emu: Emulator, client: openai.OpenAI) -> None:
     assert answer.choices[0].message.content
 
 
-def test_a_chat_streams_what_it_says(client: openai.OpenAI) -> None:
+def test_chat_stream(client: openai.OpenAI) -> None:
     single = client.chat.completions.create(model=MODEL, messages=SAID)
     stream = client.chat.completions.create(
         model=MODEL, messages=SAID, stream=True, stream_options={"include_usage": True}
@@ -73,12 +73,12 @@ def test_a_chat_streams_what_it_says(client: openai.OpenAI) -> None:
     assert len({chunk.created for chunk in chunks}) == 1
 
 
-def test_counts_of_a_stream_are_told_to_those_who_ask(client: openai.OpenAI) -> None:
+def test_stream_usage_is_sent_on_request(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(model=MODEL, messages=SAID, stream=True)
     assert all(chunk.usage is None for chunk in stream)
 
 
-def test_newer_models_write_and_read_to_the_token(client: openai.OpenAI) -> None:
+def test_newer_models_report_writes_and_reads_to_the_token(client: openai.OpenAI) -> None:
     def usage() -> Any:
         return client.chat.completions.create(model=MODEL, messages=SAID).usage
 
@@ -89,7 +89,7 @@ def test_newer_models_write_and_read_to_the_token(client: openai.OpenAI) -> None
     assert second.prompt_tokens_details.cache_write_tokens == 0
 
 
-def test_older_models_read_in_granules_and_write_for_nothing(client: openai.OpenAI) -> None:
+def test_older_models_read_in_granules_and_report_no_writes(client: openai.OpenAI) -> None:
     def usage() -> Any:
         return client.chat.completions.create(model=OLDER, messages=SAID).usage
 
@@ -99,7 +99,7 @@ def test_older_models_read_in_granules_and_write_for_nothing(client: openai.Open
     assert 1024 <= again.prompt_tokens_details.cached_tokens <= again.prompt_tokens
 
 
-def test_a_chat_calls_a_tool_with_arguments_that_fit(client: openai.OpenAI) -> None:
+def test_chat_tool_call_has_valid_arguments(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=SAID, tools=[CHAT_TOOL])
     choice = answer.choices[0]
     assert choice.finish_reason == "tool_calls"
@@ -113,7 +113,7 @@ def test_a_chat_calls_a_tool_with_arguments_that_fit(client: openai.OpenAI) -> N
     assert then.choices[0].finish_reason == "stop"
 
 
-def test_a_chat_streams_a_tool_call(client: openai.OpenAI) -> None:
+def test_chat_streams_a_tool_call(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(model=MODEL, messages=SAID, tools=[CHAT_TOOL]) as stream:
         answer = stream.get_final_completion()
     calls: Any = answer.choices[0].message.tool_calls
@@ -121,12 +121,12 @@ def test_a_chat_streams_a_tool_call(client: openai.OpenAI) -> None:
     assert jsonschema_rs.is_valid(SCHEMA, json.loads(call.function.arguments))
 
 
-def test_a_chat_in_the_form_that_was_asked_for(client: openai.OpenAI) -> None:
+def test_chat_structured_output(client: openai.OpenAI) -> None:
     answer = client.chat.completions.parse(model=MODEL, messages=SAID, response_format=City)
     assert isinstance(answer.choices[0].message.parsed, City)
 
 
-def test_a_chat_in_any_json(client: openai.OpenAI) -> None:
+def test_chat_json_object(client: openai.OpenAI) -> None:
     said: Any = [{"role": "user", "content": "Say it as JSON"}]
     answer = client.chat.completions.create(
         model=MODEL, messages=said, response_format={"type": "json_object"}
@@ -134,7 +134,7 @@ def test_a_chat_in_any_json(client: openai.OpenAI) -> None:
     assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
 
 
-def test_the_tool_that_must_be_called_is_called(client: openai.OpenAI) -> None:
+def test_forced_tool_is_called(client: openai.OpenAI) -> None:
     other: Any = {"type": "function", "function": {"name": "other", "parameters": {}}}
     answer = client.chat.completions.create(
         model=MODEL,
@@ -149,7 +149,7 @@ def test_the_tool_that_must_be_called_is_called(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_several_answers_to_one_question(client: openai.OpenAI, stream: bool) -> None:
+def test_several_replies(client: openai.OpenAI, stream: bool) -> None:
     ask: Any = {"model": OLDER, "messages": SAID, "n": 3}
     one = client.chat.completions.create(model=OLDER, messages=SAID)
     if stream:
@@ -168,7 +168,7 @@ def test_several_answers_to_one_question(client: openai.OpenAI, stream: bool) ->
     assert len(set(texts)) == 3
 
 
-def test_a_picture_in_the_request(client: openai.OpenAI) -> None:
+def test_image_in_the_request(client: openai.OpenAI) -> None:
     image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     said: Any = [{"role": "user", "content": [image, {"type": "text", "text": "What is it?"}]}]
     assert client.chat.completions.create(model=OLDER, messages=said).choices[0].message.content
@@ -177,7 +177,7 @@ def test_a_picture_in_the_request(client: openai.OpenAI) -> None:
 # ── Responses ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_response(client: openai.OpenAI) -> None:
+def test_response(client: openai.OpenAI) -> None:
     answer = client.responses.create(model=MODEL, input="Hello", metadata={"a": "b"})
     assert answer.status == "completed"
     assert answer.output_text
@@ -185,7 +185,7 @@ def test_a_response(client: openai.OpenAI) -> None:
     assert answer.created_at > 1_700_000_000
 
 
-def test_a_response_streams_what_it_says(client: openai.OpenAI) -> None:
+def test_response_stream(client: openai.OpenAI) -> None:
     single = client.responses.create(model=MODEL, input="Hello")
     with client.responses.stream(model=MODEL, input="Hello") as stream:
         kinds = [event.type for event in stream]
@@ -198,7 +198,7 @@ def test_a_response_streams_what_it_says(client: openai.OpenAI) -> None:
     assert streamed.usage.output_tokens == single.usage.output_tokens
 
 
-def test_a_response_goes_on_from_a_stored_one(client: openai.OpenAI) -> None:
+def test_response_continues_a_stored_one(client: openai.OpenAI) -> None:
     first = client.responses.create(model=MODEL, input=LONG)
     second = client.responses.create(model=MODEL, input="More", previous_response_id=first.id)
     assert first.usage is not None
@@ -210,7 +210,7 @@ def test_a_response_goes_on_from_a_stored_one(client: openai.OpenAI) -> None:
     assert len(items) == 2 + len(first.output)
 
 
-def test_a_stored_response_is_fetched_and_deleted(emu: Emulator, client: openai.OpenAI) -> None:
+def test_stored_response_is_fetched_and_deleted(emu: Emulator, client: openai.OpenAI) -> None:
     made = client.responses.create(model=MODEL, input="Hello")
     assert client.responses.retrieve(made.id).output_text == made.output_text
     with (
@@ -226,13 +226,13 @@ def test_a_stored_response_is_fetched_and_deleted(emu: Emulator, client: openai.
     assert caught.value.code == "previous_response_not_found"
 
 
-def test_what_is_not_stored_is_not_there(client: openai.OpenAI) -> None:
+def test_unstored_response_is_not_found(client: openai.OpenAI) -> None:
     made = client.responses.create(model=MODEL, input="Hello", store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(made.id)
 
 
-def test_a_response_calls_a_tool_and_goes_on(client: openai.OpenAI) -> None:
+def test_response_calls_a_tool_and_continues(client: openai.OpenAI) -> None:
     asked = client.responses.create(model=MODEL, input="Weather?", tools=[TOOL])
     call = asked.output[-1]
     assert call.type == "function_call"
@@ -244,12 +244,12 @@ def test_a_response_calls_a_tool_and_goes_on(client: openai.OpenAI) -> None:
     assert answer.output_text
 
 
-def test_a_response_in_the_form_that_was_asked_for(client: openai.OpenAI) -> None:
+def test_response_structured_output(client: openai.OpenAI) -> None:
     answer = client.responses.parse(model=MODEL, input="A city", text_format=City)
     assert isinstance(answer.output_parsed, City)
 
 
-def test_a_response_reasons(client: openai.OpenAI) -> None:
+def test_response_reasoning(client: openai.OpenAI) -> None:
     answer = client.responses.create(
         model=MODEL, input="Think", reasoning={"effort": "high", "summary": "auto"}
     )
@@ -260,14 +260,14 @@ def test_a_response_reasons(client: openai.OpenAI) -> None:
     assert answer.usage.output_tokens_details.reasoning_tokens > 0
 
 
-def test_a_response_ends_where_its_tokens_do(client: openai.OpenAI) -> None:
+def test_response_max_output_tokens(client: openai.OpenAI) -> None:
     answer = client.responses.create(model=OLDER, input="Hello", max_output_tokens=16)
     assert answer.status == "incomplete"
     assert answer.incomplete_details is not None
     assert answer.incomplete_details.reason == "max_output_tokens"
 
 
-def test_counted_tokens_are_the_billed_ones(client: openai.OpenAI) -> None:
+def test_counted_tokens_equal_billed_tokens(client: openai.OpenAI) -> None:
     counted = client.responses.input_tokens.count(model=MODEL, input=LONG, tools=[TOOL])
     answer = client.responses.create(model=MODEL, input=LONG, tools=[TOOL])
     assert answer.usage is not None
@@ -283,7 +283,7 @@ def test_counted_tokens_are_the_billed_ones(client: openai.OpenAI) -> None:
         ({"prompt_cache_key": "other"}, "prompt_cache_key_changed"),
     ],
 )
-def test_a_miss_is_diagnosed_truly(
+def test_diagnosis_of_a_miss(
     client: openai.OpenAI, change: dict[str, Any], reason: str | None
 ) -> None:
     ask: Any = {"model": MODEL, "instructions": LONG, "input": "Hello"}
@@ -318,9 +318,7 @@ def test_rate_limits_and_ids_are_in_the_headers(client: openai.OpenAI) -> None:
     "path, error",
     [("/v1", openai.AuthenticationError), ("/v1/nowhere", openai.NotFoundError)],
 )
-def test_errors_are_the_classes_of_the_client(
-    emu: Emulator, path: str, error: type[Exception]
-) -> None:
+def test_errors_map_to_sdk_classes(emu: Emulator, path: str, error: type[Exception]) -> None:
     headers = {"Authorization": openai.omit} if path == "/v1" else None
     with (
         openai.OpenAI(base_url=emu.url + path, api_key="k", max_retries=0) as client,
@@ -329,14 +327,14 @@ def test_errors_are_the_classes_of_the_client(
         client.chat.completions.create(model=MODEL, messages=SAID, extra_headers=headers)
 
 
-def test_a_request_that_cannot_be_read_names_its_field(client: openai.OpenAI) -> None:
+def test_unreadable_request_names_its_field(client: openai.OpenAI) -> None:
     wrong: Any = [{"role": "user", "content": [{"type": "text"}]}]
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=MODEL, messages=wrong)
     assert "messages" in str(caught.value)
 
 
-def test_many_at_once(emu: Emulator) -> None:
+def test_concurrent_requests(emu: Emulator) -> None:
     async def all_of_them() -> list[str]:
         url = f"{emu.url}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as client:

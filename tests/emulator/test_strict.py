@@ -1,7 +1,7 @@
-"""What the providers refuse, with their status, code and parameter; and nothing else.
+"""What the providers reject, with status, code and parameter; and nothing else.
 
-Each row is a request that its provider answers with an error, and the one thing that is wrong with
-it. The same requests without that one thing are in order, and so is every recorded one.
+Each row is a request that its provider rejects, and the one thing that is wrong with it. The same
+request without that one thing is in order, and so is every recorded one.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ ANTHROPIC: list[Any] = [
 @pytest.mark.parametrize(
     "body, status, param", [pytest.param(*row[1:], id=row[0]) for row in ANTHROPIC]
 )
-def test_anthropic_refuses(body: Any, status: int, param: str | None) -> None:
+def test_anthropic_rejects(body: Any, status: int, param: str | None) -> None:
     error = check("anthropic", body)
     assert error is not None
     assert (error.status, error.code, error.param) == (status, "invalid_request_error", param)
@@ -282,7 +282,7 @@ def test_anthropic_refuses(body: Any, status: int, param: str | None) -> None:
     assert json.loads(told)["error"]["type"] == "invalid_request_error"
 
 
-def test_five_markers_are_told_with_their_number() -> None:
+def test_five_markers_are_counted_in_the_error() -> None:
     assert str(check("anthropic", FIVE)).endswith("may be provided. Found 5.")
 
 
@@ -300,7 +300,7 @@ REDACTED = {"type": "redacted_thinking", "data": "x"}
         ((UNSIGNED, text()), "messages.1.content.0: Invalid `signature` in `thinking` block"),
     ],
 )
-def test_anthropic_refuses_reasoning_that_was_cut_off(blocks: Any, message: str) -> None:
+def test_anthropic_rejects_cut_off_reasoning(blocks: Any, message: str) -> None:
     assert str(check("anthropic", claude(USER, says("assistant", *blocks), USER))) == message
 
 
@@ -315,7 +315,7 @@ def test_anthropic_refuses_reasoning_that_was_cut_off(blocks: Any, message: str)
         (({"type": "web_search_call", "id": "ws_1", "status": "completed"},), False),
     ],
 )
-def test_responses_refuses_reasoning_without_its_item(behind: Any, refused: bool) -> None:
+def test_responses_rejects_reasoning_without_its_item(behind: Any, refused: bool) -> None:
     called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     outputs = [item for item in behind if item.get("type") == "function_call_output"]
     body = responses(HI, *([called] if outputs else []), THOUGHT, *behind)
@@ -324,7 +324,7 @@ def test_responses_refuses_reasoning_without_its_item(behind: Any, refused: bool
     assert (str(error) == told) if refused else error is None
 
 
-def test_deepseek_refuses_a_message_of_reasoning_alone() -> None:
+def test_deepseek_rejects_a_message_of_reasoning_alone() -> None:
     said = {"role": "assistant", "reasoning_content": "Hm."}
     body = chat(HI, said, HI, model="deepseek-v4-flash")
     error = check("openai_chat", body, provider="deepseek")
@@ -363,18 +363,18 @@ ANTHROPIC_TAKES: list[Any] = [
 
 
 @pytest.mark.parametrize("body", [pytest.param(row[1], id=row[0]) for row in ANTHROPIC_TAKES])
-def test_anthropic_takes(body: Any) -> None:
+def test_anthropic_accepts(body: Any) -> None:
     assert check("anthropic", body) is None
 
 
-def test_a_beta_field_is_taken_with_its_header() -> None:
+def test_beta_field_is_accepted_with_its_header() -> None:
     headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "context-management-2025-06-27"}
     assert check("anthropic", claude(context_management={}), headers=headers) is None
     continued = claude(ANSWERED, thread={"type": "continue", "previous_message_id": "msg_1"})
     assert check("anthropic", continued, headers=headers) is None
 
 
-def test_the_version_is_demanded_and_decides() -> None:
+def test_version_header_is_required_and_matters() -> None:
     error = check("anthropic", claude(), headers={})
     assert error is not None
     assert str(error) == "anthropic-version: header is required"
@@ -579,7 +579,7 @@ RESPONSES: list[Any] = [
         for row in rows
     ],
 )
-def test_openai_refuses(name: str, body: Any, code: str | None, param: str | None) -> None:
+def test_openai_rejects(name: str, body: Any, code: str | None, param: str | None) -> None:
     error = check(name, body)
     assert error is not None
     assert (error.status, error.code, error.param) == (400, code, param)
@@ -612,7 +612,7 @@ def test_openai_refuses(name: str, body: Any, code: str | None, param: str | Non
         ("openai_responses", responses({"id": "fc_1"}, OUTPUT_ITEM)),
     ],
 )
-def test_openai_takes(name: str, body: Any) -> None:
+def test_openai_accepts(name: str, body: Any) -> None:
     assert check(name, body) is None
 
 
@@ -658,7 +658,7 @@ GEMINI: list[Any] = [
 
 
 @pytest.mark.parametrize("body, param", [pytest.param(*row[1:], id=row[0]) for row in GEMINI])
-def test_gemini_refuses(body: Any, param: str | None) -> None:
+def test_gemini_rejects(body: Any, param: str | None) -> None:
     error = check("gemini", body)
     assert error is not None
     assert (error.status, error.code, error.param) == (400, "INVALID_ARGUMENT", param)
@@ -677,11 +677,11 @@ def test_gemini_refuses(body: Any, param: str | None) -> None:
         gemini({"role": "user", "parts": [{"inline_data": {"mime_type": "a/b", "data": ""}}]}),
     ],
 )
-def test_gemini_takes(body: Any) -> None:
+def test_gemini_accepts(body: Any) -> None:
     assert check("gemini", body) is None
 
 
-def test_vertex_wants_a_role() -> None:
+def test_vertex_requires_a_role() -> None:
     path = (
         "/v1/projects/p/locations/global/publishers/google/models/gemini-2.5-flash:generateContent"
     )
@@ -699,7 +699,7 @@ def ollama(*messages: Any, **more: Any) -> dict[str, Any]:
     "image, byte",
     [("data:image/png;base64,aGk=", 4), ("aGk", 0), ("aGkhaG", 4), ("aGk=aa", 4), ("a=", 1)],
 )
-def test_ollama_says_where_base64_ends(image: str, byte: int) -> None:
+def test_ollama_reports_the_illegal_base64_byte(image: str, byte: int) -> None:
     error = check("ollama", ollama({**HI, "images": [image]}))
     assert error is not None
     assert str(error) == f"illegal base64 data at input byte {byte}"
@@ -723,13 +723,13 @@ def test_ollama_says_where_base64_ends(image: str, byte: int) -> None:
         ),
     ],
 )
-def test_ollama_refuses(body: Any, param: str) -> None:
+def test_ollama_rejects(body: Any, param: str) -> None:
     error = check("ollama", body)
     assert error is not None
     assert (error.status, error.param) == (400, param)
 
 
-def test_ollama_takes_what_it_does_not_know() -> None:
+def test_ollama_accepts_unknown_fields() -> None:
     assert check("ollama", ollama({**HI, "images": ["aGk=\n"], "mood": "good"}, whatever=1)) is None
 
 
@@ -745,7 +745,7 @@ def test_ollama_takes_what_it_does_not_know() -> None:
         ("gemini", gemini(), "INVALID_ARGUMENT", None),
     ],
 )
-def test_the_window(name: str, body: Any, code: str, param: str | None) -> None:
+def test_context_window_is_exact(name: str, body: Any, code: str, param: str | None) -> None:
     """What the model takes is taken to the token, and one token more is refused."""
     profile = catalog.profile(wire.PROVIDERS[name], MODELS[name])
     assert profile.context_tokens is not None
@@ -768,13 +768,13 @@ def test_without_a_count_the_lowest_estimate_decides() -> None:
 
 @pytest.mark.parametrize("name", list(wire.WIRES))
 @pytest.mark.parametrize("body", [b"{", b"", b"[]", b'"a"', b"\xff"])
-def test_what_is_no_object_is_refused(name: str, body: bytes) -> None:
+def test_body_that_is_no_object_is_rejected(name: str, body: bytes) -> None:
     error = check(name, body)
     assert isinstance(error, errors.RequestRejected)
     assert wire.get(name).write_error(error)[0] == 400
 
 
-def test_other_hosts_are_held_to_the_catalog_only() -> None:
+def test_other_providers_follow_the_catalog_only() -> None:
     """What OpenAI calls unknown may well be known elsewhere."""
     body = chat(model="deepseek-v4-flash", top_k=3, whatever=1)
     assert check("openai_chat", body, provider="deepseek") is None
@@ -791,7 +791,9 @@ def test_other_hosts_are_held_to_the_catalog_only() -> None:
         ("forced_tools", {"tools": [TOOL], "tool_choice": "required"}),
     ],
 )
-def test_other_hosts_refuse_what_the_catalog_says(feature: Feature, asking: dict[str, Any]) -> None:
+def test_other_providers_reject_what_the_catalog_lists(
+    feature: Feature, asking: dict[str, Any]
+) -> None:
     figure = Figure[tuple[Feature, ...]](value=(feature,), source="a test", date=DAY)
     profile = msgspec.structs.replace(
         catalog.profile("deepseek", "deepseek-v4-flash"), refusals=figure
@@ -839,7 +841,7 @@ def checked(name: str, body: Any) -> Upstream | None:
 
 
 @pytest.mark.parametrize("name, bodies", BODIES)
-def test_a_request_of_any_form_gets_an_answer(name: str, bodies: list[Any]) -> None:
+def test_malformed_request_never_raises(name: str, bodies: list[Any]) -> None:
     """An error of the provider's, or none; never one of ours."""
     for mutant in (mutant for body in bodies for mutant in mutants(body)):
         error = checked(name, mutant)
@@ -859,7 +861,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("name, bodies", BODIES)
-def test_plain_messages_are_those_that_no_check_objects_to(
+def test_no_check_objects_to_plain_messages(
     name: str, bodies: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is passed over because it is plain is in order when it is looked at, too."""
@@ -886,7 +888,7 @@ def test_plain_messages_are_those_that_no_check_objects_to(
         ("ollama", ollama(format="json")),
     ],
 )
-def test_json_may_be_asked_for_in_any_form(name: str, body: Any) -> None:
+def test_malformed_json_format_never_raises(name: str, body: Any) -> None:
     """What is asked for oddly is answered or refused, and never the emulator's undoing."""
     engine = Engine()
     headers = {"authorization": "Bearer k", "x-goog-api-key": "k"}
@@ -898,14 +900,14 @@ def test_json_may_be_asked_for_in_any_form(name: str, body: Any) -> None:
 
 @pytest.mark.parametrize("name", PATHS)
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' + b"[" * 100_000 + b"}"])
-def test_what_is_nested_too_deep_is_refused(name: str, body: bytes) -> None:
+def test_deeply_nested_body_is_rejected(name: str, body: bytes) -> None:
     headers = {"x-api-key": "k", "x-goog-api-key": "k", "authorization": "Bearer k"}
     headers["anthropic-version"] = "2023-06-01"
     asked = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=body)
     assert Engine().respond(asked).status == 400
 
 
-def test_what_is_nested_just_too_deep_is_refused() -> None:
+def test_body_nested_near_the_limit_never_raises() -> None:
     """Depths that one reader still takes and the next does not."""
     engine, headers = Engine(), {"authorization": "Bearer k"}
     talk = b'"model":"gpt-4o","messages":[{"role":"user","content":"a"}]'

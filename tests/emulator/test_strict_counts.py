@@ -1,4 +1,4 @@
-"""What the providers refuse when a prompt is only to be counted."""
+"""What the providers reject when tokens are only counted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_rejected_count(name: str) -> None:
     path, body, told = REFUSED[name]
     answer = ask(path, body)
     assert answer.status == 400
@@ -94,7 +94,7 @@ COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_counted(name: str) -> None:
+def test_accepted_count(name: str) -> None:
     answer = ask(*COUNTED[name])
     assert answer.status == 200, answer.body
     told = json.loads(answer.body)

@@ -1,4 +1,4 @@
-"""No false refusal: what the real services took, the emulator takes.
+"""No false rejection: the emulator accepts what the real services accepted.
 
 The recordings live beside the repository (see their README) and are never copied into it. They hold
 no headers, so the ones that every client of Anthropic's sends are added.
@@ -84,12 +84,12 @@ def checked(record: dict[str, Any]) -> Upstream | None:
 
 
 @pytest.mark.parametrize("record", list(recorded(good=True)))
-def test_what_was_taken_is_taken(record: dict[str, Any]) -> None:
+def test_recorded_success_is_accepted(record: dict[str, Any]) -> None:
     assert checked(record) is None
 
 
 @pytest.mark.parametrize("record", list(recorded(good=False)))
-def test_what_was_refused_is_refused_alike(record: dict[str, Any]) -> None:
+def test_recorded_error_is_reproduced(record: dict[str, Any]) -> None:
     error = checked(record)
     if record["id"] in BEYOND_THE_REQUEST:
         assert error is None

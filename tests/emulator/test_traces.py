@@ -76,7 +76,7 @@ def lenient() -> Iterator[Emulator]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_bill_is_the_simulators(lenient: Emulator, name: str) -> None:
+def test_bill_equals_the_simulator(lenient: Emulator, name: str) -> None:
     emu = lenient
     calls = read = 0
     with httpx.Client(base_url=emu.url, headers=KEYS, timeout=30) as client:

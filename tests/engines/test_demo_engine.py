@@ -1,4 +1,4 @@
-"""The demo's last stop: the same beginning twice at llama.cpp's own server."""
+"""The tour's last stop: the same prefix twice at llama.cpp's own server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tour import llama
 
 
 @pytest.mark.skipif(llama.missing_package() is not None, reason=str(llama.missing_package()))
-def test_the_second_conversation_reads_what_the_first_began_with() -> None:
+def test_second_conversation_reads_the_shared_prefix() -> None:
     measured = asyncio.run(llama.cold_and_warm(3000))
     assert measured.tokens > measured.cached > 3000
     assert measured.tokens - measured.cached < 100
@@ -22,7 +22,7 @@ def test_the_second_conversation_reads_what_the_first_began_with() -> None:
 
 
 @pytest.mark.parametrize("missing", ["xllamacpp", "gguf"])
-def test_what_is_missing_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
 
     def find(name: str) -> Any:

@@ -73,6 +73,22 @@ def _is_logged(fields: dict[str, Any]) -> bool:
     return any(isinstance(fields.get(name), dict | str) for name in REQUEST)
 
 
+def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
+    """Whether a file holds one request. Raises for a JSON file that holds something else, unless
+    that is a trace."""
+    try:
+        fields = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        if is_json:
+            raise InvalidRequest(f"not JSON: {problem}", path=place) from None
+        return False
+    if isinstance(fields, dict) and (is_request(fields) or "calls" in fields):
+        return is_request(fields)
+    if is_json:
+        raise InvalidRequest("not a request of a known wire", path=place)
+    return False
+
+
 def read_request(line: LogLine, defaults: RequestDefaults) -> SentRequest:
     """The request in a line, or in a file that holds one."""
     try:

@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 
 
 def _complete_provider(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001
-    incomplete: str,
+    ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     config = _config(ctx)
     return [] if config is None else completions(config.names, incomplete)
 
 
 def _complete_model(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001
-    incomplete: str,
+    ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Models of the given provider; without one, `provider/model` of all."""
     from .ask_provider import models_of
@@ -50,9 +46,7 @@ def _complete_model(
 
 
 def _complete_conversation(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    incomplete: str,
+    ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     from .ask_report import listing
 
@@ -64,9 +58,7 @@ def _complete_conversation(
 
 
 def _complete_effort(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    incomplete: str,
+    ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     from typing import get_args
 
@@ -119,7 +111,9 @@ def _config(ctx: click.Context) -> AskConfig | None:
     help="Continue this conversation.",
 )
 @click.option("--list", "listing", is_flag=True, help="List stored conversations.")
-@click.option("--no-keep", "keep", flag_value=False, default=True, help="Do not store this one.")
+@click.option(
+    "--no-keep", "keep", flag_value=False, default=True, help="Do not store the conversation."
+)
 @click.option("--config", type=EXISTING_FILE, help="Configuration to use instead of llm.yaml.")
 @click.option("--emulate", is_flag=True, help="Use the local emulator: no key, no network.")
 @click.option("--schema", type=EXISTING_FILE, help="JSON Schema that the answer must conform to.")
@@ -134,7 +128,9 @@ def _config(ctx: click.Context) -> AskConfig | None:
     help="Limit of model calls, with tools.",
 )
 @click.option("--temperature", type=click.FloatRange(0, 2), help="Sampling temperature.")
-@click.option("--effort", shell_complete=_complete_effort, help="Reasoning effort: low, high, ….")
+@click.option(
+    "--effort", shell_complete=_complete_effort, help="Reasoning effort, such as low or high."
+)
 @click.option(
     "--preview", is_flag=True, help="Predict tokens read, written and the cost; send nothing."
 )

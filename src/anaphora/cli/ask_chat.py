@@ -6,13 +6,12 @@ import os
 import re
 import sys
 from contextlib import aclosing
-from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from blake3 import blake3
 
-from anaphora import AsyncClient, Response
+from anaphora import AsyncClient, Response, RunResult
 from anaphora.client.session import Session
 from anaphora.client.session.preview import Preview
 from anaphora.client.session.run import Run
@@ -23,7 +22,6 @@ from anaphora.prompt import Params
 from anaphora.tools import ToolRegistry
 from anaphora.values import (
     Message,
-    Notice,
     Part,
     PartDelta,
     PartEnd,
@@ -37,7 +35,7 @@ from anaphora.values import (
     to_json,
 )
 
-from .ask_provider import ProviderChoice
+from .ask_provider import AskConfig, ProviderChoice
 from .ask_store import ConversationSettings, LastCall, StoredConversation, StoredLine
 
 #: Control characters; an answer must not move the cursor or change the terminal.
@@ -140,6 +138,8 @@ class _StreamPrinter:
 class AskRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A question and how it is asked."""
 
+    config: AskConfig
+    choice: ProviderChoice
     content: tuple[Part, ...]
     """Empty: resume an interrupted conversation."""
     settings: ConversationSettings
@@ -150,19 +150,15 @@ class AskRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int = 50
 
 
-class AskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The responses to one question: one, or several with tools."""
+class AskResult(NamedTuple):
+    """The run of one question, and whether it was stored."""
 
-    responses: tuple[Response, ...]
-    stop_reason: str
-    cost_usd: Decimal | None
+    run: RunResult
     stored: bool
-    failures: tuple[Notice, ...] = ()
-    """Problems between two responses."""
 
     @property
     def last(self) -> Response:
-        return self.responses[-1]
+        return self.run.responses[-1]
 
 
 class AskChat:
@@ -171,7 +167,6 @@ class AskChat:
     def __init__(
         self,
         client: AsyncClient,
-        choice: ProviderChoice,
         request: AskRequest,
         stored: StoredConversation | None,
         printer: AnswerPrinter,
@@ -181,8 +176,8 @@ class AskChat:
         self._printer = printer
         self._store_failed = False
         self._session = client.session(
-            choice.name,
-            model=choice.model,
+            request.choice.name,
+            model=request.choice.model,
             system=request.settings.system,
             tools=request.registry,
             messages=tuple(stored.messages) if stored is not None else (),
@@ -202,61 +197,37 @@ class AskChat:
     async def send(self) -> AskResult:
         request, content = self._request, self._request.content or None
         if request.registry is None:
-            response = await self._turn(self._session.send(content, output=request.output))
-            result = self._result((response,), "done", response.cost_usd)
+            turn = self._session.send(content, output=request.output)
+            await self._print(turn)
+            assert turn.response is not None
+            response = turn.response
+            result = RunResult(
+                stop_reason="done",
+                responses=(response,),
+                cost_usd=response.cost_usd,
+                seconds=response.record.seconds,
+            )
         else:
             run = self._session.run(content, output=request.output, max_turns=request.max_turns)
-            await self._run(run)
+            await self._print(run)
             assert run.result is not None
-            ran = run.result
-            result = self._result(ran.responses, ran.stop_reason, ran.cost_usd, ran.failures)
+            result = run.result
         self._printer.end_line()
-        return result
+        self._append(StoredLine(last_call=self._last_call(result.responses[-1])))
+        return AskResult(result, stored=self._stored is not None and not self._store_failed)
 
-    async def _turn(self, turn: Turn) -> Response:
-        if not self._request.stream:
-            response = await turn
-            self._write(response)
-            return response
-        async with turn as events:
-            show = _StreamPrinter(self._printer)
-            async for event in events:
-                show(event)
-        assert turn.response is not None
-        return turn.response
-
-    async def _run(self, run: Run) -> None:
-        if not self._request.stream:
-            await run
-            if self._session.last is not None:
-                self._write(self._session.last)
-            return
+    async def _print(self, pending: Turn | Run) -> None:
+        """Send it, and print the text as it streams, or when it is complete."""
         show = _StreamPrinter(self._printer)
-        async with aclosing(run.__aiter__()) as events:  # type: ignore[type-var]
-            async for event in events:
-                show(event)
-
-    def _write(self, response: Response) -> None:
-        parts = response.reply.message.parts
-        texts = (part.text for part in parts if isinstance(part, Text | Refusal))
-        self._printer.write("".join(texts))
-
-    def _result(
-        self,
-        responses: tuple[Response, ...],
-        stop_reason: str,
-        cost_usd: Decimal | None,
-        failures: tuple[Notice, ...] = (),
-    ) -> AskResult:
-        if responses:
-            self._append(StoredLine(last_call=self._last_call(responses[-1])))
-        return AskResult(
-            responses=responses,
-            stop_reason=stop_reason,
-            cost_usd=cost_usd,
-            stored=self._stored is not None and not self._store_failed,
-            failures=failures,
-        )
+        if self._request.stream:
+            async with aclosing(pending.__aiter__()) as events:  # type: ignore[type-var]
+                async for event in events:
+                    show(event)
+            return
+        await pending
+        if self._session.last is not None:
+            for index, part in enumerate(self._session.last.reply.message.parts):
+                show(PartEnd(index=index, part=part))
 
     # ── Storing ──────────────────────────────────────────────────────────────────────────────────
 

@@ -73,9 +73,10 @@ def summary_line(result: AskResult, stored: StoredConversation | None) -> str:
     """anthropic/claude-sonnet-5-5 · Hit: 2,847 of 2,920 tokens read, saved $0.0076. · $0.0019"""
     last = result.last
     parts = [f"{last.record.provider}/{last.record.model}", str(last.verdict or "no verdict")]
-    if len(result.responses) > 1:
-        parts.append(f"{len(result.responses)} turns")
-    parts.append("price unknown" if result.cost_usd is None else format_usd(result.cost_usd))
+    if result.run.turns > 1:
+        parts.append(f"{result.run.turns} turns")
+    cost = result.run.cost_usd
+    parts.append("price unknown" if cost is None else format_usd(cost))
     if stored is not None and result.stored:
         parts.append(stored.id)
     return " · ".join(parts)
@@ -83,8 +84,8 @@ def summary_line(result: AskResult, stored: StoredConversation | None) -> str:
 
 def early_stop(result: AskResult, stored: StoredConversation | None) -> str | None:
     """Why the answer is incomplete, and what to do about it."""
-    known = result.stop_reason in _EARLY_STOPS
-    text = _EARLY_STOPS.get(result.stop_reason if known else result.last.reply.stop)
+    reason = result.run.stop_reason
+    text = _EARLY_STOPS.get(reason if reason in _EARLY_STOPS else result.last.reply.stop)
     return None if text is None else text.format(id="ID" if stored is None else stored.id)
 
 
@@ -94,26 +95,26 @@ def notices(result: AskResult) -> list[str]:
 
 
 def _notices(result: AskResult) -> list[Notice]:
-    own = [notice for response in result.responses for notice in response.notices]
-    return [*own, *result.failures]
+    own = [notice for response in result.run.responses for notice in response.notices]
+    return [*own, *result.run.failures]
 
 
 def result_fields(
     result: AskResult, stored: StoredConversation | None, *, schema: bool
 ) -> dict[str, Any]:
     """The object of --json: the sums of all turns, and the verdict of the last."""
-    responses, last = result.responses, result.last
+    responses, last = result.run.responses, result.last
     verdict = last.verdict
     fields: dict[str, Any] = {"answer": last.text}
     if schema:
         fields["parsed"] = last.parsed
     return fields | {
         "stop": last.reply.stop,
-        "stop_reason": result.stop_reason,
+        "stop_reason": result.run.stop_reason,
         "provider": last.record.provider,
         "model": last.record.model,
         "served_model": last.reply.model,
-        "turns": len(responses),
+        "turns": result.run.turns,
         "tools": [
             {"name": call.name, "arguments": call.arguments}
             for response in responses
@@ -123,7 +124,7 @@ def result_fields(
         "verdict": None
         if verdict is None
         else {"result": verdict.result, "sentence": str(verdict)},
-        "cost_usd": result.cost_usd,
+        "cost_usd": result.run.cost_usd,
         "attempts": [attempt for response in responses for attempt in response.attempts],
         "notices": _notices(result),
         "conversation": stored.id if stored is not None and result.stored else None,
@@ -132,7 +133,7 @@ def result_fields(
 
 def _total(result: AskResult, attribute: str) -> int | None:
     """The sum of a usage count; None when it was never reported."""
-    counts = [getattr(response.usage, attribute) for response in result.responses]
+    counts = [getattr(response.usage, attribute) for response in result.run.responses]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 

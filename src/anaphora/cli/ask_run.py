@@ -71,9 +71,8 @@ def ask(options: AskOptions) -> None:
     stored = _stored(options)
     try:
         with _config(options) as config:
-            choice = _choose(options, config, stored)
-            request = _request(options, choice, stored)
-            exchange = _Exchange(config, choice, request, stored, printer, options.as_json)
+            request = _request(options, config, stored)
+            exchange = _Exchange(request, stored, printer, as_json=options.as_json)
             if options.preview:
                 exchange.preview()
             else:
@@ -88,16 +87,14 @@ class _Exchange:
 
     def __init__(
         self,
-        config: AskConfig,
-        choice: ProviderChoice,
         request: AskRequest,
         stored: StoredConversation | None,
         printer: AnswerPrinter,
+        *,
         as_json: bool,
     ) -> None:
-        self._config = config
-        self._choice = choice
         self._request = request
+        self._choice = request.choice
         self._stored = stored
         self._printer = printer
         self._as_json = as_json
@@ -126,7 +123,7 @@ class _Exchange:
             self._printer.warn(ask_report.error_line(problem, self._choice))
             stop(ask_report.exit_code(problem, schema=self._request.output is not None))
         self._print(result)
-        if result.stop_reason == "turns" or (self._stored is not None and not result.stored):
+        if result.run.stop_reason == "turns" or (self._stored is not None and not result.stored):
             stop(FOUND)
 
     async def _send(self) -> AskResult:
@@ -138,18 +135,18 @@ class _Exchange:
             return await self._chat(client).send()
 
     def _chat(self, client: AsyncClient) -> AskChat:
-        return AskChat(client, self._choice, self._request, self._stored, self._printer)
+        return AskChat(client, self._request, self._stored, self._printer)
 
     def _introduce(self) -> None:
         """Print what is known before the call."""
         choice, stored, printer = self._choice, self._stored, self._printer
         if stored is not None and stored.torn:
             printer.note(f"note: the last line of {stored.path} is incomplete and is left out")
-        if self._config.emulated:
+        if self._request.config.emulated:
             printer.note(
                 f"emulated: no provider is called; the answer of {choice.model} is generated here"
             )
-        elif self._config.generated:
+        elif self._request.config.generated:
             key = choice.providers[choice.name].provider.key
             printer.note(f"no llm.yaml: using {choice.name}/{choice.model} with the key from {key}")
         for one in choice.providers.values():
@@ -160,9 +157,9 @@ class _Exchange:
         stored, printer, schema = self._stored, self._printer, self._request.output is not None
         if self._as_json:
             fields = ask_report.result_fields(result, stored, schema=schema)
-            self._print_json(fields | {"config": self._config.place})
+            self._print_json(fields | {"config": self._request.config.place})
             return
-        if schema and result.stop_reason != "turns":
+        if schema and result.run.stop_reason != "turns":
             self._print_json(result.last.parsed)
         for notice in ask_report.notices(result):
             printer.note(notice)
@@ -256,11 +253,14 @@ def _check_past(
 
 
 def _request(
-    options: AskOptions, choice: ProviderChoice, stored: StoredConversation | None
+    options: AskOptions, config: AskConfig, stored: StoredConversation | None
 ) -> AskRequest:
+    choice = _choose(options, config, stored)
     past = None if stored is None else stored.settings
     system = options.system if options.system is not None else (past.system if past else "")
     return AskRequest(
+        config=config,
+        choice=choice,
         content=_content(options, stored),
         settings=ConversationSettings(
             provider=choice.name,

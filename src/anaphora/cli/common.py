@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from anaphora import cli
+
+T = TypeVar("T", bound=Callable[..., Any])
 
 NAME = "anaphora"
 #: The environment variable by which a completion script asks for completions.
@@ -19,16 +21,13 @@ COMPLETE = "_ANAPHORA_COMPLETE"
 
 OK, FOUND, USAGE, MISMATCH, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 4, 7, 64, 130
 
-#: Formats of recorded calls that `simulate`, `explain` and `rules check` read.
-LOG_FORMATS = ("trace", "claude_code", "codex", "requests")
-
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class Commands(click.Group):
     """Finds its commands among the modules of `anaphora.cli`, and imports one when it is used."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         names = (module.name for module in pkgutil.iter_modules(cli.__path__))
         helpers = ("main", "common", "terminal")
         return sorted(name for name in names if "_" not in name and name not in helpers)
@@ -66,7 +65,31 @@ def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-class WireName(click.ParamType[str]):
+class _KnownName(click.ParamType[str]):
+    """A name from a table that is loaded when it is needed."""
+
+    def known(self) -> dict[str, str]:
+        """The names, and a description of each."""
+        raise NotImplementedError
+
+    def problem(self, value: str) -> str:
+        return f"unknown {self.name} {value!r}; there are {', '.join(self.known())}"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self.known():
+            self.fail(self.problem(value), param, ctx)
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        known = sorted(self.known().items())
+        return [
+            CompletionItem(name, help=text) for name, text in known if name.startswith(incomplete)
+        ]
+
+
+class WireName(_KnownName):
     """A wire; with `dialects`, also a provider that uses one."""
 
     name = "wire"
@@ -74,62 +97,54 @@ class WireName(click.ParamType[str]):
     def __init__(self, *, dialects: bool = False) -> None:
         self._dialects = dialects
 
-    def _known(self) -> dict[str, str]:
+    def known(self) -> dict[str, str]:
         from anaphora import wire
 
         return wire.names() if self._dialects else dict(wire.WIRES)
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        known = self._known()
-        if value not in known:
-            self.fail(f"{value!r} {self._problem(value, known)}", param, ctx)
-        return value
-
-    def _problem(self, value: str, known: dict[str, str]) -> str:
+    def problem(self, value: str) -> str:
         from difflib import get_close_matches
 
         from anaphora.wire import WIRES
 
         wires = ", ".join(sorted(WIRES))
         if not self._dialects:
-            return f"is not a wire; there are {wires}"
-        near = get_close_matches(value, known, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        return f"is neither a wire ({wires}) nor a provider that `anaphora wires` lists.{meant}"
-
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        known = self._known()
-        names = [name for name in sorted(known) if name.startswith(incomplete)]
-        return [CompletionItem(name, help=known[name]) for name in names]
+            return f"{value!r} is not a wire; there are {wires}"
+        near = get_close_matches(value, self.known(), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        return f"{value!r} is neither a wire ({wires}) nor a provider of `anaphora wires`.{hint}"
 
 
-class ProviderName(click.ParamType[str]):
+class ProviderName(_KnownName):
     """A provider of the catalog."""
 
     name = "provider"
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def known(self) -> dict[str, str]:
         from anaphora import catalog
 
-        known = catalog.shipped().providers
-        if value not in known:
-            self.fail(f"unknown provider {value!r}; there are {', '.join(known)}", param, ctx)
-        return value
+        return dict.fromkeys(catalog.shipped().providers, "")
 
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        from anaphora import catalog
 
-        return completions(sorted(catalog.shipped().providers), incomplete)
+log_format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(("trace", "claude_code", "codex", "requests")),
+    help="Log format; detected by default.",
+)
+
+
+def request_options(command: T) -> T:
+    """Options that describe requests in files: the fields of `RequestDefaults`."""
+    wire = WireName(dialects=True)
+    for option in (
+        click.option("--path", default="", help="URL path, for wires that use it."),
+        click.option("--model", help="Model, if the requests do not name it."),
+        click.option("--provider", type=ProviderName(), help="Provider, if not the wire's own."),
+        click.option("--from", "origin", type=wire, help="Wire or provider; detected by default."),
+    ):
+        command = option(command)
+    return command
 
 
 def selected(names: str, known: Iterable[str]) -> tuple[str, ...]:

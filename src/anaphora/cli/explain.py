@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -14,12 +14,11 @@ from msgspec.structs import replace
 
 from .common import (
     FOUND,
-    LOG_FORMATS,
     USAGE,
-    ProviderName,
-    WireName,
+    log_format_option,
     print_json,
     report_problems,
+    request_options,
     stop,
 )
 
@@ -75,35 +74,22 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--from",
-    "origin",
-    type=WireName(dialects=True),
-    help="Wire or provider of the requests; detected by default.",
-)
-@click.option("--provider", type=ProviderName(), help="Provider, if not the wire's own.")
-@click.option("--model", help="Model, if the requests do not name it.")
-@click.option("--path", default="", help="URL path they were sent to, for wires that use it.")
+@request_options
 @click.option(
     "--gap",
     type=click.FloatRange(min=0),
     help="Seconds between two requests, if no times are recorded.",
 )
-@click.option(
-    "--format", "format_", type=click.Choice(LOG_FORMATS), help="Log format; detected by default."
-)
+@log_format_option
 @click.option("--all", "everything", is_flag=True, help="Also show every hit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     files: tuple[Path, ...],
-    origin: str | None,
-    provider: str | None,
-    model: str | None,
-    path: str,
     gap: float | None,
     format_: LogFormat | None,
     everything: bool,
     as_json: bool,
+    **request: Any,
 ) -> None:
     """Explain why a prompt cache was missed, and what that cost.
 
@@ -116,8 +102,7 @@ def command(
     """
     from anaphora.analysis.sent_requests import RequestDefaults
 
-    defaults = RequestDefaults(origin=origin, provider=provider, model=model, path=path)
-    explained = _explain(files, defaults, format_, gap)
+    explained = _explain(files, RequestDefaults(**request), format_, gap)
     report_problems(explained.problems)
     if not explained.turns:
         report_problems(["nothing to explain"])
@@ -160,26 +145,15 @@ def _explain(
 
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
     """The files as one request each, in the given order; None when they are logs."""
-    from anaphora.analysis.sent_requests import is_request
+    from anaphora.analysis.sent_requests import holds_request
     from anaphora.analysis.trace.sources import LogLine
-    from anaphora.errors import InvalidRequest
 
     if len(places) < 2 or any(place.is_dir() for place in places):
         return None
-    lines = []
-    for place in places:
-        data = place.read_bytes()
-        try:
-            fields = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            if place.suffix == ".json":
-                raise InvalidRequest(f"not JSON: {problem}", path=str(place)) from None
+    lines = [LogLine(str(place), place.read_bytes()) for place in places]
+    for place, line in zip(places, lines, strict=True):
+        if not holds_request(line.data, line.place, is_json=place.suffix == ".json"):
             return None
-        if not isinstance(fields, dict) or not is_request(fields):
-            if place.suffix == ".json" and not (isinstance(fields, dict) and "calls" in fields):
-                raise InvalidRequest("not a request of a known wire", path=str(place))
-            return None
-        lines.append(LogLine(str(place), data))
     return lines
 
 
@@ -362,7 +336,7 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
             ("-", verdict.change.before, "red"),
             ("+", verdict.change.after, "green"),
         ):
-            shown = text.translate(_CONTROLS) if text else "(nothing: it ends before)"
+            shown = text.translate(_CONTROLS) if text else "(nothing: the text ends here)"
             yield f"    {sign} {shown}", colour
     if verdict.billed is not None and verdict.predicted is not None and verdict.result != "hit":
         yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,10 +13,9 @@ from .common import (
     EXISTING_FILE,
     FOUND,
     USAGE,
-    ProviderName,
-    WireName,
     print_json,
     report_problems,
+    request_options,
     stop,
 )
 
@@ -43,15 +42,7 @@ _CONTROLS = dict.fromkeys([*range(32), 127], " ")
     type=click.Choice(("note", "warning", "error")),
     help="Lowest severity that counts; warning by default.",
 )
-@click.option(
-    "--from",
-    "origin",
-    type=WireName(dialects=True),
-    help="Wire or provider of the requests; detected by default.",
-)
-@click.option("--provider", type=ProviderName(), help="Provider of the prompts.")
-@click.option("--model", help="Model of the prompts; plain texts do not name one.")
-@click.option("--path", default="", help="URL path they were sent to, for wires that use it.")
+@request_options
 @click.option("--config", type=EXISTING_FILE, help=f"Used instead of ./{CONFIG}.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--sarif", "as_sarif", is_flag=True, help="Print the findings as SARIF 2.1.0.")
@@ -59,13 +50,10 @@ def command(
     files: tuple[Path, ...],
     samples: bool,
     severity: Severity | None,
-    origin: str | None,
-    provider: str | None,
-    model: str | None,
-    path: str,
     config: Path | None,
     as_json: bool,
     as_sarif: bool,
+    **request: Any,
 ) -> None:
     """Find what will break a cached prefix, before it does.
 
@@ -87,12 +75,8 @@ def command(
     if as_json and as_sarif:
         raise click.UsageError("--json or --sarif, not both")
     settings = _config(config)
-    defaults = RequestDefaults(
-        origin=origin,
-        provider=provider or settings.provider,
-        model=model or settings.model,
-        path=path,
-    )
+    known = {"provider": settings.provider, "model": settings.model}
+    defaults = RequestDefaults(**request | {name: request[name] or known[name] for name in known})
     threshold: Severity = severity or settings.severity or "warning"  # type: ignore[assignment]
     prompts = _prompts(files, defaults)
     report_problems(prompts.problems)
@@ -171,17 +155,20 @@ def _prompts(files: tuple[Path, ...], defaults: RequestDefaults) -> LintInput:
 
 def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest | PromptText | str]:
     """The prompts of a file; for one that cannot be read, the reason."""
-    from anaphora.analysis.sent_requests import read_request
+    from anaphora.analysis.sent_requests import holds_request, read_request
     from anaphora.analysis.trace.sources import LogLine, numbered
     from anaphora.errors import InvalidRequest
 
-    data = file.read_bytes()
+    data, suffix = file.read_bytes(), file.suffix.lower()
     lines: list[LogLine] = []
+    is_json = suffix == ".json"
     try:
-        if file.suffix.lower() in _LINES_SUFFIXES:
+        if suffix in _LINES_SUFFIXES:
             lines = list(numbered(data.splitlines(), str(file)))
-        elif file.suffix.lower() not in _TEXT_SUFFIXES and _is_request(data, file):
+        elif suffix not in _TEXT_SUFFIXES and holds_request(data, str(file), is_json=is_json):
             lines = [LogLine(str(file), data)]
+        elif is_json:
+            yield f"{file}: not a request of a known wire"
         else:
             yield PromptText(str(file), data.decode("utf-8-sig"))
     except UnicodeDecodeError as problem:
@@ -193,24 +180,6 @@ def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest |
             yield read_request(line, defaults)
         except InvalidRequest as problem:
             yield str(problem)
-
-
-def _is_request(data: bytes, file: Path) -> bool:
-    from anaphora.analysis.sent_requests import is_request
-    from anaphora.errors import InvalidRequest
-
-    must_be = file.suffix.lower() == ".json"
-    try:
-        fields = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        if must_be:
-            raise InvalidRequest(f"not JSON: {problem}", path=str(file)) from None
-        return False
-    if isinstance(fields, dict) and is_request(fields):
-        return True
-    if must_be:
-        raise InvalidRequest("not a request of a known wire", path=str(file))
-    return False
 
 
 # ── Findings ─────────────────────────────────────────────────────────────────────────────────────
@@ -329,7 +298,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
         yield f"    {finding.excerpt.translate(_CONTROLS)}", "bold"
     costs = []
     if finding.tokens:
-        costs.append(f"{finding.tokens:,} tokens stand behind it")
+        costs.append(f"{finding.tokens:,} tokens follow it")
     if finding.cost_usd:
         most = "up to " if rule.seldom else ""
         costs.append(f"{most}${finding.cost_usd:.2f} per 1,000 calls")

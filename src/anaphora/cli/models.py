@@ -22,9 +22,7 @@ _WORDS = ("tokenizer", "cache", "ttls", "retires")
 
 
 def _complete_model(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001
-    incomplete: str,
+    ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     return completions(_names(ctx.params.get("provider")), incomplete)
 

@@ -10,7 +10,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from .common import FOUND, LOG_FORMATS, ProviderName, WireName, print_json, stop
+from .common import FOUND, ProviderName, WireName, log_format_option, print_json, stop
 
 if TYPE_CHECKING:
     from anaphora.analysis.rules_check import CheckedFigure
@@ -50,7 +50,7 @@ def command() -> None:
 @click.option("--wire", "on", type=WireName(), help="The rules on this wire.")
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
-    """Print the cache rules of one model, each figure with its source and date.
+    """Print the cache rules of a model, with sources and dates.
 
     A ~ marks a conservative default: no source states the figure. Where sources disagree, the value
     in use comes first and the others follow.
@@ -89,9 +89,7 @@ def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
     show_default=True,
     help="Calls to show for each rule.",
 )
-@click.option(
-    "--format", "format_", type=click.Choice(LOG_FORMATS), help="Log format; detected by default."
-)
+@log_format_option
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
 @click.option("--strict", is_flag=True, help="Fail on input that would be skipped.")
 def check(
@@ -241,7 +239,8 @@ def _unstated(rows: list[CheckedFigure]) -> Iterator[Line]:
 
 
 def _summary(report: RulesReport) -> str:
-    checked = f"{report.calls:,} billed calls of {report.conversations:,} conversations"
+    plural = "" if report.conversations == 1 else "s"
+    checked = f"{report.calls:,} billed calls of {report.conversations:,} conversation{plural}"
     if not report.failed:
         return f"\n{checked}: no verified rule is contradicted by more than {report.threshold:.0%}"
     rows = ", ".join(dict.fromkeys(report.failed))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from .common import LOG_FORMATS, completions, print_json
+from .common import completions, log_format_option, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,10 +44,7 @@ class ModelName(click.ParamType[tuple[str, str]]):
         return catalog.provider_named(name) or name, model
 
     def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         from anaphora import catalog
 
@@ -65,9 +62,7 @@ class ModelName(click.ParamType[tuple[str, str]]):
 @click.option(
     "--as", "elsewhere", type=ModelName(), help="Simulate the calls on another model instead."
 )
-@click.option(
-    "--format", "format_", type=click.Choice(LOG_FORMATS), help="Log format; detected by default."
-)
+@log_format_option
 @click.option("--json", "as_json", is_flag=True, help="Print a row for every call, and the sums.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG chart.")
 @click.option("--strict", is_flag=True, help="Fail on input that would be skipped.")

@@ -11,6 +11,7 @@ import msgspec
 from anaphora import catalog
 from anaphora.analysis.trace import CAUSE_TEXTS, HitClass, LikelyCause, Predicted
 from anaphora.analysis.trace.sources import FoundTrace, Problem
+from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
 
@@ -29,15 +30,6 @@ class TokenCost(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def input(self) -> int:
         return self.read + self.written + self.uncached
-
-
-class SpanRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A span of the prompt that is read, written or neither, and the reason."""
-
-    tokens: int
-    fate: str
-    reason: str
-    detail: str = ""
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +56,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     happened: HitClass | None
     cause: LikelyCause | None
     because: str
-    spans: tuple[SpanRow, ...]
+    spans: tuple[Span, ...]
 
 
 class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,10 +124,7 @@ def row_of(call: Predicted, source: FoundTrace, prices: PriceBook, *, moved: boo
         happened=None if moved else call.happened,
         cause=cause,
         because=CAUSE_TEXTS[cause] if cause is not None else "",
-        spans=tuple(
-            SpanRow(tokens=span.tokens, fate=span.fate, reason=span.reason, detail=span.detail)
-            for span in call.outcome.spans
-        ),
+        spans=call.outcome.spans,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -17,9 +17,9 @@ from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice, Reply, Usage
 
-from .after import reported
 from .endpoint import Target
-from .response import Attempt, Record
+from .failures import reported
+from .response import Attempt, BlockShare, Record, block_shares
 from .transport import HttpRequest
 
 if TYPE_CHECKING:
@@ -108,6 +108,72 @@ class InFlight:
         taken = tuple(self._notices)
         self._notices.clear()
         return taken
+
+    def build_record(
+        self, prepared: PreparedRequest, notices: tuple[Notice, ...], *, observed: bool
+    ) -> Record:
+        """The record of a call that was answered, with all notices so far. Never fails."""
+        blocks: tuple[BlockShare, ...] = ()
+        if observed:
+            blocks = self.guarded("record_failed", (), block_shares, prepared.rendered)
+        notices += self.take_notices()
+        try:
+            self.record = self.full_record(prepared, notices, blocks)
+        except Exception as problem:
+            self.failed("record_failed", problem)
+            notices += self.take_notices()
+            usage = Usage() if self.reply is None else self.reply.usage
+            self.record = self._basic_record(usage=usage, cost_usd=self.cost_usd, notices=notices)
+        return self.record
+
+    def full_record(
+        self,
+        prepared: PreparedRequest,
+        notices: tuple[Notice, ...],
+        blocks: tuple[BlockShare, ...],
+    ) -> Record:
+        reply, params = self.reply, prepared.call.params
+        assert reply is not None
+        return self._basic_record(
+            answered_by=reply.model,
+            response_id=reply.id,
+            request_id=self.request_id,
+            first=self.first_at - self.began,
+            attempts=tuple(self.attempts),
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            stop=reply.stop,
+            usage=reply.usage,
+            predicted=self.predicted,
+            verdict=self.verdict,
+            cost_usd=self.cost_usd,
+            saved=self.saved,
+            blocks=blocks,
+            notices=notices,
+        )
+
+    def failed_record(self, error: BaseException) -> Record:
+        """The record of a call that failed, or whose response could not be used."""
+        name = type(error).__name__
+        if self.record is not None:
+            return msgspec.structs.replace(self.record, error=name)
+        return self._basic_record(attempts=tuple(self.attempts), error=name)
+
+    def _basic_record(self, **fields: Any) -> Record:
+        target = self.target
+        endpoint = target.endpoint
+        return Record(
+            operation="prewarm" if self.request.prewarm else "chat",
+            provider=endpoint.id,
+            system=endpoint.system,
+            wire=endpoint.wire_name,
+            host=endpoint.host,
+            model=target.model,
+            streamed=self.stream,
+            at=self.began,
+            seconds=time.time() - self.began,
+            **fields,
+        )
 
     def charge(self, prepared: PreparedRequest, usage: Usage) -> Price | None:
         """Sets the cost of a call that was answered, or adds a notice; returns the price."""

@@ -17,7 +17,7 @@ from anaphora.prompt import Call
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
-from .response import Response, record_of
+from .response import Response
 from .turn import Caller, TurnRequest
 
 
@@ -79,8 +79,7 @@ class OneShot(Caller):
         )
         price = flight.charge(prepared, reply.usage)
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
-        record = record_of(
-            flight,
+        record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),
             observed=bool(self._watchers),

@@ -7,7 +7,6 @@ this process; `observe.export` decides which fields may leave it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -21,8 +20,6 @@ from anaphora.values.display import html_of
 
 if TYPE_CHECKING:
     from anaphora.rendered import Rendered
-
-    from .in_flight import InFlight, PreparedRequest
 
 Operation: TypeAlias = Literal["chat", "prewarm"]
 
@@ -136,8 +133,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def with_notices(self, notices: tuple[Notice, ...]) -> Response:
         """The same response with more notices."""
-        if not notices:
-            return self
         replace = msgspec.structs.replace
         record = replace(self.record, notices=(*self.record.notices, *notices))
         return replace(self, record=record)
@@ -149,90 +144,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def _repr_html_(self) -> str:
         """For notebooks."""
         return html_of(self)
-
-
-# ── Building a record ────────────────────────────────────────────────────────────────────────────
-
-
-def record_of(
-    flight: InFlight, prepared: PreparedRequest, notices: tuple[Notice, ...], *, observed: bool
-) -> Record:
-    """The record of a call that was answered, with all notices so far. Never fails."""
-    blocks: tuple[BlockShare, ...] = ()
-    if observed:
-        blocks = flight.guarded("record_failed", (), block_shares, prepared.rendered)
-    notices += flight.take_notices()
-    try:
-        record = full_record(flight, prepared, notices, blocks)
-    except Exception as problem:
-        flight.failed("record_failed", problem)
-        notices += flight.take_notices()
-        usage = Usage() if flight.reply is None else flight.reply.usage
-        record = _basic_record(flight, notices=notices, usage=usage)
-    flight.record = record
-    return record
-
-
-def full_record(
-    flight: InFlight,
-    prepared: PreparedRequest,
-    notices: tuple[Notice, ...],
-    blocks: tuple[BlockShare, ...],
-) -> Record:
-    reply, target, params = flight.reply, flight.target, prepared.call.params
-    assert reply is not None
-    endpoint, began = target.endpoint, flight.began
-    return Record(
-        operation="prewarm" if flight.request.prewarm else "chat",
-        provider=endpoint.id,
-        system=endpoint.system,
-        wire=endpoint.wire_name,
-        host=endpoint.host,
-        model=target.model,
-        answered_by=reply.model,
-        response_id=reply.id,
-        request_id=flight.request_id,
-        streamed=params.stream,
-        at=began,
-        first=flight.first_at - began,
-        seconds=time.time() - began,
-        attempts=tuple(flight.attempts),
-        max_tokens=params.max_tokens,
-        temperature=params.temperature,
-        stop=reply.stop,
-        usage=reply.usage,
-        predicted=flight.predicted,
-        verdict=flight.verdict,
-        cost_usd=flight.cost_usd,
-        saved=flight.saved,
-        blocks=blocks,
-        notices=notices,
-    )
-
-
-def failed_record(flight: InFlight, error: BaseException) -> Record:
-    """The record of a call that failed, or whose response could not be used."""
-    name = type(error).__name__
-    if flight.record is not None:
-        return msgspec.structs.replace(flight.record, error=name)
-    return _basic_record(flight, attempts=tuple(flight.attempts), error=name)
-
-
-def _basic_record(flight: InFlight, **fields: Any) -> Record:
-    target = flight.target
-    return Record(
-        operation="prewarm" if flight.request.prewarm else "chat",
-        provider=target.endpoint.id,
-        system=target.endpoint.system,
-        wire=target.endpoint.wire_name,
-        host=target.endpoint.host,
-        model=target.model,
-        streamed=flight.stream,
-        at=flight.began,
-        seconds=time.time() - flight.began,
-        cost_usd=flight.cost_usd,
-        **fields,
-    )
 
 
 def block_shares(rendered: Rendered) -> tuple[BlockShare, ...]:

@@ -39,7 +39,7 @@ from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
-from .response import Record, Response, failed_record
+from .response import Record, Response
 from .structured import Structured
 
 #: How many turns the event loop gets to close a stream that was left by `break`.
@@ -203,7 +203,7 @@ class Caller(ABC):
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         """The response with notices of steps that came after `_finish`."""
-        return response.with_notices(notices)
+        return response.with_notices(notices) if notices else response
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         if isinstance(problem, AnaphoraError):
@@ -212,7 +212,7 @@ class Caller(ABC):
                 # A reply in another form than requested was paid for, too.
                 problem.partial = flight.reply
         if self._watchers and not flight.observed:
-            self._observe(flight, failed_record(flight, problem))
+            self._observe(flight, flight.failed_record(problem))
 
     def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
         flight.observed = True

@@ -28,7 +28,7 @@ from .exchange import EmulatorRequest, EmulatorResponse, json_response
 from .faults import KINDS
 from .generator import Generator
 from .hosts import DEFAULT_WIRE, RouteTable
-from .hosts.host import EmulatorRoute
+from .hosts.host import RoutedRequest
 from .journal import Journal, JournalEntry
 from .options import EmulatorOptions
 from .prompts import PromptReader
@@ -60,44 +60,49 @@ class Engine:
         self._decode_tools = functools.lru_cache(maxsize=_TOOL_LISTS)(msgspec.json.decode)
 
     def respond(self, request: EmulatorRequest) -> EmulatorResponse:
-        if self.offset:
-            request = msgspec.structs.replace(request, now=request.now + self.offset)
-        entry = self.journal.open(request.now, request.method, request.path)
+        now = request.now + self.offset
+        entry = self.journal.open(now, request.method, request.path)
         entry.request_id = self._ids.next("req_01")
         route = self.routes.find(request.method, request.path, request.headers)
-        if route is not None and self.options.providers:
-            route = route if route.provider in self.options.providers else None
-        if route is None:
+        served = self.options.providers
+        if route is None or (served and route.provider not in served):
             response = self._not_found(request, entry)
         else:
-            response = self._respond_at(route, request, entry)
+            routed = RoutedRequest(
+                method=request.method,
+                path=request.path,
+                query=request.query,
+                headers=request.headers,
+                body=request.body,
+                now=now,
+                route=route,
+                entry=entry,
+            )
+            response = self._respond_routed(routed)
         entry.status = response.status
         self.journal.add(entry)
         return response
 
-    def _respond_at(
-        self, route: EmulatorRoute, request: EmulatorRequest, entry: JournalEntry
-    ) -> EmulatorResponse:
-        host = route.host
+    def _respond_routed(self, request: RoutedRequest) -> EmulatorResponse:
+        host, route, entry = request.host, request.route, request.entry
         entry.provider, entry.wire, entry.operation = route.provider, host.wire, route.operation
         window, fault = None, None
         try:
-            entry.workspace = host.workspace(request, route.dialect, self.options.keys)
+            entry.workspace = host.workspace(request, self.options.keys)
             fault = self._faults.next(request, route.provider)
             if fault is not None and KINDS[fault.name].unbilled:
                 response = json_response(b"", wire=host.wire)
             elif route.operation == "generate":
-                response = self._generate(request, route, entry)
+                response = self._generate(request)
             else:
-                body = self._other_body(request, route, entry.workspace)
-                response = json_response(body, wire=host.wire)
-            window = self._count_usage(request, entry)
+                response = json_response(self._other_body(request), wire=host.wire)
+            window = self._count_usage(request)
         except (Upstream, InvalidRequest) as problem:
-            response = self._rejected(problem, route, entry)
+            response = self._rejected(problem, request)
         except RecursionError:
             error = RequestRejected("the body is nested too deeply", status=400)
-            response = self._rejected(error, route, entry)
-        response.headers.update(host.headers(entry.request_id, window, request.now))
+            response = self._rejected(error, request)
+        response.headers.update(host.headers(request, window))
         if fault is None:
             return response
         entry.fault = fault.name
@@ -106,51 +111,48 @@ class Engine:
 
     # ── Operations ───────────────────────────────────────────────────────────────────────────────
 
-    def _generate(
-        self, request: EmulatorRequest, route: EmulatorRoute, entry: JournalEntry
-    ) -> EmulatorResponse:
-        immediate = route.host.immediate_reply(request, route)
+    def _generate(self, request: RoutedRequest) -> EmulatorResponse:
+        immediate = request.host.immediate_reply(request)
         if immediate is not None:
-            return json_response(immediate, wire=route.host.wire)
+            return json_response(immediate, wire=request.host.wire)
         try:
-            prompt = self._prompts.read(request, route, entry.workspace)
+            prompt = self._prompts.read(request)
         except InvalidRequest as problem:
-            self._check_unreadable(request, route, problem)
-        entry.model = prompt.rendered.model
+            self._check_unreadable(request, problem)
+        request.entry.model = prompt.rendered.model
         if self.options.strict:
-            tokens = prompt.long_tokens(route.host.sets_window(prompt.body))
-            self._check(request, route, prompt.facts, prompt.call, prompt.rendered, tokens)
-        return self._generator.respond(request, route, entry.workspace, prompt, entry)
+            tokens = prompt.long_tokens(request.host.sets_window(prompt.body))
+            self._check(request, prompt.facts, prompt.call, prompt.rendered, tokens)
+        return self._generator.respond(request, prompt)
 
-    def _other_body(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> bytes:
-        host = route.host
+    def _other_body(self, request: RoutedRequest) -> bytes:
+        host, route = request.host, request.route
         if route.operation == "count":
-            return host.count_body(self._count(request, route, workspace))
+            return host.count_body(self._count(request))
         if route.operation == "models":
             return host.list_models(catalog.models(route.provider), request.query)
         if route.operation != "model":
-            return host.handle(request, route, workspace)
+            return host.handle(request)
         for profile in catalog.models(route.provider):
             if profile.id == route.name:
                 return dumps(host.model_fields(profile))
         raise NotFound(f"no model {route.name}", status=404)
 
-    def _count(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> int:
+    def _count(self, request: RoutedRequest) -> int:
         try:
-            rendered, facts = self._prompts.split(request, route, workspace)
+            rendered, facts = self._prompts.split(request)
         except InvalidRequest as problem:
-            self._check_unreadable(request, route, problem)
+            self._check_unreadable(request, problem)
         if self.options.strict:
             # A prompt of any length can be counted.
-            self._check(request, route, facts, None, rendered, 0)
+            self._check(request, facts, None, rendered, 0)
         return Counts(rendered).total
 
     # ── Checks and errors ────────────────────────────────────────────────────────────────────────
 
     def _check(
         self,
-        request: EmulatorRequest,
-        route: EmulatorRoute,
+        request: RoutedRequest,
         facts: ModelFacts,
         call: Call | None = None,
         rendered: Rendered | None = None,
@@ -158,29 +160,27 @@ class Engine:
     ) -> None:
         """Raises the error for a request that the provider rejects."""
         strict.check(
-            route.host.checks,
+            request.host.checks,
             request,
             facts,
             call=call,
             rendered=rendered,
             tokens=tokens,
-            counts=route.operation == "count",
+            counts=request.route.operation == "count",
             decode_tools=self._decode_tools,
         )
 
-    def _check_unreadable(
-        self, request: EmulatorRequest, route: EmulatorRoute, problem: InvalidRequest
-    ) -> NoReturn:
+    def _check_unreadable(self, request: RoutedRequest, problem: InvalidRequest) -> NoReturn:
         """Raises the provider's error for a request that cannot be read, where that is known."""
         with suppress(InvalidRequest):
-            model = route.name or str(request.value("model", ""))
-            facts = self._billing.facts(route.provider, route.host.wire, model)
-            self._check(request, route, facts)
+            model = request.route.name or str(request.value("model", ""))
+            facts = self._billing.facts(request.route.provider, request.host.wire, model)
+            self._check(request, facts)
         raise problem from None
 
-    def _count_usage(self, request: EmulatorRequest, entry: JournalEntry) -> UsageWindow:
-        account = entry.provider, entry.workspace
-        billed = entry.billed
+    def _count_usage(self, request: RoutedRequest) -> UsageWindow:
+        entry = request.entry
+        account, billed = (entry.provider, entry.workspace), entry.billed
         if billed is None:
             return self._windows.add(account, request.now)
         outcome, reads_count = billed.outcome, billed.facts.rules.reads_limited
@@ -188,15 +188,15 @@ class Engine:
         return self._windows.add(account, request.now, outcome.total - free, entry.output)
 
     def _rejected(
-        self, problem: Upstream | InvalidRequest, route: EmulatorRoute, entry: JournalEntry
+        self, problem: Upstream | InvalidRequest, request: RoutedRequest
     ) -> EmulatorResponse:
         if isinstance(problem, InvalidRequest):
             param = problem.path.removeprefix("$").removeprefix(".")
             problem = RequestRejected(str(problem), status=400, param=param or None)
-        problem.request_id = entry.request_id
-        entry.error = str(problem)
-        status, headers, body = route.codec.write_error(problem)
-        return json_response(body, status=status, headers=headers, wire=route.host.wire)
+        problem.request_id = request.entry.request_id
+        request.entry.error = str(problem)
+        status, headers, body = request.route.codec.write_error(problem)
+        return json_response(body, status=status, headers=headers, wire=request.host.wire)
 
     def _not_found(self, request: EmulatorRequest, entry: JournalEntry) -> EmulatorResponse:
         error = NotFound(

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.simulator import Outcome, RenderedPrompt
 from anaphora.cache.verdict import SentCall
 from anaphora.values import (
     Event,
@@ -27,9 +27,9 @@ from anaphora.values import (
 )
 
 from .billing import Billing
-from .exchange import EmulatorRequest, EmulatorResponse, ResponseChunk
-from .hosts.host import EmulatorRoute, ReplyContext
-from .journal import BilledCall, Journal, JournalEntry
+from .exchange import EmulatorResponse, ResponseChunk
+from .hosts.host import Host, ReplyContext, RoutedRequest
+from .journal import CallRecord, Journal
 from .options import EmulatorOptions, Latency
 from .prompts import ParsedPrompt
 from .replies.generated import generate_reply
@@ -55,39 +55,19 @@ class Generator:
         self._player = options.script.player()
         self._schemas = SchemaGenerator()
 
-    def respond(
-        self,
-        request: EmulatorRequest,
-        route: EmulatorRoute,
-        workspace: str,
-        prompt: ParsedPrompt,
-        entry: JournalEntry,
-    ) -> EmulatorResponse:
-        host, facts, call = route.host, prompt.facts, prompt.call
+    def respond(self, request: RoutedRequest, prompt: ParsedPrompt) -> EmulatorResponse:
+        host, facts, call = request.host, prompt.facts, prompt.call
+        entry, workspace = request.entry, request.workspace
         rendered_prompt = RenderedPrompt(prompt.rendered, prompt.plan)
         seed = self._seed(prompt, rendered_prompt)
-        generated = self._generate(request, route, prompt, entry, seed)
-        others = self._others(route, prompt, seed)
+        generated = self._generate(request, prompt, seed)
+        others = self._others(host, prompt, seed)
         stream = host.is_stream(request, call)
         latency = self._options.latency
         if generated.pace is not None:
             latency = Latency(latency.first, generated.pace)
-        began = request.now + latency.first
-        pieces = sum(_length(part) // 12 for part in generated.parts) if stream else 0
-        outcome = self._billing.bill(
-            rendered_prompt,
-            facts,
-            now=request.now,
-            began=began,
-            ended=began + pieces * latency.pace,
-            workspace=workspace,
-        )
-        output, reasoning = generated.tokens(facts.profile)
-        for other in others:
-            more, more_reasoning = other.tokens(facts.profile)
-            output, reasoning = output + more, reasoning + more_reasoning
-        reported = host.reported_reasoning(generated, reasoning)
-        usage = host.usage(outcome, facts.rules, output, reported)
+        outcome = self._bill(request, prompt, rendered_prompt, latency, generated, stream)
+        usage = host.usage(outcome, facts, (generated, *others))
         sent = SentCall(
             rendered=prompt.rendered, plan=prompt.plan, at=request.now, usage=usage, route=workspace
         )
@@ -95,7 +75,6 @@ class Generator:
         earlier = None if compared is None else self._journal.sent(workspace, compared.id)
         context = ReplyContext(
             request=request,
-            route=route,
             call=call,
             reply=generated,
             sent=sent,
@@ -110,12 +89,12 @@ class Generator:
             usage=usage,
             extras=_extras(context, others),
         )
-        entry.stream, entry.output, entry.reply_id = stream, output, reply.id
-        entry.billed = BilledCall(sent=sent, outcome=outcome, facts=facts, size=len(prompt.body))
-        host.keep(workspace, call, prompt.items, reply, route.codec)
+        entry.stream, entry.output, entry.reply_id = stream, usage.output or 0, reply.id
+        entry.billed = CallRecord(sent=sent, outcome=outcome, facts=facts, size=len(prompt.body))
+        host.keep(request, prompt.items, reply)
         if stream:
-            return _stream_response(request, route, reply, latency)
-        chunk = ResponseChunk(latency.first, route.codec.write_reply(reply))
+            return _stream_response(request, reply, latency)
+        chunk = ResponseChunk(latency.first, request.route.codec.write_reply(reply))
         headers = {"content-type": host.content_type}
         return EmulatorResponse(headers=headers, chunks=(chunk,), wire=host.wire)
 
@@ -127,43 +106,57 @@ class Generator:
         return join_seed(b"%d" % self._options.seed, prefix, *values)
 
     def _generate(
-        self,
-        request: EmulatorRequest,
-        route: EmulatorRoute,
-        prompt: ParsedPrompt,
-        entry: JournalEntry,
-        seed: bytes,
+        self, request: RoutedRequest, prompt: ParsedPrompt, seed: bytes
     ) -> GeneratedReply:
         call, profile = prompt.call, prompt.facts.profile
         if self._options.script.rules and not call.ir.cache.prewarm:
             script_input = ScriptInput(
                 call=call,
-                host=route.host,
-                provider=route.provider,
+                host=request.host,
+                provider=request.route.provider,
                 profile=profile,
                 path=request.path,
                 seed=seed,
             )
             reply = self._player.next(script_input)
             if reply is not None:
-                entry.scripted = True
+                request.entry.scripted = True
                 return reply
-        return generate_reply(call, route.host, profile, self._schemas, seed)
+        return generate_reply(call, request.host, profile, self._schemas, seed)
 
-    def _others(
-        self, route: EmulatorRoute, prompt: ParsedPrompt, seed: bytes
-    ) -> list[GeneratedReply]:
+    def _bill(
+        self,
+        request: RoutedRequest,
+        prompt: ParsedPrompt,
+        rendered_prompt: RenderedPrompt,
+        latency: Latency,
+        reply: GeneratedReply,
+        stream: bool,
+    ) -> Outcome:
+        """Bills the call; other calls can read what it writes once its response has begun."""
+        began = request.now + latency.first
+        pieces = sum(_length(part) // 12 for part in reply.parts) if stream else 0
+        return self._billing.bill(
+            rendered_prompt,
+            prompt.facts,
+            now=request.now,
+            began=began,
+            ended=began + pieces * latency.pace,
+            workspace=request.workspace,
+        )
+
+    def _others(self, host: Host, prompt: ParsedPrompt, seed: bytes) -> list[GeneratedReply]:
         """The replies after the first: Chat's `n`, Gemini's `candidateCount`."""
-        if route.host.choices_field is None:
+        if host.choices_field is None:
             return []
         call, profile = prompt.call, prompt.facts.profile
         seeds = [seed + join_seed(b"%d" % index) for index in range(1, call.params.n or 1)]
-        return [generate_reply(call, route.host, profile, self._schemas, own) for own in seeds]
+        return [generate_reply(call, host, profile, self._schemas, own) for own in seeds]
 
 
 def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, str] | None:
     """The fields of a reply beside its message and its counts."""
-    host = context.route.host
+    host = context.request.host
     fields = host.extra_fields(context)
     if others and host.choices_field is not None:
         choices = []
@@ -184,14 +177,12 @@ def _length(part: Any) -> int:
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _stream_response(
-    request: EmulatorRequest, route: EmulatorRoute, reply: Reply, latency: Latency
-) -> EmulatorResponse:
+def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> EmulatorResponse:
     """A chunk for each event that has data."""
-    host = route.host
-    if not host.reports_stream_usage(request, route.provider):
+    host = request.host
+    if not host.reports_stream_usage(request):
         reply = msgspec.structs.replace(reply, usage=Usage())
-    writer = route.codec.writer()
+    writer = request.route.codec.writer()
     written = [writer.write(event) for event in stream_events(reply, request.now)]
     events = [data for data in written if data]
     host.edit_events(events, reply)

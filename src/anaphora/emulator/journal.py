@@ -32,7 +32,7 @@ _SHOWN = (
 ).split()
 
 
-class BilledCall(msgspec.Struct, eq=False, kw_only=True):
+class CallRecord(msgspec.Struct, eq=False, kw_only=True):
     """A call that was billed, as long as its prompt is kept."""
 
     sent: SentCall
@@ -60,7 +60,7 @@ class JournalEntry(msgspec.Struct, eq=False, kw_only=True):
     fault: str = ""
     scripted: bool = False
     output: int = 0
-    billed: BilledCall | None = None
+    billed: CallRecord | None = None
     details: dict[str, Any] | None = None
     """What the journal shows, once that was computed."""
 
@@ -127,7 +127,7 @@ class Journal:
             entry.billed = None
 
 
-def _earlier(entries: list[JournalEntry], index: int) -> BilledCall | None:
+def _earlier(entries: list[JournalEntry], index: int) -> CallRecord | None:
     """The call that this one continues: of those shortly before it, the one with the longest
     common prefix, or with the same first message."""
     entry = entries[index]
@@ -135,7 +135,7 @@ def _earlier(entries: list[JournalEntry], index: int) -> BilledCall | None:
     data = entry.billed.sent.rendered.data()
     opening = _first_message(entry.billed.sent)
     account = entry.workspace, entry.provider, entry.wire
-    best: tuple[int, BilledCall] | None = None
+    best: tuple[int, CallRecord] | None = None
     for other in reversed(entries[max(0, index - _COMPARED) : index]):
         billed = other.billed
         if billed is None or (other.workspace, other.provider, other.wire) != account:
@@ -169,7 +169,7 @@ def _first_message(sent: SentCall) -> bytes | None:
 
 
 def _billed_details(
-    entry: JournalEntry, billed: BilledCall, earlier: BilledCall | None
+    entry: JournalEntry, billed: CallRecord, earlier: CallRecord | None
 ) -> dict[str, Any]:
     sent, outcome, facts = billed.sent, billed.outcome, billed.facts
     price = _price(entry)

@@ -12,8 +12,7 @@ from anaphora.tokens import Counts, for_model
 from anaphora.wire.reading import Members
 
 from .billing import Billing, ModelFacts
-from .exchange import EmulatorRequest
-from .hosts.host import EmulatorRoute
+from .hosts.host import EmulatorRoute, RoutedRequest
 
 
 class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -39,9 +38,9 @@ class PromptReader:
     def __init__(self, billing: Billing) -> None:
         self._billing = billing
 
-    def read(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> ParsedPrompt:
+    def read(self, request: RoutedRequest) -> ParsedPrompt:
         """Parses a request; raises the provider's errors."""
-        complete = route.host.complete_body(request, route, workspace)
+        route, complete = request.route, request.host.complete_body(request)
         body = complete.body
         call = route.codec.parse(body, route.path)
         rendered, facts = self._split(request.fields if body is request.body else body, route)
@@ -55,11 +54,9 @@ class PromptReader:
             body=body, call=call, rendered=rendered, plan=plan, facts=facts, items=complete.items
         )
 
-    def split(
-        self, request: EmulatorRequest, route: EmulatorRoute, workspace: str
-    ) -> tuple[Rendered, ModelFacts]:
+    def split(self, request: RoutedRequest) -> tuple[Rendered, ModelFacts]:
         """Splits a request whose tokens are only counted."""
-        return self._split(route.host.complete_body(request, route, workspace).body, route)
+        return self._split(request.host.complete_body(request).body, request.route)
 
     def _split(self, body: bytes | Members, route: EmulatorRoute) -> tuple[Rendered, ModelFacts]:
         rendered = route.codec.split(body, (), route.path)

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from anaphora.client.after import failure_notice, line_of, log
+from anaphora.client.failures import failure_notice, line_of, log
 from anaphora.client.response import Record
 from anaphora.values import Notice
 

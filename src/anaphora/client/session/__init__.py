@@ -1,7 +1,6 @@
 """Conversations: `Session`, its tool loop `Run`, and `Preview` of the next call."""
 
-from .prefix_check import OnPrefixBreak, PrefixWarning
-from .preview import Preview
+from .preview import OnPrefixBreak, PrefixWarning, Preview
 from .run import Run, RunResult
 from .session import Session
 

@@ -25,6 +25,7 @@ Save = Callable[[Message], None]
 
 _HISTORY = SegmentRole.CONVERSATION
 _TAIL = SegmentRole.VOLATILE_TAIL
+_PROMPTS = (PromptIR, RenderedContext)
 
 
 class PromptSource(msgspec.Struct, frozen=True, eq=False):
@@ -40,7 +41,7 @@ class PromptSource(msgspec.Struct, frozen=True, eq=False):
     def current(self) -> Prompt:
         """The prompt of the next turn. Calls the app's function, if there is one."""
         prompt = self.prompt
-        if not isinstance(prompt, PromptIR | RenderedContext):
+        if not isinstance(prompt, _PROMPTS):
             prompt = returned_prompt(prompt())
         state = self.state
         text = state() if callable(state) else state

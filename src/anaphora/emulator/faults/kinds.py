@@ -140,10 +140,6 @@ def _broken_off(response: EmulatorResponse, fault: Fault, failure: ReplyFail) ->
 # ── Slow and broken connections: no byte of the response changes ─────────────────────────────────
 
 
-def _timeout(response: EmulatorResponse, _: Fault) -> EmulatorResponse:
-    return msgspec.structs.replace(response, hang=True)
-
-
 def _reset(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
     """Dropped before the first byte, or after `after` chunks."""
     if fault.after is not None:
@@ -155,12 +151,13 @@ def _slow_first_byte(response: EmulatorResponse, fault: Fault) -> EmulatorRespon
     if not response.chunks:
         return response
     first, *rest = response.chunks
-    return _with_chunks(response, (_later(first, fault), *rest))
+    return _with_chunks(response, (ResponseChunk(first.delay + fault.seconds, first.data), *rest))
 
 
 def _slow_drip(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
     chunks = response.chunks if response.stream else _pieces(response, _DRIP_PIECES)
-    return _with_chunks(response, (_later(chunk, fault) for chunk in chunks))
+    later = (ResponseChunk(chunk.delay + fault.seconds, chunk.data) for chunk in chunks)
+    return _with_chunks(response, later)
 
 
 def _cut(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
@@ -289,10 +286,6 @@ def _pieces(response: EmulatorResponse, count: int) -> list[ResponseChunk]:
     ]
 
 
-def _later(chunk: ResponseChunk, fault: Fault) -> ResponseChunk:
-    return ResponseChunk(chunk.delay + fault.seconds, chunk.data)
-
-
 def _is_array(response: EmulatorResponse) -> bool:
     """Whether it is Gemini's stream as one JSON array."""
     return response.stream and response.headers.get("content-type") not in (SSE, NDJSON)
@@ -315,7 +308,7 @@ KINDS: dict[str, FaultKind] = {
     "503": FaultKind(partial(_server_error, status=503), unbilled=True),
     "529": FaultKind(partial(_server_error, status=529), unbilled=True),
     "ok-error": FaultKind(_ok_error),
-    "timeout": FaultKind(_timeout),
+    "timeout": FaultKind(lambda response, _: msgspec.structs.replace(response, hang=True)),
     "reset": FaultKind(_reset, ("after",)),
     "slow-first-byte": FaultKind(_slow_first_byte, ("seconds",), 2),
     "slow-drip": FaultKind(_slow_drip, ("seconds",), 0.2),

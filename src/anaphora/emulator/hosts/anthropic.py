@@ -24,6 +24,8 @@ from .host import (
     MODELS_CREATED,
     Host,
     ReplyContext,
+    RoutedRequest,
+    Thought,
     cached_tokens,
     model_limits,
     param_differs,
@@ -55,8 +57,8 @@ class AnthropicHost(Host):
     overloaded_code = "overloaded_error"
     unknown_event = ("emulator_unknown", b'{"type":"emulator_unknown","data":{}}')
 
-    def headers(self, request_id: str, window: UsageWindow | None, now: float) -> dict[str, str]:
-        headers = {"request-id": request_id}
+    def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
+        headers = {"request-id": request.entry.request_id}
         if window is None:
             return headers
         if not window.reset_header:
@@ -69,17 +71,13 @@ class AnthropicHost(Host):
             headers[reset_name] = window.reset_header
         return headers
 
-    def thinking(
-        self, wanted: Reasoning | None, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
+    def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if wanted is None or wanted.mode is None:
             return None, 0
         shown = "" if wanted.display == "omitted" else thinking_text(random)
         return Thinking(shown, signature=opaque(random), provider=self.wire), 0
 
-    def script_thinking(
-        self, text: str, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
+    def script_thinking(self, text: str, profile: Profile, random: SeededRandom) -> Thought:
         return Thinking(text, signature=random.id(64), provider=self.wire), 0
 
     def extra_fields(self, context: ReplyContext) -> dict[str, Any]:

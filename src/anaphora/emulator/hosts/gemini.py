@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,14 +12,14 @@ import msgspec
 from anaphora import catalog, wire
 from anaphora.cache.simulator import Outcome
 from anaphora.canonical import dumps
-from anaphora.catalog import CacheRules, Profile
-from anaphora.emulator.billing import Billing
+from anaphora.catalog import Profile
+from anaphora.emulator.billing import Billing, ModelFacts
 from anaphora.emulator.exchange import (
-    EmulatorRequest,
     EmulatorResponse,
     ResponseChunk,
     decode_object,
 )
+from anaphora.emulator.replies.reply import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.gemini import CHECKS, camel
 from anaphora.errors import Forbidden, RequestRejected, Upstream
@@ -30,7 +30,16 @@ from anaphora.tokens import Counts, for_model
 from anaphora.values import Reply, Thinking, Usage
 from anaphora.wire.gemini.reply import write_candidate, write_content
 
-from .host import CompleteBody, EmulatorRoute, Host, Operation, model_limits, thinking_text
+from .host import (
+    CompleteBody,
+    EmulatorRoute,
+    Host,
+    Operation,
+    RoutedRequest,
+    Thought,
+    model_limits,
+    thinking_text,
+)
 
 _PATH = re.compile(
     r"(?P<root>/v1(?:beta1?|alpha)?(?:/projects/[^/]+/locations/[^/]+)?)(?P<vertex>/publishers/google)?/"
@@ -96,30 +105,26 @@ class GeminiHost(Host):
 
     # ── Requests and replies ─────────────────────────────────────────────────────────────────────
 
-    def complete_body(
-        self, request: EmulatorRequest, route: EmulatorRoute, workspace: str
-    ) -> CompleteBody:
+    def complete_body(self, request: RoutedRequest) -> CompleteBody:
         """The cached content that a request names, and its own contents behind that."""
         fields = request.fields
         inner = fields.get("generateContentRequest")
-        if route.operation == "count" and inner is not None:
+        if request.route.operation == "count" and inner is not None:
             fields = decode_object(bytes(inner))
         named = fields.get("cachedContent", fields.get("cached_content"))
         if named is None:
             return CompleteBody(request.body if inner is None else bytes(inner))
-        content = self._get(workspace, str(msgspec.json.decode(named)), request.now)
+        content = self._get(request, str(msgspec.json.decode(named)))
         own = {camel(name): bytes(raw) for name, raw in fields.items()}
         own.pop("cachedContent", None)
         contents = _elements(own.pop("contents", b"[]"))
         held = CacheHandle(content.name, content.chunks, "")
         return CompleteBody(_body(content.fields, contents, own), (), held, content.model)
 
-    def is_stream(self, request: EmulatorRequest, call: Call) -> bool:
+    def is_stream(self, request: RoutedRequest, call: Call) -> bool:
         return ":streamGenerateContent" in request.path
 
-    def thinking(
-        self, wanted: Reasoning | None, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
+    def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if wanted is None:
             return None, 0
         if wanted.display == "summarized":
@@ -127,17 +132,15 @@ class GeminiHost(Host):
         return None, random.between(16, 64)
 
     def usage(
-        self, outcome: Outcome, rules: CacheRules, output: int, reasoning: int | None
+        self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
     ) -> Usage:
-        usage = super().usage(outcome, rules, output, reasoning)
+        usage = super().usage(outcome, facts, replies)
         return usage if usage.read else msgspec.structs.replace(usage, read=None)
 
     def write_choice(self, reply: Reply, index: int) -> bytes:
         return write_candidate(reply, {}, write_content(reply.message), index)
 
-    def frame_stream(
-        self, request: EmulatorRequest, response: EmulatorResponse
-    ) -> EmulatorResponse:
+    def frame_stream(self, request: RoutedRequest, response: EmulatorResponse) -> EmulatorResponse:
         """Without `alt=sse` a stream is one JSON array."""
         if request.query.get("alt") == "sse":
             return response
@@ -162,18 +165,18 @@ class GeminiHost(Host):
 
     # ── Cached contents ──────────────────────────────────────────────────────────────────────────
 
-    def handle(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> bytes:
-        now = request.now
+    def handle(self, request: RoutedRequest) -> bytes:
+        now, route = request.now, request.route
         if route.operation == "caches":
             if request.method == "POST":
-                return dumps(self._create(request, route, workspace).resource())
-            return dumps(self._list(workspace, request.query, now))
-        content = self._get(workspace, route.name, now)
+                return dumps(self._create(request).resource())
+            return dumps(self._list(request))
+        content = self._get(request, route.name)
         simulator = self.billing.simulator(
             self.billing.facts(route.provider, self.wire, content.model)
         )
         if request.method == "DELETE":
-            del self._contents[workspace, _id(content.name)]
+            del self._contents[request.workspace, _id(content.name)]
             simulator.release(content.name, at=now)
             return b"{}"
         if request.method == "PATCH":
@@ -184,10 +187,8 @@ class GeminiHost(Host):
             simulator.extend(content.name, at=now, seconds=expires - now)
         return dumps(content.resource())
 
-    def _create(
-        self, request: EmulatorRequest, route: EmulatorRoute, workspace: str
-    ) -> CachedContent:
-        body, now = request.fields, request.now
+    def _create(self, request: RoutedRequest) -> CachedContent:
+        body, now, route = request.fields, request.now, request.route
         if "model" not in body:
             raise RequestRejected("model is required", status=400, param="model")
         model = str(request.value("model")).rpartition("/")[2]
@@ -216,23 +217,24 @@ class GeminiHost(Host):
         self.billing.simulator(facts).hold(content.name, content.tokens, at=now, seconds=seconds)
         while len(self._contents) >= _MAX_CONTENTS:
             del self._contents[next(iter(self._contents))]
-        self._contents[workspace, _id(content.name)] = content
+        self._contents[request.workspace, _id(content.name)] = content
         return content
 
-    def _get(self, workspace: str, name: str, now: float) -> CachedContent:
+    def _get(self, request: RoutedRequest, name: str) -> CachedContent:
         """A cached content by name. The error is the same for an expired and an unknown one."""
-        content = self._contents.get((workspace, _id(name)))
-        if content is not None and content.expires <= now:
-            del self._contents[workspace, _id(name)]
-            content = None
-        if content is None:
+        content = self._contents.get((request.workspace, _id(name)))
+        if content is None or content.expires <= request.now:
+            self._contents.pop((request.workspace, _id(name)), None)
             reason = f"no cached content {_id(name)}, or no permission to see it"
             raise Forbidden(reason, status=403, code="PERMISSION_DENIED")
         return content
 
-    def _list(self, workspace: str, query: Mapping[str, str], now: float) -> dict[str, Any]:
+    def _list(self, request: RoutedRequest) -> dict[str, Any]:
+        query = request.query
         own = [
-            c for (owner, _), c in self._contents.items() if owner == workspace and c.expires > now
+            content
+            for (workspace, _), content in self._contents.items()
+            if workspace == request.workspace and content.expires > request.now
         ]
         start, size = _number(query, "pageToken", 0), _number(query, "pageSize", _PAGE_SIZE)
         page = own[start : start + max(1, size)]

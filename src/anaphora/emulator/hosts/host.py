@@ -16,9 +16,10 @@ from anaphora import wire
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
-from anaphora.catalog import CacheRules, Dialect, Profile
-from anaphora.emulator.billing import Billing, UsageWindow
+from anaphora.catalog import Dialect, Profile
+from anaphora.emulator.billing import Billing, ModelFacts, UsageWindow
 from anaphora.emulator.exchange import JSON, SSE, EmulatorRequest, EmulatorResponse
+from anaphora.emulator.journal import JournalEntry
 from anaphora.emulator.replies.reply import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, sentences
 from anaphora.emulator.strict import WireChecks
@@ -34,6 +35,9 @@ Operation: TypeAlias = Literal[
     "stored", "stored_items", "caches", "cache", "show", "version",
 ]  # fmt: skip
 """What a route does. Those after the first four belong to one wire: see `Host.handle`."""
+
+Thought: TypeAlias = tuple[Thinking | None, int]
+"""The reasoning that is shown, and the tokens of reasoning that is not."""
 
 #: Creation date of every model: the catalog has none, and clients expect one.
 MODELS_CREATED = "2026-01-01T00:00:00Z"
@@ -68,6 +72,21 @@ def is_home(dialect: Dialect) -> bool:
     return dialect.provider == wire.PROVIDERS[dialect.wire] and not dialect.surface
 
 
+class RoutedRequest(EmulatorRequest, frozen=True, kw_only=True, dict=True):
+    """A request with its route and its entry in the journal."""
+
+    route: EmulatorRoute
+    entry: JournalEntry
+
+    @property
+    def host(self) -> Host:
+        return self.route.host
+
+    @property
+    def workspace(self) -> str:
+        return self.entry.workspace
+
+
 class CompleteBody(msgspec.Struct, frozen=True):
     """A request's body, completed by what the provider stores for it."""
 
@@ -83,8 +102,7 @@ class CompleteBody(msgspec.Struct, frozen=True):
 class ReplyContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the fields of a reply beside its message depend on."""
 
-    request: EmulatorRequest
-    route: EmulatorRoute
+    request: RoutedRequest
     call: Call
     reply: GeneratedReply
     sent: SentCall
@@ -139,10 +157,9 @@ class Host:
         """The route of a whole path, for a host whose paths are not a root and an operation."""
         return None
 
-    def workspace(
-        self, request: EmulatorRequest, dialect: Dialect, keys: frozenset[str] | None
-    ) -> str:
+    def workspace(self, request: RoutedRequest, keys: frozenset[str] | None) -> str:
         """The workspace of a request's API key; raises the provider's error for a bad key."""
+        dialect = request.route.dialect
         key = _api_key(request, dialect.auth)
         if not key and dialect.base_url.startswith(_LOCAL):
             return "local"
@@ -158,73 +175,62 @@ class Host:
         reason = f"no API key: send it in the header {header}"
         return Unauthenticated(reason, status=401, code=self.key_error_code)
 
-    def headers(self, request_id: str, window: UsageWindow | None, now: float) -> dict[str, str]:
+    def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         """The request id and rate-limit headers of a response."""
         return {}
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────
 
-    def immediate_reply(self, request: EmulatorRequest, route: EmulatorRoute) -> bytes | None:
+    def immediate_reply(self, request: RoutedRequest) -> bytes | None:
         """The response to a request that has no prompt; None for all others."""
         return None
 
-    def complete_body(
-        self, request: EmulatorRequest, route: EmulatorRoute, workspace: str
-    ) -> CompleteBody:
+    def complete_body(self, request: RoutedRequest) -> CompleteBody:
         return CompleteBody(request.body)
 
     def sets_window(self, body: bytes) -> bool:
         """Whether a request sets the context window itself."""
         return False
 
-    def is_stream(self, request: EmulatorRequest, call: Call) -> bool:
+    def is_stream(self, request: RoutedRequest, call: Call) -> bool:
         return call.params.stream
 
-    def handle(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> bytes:
+    def handle(self, request: RoutedRequest) -> bytes:
         """The response body of an operation that only this wire has."""
         raise NotImplementedError
 
-    def keep(
-        self, workspace: str, call: Call, items: tuple[bytes, ...], reply: Reply, codec: Wire
-    ) -> None:
+    def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
         """Stores a reply, where the provider does so."""
 
     # ── Replies ──────────────────────────────────────────────────────────────────────────────────
 
-    def generate_thinking(
-        self, call: Call, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
-        """The reasoning that is shown, and the tokens of reasoning that is not."""
+    def generate_thinking(self, call: Call, profile: Profile, random: SeededRandom) -> Thought:
         wanted = call.params.reasoning
         if wanted is not None and (wanted.mode == "disabled" or wanted.effort == "none"):
             return None, 0
         return self.thinking(wanted, profile, random)
 
-    def thinking(
-        self, wanted: Reasoning | None, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
-        """The same, where reasoning is not disabled."""
+    def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
+        """The reasoning of a reply, where it is not disabled."""
         if wanted is None:
             return None, 0
         return Thinking(thinking_text(random), provider=self.wire), 0
 
-    def script_thinking(
-        self, text: str, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
-        """Scripted reasoning: what is shown, and the tokens of what is not."""
+    def script_thinking(self, text: str, profile: Profile, random: SeededRandom) -> Thought:
         return Thinking(text, provider=self.wire), 0
 
     def usage(
-        self, outcome: Outcome, rules: CacheRules, output: int, reasoning: int | None
+        self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
     ) -> Usage:
         """The counts that the provider reports."""
+        counts = [reply.tokens(facts.profile) for reply in replies]
         return Usage(
             uncached=outcome.uncached,
             read=outcome.read,
             # Where nothing can be marked, writes are not reported.
-            written=outcome.written if self.reports_writes or rules.slots.value else None,
-            output=output,
-            reasoning=reasoning,
+            written=outcome.written if self.reports_writes or facts.rules.slots.value else None,
+            output=sum(output for output, _ in counts),
+            reasoning=self.reported_reasoning(replies[0], sum(thought for _, thought in counts)),
         )
 
     def reported_reasoning(self, reply: GeneratedReply, tokens: int) -> int | None:
@@ -240,15 +246,13 @@ class Host:
         """A reply after the first, in `choices_field`."""
         raise NotImplementedError
 
-    def reports_stream_usage(self, request: EmulatorRequest, provider: str) -> bool:
+    def reports_stream_usage(self, request: RoutedRequest) -> bool:
         return True
 
     def edit_events(self, events: list[bytes], reply: Reply) -> None:
         """Changes the written events of a stream in place."""
 
-    def frame_stream(
-        self, request: EmulatorRequest, response: EmulatorResponse
-    ) -> EmulatorResponse:
+    def frame_stream(self, request: RoutedRequest, response: EmulatorResponse) -> EmulatorResponse:
         return response
 
     # ── Other bodies ─────────────────────────────────────────────────────────────────────────────

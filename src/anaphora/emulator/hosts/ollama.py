@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anaphora.cache.simulator import Outcome
 from anaphora.canonical import dumps
-from anaphora.catalog import CacheRules, Profile
-from anaphora.emulator.exchange import NDJSON, EmulatorRequest
+from anaphora.catalog import Profile
+from anaphora.emulator.billing import ModelFacts
+from anaphora.emulator.exchange import NDJSON
 from anaphora.emulator.replies.reply import GeneratedReply
 from anaphora.emulator.strict.ollama import CHECKS
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.ollama.stream import timestamp
 
-from .host import MODELS_CREATED, EmulatorRoute, Host, Operation, ReplyContext
+from .host import MODELS_CREATED, Host, Operation, ReplyContext, RoutedRequest
 
 _OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/chat"): "generate",
@@ -44,10 +46,10 @@ class OllamaHost(Host):
         operation = _OPERATIONS.get((method, path))
         return None if operation is None else (operation, "")
 
-    def handle(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> bytes:
-        return _BODIES[route.operation]
+    def handle(self, request: RoutedRequest) -> bytes:
+        return _BODIES[request.route.operation]
 
-    def immediate_reply(self, request: EmulatorRequest, route: EmulatorRoute) -> bytes | None:
+    def immediate_reply(self, request: RoutedRequest) -> bytes | None:
         """A request without messages only loads the model."""
         messages = request.fields.get("messages")
         if messages is not None and bytes(messages) != b"[]":
@@ -61,18 +63,16 @@ class OllamaHost(Host):
             usage=Usage(),
             extras={self.wire: dumps({"created_at": timestamp(request.now)}).decode()},
         )
-        return route.codec.write_reply(reply)
+        return request.route.codec.write_reply(reply)
 
     def sets_window(self, body: bytes) -> bool:
         return b'"num_ctx"' in body
 
     def usage(
-        self, outcome: Outcome, rules: CacheRules, output: int, reasoning: int | None
+        self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
     ) -> Usage:
-        return Usage(uncached=outcome.total, output=output)
-
-    def reported_reasoning(self, reply: GeneratedReply, tokens: int) -> int | None:
-        return None
+        counts = [reply.tokens(facts.profile) for reply in replies]
+        return Usage(uncached=outcome.total, output=sum(output for output, _ in counts))
 
     def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
         return {"created_at": timestamp(context.request.now)}

@@ -11,7 +11,7 @@ from anaphora.catalog import Profile
 from anaphora.emulator.billing import INPUT_LIMIT, REQUEST_LIMIT, UsageWindow
 from anaphora.emulator.replies.reply import GeneratedReply
 
-from .host import MODELS_CREATED, Host
+from .host import MODELS_CREATED, Host, RoutedRequest
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
 
@@ -22,16 +22,16 @@ class OpenAIHost(Host):
     refusal_stop = "end"
     key_error_code = "invalid_api_key"
 
-    def headers(self, request_id: str, window: UsageWindow | None, now: float) -> dict[str, str]:
+    def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         headers = {
-            "x-request-id": request_id,
+            "x-request-id": request.entry.request_id,
             "openai-version": "2020-10-01",
             "openai-processing-ms": "1",
             "openai-organization": "emulator",
         }
         if window is None:
             return headers
-        left = max(0, round((window.reset - now) * 1000))
+        left = max(0, round((window.reset - request.now) * 1000))
         reset = f"{left}ms" if left < 1000 else f"{left / 1000:g}s"
         tokens = window.input + window.output
         return {

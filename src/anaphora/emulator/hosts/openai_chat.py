@@ -6,7 +6,7 @@ from typing import Any
 
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.exchange import EmulatorRequest, nested
+from anaphora.emulator.exchange import nested
 from anaphora.emulator.replies.reply import count_text
 from anaphora.emulator.replies.text import SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS
@@ -14,7 +14,7 @@ from anaphora.prompt.call import Reasoning
 from anaphora.values import Reply, Thinking
 from anaphora.wire.openai_chat.reply import write_choice
 
-from .host import ReplyContext, thinking_text
+from .host import ReplyContext, RoutedRequest, Thought, thinking_text
 from .openai import OpenAIHost
 
 #: Hosts that report usage in every stream, without `include_usage`.
@@ -32,9 +32,7 @@ class OpenAIChatHost(OpenAIHost):
         b'{"id":"","object":"emulator.unknown","created":0,"model":"","choices":[]}',
     )
 
-    def thinking(
-        self, wanted: Reasoning | None, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
+    def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if not profile.can("reasoning"):
             return None, 0
         field = profile.reasoning_field
@@ -42,9 +40,7 @@ class OpenAIChatHost(OpenAIHost):
             return None, random.between(16, 64)
         return self._shown(thinking_text(random), field.value), 0
 
-    def script_thinking(
-        self, text: str, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
+    def script_thinking(self, text: str, profile: Profile, random: SeededRandom) -> Thought:
         field = profile.reasoning_field
         if field is None or not field.value:
             return None, max(1, count_text(text, profile))
@@ -56,14 +52,14 @@ class OpenAIChatHost(OpenAIHost):
 
     def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
         fields: dict[str, Any] = {"created": int(context.request.now)}
-        if context.route.provider in ("openai", "azure"):
+        if context.request.route.provider in ("openai", "azure"):
             fields["service_tier"] = "default"
         return fields
 
     def write_choice(self, reply: Reply, index: int) -> bytes:
         return write_choice(reply, index)
 
-    def reports_stream_usage(self, request: EmulatorRequest, provider: str) -> bool:
-        if provider in _ALWAYS_COUNTED:
+    def reports_stream_usage(self, request: RoutedRequest) -> bool:
+        if request.route.provider in _ALWAYS_COUNTED:
             return True
         return nested(request.value("stream_options"), "include_usage") is True

@@ -16,7 +16,6 @@ from anaphora.emulator.exchange import NULL, EmulatorRequest
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import RESPONSES_CHECKS
 from anaphora.errors import NotFound, RequestRejected
-from anaphora.prompt import Call
 from anaphora.prompt.call import Reasoning
 from anaphora.values import Reply, StopReason, Thinking
 from anaphora.wire import Wire
@@ -24,9 +23,10 @@ from anaphora.wire import Wire
 from .anthropic import opaque
 from .host import (
     CompleteBody,
-    EmulatorRoute,
     Operation,
     ReplyContext,
+    RoutedRequest,
+    Thought,
     cached_tokens,
     param_differs,
     read_tokens,
@@ -101,18 +101,17 @@ class OpenAIResponsesHost(OpenAIHost):
             return "stored_items", name
         return ("stored", name) if not rest and method in ("GET", "DELETE") else None
 
-    def handle(self, request: EmulatorRequest, route: EmulatorRoute, workspace: str) -> bytes:
-        stored = self._stored.get(workspace, route.name)
-        if route.operation == "stored_items":
+    def handle(self, request: RoutedRequest) -> bytes:
+        workspace, name = request.workspace, request.route.name
+        stored = self._stored.get(workspace, name)
+        if request.route.operation == "stored_items":
             return stored.list_items()
         if request.method == "DELETE":
-            self._stored.delete(workspace, route.name)
-            return dumps({"id": route.name, "object": "response", "deleted": True})
+            self._stored.delete(workspace, name)
+            return dumps({"id": name, "object": "response", "deleted": True})
         return stored.response
 
-    def complete_body(
-        self, request: EmulatorRequest, route: EmulatorRoute, workspace: str
-    ) -> CompleteBody:
+    def complete_body(self, request: RoutedRequest) -> CompleteBody:
         """The input of the whole chain that `previous_response_id` continues."""
         fields = request.fields
         items = _input_items(bytes(fields.get("input", NULL)))
@@ -120,21 +119,18 @@ class OpenAIResponsesHost(OpenAIHost):
         if previous is None and "model" in fields:
             return CompleteBody(request.body, items)
         if previous is not None:
-            items = (*self._stored.chain(workspace, str(previous)), *items)
+            items = (*self._stored.chain(request.workspace, str(previous)), *items)
         complete = {"model": _ANY_MODEL, **fields}
         complete.pop("previous_response_id", None)
         complete["input"] = msgspec.Raw(b"[" + b",".join(items) + b"]")
         return CompleteBody(msgspec.json.encode(complete), items)
 
-    def keep(
-        self, workspace: str, call: Call, items: tuple[bytes, ...], reply: Reply, codec: Wire
-    ) -> None:
-        if call.params.store is not False:
-            self._stored.add(workspace, StoredResponse(items, reply, codec))
+    def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
+        if request.value("store") is not False:
+            stored = StoredResponse(items, reply, request.route.codec)
+            self._stored.add(request.workspace, stored)
 
-    def thinking(
-        self, wanted: Reasoning | None, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
+    def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if not profile.can("reasoning"):
             return None, 0
         summary = thinking_text(random) if wanted is not None and wanted.summary else ""
@@ -143,9 +139,7 @@ class OpenAIResponsesHost(OpenAIHost):
         shown = Thinking(summary, data=data, provider=self.wire, extras=extras)
         return shown, random.between(16, 64)
 
-    def script_thinking(
-        self, text: str, profile: Profile, random: SeededRandom
-    ) -> tuple[Thinking | None, int]:
+    def script_thinking(self, text: str, profile: Profile, random: SeededRandom) -> Thought:
         extras = self._item_id(random)
         return Thinking(text, data=random.id(64), provider=self.wire, extras=extras), 0
 

@@ -71,8 +71,8 @@ class WireChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Decodes a message that is in order by itself; `DecodeError` for any other."""
     checks: tuple[Check, ...]
     """Those of the wire's own provider, in its order."""
-    provider_checks: Mapping[str, tuple[Check, ...]] = {}
-    """Those of other providers."""
+    provider_checks: tuple[tuple[str, Check], ...] = ()
+    """Those of other providers, with their names."""
     unreadable: str = "The request body is not valid JSON"
     unreadable_code: str | None = None
 
@@ -111,7 +111,7 @@ def check(
         counts=counts,
     )
     home = facts.provider == wires.PROVIDERS[facts.wire]
-    others = checks.provider_checks.get(facts.provider, ())
+    others = (step for provider, step in checks.provider_checks if provider == facts.provider)
     for step in checks.checks if home else (too_long, *others):
         step(request)
     if call is not None and not home:
@@ -156,25 +156,19 @@ def _rejected_features(request: CheckedRequest, params: Params) -> None:
     """What the catalog says that a model rejects, whichever provider serves it."""
     if not request.profile.refusals.verified:
         return
-    for feature, param in _used_features(params).items():
-        if param is not None and request.profile.refuses(feature):
+    choice, reasoning = params.tool_choice, params.reasoning
+    forced = choice is not None and choice.mode in ("required", "tool")
+    used: list[tuple[Feature, str, bool]] = [
+        *(("sampling", name, getattr(params, name) is not None) for name in SAMPLING),
+        *(("altered_sampling", n, getattr(params, n) not in (None, 1)) for n in SAMPLING[:2]),
+        ("stop", "stop", bool(params.stop)),
+        ("forced_tools", "tool_choice", forced),
+        ("disabled_thinking", "thinking", reasoning is not None and reasoning.mode == "disabled"),
+        ("budgeted_thinking", "thinking", bool(reasoning and reasoning.budget_tokens)),
+    ]
+    for feature, param, is_used in used:
+        if is_used and request.profile.refuses(feature):
             raise rejected(f"{param} is not supported with this model", param=param)
-
-
-def _used_features(params: Params) -> dict[Feature, str | None]:
-    """The parameter that uses each feature that some models reject, or None."""
-    used = [name for name in SAMPLING if getattr(params, name) is not None]
-    altered = [name for name in SAMPLING[:2] if getattr(params, name) not in (None, 1)]
-    forced = params.tool_choice is not None and params.tool_choice.mode in ("required", "tool")
-    reasoning = params.reasoning
-    return {
-        "sampling": used[0] if used else None,
-        "altered_sampling": altered[0] if altered else None,
-        "stop": "stop" if params.stop else None,
-        "forced_tools": "tool_choice" if forced else None,
-        "disabled_thinking": "thinking" if reasoning and reasoning.mode == "disabled" else None,
-        "budgeted_thinking": "thinking" if reasoning and reasoning.budget_tokens else None,
-    }
 
 
 # ── Helpers of the checks ────────────────────────────────────────────────────────────────────────

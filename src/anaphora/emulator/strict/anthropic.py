@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -73,20 +74,14 @@ def _is(block: Object, kind: str) -> bool:
 # ── Fields ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _version_header(request: CheckedRequest) -> None:
-    # The service's own message, as many clients' tests and pages quote it.
+def _required(request: CheckedRequest) -> None:
+    """Source: the SDK's `Required` fields; the service's own message on the version header, as many
+    clients' tests and pages quote it."""
     if "anthropic-version" not in request.http.headers:
         raise _rejected_at("anthropic-version", "header is required")
-
-
-def _size(request: CheckedRequest) -> None:
     if len(request.http.body) > MAX_BYTES:
         message = "Request exceeds the maximum size"
         raise errors.TooLarge(message, status=413, code="request_too_large")
-
-
-def _required(request: CheckedRequest) -> None:
-    """Source: the SDK's `Required` fields."""
     for field in ("model", "max_tokens", "messages"):
         if field not in request.body and not (field == "max_tokens" and request.counts):
             raise _rejected_at(field, "Field required")
@@ -214,18 +209,7 @@ def _roles(request: CheckedRequest) -> None:
         return  # the messages before are with the provider
     if _role_at(request, 0) == "assistant":
         raise _rejected_at("messages", 'first message must use the "user" role')
-    if system:
-        _system_positions(request)
-
-
-def _role_at(request: CheckedRequest, index: int) -> Any:
-    """The role of a message; None past the end."""
-    raw = request.raw_messages[index : index + 1]
-    return nested(msgspec.json.decode(raw[0]), "role") if raw else None
-
-
-def _system_positions(request: CheckedRequest) -> None:
-    roles = [message.get("role") for _, message in request.messages]
+    roles = [message.get("role") for _, message in request.messages] if system else []
     for index, role in enumerate(roles):
         before = next((other for other in reversed(roles[:index]) if other != "system"), None)
         after = next((other for other in roles[index + 1 :] if other != "system"), "assistant")
@@ -234,6 +218,12 @@ def _system_positions(request: CheckedRequest) -> None:
                 "a system message must follow a user turn, and precede an assistant turn or end"
             )
             raise _rejected_at(f"messages.{index}", reason)
+
+
+def _role_at(request: CheckedRequest, index: int) -> Any:
+    """The role of a message; None past the end."""
+    raw = request.raw_messages[index : index + 1]
+    return nested(msgspec.json.decode(raw[0]), "role") if raw else None
 
 
 def _tool_pairs(request: CheckedRequest) -> None:
@@ -384,31 +374,22 @@ def _markers(request: CheckedRequest) -> None:
     marked = [(f"{slot.path}.cache_control", slot.marker) for slot in slots]
     if (automatic := request.body.get("cache_control")) is not None:
         marked.append(("cache_control", automatic))  # it stands behind all others
-    _marker_form(request, marked)
-    _empty_text(slots)
-    _too_many(request, len(slots))
-    _ttl_order(request, marked)
-    if automatic is not None:
-        _automatic(request, automatic, len(slots))
-
-
-def _marker_form(request: CheckedRequest, marked: list[tuple[str, Any]]) -> None:
-    """Source: CacheControlEphemeralParam."""
-    for field, marker in marked:
+    for field, marker in marked:  # source: CacheControlEphemeralParam
         if not isinstance(marker, dict):
             raise _rejected_at(field, "Input should be an object")
         if marker.get("type") != "ephemeral":
             raise _rejected_at(f"{field}.type", "Input should be 'ephemeral'")
         if marker.get("ttl") not in (None, *request.facts.rules.ttls.value):
             raise _rejected_at(f"{field}.ttl", "Input should be '5m' or '1h'")
-
-
-def _empty_text(slots: list[MarkerSlot]) -> None:
-    """askalf/dario#1066. Thinking has no such field at all, which `_unknown_fields` reports."""
-    for slot in slots:
+    for slot in slots:  # askalf/dario#1066
         if slot.is_empty_text:
             reason = "cache_control cannot be set for empty text blocks"
             raise _rejected_at(f"{slot.path}.text", reason)
+    _too_many(request, len(slots))
+    if request.facts.rules.longer_ttl_first.value:
+        _ttl_order([(field, _ttl(request, marker)) for field, marker in marked])
+    if automatic is not None:
+        _automatic(request, automatic, len(slots))
 
 
 def _too_many(request: CheckedRequest, count: int) -> None:
@@ -419,32 +400,25 @@ def _too_many(request: CheckedRequest, count: int) -> None:
         raise _rejected_at("", reason)
 
 
-def _ttl_order(request: CheckedRequest, marked: list[tuple[str, Any]]) -> None:
+def _ttl_order(marked: list[tuple[str, Ttl]]) -> None:
     """A longer lifetime may not follow a shorter one: cnighswonger/claude-code-cache-fix#44."""
-    if not request.facts.rules.longer_ttl_first.value:
-        return
-    shortest: Ttl | None = None
-    for field, marker in marked:
-        ttl = _ttl(request, marker)
-        if shortest is not None and TTL_SECONDS[ttl] > TTL_SECONDS[shortest]:
+    for (_, before), (field, ttl) in itertools.pairwise(marked):
+        if TTL_SECONDS[ttl] > TTL_SECONDS[before]:
             reason = (
-                f"a ttl='{ttl}' cache_control block must not come after a ttl='{shortest}' "
+                f"a ttl='{ttl}' cache_control block must not come after a ttl='{before}' "
                 "cache_control block. Note that blocks are processed in the following order: "
                 "`tools`, `system`, `messages`."
             )
             raise _rejected_at(f"{field}.ttl", reason)
-        shortest = ttl
 
 
 def _automatic(request: CheckedRequest, automatic: Object, count: int) -> None:
     """`cache_control` of the whole request takes a slot of its own, unless the block that it
     lands on is marked for as long already (PROVIDERS.md, caching)."""
     clashes = request.facts.rules.automatic_refused
-    if clashes is None:
-        return
-    slots = list(_slots(request, marked=False))
+    slots = list(_slots(request, marked=False)) if clashes is not None else []
     last = next((slot for slot in reversed(slots) if slot.takes_automatic), None)
-    if last is None:
+    if clashes is None or last is None:
         return
     if last.marker is None:
         if "slots_full" in clashes.value:
@@ -463,8 +437,6 @@ CHECKS = WireChecks(
     messages_field="messages",
     decode_plain=msgspec.json.Decoder(_PlainMessage).decode,
     checks=(
-        _version_header,
-        _size,
         _required,
         _unknown_fields,
         _limits,

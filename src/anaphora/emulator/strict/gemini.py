@@ -74,23 +74,17 @@ def _unknown_names(request: CheckedRequest) -> None:
 
 
 def _contents(request: CheckedRequest) -> None:
-    if not request.body.get("contents"):
+    body, path = request.body, request.http.path
+    if not body.get("contents"):
         raise _rejected("* GenerateContentRequest.contents: contents is not specified\n")
-
-
-def _roles(request: CheckedRequest) -> None:
-    """A content without a role is the user's on the Gemini API; Vertex demands one."""
-    path = request.http.path
+    # A content without a role is the user's on the Gemini API; Vertex demands one.
     vertex = "/publishers/" in path or "/projects/" in path
-    known = ("user", "model", "function") if vertex else (None, "user", "model", "function")
-    if any(content.get("role") not in known for _, content in request.structured):
+    roles = ("user", "model", "function") if vertex else (None, "user", "model", "function")
+    if any(content.get("role") not in roles for _, content in request.structured):
         raise _rejected("Please use a valid role: user, model.")
-
-
-def _cached(request: CheckedRequest) -> None:
-    """What is cached may not be sent again (PROVIDERS.md, section 9)."""
-    again = (_get(request.body, name) for name in ("systemInstruction", "tools", "toolConfig"))
-    if _get(request.body, "cachedContent") and any(again):
+    # What is cached may not be sent again (PROVIDERS.md, section 9).
+    again = (_get(body, name) for name in ("systemInstruction", "tools", "toolConfig"))
+    if _get(body, "cachedContent") and any(again):
         raise _rejected(
             "CachedContent can not be used with GenerateContent request setting "
             "system_instruction, tools or tool_config.\n\nProposed fix: move those values to "
@@ -149,7 +143,7 @@ def _turns(request: CheckedRequest) -> list[Counter[str]]:
 CHECKS = WireChecks(
     messages_field="contents",
     decode_plain=msgspec.json.Decoder(_PlainContent).decode,
-    checks=(_unknown_names, _contents, _roles, _cached, _function_turns, too_long),
+    checks=(_unknown_names, _contents, _function_turns, too_long),
     unreadable="Invalid JSON payload received.",
     unreadable_code=_INVALID,
 )

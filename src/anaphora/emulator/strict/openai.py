@@ -124,7 +124,8 @@ def _tool_names(tools: Any) -> set[str]:
 # ── Chat Completions ─────────────────────────────────────────────────────────────────────────────
 
 
-def _messages(request: CheckedRequest) -> None:
+def _required(request: CheckedRequest) -> None:
+    _model(request)
     if "messages" not in request.body:
         raise _missing("messages")
     if request.body["messages"] == []:
@@ -236,14 +237,12 @@ def _response_format(request: CheckedRequest) -> None:
         raise _missing("response_format.json_schema.name")
 
 
-def _max_tokens(request: CheckedRequest) -> None:
+def _features(request: CheckedRequest) -> None:
     """The SDK's docstring: `max_tokens` is not compatible with o-series models; gpt-5 and later
     reject it too (decolua/9router#560)."""
     if request.body.get("max_tokens") is not None and request.profile.can("reasoning"):
         raise _unsupported("max_tokens", " Use 'max_completion_tokens' instead.")
-
-
-def _stop(request: CheckedRequest) -> None:
+    _sampling(request)
     if request.body.get("stop") is not None and request.profile.refuses("stop"):
         raise _unsupported("stop")
 
@@ -263,35 +262,29 @@ CHAT_CHECKS = WireChecks(
     messages_field="messages",
     decode_plain=msgspec.json.Decoder(_PlainMessage).decode,
     checks=(
-        _model,
-        _messages,
+        _required,
         _chat_fields,
         _roles,
         _tool_messages,
         _audio,
         _replies,
         _response_format,
-        _max_tokens,
-        _sampling,
-        _stop,
+        _features,
         _stream_options,
         _tool_choice,
         partial(too_long, param="messages"),
     ),
-    provider_checks={"deepseek": (_deepseek_content,)},
+    provider_checks=(("deepseek", _deepseek_content),),
 )
 
 
 # ── Responses ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _responses_model(request: CheckedRequest) -> None:
-    """A stored prompt may name the model, and counting needs none."""
+def _responses_fields(request: CheckedRequest) -> None:
+    # A stored prompt may name the model, and counting needs none.
     if not request.counts and not request.body.get("prompt"):
         _model(request)
-
-
-def _responses_fields(request: CheckedRequest) -> None:
     if "response_format" in request.body:  # mkht/PSOpenAI#44
         message = (
             "Unsupported parameter: 'response_format'. In the Responses API, this parameter has "
@@ -315,17 +308,32 @@ def _kind(item: Object) -> str:
     return "message" if "role" in item else "item_reference"
 
 
-def _items(request: CheckedRequest) -> list[tuple[str, Object]]:
-    """All items with their types; empty where there are only messages, as in most requests."""
+def _item_order(request: CheckedRequest) -> None:
+    """Calls and their outputs, reasoning and the item behind it, compaction at the end."""
     if all(_kind(item) == "message" for _, item in request.structured):
-        return []
-    return [(_kind(item), item) for _, item in request.messages]
+        return  # as in most requests
+    items = [(_kind(item), item) for _, item in request.messages]
+    _tool_pairs(request, items)
+    for index, (kind, item) in enumerate(items):
+        if kind != "reasoning" or not item.get("id"):
+            continue
+        # A recorded 400: reasoning belongs to the item that the model gave after it, which has an
+        # id or is a call; a plain assistant message is not that.
+        after = next((each for each in items[index + 1 :] if each[0] != "reasoning"), ("", {}))
+        kind, item_after = after
+        given = bool(kind) and not kind.endswith("_output")
+        if kind == "message":
+            given = bool(item_after.get("id")) and item_after.get("role") == "assistant"
+        if not given:
+            reason = f"Item '{item['id']}' of type 'reasoning' was provided without its required"
+            raise rejected(f"{reason} following item.", param="input")
+    if any(kind == "compaction_trigger" for kind, _ in items[:-1]):  # PROVIDERS.md, 2b
+        raise rejected("A compaction_trigger must be the last input item.", param="input")
 
 
-def _tool_pairs(request: CheckedRequest) -> None:
-    """Calls and their outputs. What an earlier response, a conversation or a reference holds is
-    with the provider. continuedev/continue#10092, bytedance/trae-agent#245."""
-    items = _items(request)
+def _tool_pairs(request: CheckedRequest, items: list[tuple[str, Object]]) -> None:
+    """What an earlier response, a conversation or a reference holds is with the provider.
+    continuedev/continue#10092, bytedance/trae-agent#245."""
     # A tool search may have a function's output too.
     calls = {text(item.get("call_id")) for kind, item in items if kind.endswith("_call")}
     outputs = {text(item.get("call_id")) for kind, item in items if not kind.endswith("_call")}
@@ -338,32 +346,6 @@ def _tool_pairs(request: CheckedRequest) -> None:
             raise rejected(reason, param="input")
         if kind == "function_call" and call_id not in outputs and not item.get("async"):
             raise rejected(f"No tool output found for function call {call_id}.", param="input")
-
-
-def _reasoning_followed(request: CheckedRequest) -> None:
-    """A recorded 400: a reasoning item belongs to the item that the model gave after it, which has
-    an id or is a call; a plain assistant message is not that."""
-    items = _items(request)
-    for index, (kind, item) in enumerate(items):
-        if kind != "reasoning" or not item.get("id"):
-            continue
-        after = next((each for each in items[index + 1 :] if each[0] != "reasoning"), None)
-        if after is None or not _is_output(*after):
-            reason = f"Item '{item['id']}' of type 'reasoning' was provided without its required"
-            raise rejected(f"{reason} following item.", param="input")
-
-
-def _is_output(kind: str, item: Object) -> bool:
-    """Whether an item can be the one that the model gave after its reasoning."""
-    if kind == "message":
-        return bool(item.get("id")) and item.get("role") == "assistant"
-    return not kind.endswith("_output")
-
-
-def _compaction_last(request: CheckedRequest) -> None:
-    """PROVIDERS.md, 2b: `compaction_trigger` must be last."""
-    if any(kind == "compaction_trigger" for kind, _ in _items(request)[:-1]):
-        raise rejected("A compaction_trigger must be the last input item.", param="input")
 
 
 def _continuation(request: CheckedRequest) -> None:
@@ -407,12 +389,9 @@ RESPONSES_CHECKS = WireChecks(
     messages_field="input",
     decode_plain=msgspec.json.Decoder(_PlainItem).decode,
     checks=(
-        _responses_model,
         _responses_fields,
         _continuation,
-        _tool_pairs,
-        _reasoning_followed,
-        _compaction_last,
+        _item_order,
         _text_format,
         _sampling,
         _stream_options,

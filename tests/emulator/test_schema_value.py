@@ -1,4 +1,4 @@
-"""Values that fit a schema: whatever is made passes a validator, or nothing is made."""
+"""Values that satisfy a schema: each is valid, or an error is raised."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SCHEMAS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_what_is_made_fits(name: str) -> None:
+def test_generated_value_is_valid(name: str) -> None:
     schema = SCHEMAS[name]
     for seed in range(20):
         made = json.loads(SchemaGenerator().generate(json.dumps(schema), b"%d" % seed))
@@ -80,12 +80,12 @@ def test_what_is_made_fits(name: str) -> None:
         {"type": "wat"},
     ],
 )
-def test_what_cannot_be_made_is_told(schema: Any) -> None:
+def test_unsatisfiable_schema_raises(schema: Any) -> None:
     with pytest.raises(UnsatisfiableSchema):
         SchemaGenerator().generate(json.dumps(schema), b"seed")
 
 
-def test_keys_come_in_the_order_of_the_schema() -> None:
+def test_keys_follow_the_order_of_the_schema() -> None:
     names = ["zeta", "alpha", "mid"]
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
     assert list(json.loads(SchemaGenerator().generate(json.dumps(schema), b"seed"))) == names
@@ -126,7 +126,7 @@ def schemas() -> st.SearchStrategy[Any]:
 
 
 @given(schemas(), st.binary(max_size=4))
-def test_whatever_is_asked_for_in_plain_words_is_made(schema: Any, seed: bytes) -> None:
+def test_plain_schemas_can_always_be_satisfied(schema: Any, seed: bytes) -> None:
     text = json.dumps(schema)
     made = SchemaGenerator().generate(text, seed)
     assert jsonschema_rs.is_valid(schema, json.loads(made))

@@ -1,4 +1,4 @@
-"""A look inside: the journal, the clock, the page; and how an emulator is started."""
+"""The journal, the clock, the page, and starting an emulator."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ask(engine: Engine, asked: Any, at: float = 0.0) -> Any:
 # ── The journal ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_call_is_told_with_markers_bill_and_verdict(emu: Emulator) -> None:
+def test_journal_shows_markers_cost_and_verdict(emu: Emulator) -> None:
     with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
         first = client.messages.create(**body(LONG))
         client.messages.create(**body("It is 09:31. " + LONG))
@@ -68,7 +68,7 @@ def test_every_call_is_told_with_markers_bill_and_verdict(emu: Emulator) -> None
     assert "system" in told[0]["verdict"]["sentence"]
 
 
-def test_a_conversation_that_goes_on_is_a_hit() -> None:
+def test_continued_conversation_is_a_hit() -> None:
     engine = Engine()
     ask(engine, body(LONG, "Hello"), 0.0)
     ask(engine, body(LONG, "Hello", "Hi.", "More"), 10.0)
@@ -77,7 +77,7 @@ def test_a_conversation_that_goes_on_is_a_hit() -> None:
     assert last["read"] > 0
 
 
-def test_a_refusal_is_in_the_journal_and_bills_nothing() -> None:
+def test_rejected_request_is_in_the_journal_and_not_billed() -> None:
     engine = Engine()
     assert ask(engine, {**body(LONG), "wat": 1}).status == 400
     (told,) = engine.journal.entries()
@@ -118,7 +118,7 @@ def test_the_clock_is_moved_over_http(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"", b"{}", b'{"advance":1,"set":2}', b'{"forward":1}', b'"x"'])
-def test_a_wrong_move_is_told(emu: Emulator, wrong: bytes) -> None:
+def test_invalid_clock_change_is_rejected(emu: Emulator, wrong: bytes) -> None:
     answer = httpx.post(f"{emu.url}/_emulator/clock", content=wrong)
     assert answer.status_code == 400
     assert answer.json()["error"]
@@ -135,13 +135,13 @@ def test_reset_forgets_everything(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("path", ["reset", "clock"])
-def test_pages_of_others_may_not_touch_it(emu: Emulator, path: str) -> None:
+def test_other_sites_may_not_change_the_state(emu: Emulator, path: str) -> None:
     headers = {"origin": "https://elsewhere.example"}
     answer = httpx.post(f"{emu.url}/_emulator/{path}", json={"advance": 1}, headers=headers)
     assert answer.status_code == 403
 
 
-def test_the_page_runs_nothing_but_its_own_script(emu: Emulator) -> None:
+def test_page_runs_only_its_own_script(emu: Emulator) -> None:
     page = httpx.get(emu.url, follow_redirects=True)
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
@@ -161,7 +161,7 @@ replies:
 LOOKUP: Any = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}
 
 
-def test_a_script_answers_what_it_matches() -> None:
+def test_script_answers_matching_requests() -> None:
     with (
         emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as emu,
         openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client,
@@ -179,18 +179,18 @@ def test_a_script_answers_what_it_matches() -> None:
         assert [one["scripted"] for one in emu.requests()] == [False, True, True]
 
 
-def test_another_seed_gives_other_answers_and_the_same_one_the_same() -> None:
+def test_replies_depend_on_the_seed() -> None:
     answers = [ask(Engine(EmulatorOptions(seed=seed)), body(LONG)).body for seed in (1, 1, 2)]
     assert answers[0] == answers[1] != answers[2]
 
 
-def test_a_stream_takes_the_time_that_was_asked_for() -> None:
+def test_stream_has_the_requested_latency() -> None:
     engine = Engine(EmulatorOptions(latency=Latency.parse("200ms,10ms")))
     chunks = ask(engine, {**body(LONG), "stream": True}).chunks
     assert [chunk.delay for chunk in chunks] == [0.2, *[0.01] * (len(chunks) - 1)]
 
 
-def test_calls_that_start_together_all_write() -> None:
+def test_simultaneous_calls_all_write() -> None:
     """What is written can be read once the answer has begun, and no sooner."""
     engine = Engine(EmulatorOptions(latency=Latency(first=2.0)))
     together = [json.loads(ask(engine, body(LONG), at).body)["usage"] for at in (0.0, 1.0, 3.0)]
@@ -198,7 +198,7 @@ def test_calls_that_start_together_all_write() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "5", "5m", "1s,2s,3s", "fast", "-1s"])
-def test_a_latency_that_is_none_is_told(wrong: str) -> None:
+def test_invalid_latency_is_rejected(wrong: str) -> None:
     with pytest.raises(InvalidRequest, match="latency"):
         Latency.parse(wrong)
 
@@ -206,7 +206,7 @@ def test_a_latency_that_is_none_is_told(wrong: str) -> None:
 # ── Starting ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_two_emulators_keep_apart() -> None:
+def test_two_emulators_share_nothing() -> None:
     with emulator.running() as one, emulator.running() as other:
         assert one.url != other.url
         httpx.get(f"{one.url}/v1/models", headers={"authorization": "Bearer k"})
@@ -215,7 +215,7 @@ def test_two_emulators_keep_apart() -> None:
         httpx.get(one.url)
 
 
-def test_the_library_does_not_load_it() -> None:
+def test_importing_anaphora_does_not_load_the_emulator() -> None:
     code = "import sys, anaphora; print([m for m in sys.modules if 'emulator' in m or m in ('granian', 'starlette', 'yaml')])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
@@ -226,7 +226,7 @@ def start(*args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_command_serves_until_interrupted(tmp_path: Path) -> None:
     faults = tmp_path / "faults.yaml"
     faults.write_text("faults: [{fault: '503', nth: 1}]")
     with start("--port", str(_free()), "--faults", str(faults), "--providers", "openai") as child:
@@ -250,7 +250,7 @@ def _free() -> int:
     return free_port("127.0.0.1")
 
 
-def test_a_port_that_is_taken_is_told(emu: Emulator) -> None:
+def test_port_in_use_raises(emu: Emulator) -> None:
     from anaphora.emulator.server import serve
 
     with pytest.raises(Io, match=str(emu.port)):
@@ -261,7 +261,7 @@ def test_a_port_that_is_taken_is_told(emu: Emulator) -> None:
     "text, said",
     [("replies:\n  - reply: {txet: a}\n", "script.yaml:2"), ("replies: [", "script.yaml")],
 )
-def test_a_script_is_checked_when_it_is_loaded(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_script_stops_the_command(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "script.yaml"
     file.write_text(text)
     with start("--port", "1", "--script", str(file)) as child:

@@ -1,4 +1,4 @@
-"""The lists of fields are the official SDKs': no field is forgotten, and none made up."""
+"""The lists of known fields equal those of the official SDKs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the emulator keeps of a model's prompts is bounded, whatever the clock says."""
+"""The prefixes kept for a model are bounded, whatever the clock says."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def read(engine: Engine, path: str, number: int) -> int:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-def test_the_longest_unused_are_forgotten_first(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_used_prefixes_are_dropped_first(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(billing, "PREFIXES", 10)
     engine = Engine()
     assert [read(engine, path, number) for number in range(15)] == [0] * 15

@@ -1,4 +1,4 @@
-"""Each fault, each wire: what the official client makes of it.
+"""Each fault on each wire: what the official SDK does with it.
 
 `error` is the class that the client raises, `ok` that it does not notice. A row says what happens to
 an answer in one piece, and to a stream.
@@ -205,7 +205,7 @@ SEEN: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def test_no_fault_is_left_out() -> None:
+def test_every_fault_is_covered() -> None:
     assert {fault.partition(";")[0] for fault in SEEN} == set(KINDS)
 
 
@@ -220,7 +220,7 @@ def outcome(ask: Asking, client: Any, fault: str, stream: bool) -> str:
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("fault", SEEN)
-def test_what_a_client_sees(
+def test_sdk_outcome(
     emu: Emulator, clients: dict[bool, dict[str, Any]], fault: str, wire: str, stream: bool
 ) -> None:
     seen = SEEN[fault][WIRES.index(wire)][stream]
@@ -230,7 +230,7 @@ def test_what_a_client_sees(
 
 
 @pytest.mark.parametrize("fault", ["rate-limit-ms", "503", "reset"])
-def test_a_client_that_tries_again_gets_its_answer(emu: Emulator, fault: str) -> None:
+def test_retry_succeeds(emu: Emulator, fault: str) -> None:
     """The header would fail every try; a rule fails the first."""
     rule = f"faults: [{{fault: '{fault}', nth: 1}}]"
     with emulator.running(EmulatorOptions(faults=Faults.decode(rule, "rule.yaml"))) as other:
@@ -240,7 +240,7 @@ def test_a_client_that_tries_again_gets_its_answer(emu: Emulator, fault: str) ->
         assert [told["fault"] for told in other.requests()] == ["", fault]
 
 
-def test_what_was_turned_away_has_cached_nothing(emu: Emulator) -> None:
+def test_rate_limited_request_caches_nothing(emu: Emulator) -> None:
     long: Any = {
         "model": "claude-opus-5-5",
         "max_tokens": 100,
@@ -255,8 +255,6 @@ def test_what_was_turned_away_has_cached_nothing(emu: Emulator) -> None:
         assert not client.messages.create(**long).usage.cache_read_input_tokens
 
 
-def test_a_fault_that_nobody_knows_is_told(
-    emu: Emulator, clients: dict[bool, dict[str, Any]]
-) -> None:
+def test_unknown_fault_is_rejected(emu: Emulator, clients: dict[bool, dict[str, Any]]) -> None:
     with pytest.raises(anthropic.BadRequestError, match=HEADER):
         ask_anthropic(clients[False]["anthropic"], "flood", False)

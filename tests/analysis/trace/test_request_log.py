@@ -1,4 +1,4 @@
-"""Request logs: whatever the fields are called, the bodies tell the rest."""
+"""Request logs: field names of loggers, conversations, usage."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def traces(*lines: Json) -> list[Trace]:
     return [one.trace for one in found]
 
 
-def test_a_request_that_goes_on_belongs_to_the_same_conversation() -> None:
+def test_continuing_request_joins_its_conversation() -> None:
     first, second = anthropic("q"), anthropic("q", "a", "r")
     (trace,) = traces(
         {"request": first, "response": answered(0, 6000), "time": 100},
@@ -89,7 +89,7 @@ def test_a_request_that_goes_on_belongs_to_the_same_conversation() -> None:
     assert [call.outcome.read for call in Predictor().play([trace])] == [0, 6000]
 
 
-def test_another_beginning_is_another_conversation() -> None:
+def test_changed_prefix_starts_a_conversation() -> None:
     one, two = traces(
         {"request": anthropic("q"), "response": answered(0, 6000)},
         {"request": anthropic("other"), "response": answered(0, 6000)},
@@ -98,7 +98,7 @@ def test_another_beginning_is_another_conversation() -> None:
     assert one.group == two.group
 
 
-def test_a_request_without_markers_is_not_taken_to_have_any() -> None:
+def test_request_without_markers_has_no_breakpoints() -> None:
     lines = [{"request": anthropic("q", marked=False), "response": answered(0, 0)}] * 2
     (trace,) = traces(*lines)
     assert [call.breakpoints for call in trace.calls] == [(), ()]
@@ -116,7 +116,7 @@ WAYS: list[Json] = [
 
 
 @pytest.mark.parametrize("line", WAYS)
-def test_fields_go_by_many_names(line: Json) -> None:
+def test_field_names_of_loggers(line: Json) -> None:
     assert recognises(line)
     (trace,) = traces(line)
     usage = trace.calls[0].usage
@@ -135,7 +135,7 @@ def test_fields_go_by_many_names(line: Json) -> None:
         ({}, None, None),
     ],
 )
-def test_times_go_by_many_names(times: Json, began: float | None, ended: float | None) -> None:
+def test_time_fields_of_loggers(times: Json, began: float | None, ended: float | None) -> None:
     (trace,) = traces({"request": CHAT, "response": CHOICES, **times})
     assert (trace.calls[0].t, trace.calls[0].t_end) == (began, ended)
 
@@ -154,12 +154,12 @@ def test_streams_are_read() -> None:
     ]
     stream = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
     (trace,) = traces({"request": anthropic("q"), "response": stream})
-    told = trace.calls[0].usage
-    assert told is not None
-    assert (told.cache_read, told.written, told.input, told.output) == (50, 7, 3, 5)
+    counted = trace.calls[0].usage
+    assert counted is not None
+    assert (counted.cache_read, counted.written, counted.input, counted.output) == (50, 7, 3, 5)
 
 
-def test_a_host_names_the_provider() -> None:
+def test_host_names_the_provider() -> None:
     request = {"model": "deepseek-v4-pro", "messages": CHAT["messages"]}
     counts = {
         "prompt_tokens": 300,
@@ -178,7 +178,7 @@ def test_a_host_names_the_provider() -> None:
     assert (trace.provider, usage.cache_read) == ("deepseek", 256)
 
 
-def test_the_wire_decides_where_a_provider_caches_otherwise_on_another() -> None:
+def test_rules_depend_on_the_wire() -> None:
     """Qwen takes markers on chat completions, and its plain rules know none."""
     text = {"type": "text", "text": "hi " * 3000, **MARK}
     request = {"model": "qwen3-max", "messages": [{"role": "user", "content": [text]}]}
@@ -189,7 +189,7 @@ def test_the_wire_decides_where_a_provider_caches_otherwise_on_another() -> None
     assert call.outcome.written.keys() == {"5m"}
 
 
-def test_tools_and_results_are_what_they_are() -> None:
+def test_tools_and_results_keep_their_roles() -> None:
     request = anthropic("q")
     request["tools"] = [{"name": "look", "input_schema": {"type": "object"}, **MARK}]
     use = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
@@ -225,7 +225,7 @@ BAD: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize("line, reason", BAD)
-def test_what_cannot_be_read_is_named(line: Json, reason: str) -> None:
+def test_unreadable_lines_are_named(line: Json, reason: str) -> None:
     good = {"request": CHAT, "response": CHOICES}
     problem, source = entries(good, line)
     assert isinstance(problem, Problem)
@@ -235,7 +235,7 @@ def test_what_cannot_be_read_is_named(line: Json, reason: str) -> None:
     assert len(source.trace.calls) == 1
 
 
-def test_errors_are_passed_over_and_nothing_is_wrong_with_that() -> None:
+def test_failed_calls_are_harmless() -> None:
     error = {"error": {"message": "slow down", "type": "rate_limit"}}
     (problem,) = entries({"request": CHAT, "response": error, "status": 429})
     assert (problem.reason, problem.harmless) == ("answered with 429: not billed", True)

@@ -1,0 +1,256 @@
+"""The turns of a conversation: each is rendered from where the last one ended, planned, checked
+against the prefix sent before, sent, and compared with its bill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from anaphora.client.arguments import seconds_of
+from anaphora.client.endpoint import Target
+from anaphora.client.in_flight import InFlight, PreparedRequest
+from anaphora.client.observe import Watchers
+from anaphora.client.response import Response
+from anaphora.client.routing import SessionRoute, conversation_key
+from anaphora.client.turn import Caller, Content, Turn, TurnRequest, messages_of
+from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
+from anaphora.values import Conversation, Notice, SegmentRole
+
+from .call_builder import CallBuilder
+from .handles import Handles
+from .history import PromptSource, Save, SessionHistory
+from .preview import OnPrefixBreak, check_prefix
+from .provider_state import ProviderState
+from .turn_prompt import TurnPrompt
+
+_HISTORY = SegmentRole.CONVERSATION
+
+
+class SessionTurns(Caller):
+    """Makes the turns of one conversation, one after the other."""
+
+    def __init__(
+        self,
+        route: SessionRoute,
+        builder: CallBuilder,
+        source: PromptSource,
+        *,
+        messages: Conversation,
+        on_prefix_break: OnPrefixBreak = "warn",
+        timeout: float | None = None,
+        on_wait: Callable[[float], None] | None = None,
+        save: Save | None = None,
+        watchers: Watchers | None = None,
+        holders: set[Handles] | None = None,
+    ) -> None:
+        """`holders` has all handles that hold something, for the client to release at its end."""
+        super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers or Watchers())
+        self._route = route
+        self._builder = builder
+        self._history = SessionHistory(source, messages, save)
+        self._on_prefix_break: OnPrefixBreak = on_prefix_break
+        self._states: dict[Target, ProviderState] = {}
+        self._holders = holders if holders is not None else set()
+        self._sent_from = self._history.conversation
+        """The history at the start of the turn in flight."""
+        self._turn: TurnPrompt | None = None
+        """The prompt of the turn in flight: the app's function is called once for all attempts."""
+        self.running = False
+        """A `run` is in progress."""
+        self.last: Response | None = None
+        """The newest response."""
+        self.cost_usd: Decimal | None = Decimal(0)
+        """The cost of the conversation so far; None once a price was unknown."""
+
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: Any = None,
+        timeout: float | None = None,
+        **params: Any,
+    ) -> Turn:
+        """A turn. Await it for the response, or iterate over it to stream.
+
+        `output` is the form that the reply must have (a struct, dataclass, pydantic model or JSON
+        schema); other keywords are parameters of this call alone: `max_tokens`, `tool_choice`, ….
+        The conversation grows only when the reply is complete; a call that fails leaves it as it
+        was.
+        """
+        request = TurnRequest(
+            messages=messages_of(content),
+            params=params,
+            output=None if output is None else self._builder.output(output),
+            timeout=None if timeout is None else seconds_of(timeout, "timeout"),
+        )
+        return Turn(self, request)
+
+    @property
+    def busy(self) -> bool:
+        """A turn or a run is in progress."""
+        return self._busy or self.running
+
+    def check_idle(self) -> None:
+        if self.busy:
+            raise InvalidRequest(
+                "this conversation has a turn under way; `fork()` gives a branch for another",
+                path="session",
+            )
+
+    def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
+        if self._busy:
+            self.check_idle()
+        self._turn = None
+        targets = self._order(request, self._prompt)
+        if request.prewarm and not targets[0].endpoint.features.prewarms:
+            endpoint = targets[0].endpoint
+            raise InvalidRequest(
+                f"{endpoint.id} speaks {endpoint.base_wire}, which has no call that only writes the"
+                " cache",
+                path="prewarm",
+            )
+        self._busy = True
+        return targets
+
+    def _order(self, request: TurnRequest, prompt: Callable[[], TurnPrompt]) -> tuple[Target, ...]:
+        """The targets of the call, the best first."""
+        if self._route.only is not None:
+            return self._route.only
+
+        def key() -> bytes:
+            state = self._state(self._route.current)
+            return conversation_key(self._builder.call(state, prompt(), request))
+
+        return self._route.order(key, time.monotonic(), self._states)
+
+    def _prompt(self) -> TurnPrompt:
+        """The prompt of the turn in flight."""
+        if self._turn is None:
+            self._sent_from = self._history.conversation
+            self._turn = self._history.next_prompt()
+        return self._turn
+
+    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
+        state, request = self._state(flight.targets[index]), flight.request
+        prompt = self._prompt()
+        # A prompt that was too long is compacted; otherwise what it referred to is gone.
+        too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
+        whole = again and not too_long
+        if whole and state.handles is not None:
+            state.handles.forget()
+        prepared = self._builder.prepare(
+            state, prompt, request, stream=flight.stream, whole=whole, too_long=too_long
+        )
+        if too_long and prepared.turn is prompt:
+            last = flight.attempts[-1]
+            raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
+        if self._on_prefix_break != "off" and not state.extends_last(prepared):
+            expected = prepared.turn is not prompt or state.prefix_change_expected
+            mode = "notice" if expected else self._on_prefix_break
+            prepared.notices += check_prefix(state, prepared, mode)
+        if whole:
+            prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
+        elif prepared.plan.preludes:
+            if state.handles is None:
+                state.handles = Handles(state, self._holders)
+            await state.handles.run_preludes(prepared)
+        assembled = state.endpoint.wire.assemble(prepared.rendered, prepared.plan)
+        prepared.outgoing = state.endpoint.outgoing(assembled)
+        if prepared.plan.held is not None:
+            # Google answers the same for a handle that is gone and for one that is forbidden.
+            prepared.prepare_again_on = (NotFound, Forbidden)
+        elif prepared.call.ir.continuation is not None:
+            assert prepared.turn is not None
+            prepared.prepare_again_on = (NotFound,) if prepared.turn.is_whole else ()
+        if self._builder.compact_at and not request.prewarm:
+            prepared.prepare_again_on += (ContextOverflow,)
+        return prepared
+
+    def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
+        return self._state(target).tokens(prepared)
+
+    def _finish(self, flight: InFlight) -> Response:
+        reply, prepared, target = flight.reply, flight.prepared[flight.index], flight.target
+        assert reply is not None
+        state, request = self._states[target], flight.request
+        moved: tuple[Notice, ...] = ()
+        if self._route.only is None:
+            moved = flight.guarded("routing_failed", (), self._route.settle, target, self._states)
+        price = flight.charge(prepared, reply.usage)
+        judged = flight.guarded(
+            "verdict_failed",
+            None,
+            state.account,
+            prepared,
+            reply,
+            at=flight.sent_at,
+            first=flight.first_at,
+            price=price,
+        )
+        if judged is not None:
+            flight.verdict, flight.predicted = judged
+            flight.saved = flight.verdict.saved
+        rendered, plan = prepared.rendered.notices, prepared.plan.notices
+        notices = (*rendered, *plan, *prepared.notices, *moved, *reply.notices)
+        record = flight.build_record(prepared, notices, observed=bool(self._watchers))
+        # Before it is saved and parsed, which may fail: the reply was paid for.
+        self.last = Response(reply=reply, record=record, raw_hash=flight.raw_hash)
+        if self.cost_usd is not None and flight.cost_usd is not None:
+            self.cost_usd += flight.cost_usd
+        else:
+            self.cost_usd = None
+        if not request.prewarm:
+            state.reply = reply
+            flight.guarded("conversation_failed", None, self._continue, flight, prepared, state)
+            if late := flight.take_notices():
+                self.last = self.last.with_notices(late)
+                flight.record = self.last.record
+        output = request.output
+        if output is not None:
+            called = {call.name for call in reply.tool_calls}
+            if not called or output.output.name in called:
+                self.last = msgspec.structs.replace(self.last, parsed=output.parse_reply(reply))
+        return self.last
+
+    def _continue(self, flight: InFlight, prepared: PreparedRequest, state: ProviderState) -> None:
+        """Adds the reply to the conversation: to what was sent, without a copy, unless the app
+        changed the conversation meanwhile."""
+        assert flight.reply is not None
+        turn = None
+        if self._history.conversation is self._sent_from:
+            turn = prepared.turn
+            if turn is not self._turn:
+                self._expect_prefix_changes()  # it was compacted
+            state.prefix_change_expected = False
+        sent = prepared.call.ir.run(_HISTORY)
+        conversation = self._history.answered(
+            turn, sent, flight.request.messages, flight.reply.message
+        )
+        # A stored response is continued where it holds the beginning of the prompt.
+        state.committed = conversation if turn is not None else None
+        state.stored = turn.ir if turn is not None else None
+        flight.guarded("save_failed", None, self._history.save_pending)
+
+    def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
+        noted = super()._noted(response, notices)
+        if self.last is response:
+            self.last = noted
+        return noted
+
+    def _end(self) -> None:
+        self._busy = False
+        self._turn = None
+
+    def _state(self, target: Target) -> ProviderState:
+        state = self._states.get(target)
+        if state is None:
+            state = self._states[target] = ProviderState(target)
+        return state
+
+    def _expect_prefix_changes(self) -> None:
+        for state in self._states.values():
+            state.prefix_change_expected = True
