@@ -292,13 +292,13 @@ class AppMemory:
         calls = self._open
         while calls and at - next(iter(calls.values()))[0] > _SILENCE:
             _, (_, ended) = calls.popitem(last=False)
-            for length in self._alls(ended):
+            for length in self._lengths(ended):
                 length.ended += 1
         if state.number in calls:
-            for length in self._alls(beginning):
+            for length in self._lengths(beginning):
                 length.continued += 1
         elif state.counted:
-            for length in self._alls(beginning):
+            for length in self._lengths(beginning):
                 length.continued += 1
                 length.ended -= length.ended > 0
         elif len(calls) >= _MOST_OPEN:
