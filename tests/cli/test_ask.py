@@ -565,7 +565,7 @@ def test_max_turns_and_resume(ask: Ask, home: Path) -> None:
     assert roles(home) == ["user", "assistant", "tool"]
     assert ask(*tool, "-c").out == "89 EUR, then.\n"
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
-    result = ask(*tool, "-c")  # and now there is nothing left to go on with
+    result = ask(*tool, "-c")  # nothing is left to resume
     assert (result.code, "no question: anaphora ask" in result.err) == (2, True)
 
 

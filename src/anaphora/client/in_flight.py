@@ -51,12 +51,6 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
 class InFlight:
     """The state of one call, from its start to its record."""
 
-    __slots__ = (
-        *("_notices", "attempts", "began", "cost_usd", "first_at", "index", "observed"),
-        *("predicted", "prepared", "raw_hash", "record", "reply", "request", "request_id"),
-        *("saved", "sent_at", "stream", "targets", "verdict"),
-    )
-
     def __init__(self, request: TurnRequest, targets: Sequence[Target], stream: bool) -> None:
         self.request = request
         self.targets = targets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -35,6 +35,17 @@ class Bound(msgspec.Struct, frozen=True):
 
     def __call__(self) -> Any:
         return self.run()
+
+
+class ToolOptions(TypedDict, total=False):
+    """The options of `ToolRegistry.add`."""
+
+    name: str | None
+    description: str | None
+    cache: CachePolicy
+    timeout: float | None
+    strict: bool | None
+    replace: bool
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,41 +135,15 @@ class ToolRegistry:
     def tool(self, function: F, /) -> F: ...
     @overload
     def tool(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        cache: CachePolicy = CachePolicy.NONE,
-        timeout: float | None = None,
-        strict: bool | None = None,
-        replace: bool = False,
+        self, function: None = None, /, **options: Unpack[ToolOptions]
     ) -> Callable[[F], F]: ...
     def tool(
-        self,
-        function: F | None = None,
-        /,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        cache: CachePolicy = CachePolicy.NONE,
-        timeout: float | None = None,
-        strict: bool | None = None,
-        replace: bool = False,
+        self, function: F | None = None, /, **options: Unpack[ToolOptions]
     ) -> F | Callable[[F], F]:
         """`@registry.tool` or `@registry.tool(timeout=5)`; returns the function unchanged."""
 
         def register(function: F) -> F:
-            self.add(
-                function,
-                name=name,
-                description=description,
-                cache=cache,
-                timeout=timeout,
-                strict=strict,
-                replace=replace,
-            )
+            self.add(function, **options)
             return function
 
         return register if function is None else register(function)

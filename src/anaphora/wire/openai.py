@@ -42,15 +42,18 @@ class Breakpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _BREAKPOINT: LenientDecoder[Breakpoint] = LenientDecoder(Breakpoint)
 
 
-def take_breakpoint(members: Members, path: str) -> tuple[bool, Ttl | None]:
-    """Takes the breakpoint out of a part: whether there was one, and its TTL (None: the
-    request's)."""
+def take_breakpoint(
+    members: Members, path: str, wire: str, fail: ErrorFactory = request_error
+) -> tuple[bool, Ttl | None, Extras | None]:
+    """Takes the breakpoint out of a part: whether there was one, its TTL (None: the request's), and
+    its unknown fields."""
     raw = members.pop("prompt_cache_breakpoint", None)
     if raw is None or bytes(raw) == b"null":
-        return False, None
+        return False, None, None
     path = f"{path}.prompt_cache_breakpoint"
-    marker, _ = _BREAKPOINT.decode(raw, path, request_error)
-    return True, breakpoint_ttl(marker, path, request_error)
+    marker, unknown = _BREAKPOINT.decode(raw, path, fail)
+    extras = unknown.extras(wire) if unknown is not None else None
+    return True, breakpoint_ttl(marker, path, fail), extras
 
 
 def breakpoint_ttl(marker: Breakpoint, path: str, fail: ErrorFactory) -> Ttl | None:
@@ -208,3 +211,7 @@ def notices_below(path: str, notices: Iterable[Notice]) -> list[Notice]:
 def supported_policies(log: ChunkLog, nearest: Mapping[Ttl, Ttl]) -> tuple[Any, ...]:
     """The cache policies of a log, with TTLs that OpenAI has."""
     return tuple((i, nearest[ttl] if ttl is not None else None) for i, ttl in log.policies)
+
+
+def skip(_: Any) -> None:
+    """The `encode` of rows that only decode."""

@@ -133,7 +133,7 @@ class ParamTable:
             if bytes(raw) == b"null":
                 continue
             tree[name] = bytes(raw)
-            if name in nested:
+            if name in nested and bytes(raw)[:1] == b"{":
                 inner = object_members(raw, f"$.{name}", request_error)
                 tree[name] = {n: bytes(v) for n, v in inner.items() if bytes(v) != b"null"}
         return self.cache_params(tree["model"], tree)

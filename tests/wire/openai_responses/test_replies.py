@@ -30,7 +30,7 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire import openai_responses as wire
-from anaphora.wire.openai_responses.reply import unsayable
+from anaphora.wire.openai_responses.reply import unsupported_parts
 from anaphora.wire.replies import reply_events
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -248,7 +248,7 @@ def test_what_an_answer_cannot_say_is_told() -> None:
     )
     message = Message(role="assistant", parts=parts)
     reply = Reply(id="m", model="c", message=message, stop="pause")
-    assert [n.code for n in unsayable(reply)] == [
+    assert [n.code for n in unsupported_parts(reply)] == [
         "foreign_thinking",
         "foreign_block",
         "stop_unsupported",

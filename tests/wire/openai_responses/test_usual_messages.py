@@ -9,9 +9,8 @@ from support import usual
 
 from anaphora.rendered import LogAppend
 from anaphora.values import Message, Text, ToolCall, ToolResult
-from anaphora.wire.openai_responses.messages import add_any, add_messages
-from anaphora.wire.openai_responses.traits import Traits
-from anaphora.wire.openai_responses.usual import say_usual
+from anaphora.wire.openai_responses.markers import Traits
+from anaphora.wire.openai_responses.render import add_message, add_messages, encode_plain
 
 ITEM = "openai_responses.item"
 TRAITS = st.builds(
@@ -27,7 +26,7 @@ def test_both_ways_say_the_same(said: list[Message], traits: Traits, before: str
     def thoroughly(to: LogAppend) -> None:
         state = before
         for message in said:
-            state = add_any(to, message, state, "conversation", traits)
+            state = add_message(to, message, state, "conversation", traits)
 
     quickly = usual.outcome(lambda to: add_messages(to, said, before, "conversation", traits))
     assert quickly == usual.outcome(thoroughly)
@@ -52,7 +51,7 @@ CALL = ToolCall("call_1", "look_up", '{"a":1}')
 )
 def test_these_are_usual(message: Message) -> None:
     """Else the law above would compare the thorough way with itself."""
-    assert say_usual(message, Traits()) is not None
+    assert encode_plain(message, Traits()) is not None
 
 
 @pytest.mark.parametrize(
@@ -69,4 +68,4 @@ def test_these_are_usual(message: Message) -> None:
     ids=repr,
 )
 def test_these_take_the_thorough_way(message: Message) -> None:
-    assert say_usual(message, Traits()) is None
+    assert encode_plain(message, Traits()) is None

@@ -13,6 +13,7 @@ from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
 from anaphora.wire.foreign import foreign_extras
 from anaphora.wire.markers import supported_ttl
+from anaphora.wire.openai import skip
 from anaphora.wire.params import (
     Param,
     ParamTable,
@@ -42,10 +43,6 @@ from .markers import REQUEST_TTL, Traits
 from .types import MEMO, NULL, PATH, WIRE, ForcedTool, Request, ResponseFormat
 
 _SENT_APART = ("model", "messages", "tools")
-
-
-def _skip(_: Any) -> None:
-    """For rows that only decode."""
 
 
 def _encode_choice(choice: ToolChoice) -> bytes:
@@ -86,14 +83,14 @@ def _decode_stop(stop: str | list[str]) -> tuple[str, ...]:
 
 #: In the order of the request's fields.
 PARAMS = ParamTable(
-    Param("max_tokens", "max_tokens", encode=_skip),
+    Param("max_tokens", "max_tokens", encode=skip),
     Param("max_tokens", "max_completion_tokens", encode=whole_number),
     Param("tool_choice", encode=_encode_choice, decode=encode_only),
-    Param("tool_choice.mode", "tool_choice", encode=_skip, decode=_choice_mode),
+    Param("tool_choice.mode", "tool_choice", encode=skip, decode=_choice_mode),
     Param(
         "tool_choice.name",
         "tool_choice",
-        encode=_skip,
+        encode=skip,
         decode=lambda c: c.function.name if isinstance(c, ForcedTool) else None,
     ),
     Param("tool_choice.parallel", "parallel_tool_calls"),

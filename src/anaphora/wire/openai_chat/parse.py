@@ -61,7 +61,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.markers import PlacedMark
-from anaphora.wire.memo import TOOL_LISTS, SplitSection
+from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS, SplitSection
 from anaphora.wire.openai import (
     breakpoint_ttl,
     decode_base64,
@@ -503,6 +503,7 @@ class _PlainMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _decode_plain = msgspec.json.Decoder(_PlainMessage).decode
+_cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
 @converts_errors(request_error)
@@ -558,7 +559,7 @@ def split(
             headers=headers,
             head=head + b",",
             tail=tail,
-            cache_params=PARAMS.sent_cache_params(head + tail),
+            cache_params=_cache_params(head + tail),
         ),
         body_order=(1, 0, *range(2, len(runs))) if system is not None and tools else None,
         markers=MARKERS if markers is None else markers,
@@ -709,7 +710,7 @@ def _split_part(part: msgspec.Raw, path: str, markers: _DialectMarkers) -> _Bloc
     if markers is not None:
         ttl = _take_dialect_marker(members, markers)
     elif "prompt_cache_breakpoint" in members:
-        marked, ttl = take_breakpoint(members, path)
+        marked, ttl, _ = take_breakpoint(members, path, WIRE)
         ttl = ttl or "30m" if marked else None
     if "type" not in members:
         raise request_error("is missing", f"{path}.type")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from anaphora.wire.openai_failure import read_error, write_error
+from anaphora.wire.openai_errors import read_error, write_error
 from anaphora.wire.rendering import assemble
 
-from .parse import parse
+from .parse import parse, split
+from .render import render
 from .reply import read_reply, write_reply
-from .request import render
-from .split import split
-from .stream_reader import StreamReader as reader
+from .stream import StreamReader as reader
 from .stream_writer import StreamWriter as writer
 
 __all__ = [

@@ -1,214 +1,193 @@
-"""The request without its prompt: the envelope around the runs, and the cache parameters."""
+"""The parameters of Responses, and the envelope around the prompt."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from anaphora.canonical import check_object, dumps, string
-from anaphora.catalog import Profile
+import msgspec
+
+from anaphora.canonical import dumps, string
+from anaphora.catalog import Feature, Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, OutputSchema, ToolChoice
+from anaphora.prompt import Call, Earlier, OutputSchema, Params, ToolChoice
 from anaphora.rendered import Envelope
-from anaphora.values import Notice, SegmentRole, Ttl
-from anaphora.wire.enveloping import Envelopes
-from anaphora.wire.openai_system import changed_role, place_of
+from anaphora.values import Extras, Notice, SegmentRole, Ttl
+from anaphora.wire.openai import NEAREST, OPENAI, changed_role, place_of, skip
 from anaphora.wire.params import (
+    Param,
+    ParamTable,
+    check_refused,
+    check_tool_choice,
     closing_members,
-    comparison_id,
+    encode_only,
+    forces_tools,
     foreign_comparison_notices,
     foreign_field_notices,
     foreign_tier_notices,
-    params_key,
+    joined_fields,
+    schema_object,
+    system_text_notices,
+    whole_number,
 )
+from anaphora.wire.reading import Members, Unknown, extras_of
 
-from .content import OURS, WIRE
-from .traits import Traits
+from .markers import Traits
+from .types import MEMO, PATH, WIRE, ForcedTool, Request, TextFormat
 
-_TAKEN = ("model", "input", "instructions", "tools")
-_NO_PLACE = ("stop", "seed", "n", "top_k", "frequency_penalty", "presence_penalty")
-
-#: How long a breakpoint may live here, for every TTL that one may ask for.
-TTLS: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
+_SENT_APART = ("model", "input", "instructions", "tools")
 
 
-_envelopes = Envelopes()
+def _encode_choice(choice: ToolChoice) -> bytes:
+    check_tool_choice(choice)
+    if choice.name is None:
+        return string(choice.mode)
+    return b'{"type":"function","name":' + string(choice.name) + b"}"
+
+
+def _encode_format(output: OutputSchema) -> bytes:
+    schema = schema_object(output)
+    description = b""
+    if output.description is not None:
+        description = b',"description":' + string(output.description)
+    strict = b"" if output.strict is None else b',"strict":' + dumps(output.strict)
+    return b'{"type":"json_schema","name":%b%b,"schema":%b%b}' % (
+        string(output.name),
+        description,
+        schema,
+        strict,
+    )
+
+
+def _decode_format(form: TextFormat) -> OutputSchema:
+    return OutputSchema(bytes(form.schema).decode(), form.name, form.description, form.strict)
+
+
+def _encode_comparison(earlier: Earlier) -> bytes | None:
+    return string(earlier.id) if earlier.provider in OPENAI else None
+
+
+#: In the order of the request's fields.
+PARAMS = ParamTable(
+    Param("max_tokens", "max_output_tokens", encode=whole_number),
+    Param("temperature"),
+    Param("top_p"),
+    Param("tool_choice", encode=_encode_choice, decode=encode_only),
+    Param(
+        "tool_choice.mode",
+        "tool_choice",
+        encode=skip,
+        decode=lambda choice: "tool" if isinstance(choice, ForcedTool) else choice,
+    ),
+    Param(
+        "tool_choice.name",
+        "tool_choice",
+        encode=skip,
+        decode=lambda choice: choice.name if isinstance(choice, ForcedTool) else None,
+    ),
+    Param("tool_choice.parallel", "parallel_tool_calls"),
+    Param("reasoning.effort"),
+    Param("reasoning.summary"),
+    Param("output", "text.format", encode=_encode_format, decode=_decode_format),
+    Param("verbosity", "text.verbosity"),
+    Param("truncation"),
+    Param("include", decode=tuple),
+    Param("metadata"),
+    Param("user"),
+    Param("service_tier", when=lambda call: not foreign_tier_notices(call)),
+    Param("store"),
+    Param("cache.key", "prompt_cache_key"),
+    Param("cache.mode", "prompt_cache_options.mode"),
+    Param("cache.automatic", "prompt_cache_options.ttl", encode=lambda ttl: string(NEAREST[ttl])),
+    Param("cache.prewarm", "prompt_cache_options.prewarm"),
+    Param(
+        "cache.compare_with",
+        "prompt_cache_options.comparison_response_id",
+        encode=_encode_comparison,
+        decode=lambda response: Earlier("openai", response),
+    ),
+    Param(
+        "cache.diagnose",
+        "prompt_cache_options.comparison_response_id",
+        encode=skip,
+        decode=lambda _: True,
+    ),
+    Param("cache.retention", "prompt_cache_retention"),
+    Param("stream", encode=lambda stream: b"true" if stream else None),
+    *(
+        Param(name, None, reason=f"Responses has no {name}")
+        for name in ("stop", "seed", "n", "top_k", "frequency_penalty", "presence_penalty")
+    ),
+    *(
+        Param(f"reasoning.{name}", None, reason=f"Responses has no such {name}")
+        for name in ("mode", "budget_tokens", "display")
+    ),
+    cache_params={
+        "tool_choice": "tool_choice",
+        "parallel_tools": "parallel_tool_calls",
+        "effort": "reasoning.effort",
+        "verbosity": "text.verbosity",
+        "output_format": "text.format",
+        "service_tier": "service_tier",
+        "cache_key": "prompt_cache_key",
+    },
+)
 
 
 def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None) -> Envelope:
-    """Everything but the runs; the last turn's while nothing in it changed."""
-    source = (
+    """Everything but the runs; the last turn's if nothing in it changed."""
+    context = (
         traits,
-        call.model,
-        params_key(call),
         call.ir.system_fields_agree(),
         place_of(call.ir.system_field_blocks()),
         _stays_in_chain(call),
         profile,
     )
-    if (known := _envelopes.find(call, source, last)) is not None:
-        return known
-    _refuse(call, profile)
-    turned = cache_params(call)
-    made = Envelope(
+
+    def make(source: object) -> Envelope:
+        return _envelope(call, profile, traits, source)
+
+    return MEMO.envelope(call, context, last, make)
+
+
+def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> Envelope:
+    _check_params(call, profile)
+    tree = PARAMS.encode(call)
+    if not traits.explicit:
+        tree.pop("prompt_cache_options", None)
+    fields = joined_fields(tree)
+    if call.ir.continuation is not None and continues(call):
+        previous = string(call.ir.continuation.previous_response_id)
+        fields = {"previous_response_id": previous, **fields}
+    return Envelope(
         source=source,
-        path="/v1/responses",
+        path=PATH,
         headers=(("content-type", "application/json"),),
         head=b'{"model":' + string(call.model),
-        tail=tail(call, traits, dict(turned)),
-        cache_params=turned,
-        notices=tuple(notices(call, traits)),
+        tail=closing_members(fields, call.extras, WIRE, _SENT_APART) + b"}",
+        cache_params=PARAMS.cache_params(string(call.model), tree),
+        notices=tuple(_notices(call, traits)),
     )
-    return _envelopes.keep(call, made)
+
+
+def _check_params(call: Call, profile: Profile) -> None:
+    """Rejects what the provider would answer with a 400."""
+    for name in ("temperature", "top_p"):
+        value = getattr(call.params, name)
+        altered = value != 1 and profile.refuses("altered_sampling")
+        if value is not None and (altered or profile.refuses("sampling")):
+            raise InvalidRequest(f"{call.model} refuses {name} {value}", path=f"params.{name}")
+    forced: tuple[bool, Feature, str, str] = (
+        forces_tools(call.params),
+        "forced_tools",
+        "tool_choice",
+        "a forced tool choice",
+    )
+    check_refused(call, profile, (forced,))
 
 
 def continues(call: Call) -> bool:
-    """Whether only what a stored response has not seen goes out."""
+    """Whether only the messages that a stored response does not hold are sent."""
     return call.ir.continuation is not None and call.params.store is not False
-
-
-def cache_params(call: Call) -> tuple[tuple[str, bytes], ...]:
-    """The parameters that affect the cache without being part of the prompt, as they are sent;
-    named as the cache rules name them."""
-    params, reasoning, choice = call.params, call.params.reasoning, call.params.tool_choice
-    found = [("model", string(call.model))]
-    if choice is not None:
-        found.append(("tool_choice", _tool_choice(choice)))
-        if choice.parallel is not None:
-            found.append(("parallel_tools", dumps(choice.parallel)))
-    if reasoning is not None and reasoning.effort is not None:
-        found.append(("effort", string(reasoning.effort)))
-    if params.verbosity is not None:
-        found.append(("verbosity", string(params.verbosity)))
-    if params.output is not None:
-        found.append(("output_format", _format(params.output)))
-    if params.service_tier is not None and not foreign_tier_notices(call):
-        found.append(("service_tier", string(params.service_tier)))
-    if call.ir.cache.key is not None:
-        found.append(("cache_key", string(call.ir.cache.key)))
-    return tuple(found)
-
-
-def tail(call: Call, traits: Traits, turned: dict[str, bytes]) -> bytes:
-    """The body after the last run."""
-    params, cache = call.params, call.ir.cache
-    fields: dict[str, bytes] = {}
-
-    def plain(name: str, value: object, path: str) -> None:
-        if value is not None and value != ():
-            fields[name] = dumps(value, path=path)
-
-    def known(name: str, param: str) -> None:
-        if param in turned:
-            fields[name] = turned[param]
-
-    if call.ir.continuation is not None and continues(call):
-        fields["previous_response_id"] = string(call.ir.continuation.previous_response_id)
-    plain("max_output_tokens", _limit(params.max_tokens), "params.max_tokens")
-    plain("temperature", params.temperature, "params.temperature")
-    plain("top_p", params.top_p, "params.top_p")
-    known("tool_choice", "tool_choice")
-    known("parallel_tool_calls", "parallel_tools")
-    if reasoning := _reasoning(call, turned):
-        fields["reasoning"] = reasoning
-    if text := _object(format=turned.get("output_format"), verbosity=turned.get("verbosity")):
-        fields["text"] = text
-    plain("truncation", params.truncation, "params.truncation")
-    plain("include", params.include, "params.include")
-    plain("metadata", params.metadata, "params.metadata")
-    plain("user", params.user, "params.user")
-    known("service_tier", "service_tier")
-    plain("store", params.store, "params.store")
-    known("prompt_cache_key", "cache_key")
-    if traits.explicit and (options := _cache_options(call)):
-        fields["prompt_cache_options"] = dumps(options, path="cache")
-    plain("prompt_cache_retention", cache.retention, "cache.retention")
-    if params.stream:
-        fields["stream"] = b"true"
-    return closing_members(fields, call.extras, WIRE, _TAKEN) + b"}"
-
-
-def notices(call: Call, traits: Traits) -> list[Notice]:
-    """What was asked for and OpenAI has no place for."""
-    told = [
-        _left_out(name, f"Responses has no {name}")
-        for name in _NO_PLACE
-        if getattr(call.params, name) not in (None, ())
-    ]
-    reasoning = call.params.reasoning
-    if reasoning is not None:
-        told += [
-            _left_out(f"reasoning.{name}", f"Responses has no such {name}")
-            for name in ("mode", "budget_tokens", "display")
-            if getattr(reasoning, name) is not None
-        ]
-    if traits.system_slot == "message" and not call.ir.system_fields_agree():
-        told.append(
-            Notice(
-                "system_blocks_sent",
-                "system_text is not the system blocks joined by a blank line; the blocks are sent",
-                "system",
-            )
-        )
-    told += _about_system(call, traits)
-    told += _about_cache(call, traits) + _about_continuation(call)
-    told += foreign_comparison_notices(call, OURS)
-    return told + foreign_field_notices(call, WIRE) + foreign_tier_notices(call)
-
-
-def _about_system(call: Call, traits: Traits) -> list[Notice]:
-    place = place_of(call.ir.system_field_blocks())
-    if traits.system_slot == "message":
-        return changed_role(place, traits.system_role, "system")
-    if not (traits.kept and traits.explicit):
-        return []
-    return [
-        Notice(
-            "system_in_instructions",
-            "the system text stays in instructions, where it came from: no breakpoint can be set"
-            " there, as it could in a developer message",
-            "system",
-        )
-    ]
-
-
-def _about_cache(call: Call, traits: Traits) -> list[Notice]:
-    cache = call.ir.cache
-    told = []
-    if not traits.explicit:
-        told += [
-            _option_left_out(name, f"{call.model} has no such option")
-            for name in ("mode", "prewarm", "automatic", "compare_with")
-            if getattr(cache, name)
-        ]
-    elif cache.automatic is not None and TTLS[cache.automatic] != cache.automatic:
-        told.append(_other_ttl(cache.automatic, "cache.automatic"))
-    if cache.diagnose and cache.compare_with is None:
-        told.append(_option_left_out("diagnose", "a diagnosis needs a response to compare with"))
-    return told
-
-
-def _about_continuation(call: Call) -> list[Notice]:
-    if call.ir.continuation is None:
-        return []
-    if not continues(call):
-        return [
-            Notice(
-                "continuation_not_stored",
-                "a response that was not stored cannot be continued: the whole input is sent, and"
-                " no previous_response_id",
-                "continuation",
-            )
-        ]
-    if not _stays_in_chain(call):
-        return []
-    return [
-        Notice(
-            "stays_in_chain",
-            "what is dynamic or volatile in this call stays in the stored chain for all calls"
-            " that continue it",
-            "continuation",
-        )
-    ]
 
 
 def _stays_in_chain(call: Call) -> bool:
@@ -217,95 +196,82 @@ def _stays_in_chain(call: Call) -> bool:
     return ir.continuation is not None and any(len(ir.run(role)) for role in passing)
 
 
-def other_ttl(asked: Ttl, path: str) -> Notice | None:
-    """A remark where a TTL does not exist here and another one takes its place."""
-    return None if TTLS[asked] == asked else _other_ttl(asked, path)
-
-
-def _other_ttl(asked: Ttl, path: str) -> Notice:
-    return Notice("ttl_changed", f"OpenAI has no {asked}; {TTLS[asked]} is asked for", path)
-
-
-def _left_out(field: str, why: str) -> Notice:
-    return Notice("param_left_out", f"{why}; left out", f"params.{field}")
-
-
-def _option_left_out(field: str, why: str) -> Notice:
-    return Notice("cache_option_left_out", f"{why}; left out", f"cache.{field}")
-
-
-def _refuse(call: Call, profile: Profile) -> None:
-    """Says no to what the provider would answer with a 400, with the field and the reason."""
-    params, choice = call.params, call.params.tool_choice
-    for name in ("temperature", "top_p"):
-        value = getattr(params, name)
-        refused = profile.refuses("sampling") or (
-            value != 1 and profile.refuses("altered_sampling")
+def _notices(call: Call, traits: Traits) -> list[Notice]:
+    """What the call sets and Responses has no field for."""
+    notices = PARAMS.notices(call)
+    if traits.system_slot == "message":
+        notices += system_text_notices(call)
+        place = place_of(call.ir.system_field_blocks())
+        notices += changed_role(place, traits.system_role, "system")
+    elif traits.kept and traits.explicit:
+        why = (
+            "the system text stays in instructions, where it came from: no breakpoint can be set"
+            " there, as it could in a developer message"
         )
-        if value is not None and refused:
-            raise InvalidRequest(f"{call.model} refuses {name} {value}", path=f"params.{name}")
-    forced = choice is not None and choice.mode in ("required", "tool")
-    if forced and profile.refuses("forced_tools"):
-        raise InvalidRequest(
-            f"{call.model} refuses a forced tool choice", path="params.tool_choice"
-        )
+        notices.append(Notice("system_in_instructions", why, "system"))
+    notices += _cache_notices(call, traits)
+    if call.ir.continuation is not None:
+        notices += _continuation_notices(call)
+    return [
+        *notices,
+        *foreign_comparison_notices(call, OPENAI),
+        *foreign_field_notices(call, WIRE),
+        *foreign_tier_notices(call),
+    ]
 
 
-def _limit(limit: Any) -> int | None:
-    if limit is None:
-        return None
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise InvalidRequest(
-            f"must be a whole number, 0 or more, not {limit!r}", path="params.max_tokens"
-        )
-    return limit
-
-
-def _tool_choice(choice: ToolChoice) -> bytes:
-    if (choice.mode == "tool") != (choice.name is not None):
-        raise InvalidRequest(
-            "mode 'tool' needs the tool's name, and only that mode takes one",
-            path="params.tool_choice.name",
-        )
-    if choice.name is not None:
-        return b'{"type":"function","name":' + string(choice.name) + b"}"
-    return string(choice.mode)
-
-
-def _reasoning(call: Call, turned: dict[str, bytes]) -> bytes:
-    asked = call.params.reasoning
-    if asked is None:
-        return b""
-    summary = None if asked.summary is None else string(asked.summary)
-    return _object(effort=turned.get("effort"), summary=summary)
-
-
-def _format(output: OutputSchema) -> bytes:
-    described = None if output.description is None else string(output.description)
-    return _object(
-        type=b'"json_schema"',
-        name=string(output.name),
-        description=described,
-        schema=check_object(output.schema, path="params.output.schema").encode(),
-        strict=None if output.strict is None else dumps(output.strict),
-    )
-
-
-def _object(**fields: bytes | None) -> bytes:
-    """An object of the fields that are there; empty when there is none."""
-    said = [b'"' + name.encode() + b'":' + v for name, v in fields.items() if v is not None]
-    return b"{" + b",".join(said) + b"}" if said else b""
-
-
-def _cache_options(call: Call) -> dict[str, object]:
+def _cache_notices(call: Call, traits: Traits) -> list[Notice]:
     cache = call.ir.cache
-    options: dict[str, object] = {}
-    if cache.mode is not None:
-        options["mode"] = cache.mode
-    if cache.automatic is not None:
-        options["ttl"] = TTLS[cache.automatic]
-    if cache.prewarm:
-        options["prewarm"] = True
-    if (earlier := comparison_id(call, OURS)) is not None:
-        options["comparison_response_id"] = earlier
-    return options
+    reasons: list[tuple[str, str]] = []
+    notices: list[Notice] = []
+    if not traits.explicit:
+        reasons += [
+            (name, f"{call.model} has no such option")
+            for name in ("mode", "prewarm", "automatic", "compare_with")
+            if getattr(cache, name)
+        ]
+    elif cache.automatic is not None and NEAREST[cache.automatic] != cache.automatic:
+        why = f"OpenAI has no {cache.automatic}; {NEAREST[cache.automatic]} is asked for"
+        notices.append(Notice("ttl_changed", why, "cache.automatic"))
+    if cache.diagnose and cache.compare_with is None:
+        reasons.append(("diagnose", "a diagnosis needs a response to compare with"))
+    return notices + [
+        Notice("cache_option_left_out", f"{why}; left out", f"cache.{name}")
+        for name, why in reasons
+    ]
+
+
+def _continuation_notices(call: Call) -> list[Notice]:
+    if not continues(call):
+        why = (
+            "a response that was not stored cannot be continued: the whole input is sent, and no"
+            " previous_response_id"
+        )
+        return [Notice("continuation_not_stored", why, "continuation")]
+    if not _stays_in_chain(call):
+        return []
+    why = (
+        "what is dynamic or volatile in this call stays in the stored chain for all calls that"
+        " continue it"
+    )
+    return [Notice("stays_in_chain", why, "continuation")]
+
+
+def automatic_ttl(call: Call, traits: Traits) -> Ttl | None:
+    """The TTL of the breakpoint that the provider sets by itself; None if it sets none."""
+    if not traits.explicit or call.ir.cache.mode == "explicit":
+        return None
+    return NEAREST[call.ir.cache.automatic or "30m"]
+
+
+def read_params(
+    request: Request, unknown: Unknown | None
+) -> tuple[Params, dict[str, Any], Extras | None]:
+    """The parameters of a request, its cache options, and its unknown fields."""
+    extras: Members = unknown.remaining() if unknown is not None else {}
+    if "tool_choice" in extras and request.parallel_tool_calls is not None:
+        # It belongs to a choice that is not known here.
+        extras["parallel_tool_calls"] = msgspec.Raw(dumps(request.parallel_tool_calls))
+        request = msgspec.structs.replace(request, parallel_tool_calls=None)
+    params, cache = PARAMS.decode(request)
+    return params, cache, extras_of(WIRE, extras)

@@ -1,13 +1,13 @@
-"""A Responses request, read into a call.
+"""Reads a Responses request into a call (`parse`), and cuts it into chunks (`split`).
 
 Everything stays where it stood and as it was written: arguments and schemas keep their text,
-breakpoints become marks of the caller, unknown fields travel along as extras. Normalised are only:
+breakpoints become the caller's marks, unknown fields become extras. Normalised are only:
 
 - a message without a type gets one, and text content of an input message, or a tool's output,
   becomes a list with one `input_text`; an assistant's `input_text` becomes `output_text`;
 - `developer` and `system` are one role; a system message that leads the input is the system
-  prompt, as `instructions` are, and is said where the model wants it;
-- what the assistant said in a row is one message (and comes back as the same items);
+  prompt, as `instructions` are, and is sent in the slot that the model wants;
+- successive items of the assistant are one message (and are rendered as the same items);
 - an image without a detail gets `auto`, a breakpoint without a TTL the request's;
 - `null`, `false` for `stream` and empty lists mean the same as a missing field at the top level;
 - messages get ids by position.
@@ -15,263 +15,239 @@ breakpoints become marks of the caller, unknown fields travel along as extras. N
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 
+from anaphora.canonical import string
 from anaphora.prompt import (
     BlockMark,
     Call,
     Continuation,
-    Earlier,
     MarkRequest,
-    OutputSchema,
-    Params,
     PartMark,
     PromptBlock,
     PromptCachePlan,
     PromptIR,
-    Reasoning,
     Segment,
-    ToolChoice,
 )
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import (
     AnyTool,
+    Bytes,
+    CachePolicy,
     Conversation,
+    Document,
     Extras,
+    FileId,
+    Image,
     Message,
     Opaque,
     Part,
     ProviderTool,
+    Refusal,
+    ResultPart,
     Role,
+    Section,
     SegmentRole,
+    Source,
     Text,
     Thinking,
     Tool,
     ToolCall,
+    ToolResult,
     Ttl,
+    Url,
 )
-from anaphora.wire.fields import Fields
-from anaphora.wire.openai_system import Place, keep_place
-from anaphora.wire.reading import DECODE_ERRORS, converts_errors, request_error
-from anaphora.wire.seen import TOOLS, elements_of, seen
+from anaphora.wire.markers import PlacedMark
+from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS, SplitSection
+from anaphora.wire.openai import (
+    SystemPlace,
+    breakpoint_ttl,
+    decode_data_url,
+    keep_place,
+    take_breakpoint,
+)
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    ErrorFactory,
+    LenientDecoder,
+    Members,
+    OtherBlock,
+    Unknown,
+    converts_errors,
+    decode_elements,
+    decode_members,
+    decode_value,
+    encode_members,
+    extras_of,
+    list_elements,
+    message_ids,
+    object_members,
+    request_error,
+)
 
-from .content import ITEM, WIRE
-from .incoming import Marks, UsualItem, raw_list, read_item, read_usual
-from .items import goes_on
-from .plain import plain_conversation
+from .markers import AUTOMATIC, BEFORE_BRACE, MARKERS
+from .params import PARAMS, read_params
+from .render import (
+    CLOSED,
+    INPUT,
+    INSTRUCTIONS,
+    TOOLS,
+    close,
+    glue,
+    goes_on,
+    is_content,
+    message_opening,
+)
+from .types import (
+    APP_ITEMS,
+    ITEM,
+    MEMO,
+    NULL,
+    PATH,
+    ROLES,
+    UNSET,
+    WIRE,
+    Content,
+    ContentPart,
+    FunctionTool,
+    InputText,
+    Item,
+    OptionalText,
+    OutputText,
+    ReasoningFields,
+    Request,
+)
 
+#: The breakpoints of an item.
+Marks: TypeAlias = list[PlacedMark[Ttl | None]]
 
-class _CacheOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    mode: Literal["implicit", "explicit"] | None = None
-    ttl: Literal["30m", "12h"] | None = None
-    prewarm: bool = False
-    comparison_response_id: str | None = None
+#: An item's role and parts.
+ReadItem: TypeAlias = tuple[Role, tuple[Part, ...]]
+_MarkedItem: TypeAlias = tuple[Role, tuple[Part, ...], Marks]
 
+_PLACES = {
+    "system": SystemPlace("system", "message"),
+    "developer": SystemPlace("developer", "message"),
+}
+_CALL_NAMES = ("call_id", "name", "arguments")
+_CALL_FIELDS = frozenset(_CALL_NAMES)
+_NO_MARKS: Marks = []
+_NO_UNKNOWN: dict[int, Unknown] = {}
 
-class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["function"]
-    name: str
+_REQUEST: LenientDecoder[Request] = LenientDecoder(
+    Request,
+    whole=("input", "tool_choice", "parallel_tool_calls", "metadata"),
+    partial=("reasoning", "text", "prompt_cache_options"),
+)
+_CONTENT: LenientDecoder[Content] = LenientDecoder(Content)
+_TOOL: LenientDecoder[FunctionTool | OtherBlock] = LenientDecoder(FunctionTool)
 
-
-class _Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    effort: str | None = None
-    summary: str | None = None
-
-
-class _Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["json_schema"]
-    name: str
-    schema: msgspec.Raw
-    description: str | None = None
-    strict: bool | None = None
-
-
-class _Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    format: _Format | None = None
-    verbosity: str | None = None
-
-
-_Mode: TypeAlias = Literal["auto", "required", "none"]
-_MODES: Any = _Mode
-
-
-class _Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The parameters that have a name here."""
-
-    previous_response_id: str | None = None
-    max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    tool_choice: _Mode | _Choice | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning: _Reasoning | None = None
-    text: _Text | None = None
-    metadata: dict[str, str] | None = None
-    user: str | None = None
-    service_tier: str | None = None
-    store: bool | None = None
-    include: list[str] | None = None
-    truncation: str | None = None
-    stream: bool | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    prompt_cache_options: _CacheOptions | None = None
-
-
-class _UsualRequest(_Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request with nothing unusual in it: read in one pass."""
-
-    model: str
-    input: str | list[UsualItem] | None = None
-    instructions: str | None = None
-    tools: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_usual_request = msgspec.json.Decoder(_UsualRequest).decode
+_decode_item = msgspec.json.Decoder(Item).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_reasoning = msgspec.json.Decoder(ReasoningFields).decode
+_encode = msgspec.json.Encoder().encode
 
 
 @converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
-    """The call a request makes; `InvalidRequest` names the field that cannot be."""
-    try:
-        usual = _usual_request(body)
-    except DECODE_ERRORS:
-        return _parse_fields(Fields(body, "$", request_error))
-    plain = plain_conversation(usual.input) if isinstance(usual.input, list) else None
-    items = _usual_items(usual.input) if plain is None else []
-    if items is None:
-        return _parse_fields(Fields(body, "$", request_error))
-    tools = bytes(usual.tools)
-    return _call(usual.model, items, usual.instructions, tools, usual, None, plain)
-
-
-def _parse_fields(fields: Fields) -> Call:
-    """The same, field by field, for requests that hold something unusual."""
-    model = fields.take("model", str)
-    mode = fields.known("tool_choice", _MODES)
-    choice = mode or fields.known("tool_choice", _Choice)
-    # A choice without a name here stays where it is, and with it what belongs to it.
-    parallel = None if "tool_choice" in fields else fields.known("parallel_tool_calls", bool)
-    options = _Options(
-        previous_response_id=fields.maybe("previous_response_id", str),
-        max_output_tokens=fields.maybe("max_output_tokens", int),
-        temperature=fields.maybe("temperature", float),
-        top_p=fields.maybe("top_p", float),
-        tool_choice=choice,
-        parallel_tool_calls=parallel,
-        reasoning=fields.partly("reasoning", _Reasoning),
-        text=fields.partly("text", _Text),
-        metadata=fields.known("metadata", dict[str, str]),
-        user=fields.maybe("user", str),
-        service_tier=fields.maybe("service_tier", str),
-        store=fields.maybe("store", bool),
-        include=fields.maybe("include", list[str]),
-        truncation=fields.maybe("truncation", str),
-        stream=fields.maybe("stream", bool),
-        prompt_cache_key=fields.maybe("prompt_cache_key", str),
-        prompt_cache_retention=fields.maybe("prompt_cache_retention", str),
-        prompt_cache_options=fields.partly("prompt_cache_options", _CacheOptions),
-    )
-    items = _items(fields.raw("input"))
-    instructions = fields.maybe("instructions", str)
-    tools = fields.raw("tools") or b"null"
-    fields.drop_nulls()
-    return _call(model, items, instructions, tools, options, fields.rest_for(WIRE))
-
-
-def _call(
-    model: str,
-    items: list[_Item],
-    instructions: str | None,
-    tools: bytes,
-    options: _Options,
-    extras: Extras | None,
-    plain: Conversation | None = None,
-) -> Call:
-    cache = options.prompt_cache_options or _CacheOptions()
-    ttl = cache.ttl or "30m"
-    previous = options.previous_response_id
-    if instructions is not None:
-        kept = keep_place(None, Place(slot="instructions"))
-        blocks: tuple[PromptBlock, ...] = (PromptBlock("instructions", instructions, extras=kept),)
-        marks: list[MarkRequest] = []
-    else:
-        blocks, marks = _leading(items, ttl) if previous is None else ((), [])
-    conversation = _conversation(items, ttl, marks) if plain is None else plain
+    """The call of a request; `InvalidRequest` names the field that is wrong."""
+    request, unknown = _REQUEST.decode(body, "$", request_error)
+    given = request.input
+    items: list[_MarkedItem] | None = []
+    if isinstance(given, str):
+        items = [("user", (Text(given),), _NO_MARKS)]
+    elif given is not None:
+        items = _read_decoded(given)
+    raw = unknown.members.pop("input", None) if unknown is not None else None
+    if items is None or raw is not None:
+        items = _read_raw(raw if isinstance(raw, msgspec.Raw) else decode_members(body)["input"])
+    params, cache, extras = read_params(request, unknown)
+    ttl: Ttl = cache.get("automatic") or "30m"
+    previous = request.previous_response_id
+    marks: list[MarkRequest] = []
+    blocks: tuple[PromptBlock, ...] = ()
+    if request.instructions is not None:
+        kept = keep_place(None, SystemPlace(slot="instructions"))
+        blocks = (PromptBlock("instructions", request.instructions, extras=kept),)
+    elif previous is None:
+        blocks, marks = _system_blocks(items, ttl)
+    conversation = _conversation(items, ttl, marks)
     ir = PromptIR(
         system_blocks=blocks,
         segments=(Segment(SegmentRole.CONVERSATION, conversation),),
-        cache=_cache_plan(options, cache, tuple(marks)),
+        cache=PromptCachePlan(marks=tuple(marks), **cache),
         continuation=None if previous is None else Continuation(previous),
     )
-    return Call(ir=ir, model=model, tools=_tools(tools), params=_params(options), extras=extras)
+    tools = _read_tools(bytes(request.tools))
+    return Call(ir=ir, model=request.model, tools=tools, params=params, extras=extras)
 
 
-#: Who says an item, its parts, and the breakpoints on them.
-_Item = tuple[Role, tuple[Part, ...], Marks]
-
-
-_UNMARKED: Marks = []
-
-
-def _usual_items(said: str | list[UsualItem] | None) -> list[_Item] | None:
-    """Items with nothing unusual about them; None when there is."""
-    if said is None or isinstance(said, str):
-        return [] if said is None else [("user", (Text(said),), [])]
-    items: list[_Item] = []
+def _read_decoded(items: list[Item]) -> list[_MarkedItem] | None:
+    """The items of a request that decoded strictly; None if one of them has a field that its type
+    does not have."""
+    read: list[_MarkedItem] = []
     marks: Marks = []
-    for index, item in enumerate(said):
-        usual = read_usual(item, index, request_error, marks)
-        if usual is None:
+    for index, item in enumerate(items):
+        one = _read_item(item, index, request_error, marks)
+        if one is None:
             return None
+        role, parts = one
+        read.append((role, parts, marks))
         if marks:
-            items.append((*usual, marks))
             marks = []
-        else:
-            items.append((*usual, _UNMARKED))
-    return items
+    return read
 
 
-def _items(raw: bytes | None) -> list[_Item]:
-    if raw is None or raw == b"null":
-        return []
-    if raw[:1] == b'"':
-        return [("user", (Text(msgspec.json.decode(raw, type=str)),), [])]
-    items: list[_Item] = []
-    for index, item in enumerate(raw_list(raw, "$.input", request_error)):
+def _read_raw(given: msgspec.Raw) -> list[_MarkedItem]:
+    try:
+        raws = decode_elements(given)
+    except DECODE_ERRORS as problem:
+        raise request_error(f"expected text or a list: {problem}", "$.input") from None
+    items: list[_MarkedItem] = []
+    strict = True
+    for index, raw in enumerate(raws):
         marks: Marks = []
-        items.append((*read_item(item, f"$.input[{index}]", request_error, marks), marks))
+        path = f"$.input[{index}]"
+        one = _read_strictly(raw, path, request_error, marks) if strict else None
+        # Where one item has unknown fields, the next one likely has them too.
+        strict = one is not None
+        items.append((*(one or _separate_item(raw, path, request_error, marks)), marks))
     return items
 
 
-def _conversation(items: list[_Item], ttl: Ttl, marks: list[MarkRequest]) -> Conversation:
-    """The items as messages; what the assistant said in a row is one."""
+def _conversation(items: list[_MarkedItem], ttl: Ttl, marks: list[MarkRequest]) -> Conversation:
+    """The items as messages; successive items of the assistant are one."""
     messages: list[Message] = []
     answer: list[Part] = []
+    names = message_ids(len(items))
     for role, parts, placed in items:
         if role == "assistant":
-            answer += (_apart(parts[0], answer), *parts[1:]) if answer else parts
+            if answer and type(parts[0]) is Text:
+                answer.append(_apart(parts[0], answer))
+                answer += parts[1:]
+            else:
+                answer += parts
             continue
         if answer:
-            messages.append(_answer(answer, len(messages)))
+            name = names[len(messages)]
+            messages.append(Message(id=name, role="assistant", parts=tuple(answer)))
             answer = []
-        name = f"m{len(messages)}"
+        name = names[len(messages)]
         if placed:
-            marks += [PartMark(name, at, own or ttl, more) for at, own, more in placed]
+            marks += [PartMark(name, path, own or ttl, extras) for path, own, extras in placed]
         messages.append(Message(id=name, role=role, parts=parts))
     if answer:
-        messages.append(_answer(answer, len(messages)))
+        name = names[len(messages)]
+        messages.append(Message(id=name, role="assistant", parts=tuple(answer)))
     return Conversation(messages)
 
 
-def _answer(parts: list[Part], index: int) -> Message:
-    return Message(id=f"m{index}", role="assistant", parts=tuple(parts))
-
-
-def _apart(part: Part, before: list[Part]) -> Part:
-    """Text that came as a message by itself stays one behind a message it might go on in."""
-    if not isinstance(part, Text) or not goes_on(part):
+def _apart(part: Text, before: list[Part]) -> Text:
+    """Text that came as a message by itself stays one behind a message it could belong to."""
+    if not goes_on(part):
         return part
     for other in reversed(before):
         if isinstance(other, ToolCall | Thinking | Opaque):
@@ -281,7 +257,9 @@ def _apart(part: Part, before: list[Part]) -> Part:
     return part
 
 
-def _leading(items: list[_Item], ttl: Ttl) -> tuple[tuple[PromptBlock, ...], list[MarkRequest]]:
+def _system_blocks(
+    items: list[_MarkedItem], ttl: Ttl
+) -> tuple[tuple[PromptBlock, ...], list[MarkRequest]]:
     """The system message that leads the input, taken out of it."""
     if len(items) < 2 or items[0][0] != "system":
         return (), []
@@ -290,80 +268,605 @@ def _leading(items: list[_Item], ttl: Ttl) -> tuple[tuple[PromptBlock, ...], lis
     if len(texts) < len(parts):
         return (), []
     del items[0]
-    marks: list[MarkRequest] = [BlockMark(at[0], own or ttl, more) for at, own, more in placed]
+    marks: list[MarkRequest] = [
+        BlockMark(path[0], own or ttl, extras) for path, own, extras in placed
+    ]
     blocks = (PromptBlock(f"system{i}", t.text, extras=t.extras) for i, t in enumerate(texts))
     return tuple(blocks), marks
 
 
-@seen(TOOLS)
-def _tools(listed: bytes) -> tuple[AnyTool, ...]:
-    """The same list comes with every turn."""
+@MEMO.remember(TOOL_LISTS)
+def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
+    """Remembered: the same list comes with every turn."""
     tools: list[AnyTool] = []
-    for index, raw in enumerate(elements_of("tools", listed)):
-        inner = Fields(raw, f"$.tools[{index}]", request_error)
-        kind, name = inner.take("type", str), inner.maybe("name", str) or ""
-        schema = inner.raw("parameters") if kind == "function" else None
-        if schema is None or schema[:1] != b"{":
+    for index, raw in enumerate(list_elements(listed, "$.tools", request_error)):
+        tool, unknown = _TOOL.decode(raw, f"$.tools[{index}]", request_error)
+        schema = b"" if isinstance(tool, OtherBlock) else bytes(tool.parameters)
+        if isinstance(tool, OtherBlock) or schema[:1] != b"{":
+            kind, name = "function", None if isinstance(tool, OtherBlock) else tool.name
+            if isinstance(tool, OtherBlock):
+                kind = tool.tag
+                path = f"$.tools[{index}].name"
+                named = tool.members.get("name", NULL)
+                name = decode_value(named, str | None, path, request_error)
             tools.append(ProviderTool(WIRE, name or kind, bytes(raw).decode()))
             continue
-        description = inner.maybe("description", str) or ""
-        strict = inner.maybe("strict", bool)
-        extras = inner.rest_for(WIRE)
-        tools.append(Tool(name, description, schema.decode(), strict, extras=extras))
+        extras = unknown.extras(WIRE, nulls=True) if unknown is not None else None
+        description = tool.description or ""
+        read = Tool(tool.name or "", description, schema.decode(), tool.strict, extras=extras)
+        tools.append(read)
     return tuple(tools)
 
 
-def _cache_plan(
-    options: _Options, cache: _CacheOptions, marks: tuple[MarkRequest, ...]
-) -> PromptCachePlan:
-    compared = cache.comparison_response_id
-    return PromptCachePlan(
-        marks=marks,
-        automatic=cache.ttl,
-        mode=cache.mode,
-        key=options.prompt_cache_key,
-        retention=options.prompt_cache_retention,
-        prewarm=cache.prewarm,
-        diagnose=compared is not None,
-        compare_with=None if compared is None else Earlier("openai", compared),
+# ── Items ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks) -> ReadItem:
+    """An item of a request or a reply; one of another type is kept whole."""
+    return _read_strictly(raw, path, fail, marks) or _separate_item(raw, path, fail, marks)
+
+
+def _read_strictly(
+    raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks
+) -> ReadItem | None:
+    try:
+        return _read_item(_decode_item(raw), path, fail, marks)
+    except DECODE_ERRORS:
+        return None
+
+
+def _separate_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks) -> ReadItem:
+    """An item that does not decode strictly. Its members that are not read become extras."""
+    members = object_members(raw, path, fail)
+    kind = _take_text(members, "type")
+    if kind is None:
+        if bytes(members.pop("type", NULL)) != b"null":
+            raise fail("expected a text", f"{path}.type")
+        # Only messages and references may lack a type.
+        kind = "item_reference" if "id" in members and "role" not in members else "message"
+    if kind == "reasoning":
+        return "assistant", (_read_reasoning(members, path, fail),)
+    role: Role = "user" if kind in APP_ITEMS else "assistant"
+    placed: Marks = []
+    read: ReadItem | None = None
+    if kind == "message":
+        name = _take(members, "role", path, fail)
+        content, unknown = _take_content(members, "content", path, fail)
+        role = ROLES.get(name, "user")
+        read = _read_message(name, content, unknown, members, path, fail, placed)
+    elif kind == "function_call" and members.keys() >= _CALL_FIELDS:
+        call_id, name, arguments = (_take(members, each, path, fail) for each in _CALL_NAMES)
+        read = "assistant", (ToolCall(call_id, name, arguments, extras_of(WIRE, members)),)
+    elif kind == "function_call_output":
+        content, unknown = _take_content(members, "output", path, fail)
+        role, own_id = "user", _take_text(members, "call_id")
+        if own_id is not None:
+            extras = extras_of(WIRE, members)
+            read = _read_output(own_id, content, unknown, extras, path, fail, placed)
+    if read is None:
+        return role, (Opaque(WIRE, kind, bytes(raw).decode()),)
+    marks += placed
+    return read
+
+
+def _take(members: Members, name: str, path: str, fail: ErrorFactory) -> str:
+    """Takes a text field that is required."""
+    text = _take_text(members, name)
+    if text is None:
+        raise fail("expected a text" if name in members else "is missing", f"{path}.{name}")
+    return text
+
+
+def _take_content(
+    members: Members, name: str, path: str, fail: ErrorFactory
+) -> tuple[Content, dict[int, Unknown]]:
+    if name not in members:
+        raise fail("is missing", f"{path}.{name}")
+    return _CONTENT.decode_list(members.pop(name), f"{path}.{name}", fail)
+
+
+def _read_item(item: Item, path: str | int, fail: ErrorFactory, marks: Marks) -> ReadItem | None:
+    """An item that decoded strictly; None if it has a field that its type does not have. `path` may
+    be its index in the input."""
+    kind, content, call_id, output = item.type, item.content, item.call_id, item.output
+    name, arguments = item.name, item.arguments
+    fields: Members | None = None
+    if not (item.id is item.status is item.phase is item.namespace is UNSET):
+        own = {each: getattr(item, each) for each in ("id", "status", "phase", "namespace")}
+        fields = {n: msgspec.Raw(_encode(text)) for n, text in own.items() if text is not UNSET}
+    if kind == "message":
+        if content is UNSET or not (call_id is name is arguments is output is UNSET):
+            return None
+        if fields is None and type(content) is str and item.role in ("user", "assistant"):
+            return item.role, (Text(content),)  # type: ignore[return-value]
+        return _read_message(item.role, content, _NO_UNKNOWN, fields or {}, path, fail, marks)
+    if call_id is UNSET or not (item.role is content is UNSET):
+        return None
+    extras = None if fields is None else extras_of(WIRE, fields)
+    if kind == "function_call":
+        if name is UNSET or arguments is UNSET or output is not UNSET:
+            return None
+        return "assistant", (ToolCall(call_id, name, arguments, extras),)
+    if kind != "function_call_output" or output is UNSET or not (name is arguments is UNSET):
+        return None
+    return _read_output(call_id, output, _NO_UNKNOWN, extras, path, fail, marks)
+
+
+def _read_message(
+    name: OptionalText,
+    content: Content,
+    unknown: dict[int, Unknown],
+    fields: Members,
+    path: str | int,
+    fail: ErrorFactory,
+    marks: Marks,
+) -> ReadItem | None:
+    """A message; None if it has to be kept whole. `fields` are those of the item itself."""
+    role = ROLES.get(name or "")
+    if role is None:
+        return None
+    is_text = type(content) is str
+    if is_text:
+        if not fields and role != "system":
+            return role, (Text(content),)  # type: ignore[arg-type]
+        parts: list[Part] | None = [Text(content)]  # type: ignore[arg-type]
+    else:
+        parts = _read_content(content, unknown, role, (path, "content"), fail, (), marks)  # type: ignore[arg-type]
+    if not parts:
+        return None
+    extras = extras_of(ITEM, fields)
+    if extras is None and role == "assistant" and not is_text:
+        extras = {ITEM: "{}"}  # keeps the item apart from its neighbours
+    if role == "system":
+        extras = keep_place(extras, _PLACES[str(name)])
+    if extras is not None:
+        first = parts[0]
+        if isinstance(first, Opaque):
+            return None
+        parts[0] = msgspec.structs.replace(first, extras={**(first.extras or {}), **extras})
+    return role, tuple(parts)
+
+
+def _read_output(
+    call_id: str,
+    output: Content,
+    unknown: dict[int, Unknown],
+    extras: Extras | None,
+    path: str | int,
+    fail: ErrorFactory,
+    marks: Marks,
+) -> ReadItem:
+    content: str | tuple[ResultPart, ...]
+    if isinstance(output, str):
+        content = output
+    else:
+        parts = _read_content(output, unknown, "tool", (path, "output"), fail, (0,), marks)
+        content = tuple(parts)  # type: ignore[arg-type]
+    return "tool", (ToolResult(call_id, content, extras=extras),)
+
+
+def _read_reasoning(members: Members, path: str, fail: ErrorFactory) -> Thinking:
+    """Reasoning with its fields as they came; its text is its summary and its content."""
+    data = _take_text(members, "encrypted_content")
+    try:
+        fields = _decode_reasoning(encode_members(members))
+    except DECODE_ERRORS as problem:
+        raise fail(str(problem), path) from None
+    texts = [piece.text for piece in (*(fields.summary or ()), *(fields.content or ()))]
+    extras = extras_of(WIRE, members)
+    return Thinking("\n\n".join(texts), data=data, provider=WIRE, extras=extras)
+
+
+# ── Content parts ────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_content(
+    content: Sequence[ContentPart | OtherBlock],
+    unknown: dict[int, Unknown],
+    role: Role,
+    place: tuple[str | int, str],
+    fail: ErrorFactory,
+    below: tuple[int, ...],
+    marks: Marks,
+) -> list[Part] | None:
+    """The parts of a message or of a tool's output; None if one of them cannot be told from an
+    item."""
+    parts: list[Part] = []
+    for index, part in enumerate(content):
+        own = unknown.get(index)
+        if type(part) is InputText and own is None and part.prompt_cache_breakpoint is None:
+            parts.append(Text(part.text))
+            continue
+        item = place[0] if isinstance(place[0], str) else f"$.input[{place[0]}]"
+        path = f"{item}.{place[1]}[{index}]"
+        read = _read_part(part, own, role, path, fail, (*below, index), marks)
+        if read is None:
+            return None
+        parts.append(read)
+    return parts
+
+
+def _read_part(
+    part: ContentPart | OtherBlock,
+    unknown: Unknown | None,
+    role: Role,
+    path: str,
+    fail: ErrorFactory,
+    position: tuple[int, ...],
+    marks: Marks,
+) -> Part | None:
+    by_model = role == "assistant"
+    if isinstance(part, OtherBlock):
+        members = dict(part.members)
+        marked, ttl, extras = take_breakpoint(members, path, WIRE, fail)
+        if marked:
+            marks.append((position, ttl, extras))
+        return _read_other(part.tag, members, role)
+    if part.prompt_cache_breakpoint is not None:
+        field = "prompt_cache_breakpoint"
+        ttl = breakpoint_ttl(part.prompt_cache_breakpoint, f"{path}.{field}", fail)
+        inner = unknown.take(field) if unknown is not None else None
+        marks.append((position, ttl, inner.extras(WIRE) if inner is not None else None))
+    members = unknown.remaining(nulls=True) if unknown is not None else {}
+    if isinstance(part, InputText):
+        return Text(part.text, extras_of(WIRE, members))
+    if isinstance(part, OutputText):
+        for name in ("logprobs", "annotations"):
+            if (raw := getattr(part, name)) is not NULL:
+                members = {name: raw, **members}
+        if by_model:
+            return Text(part.text, extras_of(WIRE, members))
+        members = {"text": msgspec.Raw(string(part.text)), **members}
+    elif by_model:
+        return Refusal(part.refusal, extras_of(WIRE, members))
+    else:
+        members = {"refusal": msgspec.Raw(string(part.refusal)), **members}
+    kind = str(type(part).__struct_config__.tag)
+    return _opaque(kind, {"type": msgspec.Raw(string(kind)), **members})
+
+
+def _read_other(kind: str, members: Members, role: Role) -> Part | None:
+    """An image, a file, or a part of another type, which is kept whole."""
+    rest = {name: raw for name, raw in members.items() if name != "type"}
+    part: Part | None = None
+    if role != "assistant" and kind == "input_image":
+        part = _read_image(rest)
+    elif role != "assistant" and kind == "input_file":
+        part = _read_file(rest)
+    if part is not None:
+        return part
+    return _opaque(kind, members) if is_content(kind) or role == "tool" else None
+
+
+def _opaque(kind: str, members: Members) -> Opaque:
+    return Opaque(WIRE, kind, encode_members(members).decode())
+
+
+def _take_text(members: Members, name: str) -> str | None:
+    """Takes a text field; any other value stays."""
+    try:
+        text = _decode_text(members[name])
+    except (KeyError, *DECODE_ERRORS):
+        return None
+    del members[name]
+    return text
+
+
+def _read_image(members: Members) -> Image | None:
+    url = _take_text(members, "image_url")
+    source: Source
+    if url is not None:
+        source = _at(url)
+    elif (file_id := _take_text(members, "file_id")) is not None:
+        source = FileId("openai", file_id)
+    else:
+        return None
+    return Image(source, _take_text(members, "detail"), extras_of(WIRE, members))
+
+
+def _read_file(members: Members) -> Document | None:
+    names = [name for name in ("file_data", "file_url", "file_id") if name in members]
+    value = _take_text(members, names[0]) if len(names) == 1 else None
+    if value is None:
+        return None
+    source: Source = Url(value)
+    if names == ["file_data"]:
+        source = _at(value)
+        if not isinstance(source, Bytes):
+            return None
+    elif names == ["file_id"]:
+        source = FileId("openai", value)
+    return Document(source, _take_text(members, "filename"), extras=extras_of(WIRE, members))
+
+
+def _at(url: str) -> Source:
+    source = decode_data_url(url)
+    return source if source is not None and source.media_type.isascii() else Url(url)
+
+
+# ── Splitting ────────────────────────────────────────────────────────────────────────────────────
+
+_KINDS = {
+    "input_text": Kind.TEXT,
+    "output_text": Kind.TEXT,
+    "refusal": Kind.TEXT,
+    "input_image": Kind.IMAGE,
+    "input_file": Kind.DOCUMENT,
+    "input_audio": Kind.AUDIO,
+    "function_call": Kind.TOOL_CALL,
+    "function_call_output": Kind.TOOL_RESULT,
+    "reasoning": Kind.THINKING,
+}
+
+
+class _CacheOptions(msgspec.Struct, frozen=True):
+    mode: str | None = None
+    ttl: str | None = None
+
+
+class _ItemHead(msgspec.Struct, frozen=True):
+    type: str = "message"
+    role: str = ""
+
+
+class _PlainItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message with nothing else in it, as most are."""
+
+    role: msgspec.Raw
+    content: msgspec.Raw
+
+
+_decode_head = msgspec.json.Decoder(_ItemHead).decode
+_decode_plain = msgspec.json.Decoder(_PlainItem).decode
+_cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
+_RAW_ROLES = {string(name): role for name, role in ROLES.items()}
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    """A chunk: a content part, a tool's output, or a closed item."""
+
+    kind: Kind
+    data: bytes
+    markable: bool = False
+    marks: tuple[tuple[int | None, Ttl], ...] = ()
+    """The offsets of breakpoints in `data`; None for its end."""
+
+
+class _SplitItem(msgspec.Struct, frozen=True):
+    state: str
+    """The state of the log after it."""
+    opening: bytes
+    pieces: tuple[_Piece, ...]
+
+
+@converts_errors(request_error)
+def split(
+    body: bytes | Members,
+    headers: tuple[tuple[str, str], ...] = (),
+    path: str = "",  # noqa: ARG001
+) -> Rendered:
+    """The request cut into chunks from its own bytes, with its breakpoints as marks.
+
+    The order of keys and the spelling of numbers and strings stay as sent, so that a cache is
+    billed, and a miss explained, by the bytes of the request. Only breakpoints and white space
+    between the outermost fields are removed.
+    """
+    members = dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
+    if "model" not in members:
+        raise request_error("is missing", "$.model")
+    model = decode_value(members.pop("model"), str, "$.model", request_error)
+    raw_options, field = members.get("prompt_cache_options", NULL), "$.prompt_cache_options"
+    options = decode_value(raw_options, _CacheOptions | None, field, request_error)
+    options = options or _CacheOptions()
+    ttl: Ttl = "12h" if options.ttl == "12h" else "30m"
+    instructions = bytes(members.pop("instructions", NULL))
+    listed = bytes(members.pop("tools", NULL))
+    items = _split_input(bytes(members.pop("input", NULL)))
+    runs: list[ChunkRun] = []
+    marks: list[Mark] = []
+    leads = False
+    if instructions != b"null":
+        section = MEMO.split_section("instructions", instructions, _split_instructions)
+        assert section is not None
+        runs.append(section[0])
+    elif len(items) > 1:
+        leading = _split_item(items[0], "$.input[0]", ttl)
+        leads = leading.state == "system" and all(p.kind is Kind.TEXT for p in leading.pieces)
+        if leads:
+            runs.append(_split_system(leading, marks))
+            del items[0]
+    tools = MEMO.split_section("tools", listed, _split_tools)
+    if tools is not None:
+        runs.append(tools[0])
+    if items:
+        first = sum(run.count for run in runs)
+        runs.append(_split_messages(items, "system" if leads else None, first, marks, ttl))
+    rest = encode_members(members)[1:-1]
+    head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
+    return Rendered(
+        wire=WIRE,
+        model=model,
+        runs=tuple(runs),
+        cacheable=sum(run.count for run in runs),
+        envelope=Envelope(
+            source=None,
+            path=PATH,
+            headers=headers,
+            head=head,
+            tail=tail,
+            cache_params=_cache_params(head + tail),
+        ),
+        body_order=(1, 0, *range(2, len(runs))) if leads and tools else None,
+        markers=MARKERS,
+        request_markers=AUTOMATIC,
+        marks=tuple(marks),
+        automatic=None if options.mode == "explicit" else ttl,
     )
 
 
-def _params(said: _Options) -> Params:
-    text = said.text or _Text()
-    return Params(
-        max_tokens=said.max_output_tokens,
-        temperature=said.temperature,
-        top_p=said.top_p,
-        tool_choice=_tool_choice(said.tool_choice, said.parallel_tool_calls),
-        reasoning=_effort(said.reasoning),
-        output=_output(text.format),
-        metadata=said.metadata,
-        user=said.user,
-        service_tier=said.service_tier,
-        verbosity=text.verbosity,
-        store=said.store,
-        include=tuple(said.include or ()),
-        truncation=said.truncation,
-        stream=said.stream or False,
+def _split_input(raw: bytes) -> list[msgspec.Raw]:
+    return [msgspec.Raw(raw)] if raw[:1] == b'"' else list_elements(raw, "$.input", request_error)
+
+
+def _split_item(raw: msgspec.Raw, path: str, ttl: Ttl) -> _SplitItem:
+    plain = _split_plain(raw)
+    if plain is not None:
+        return plain
+    if bytes(raw)[:1] == b'"':
+        return _SplitItem("user", message_opening("user"), (_text_piece(bytes(raw)),))
+    try:
+        head = _decode_head(raw)
+    except DECODE_ERRORS as problem:
+        raise request_error(str(problem), path) from None
+    kind = _KINDS.get(head.type, Kind.OTHER)
+    whole = _SplitItem(CLOSED, b"", (_Piece(kind, bytes(raw)),))
+    members = object_members(raw, path, request_error)
+    if head.type == "message" and head.role in ROLES:
+        role, content = ROLES[head.role], bytes(members.pop("content", b"[]"))
+        is_text = content[:1] == b'"'
+        if is_text and role == "assistant":
+            return whole
+        opening = encode_members(members)[:-1] + b',"content":['
+        if is_text:
+            return _SplitItem(role, opening, (_text_piece(content),))
+        pieces = _split_parts(content, f"{path}.content", ttl, role)
+        return _SplitItem(role, opening, pieces) if pieces else whole
+    if head.type != "function_call_output" or "output" not in members:
+        return whole
+    output = bytes(members.pop("output"))
+    opening = encode_members(members)[:-1] + b',"output":['
+    return _SplitItem("user", b"", (_output_piece(opening, output, f"{path}.output", ttl),))
+
+
+def _split_plain(raw: msgspec.Raw) -> _SplitItem | None:
+    """A message that is only a text; None for any other item."""
+    try:
+        item = _decode_plain(raw)
+    except DECODE_ERRORS:
+        return None
+    name, content = bytes(item.role), bytes(item.content)
+    role = _RAW_ROLES.get(name)
+    if role is None or content[:1] != b'"':
+        return None
+    if role == "assistant":
+        return _SplitItem(CLOSED, b"", (_Piece(Kind.OTHER, bytes(raw)),))
+    return _SplitItem(role, b'{"role":%b,"content":[' % name, (_text_piece(content),))
+
+
+def _text_piece(raw: bytes) -> _Piece:
+    return _Piece(Kind.TEXT, b'{"type":"input_text","text":' + raw + b"}", raw != b'""')
+
+
+def _split_parts(content: bytes, path: str, ttl: Ttl, role: Role) -> tuple[_Piece, ...]:
+    """Content parts without their breakpoints, byte for byte otherwise. They are always written
+    anew: a part has the same bytes with and without a breakpoint."""
+    pieces = []
+    for index, raw in enumerate(list_elements(content, path, request_error)):
+        place = f"{path}[{index}]"
+        members = object_members(raw, place, request_error)
+        marked, own, _ = take_breakpoint(members, place, WIRE, request_error)
+        marks: tuple[tuple[int | None, Ttl], ...] = ((None, own or ttl),) if marked else ()
+        if "type" not in members:
+            raise request_error("is missing", f"{place}.type")
+        kind = decode_value(members["type"], str, f"{place}.type", request_error)
+        markable = role != "assistant" and kind.startswith("input_")
+        if kind == "input_text" and markable:
+            text = decode_value(
+                members.get("text", NULL), str | None, f"{place}.text", request_error
+            )
+            markable = text != ""
+        data = encode_members(members)
+        pieces.append(_Piece(_KINDS.get(kind, Kind.OTHER), data, markable, marks))
+    return tuple(pieces)
+
+
+def _output_piece(opening: bytes, raw: bytes, path: str, ttl: Ttl) -> _Piece:
+    """A tool's output up to its closing brackets."""
+    if raw[:1] == b'"':
+        text = _text_piece(raw)
+        return _Piece(Kind.TOOL_RESULT, opening + text.data, text.markable)
+    pieces = _split_parts(raw, path, ttl, "tool")
+    data = opening
+    marks: list[tuple[int | None, Ttl]] = []
+    for index, piece in enumerate(pieces):
+        data += (b"," if index else b"") + piece.data
+        last = index + 1 == len(pieces)
+        marks += [(None if last else len(data) - 1, ttl) for _, ttl in piece.marks]
+    return _Piece(Kind.TOOL_RESULT, data, bool(pieces) and pieces[-1].markable, tuple(marks))
+
+
+def _split_instructions(raw: bytes) -> SplitSection:
+    run = _labelled_run("system", INSTRUCTIONS, [raw], ["instructions"], b"")
+    return msgspec.structs.replace(run, place="instructions"), ()
+
+
+def _split_tools(raw: bytes) -> SplitSection | None:
+    listed = list_elements(raw, "$.tools", request_error)
+    if not listed:
+        return None
+    labels = []
+    for index, tool in enumerate(listed):
+        members = object_members(tool, f"$.tools[{index}]", request_error)
+        name = _take_text(members, "name") or _take_text(members, "type") or str(index)
+        labels.append(f"tool {name}")
+    return _labelled_run("tools", TOOLS, [bytes(tool) for tool in listed], labels, b"]"), ()
+
+
+def _labelled_run(
+    section: Section, lead: bytes, blocks: Sequence[bytes], labels: list[str], close: bytes
+) -> ChunkRun:
+    append = LogAppend()
+    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
+    for index, block in enumerate(blocks):
+        append.chunk(kind, b"," + block if index else block, None)
+    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
+    return ChunkRun(section, log, len(log), lead=lead, close=close, source=tuple(labels))
+
+
+def _split_system(item: _SplitItem, marks: list[Mark]) -> ChunkRun:
+    append = LogAppend()
+    for index, piece in enumerate(item.pieces):
+        marks += [Mark(index, ttl) for _, ttl in piece.marks]
+        data = b"," + piece.data if index else piece.data
+        append.chunk(Kind.SYSTEM, data, BEFORE_BRACE if piece.markable else None)
+    labels = [f"system{index}" for index in range(len(item.pieces))]
+    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
+    lead, place = INPUT + item.opening, "input[0].content"
+    return ChunkRun("system", log, len(log), lead=lead, source=tuple(labels), place=place)
+
+
+def _split_messages(
+    items: Sequence[msgspec.Raw], after: str | None, first: int, marks: list[Mark], ttl: Ttl
+) -> ChunkRun:
+    lead = INPUT if after is None else glue(after)
+    log = MEMO.request_log(items, (after, ttl))
+    append, state = log.append, log.last_role
+    for index in range(log.known, len(items)):
+        item = _split_item(items[index], f"$.input[{index + (after is not None)}]", ttl)
+        placed: list[Mark] = []
+        append.open(item.state)
+        for position, piece in enumerate(item.pieces):
+            before = b"," if position else glue(state) + item.opening
+            chunk = log.count
+            offset = len(before) + (0 if chunk else len(lead))
+            placed += [
+                Mark(chunk, own, None if place is None else offset + place)
+                for place, own in piece.marks
+            ]
+            splice = BEFORE_BRACE if piece.markable else None
+            append.chunk(piece.kind, before + piece.data, splice)
+        state = item.state
+        log.end_message(placed)
+    chunks = log.finish()
+    marks += log.marks(first)
+    return ChunkRun(
+        "messages",
+        chunks,
+        log.count,
+        role=SegmentRole.CONVERSATION,
+        lead=lead,
+        close=close(state or CLOSED),
+        source=MEMO.placeholder_messages(len(items)),
+        first_message=0 if after is None else 1,
+        place="input",
     )
-
-
-def _effort(said: _Reasoning | None) -> Reasoning | None:
-    if said is None or said == _Reasoning():
-        return None
-    return Reasoning(effort=said.effort, summary=said.summary)
-
-
-def _output(form: _Format | None) -> OutputSchema | None:
-    if form is None:
-        return None
-    return OutputSchema(bytes(form.schema).decode(), form.name, form.description, form.strict)
-
-
-def _tool_choice(said: _Mode | _Choice | None, parallel: bool | None) -> ToolChoice | None:
-    if isinstance(said, _Choice):
-        return ToolChoice("tool", said.name, parallel)
-    if said is None and parallel is None:
-        return None
-    return ToolChoice(said or "auto", None, parallel)

@@ -1,146 +1,138 @@
-"""A single answer of OpenAI's, both ways: bytes to `Reply` and back, losing nothing."""
+"""Reads and writes a single reply of Responses, losing nothing.
+
+A reply that came over this wire is written as it came. Replies of other providers get the fields
+that the types require: ids made from the reply's, a status, empty annotations.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from anaphora.canonical import string
+from anaphora.canonical import dumps, string
 from anaphora.errors import Parse, Upstream
-from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.fields import Fields, rest_for
-from anaphora.wire.openai_failure import ErrorObject, from_object
-from anaphora.wire.reading import DECODE_ERRORS, converts_errors, reply_error
+from anaphora.values import (
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    Reply,
+    StopReason,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+    WriteTtl,
+)
+from anaphora.wire.openai import members
+from anaphora.wire.openai_errors import ErrorObject, from_object
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    converts_errors,
+    decode_members,
+    extras_of,
+    object_members,
+    reply_error,
+)
+from anaphora.wire.replies import partition, positive_counts, valid_count
 
-from .content import WIRE, closing
-from .incoming import read_item
-from .output import output_items
-from .usage import read_usage, write_usage
-from .usual_output import decode_members, read_texts
+from .parse import read_item
+from .render import (
+    OUTPUT,
+    Notices,
+    begins_item,
+    closing,
+    function_call,
+    function_output,
+    goes_on,
+    in_message,
+    message_opening,
+    own_reasoning,
+    reasoning_item,
+)
+from .types import (
+    ITEM,
+    WIRE,
+    IncompleteDetails,
+    InputDetails,
+    ReplyFields,
+    ResponsesUsage,
+)
 
-#: Why an answer is incomplete, and what its status says where that is all there is.
+#: Why a reply is incomplete.
 _REASONS: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
-_SAID: dict[StopReason, str] = {stop: reason for reason, stop in _REASONS.items()}
-STATUSES = ("completed", "incomplete", "failed", "in_progress", "queued", "cancelled")
+_REASONS_WRITTEN: dict[StopReason, str] = {stop: reason for reason, stop in _REASONS.items()}
+_STATUSES = ("completed", "incomplete", "failed", "in_progress", "queued", "cancelled")
 
-
-#: What is left of a conversation, asked for at an address of its own.
+#: A compacted conversation, which an endpoint of its own returns.
 _COMPACTED = "response.compaction"
 
-
-class _Incomplete(msgspec.Struct, frozen=True):
-    reason: str | None = None
-
-
-class _Told(msgspec.Struct, frozen=True):
-    object: str | None = None
-    status: str | None = None
-    incomplete_details: _Incomplete | None = None
-    usage: msgspec.Raw = msgspec.Raw(b"null")
-    error: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Usual(_Told, frozen=True, kw_only=True):
-    """An answer with all that it should have."""
-
-    object: Literal["response"]
-    id: str
-    model: str
-    output: list[msgspec.Raw]
-
-
-_told = msgspec.json.Decoder(_Told).decode
-_error = msgspec.json.Decoder(ErrorObject).decode
-_usual = msgspec.json.Decoder(_Usual).decode
+_decode_fields = msgspec.json.Decoder(ReplyFields).decode
+_decode_error = msgspec.json.Decoder(ErrorObject).decode
+_decode_usage = msgspec.json.Decoder(ResponsesUsage).decode
 
 
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
-    """The answer in `body`. `Parse` names the field that is missing or not what it should be; the
-    error of one that failed is raised."""
+    """The reply in `body`. `Parse` names the field that is missing or wrong; the error of a failed
+    response is raised."""
+    rest = object_members(body, "$", reply_error)
     try:
-        told, members = _usual(body), decode_members(body)
-    except DECODE_ERRORS:
-        return _read_any(body)
-    if (error := _failure(told)) is not None:
-        raise error
-    del members["id"], members["model"], members["output"]
-    parts: list[Part] = []
-    for index, raw in enumerate(told.output):
-        parts += read_output(raw, f"$.output[{index}]")
-    usage = bytes(told.usage)
-    counted = usage[:1] == b"{"
-    if counted:
-        del members["usage"]
-    stop, stop_raw = read_stop(told.status, told.incomplete_details, parts)
-    return Reply(
-        id=told.id,
-        model=told.model,
-        message=Message(id=told.id, role="assistant", parts=tuple(parts)),
-        stop=stop,
-        stop_raw=stop_raw,
-        usage=read_usage(usage, "$.usage") if counted else Usage(),
-        extras=rest_for(WIRE, members),
-    )
-
-
-def _failure(told: _Told) -> Upstream | None:
-    """The error of an answer that failed: the request was taken, and then it went wrong."""
-    if told.status != "failed":
-        return None
-    try:
-        return from_object(_error(told.error), 200)
-    except DECODE_ERRORS:
-        return None
-
-
-def _read_any(body: bytes) -> Reply:
-    """Field by field, so that what is wrong is named."""
-    fields = Fields(body, "$")
-    try:
-        told = _told(body)
+        reply = _decode_fields(body)
     except DECODE_ERRORS as problem:
-        raise Parse(str(problem), path="$") from None
-    if told.object not in (None, "response", _COMPACTED):
-        raise fields.fail(f"expected a response, not {told.object!r}", "object")
-    if (error := _failure(told)) is not None:
+        reason, _, path = str(problem).partition(" - at `$")
+        raise Parse(reason, path="$" + path.rstrip("`")) from None
+    if reply.object not in (None, "response", _COMPACTED):
+        raise reply_error(f"expected a response, not {reply.object!r}", "$.object")
+    if (error := _failure(reply)) is not None:
         raise error
-    reply_id = fields.take("id", str)
-    # Who compacted a conversation is not told.
-    model = "" if told.object == _COMPACTED else fields.take("model", str)
+    # A compacted conversation names no model.
+    required = ("id", "output") if reply.object == _COMPACTED else ("id", "model", "output")
+    for name in required:
+        if getattr(reply, name) is None:
+            raise reply_error("is missing", f"$.{name}")
+        del rest[name]
     parts: list[Part] = []
-    for index, raw in enumerate(fields.take("output", list[msgspec.Raw])):
+    for index, raw in enumerate(reply.output or ()):
         parts += read_output(raw, f"$.output[{index}]")
-    # What an answer did not count stays among its other fields.
-    counted = bytes(told.usage)[:1] == b"{"
-    usage = fields.raw("usage") if counted else None
-    stop, stop_raw = read_stop(told.status, told.incomplete_details, parts)
+    # A usage that is no object stays among the other fields.
+    usage = Usage()
+    if bytes(reply.usage)[:1] == b"{":
+        usage = read_usage(bytes(rest.pop("usage")), "$.usage")
+    stop, stop_raw = _read_stop(reply.status, reply.incomplete_details, parts)
     return Reply(
-        id=reply_id,
-        model=model,
-        message=Message(id=reply_id, role="assistant", parts=tuple(parts)),
+        id=reply.id or "",
+        model="" if reply.object == _COMPACTED else reply.model or "",
+        message=Message(id=reply.id or "", role="assistant", parts=tuple(parts)),
         stop=stop,
         stop_raw=stop_raw,
-        usage=read_usage(usage, "$.usage") if usage is not None else Usage(),
-        extras=fields.rest_for(WIRE),
+        usage=usage,
+        extras=extras_of(WIRE, rest),
     )
+
+
+def _failure(reply: ReplyFields) -> Upstream | None:
+    """The error of a failed response."""
+    if reply.status != "failed":
+        return None
+    try:
+        return from_object(_decode_error(reply.error), 200)
+    except DECODE_ERRORS:
+        return None
 
 
 def read_output(raw: msgspec.Raw, path: str) -> list[Part]:
-    """The parts of one item of an answer. The first part of a message always knows its item."""
-    texts = read_texts(raw)
-    if texts is not None:
-        return texts
-    _, parts = read_item(raw, path, reply_error, [])
-    return list(parts)
+    """The parts of one item of a reply."""
+    return list(read_item(raw, path, reply_error, [])[1])
 
 
-def read_stop(
-    status: str | None, incomplete: _Incomplete | None, parts: list[Part]
+def _read_stop(
+    status: str | None, incomplete: IncompleteDetails | None, parts: list[Part]
 ) -> tuple[StopReason, str | None]:
-    """Why the model stopped, and OpenAI's own word for it. Some servers give a reason and call the
-    answer complete all the same."""
+    """Why the model stopped, and OpenAI's name for it. Some servers give a reason although the
+    status is completed."""
     reason = incomplete.reason if incomplete is not None else None
     if reason is not None:
         return _REASONS.get(reason, "other"), reason
@@ -151,32 +143,26 @@ def read_stop(
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The answer as OpenAI would send it. What it has no item for is left out: ask `unsayable`
-    first."""
+    """The reply as OpenAI would send it. Parts without an item are left out; `unsupported_parts`
+    lists them."""
     items = b",".join(output_items(reply.message.parts, reply.id, []))
     head = b'{"id":' + string(reply.id)
-    if reply.model or not _is_compacted(reply):
+    kept = members(reply.extras, WIRE)
+    compacted = kept and bytes(decode_members(b"{" + kept + b"}").get("object", b""))
+    if reply.model or compacted != string(_COMPACTED):
         head += b',"model":' + string(reply.model)
     output = b',"output":[' + items + b"]"
     if reply.extras is not None and WIRE in reply.extras:
         usage = b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage)
         return head + output + usage + closing(reply.extras)
-    return head + output + b',"usage":' + write_usage(reply.usage) + b"," + frame(reply) + b"}"
-
-
-def _is_compacted(reply: Reply) -> bool:
-    came = (reply.extras or {}).get(WIRE, "{}")
-    return Fields(came, f"extras.{WIRE}").known_text("object") == _COMPACTED
-
-
-def frame(reply: Reply) -> bytes:
-    """The fields every answer has, for one that did not come over this wire."""
     status, reason = write_stop(reply)
     details = b"null" if reason is None else b'{"reason":' + string(reason) + b"}"
-    return skeleton(status) + b',"incomplete_details":' + details
+    usage = b',"usage":' + write_usage(reply.usage) + b","
+    return head + output + usage + skeleton(status) + b',"incomplete_details":' + details + b"}"
 
 
 def skeleton(status: str, created: int = 0) -> bytes:
+    """The fields that every response has."""
     return (
         b'"object":"response","created_at":%d,"status":' % created
         + string(status)
@@ -186,20 +172,175 @@ def skeleton(status: str, created: int = 0) -> bytes:
 
 
 def write_stop(reply: Reply) -> tuple[str, str | None]:
-    """The status of an answer, and why it is incomplete."""
-    if reply.stop in _SAID:
-        return "incomplete", _SAID[reply.stop]
-    if reply.stop == "other" and reply.stop_raw in STATUSES:
+    """The status of a reply, and why it is incomplete."""
+    if reply.stop in _REASONS_WRITTEN:
+        return "incomplete", _REASONS_WRITTEN[reply.stop]
+    if reply.stop == "other" and reply.stop_raw in _STATUSES:
         return str(reply.stop_raw), None
     return "completed", None
 
 
-def unsayable(reply: Reply) -> list[Notice]:
-    """What of an answer this wire cannot say."""
+def unsupported_parts(reply: Reply) -> list[Notice]:
+    """Notices for the parts of a reply that Responses has no item for, and for its stop reason."""
     notices: list[Notice] = []
     output_items(reply.message.parts, reply.id, notices)
     if reply.stop in ("stop_sequence", "pause", "context_overflow"):
-        notices.append(
-            Notice("stop_unsupported", f"OpenAI has no word for {reply.stop}; said as completed")
-        )
+        why = f"OpenAI has no status for {reply.stop}; sent as completed"
+        notices.append(Notice("stop_unsupported", why))
     return notices
+
+
+# ── Output items ─────────────────────────────────────────────────────────────────────────────────
+
+
+def output_items(parts: Sequence[Part], reply_id: str, notices: Notices) -> list[bytes]:
+    items: list[bytes] = []
+    for group in _grouped(parts):
+        if in_message(group[0]):
+            item = message_item(group, item_id("msg", reply_id, len(items)), notices)
+        else:
+            item = single_item(group[0], reply_id, len(items), notices)
+        if item is not None:
+            items.append(item)
+    return items
+
+
+def _grouped(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """The parts of each item."""
+    group: list[Part] = []
+    for part in parts:
+        if group and in_message(group[-1]) and goes_on(part):
+            group.append(part)
+            continue
+        if group:
+            yield group
+        group = [part]
+    if group:
+        yield group
+
+
+def message_item(group: Sequence[Part], default_id: str, notices: Notices) -> bytes | None:
+    content = [data for part in group if (data := content_part(part, notices)) is not None]
+    if not content:
+        return None
+    opening = message_opening("assistant", item_fields(group[0], default_id))
+    return opening + b",".join(content) + b"]}"
+
+
+def item_fields(part: Part, default_id: str, status: bytes = b"completed") -> bytes:
+    """The fields of the message item that a part begins."""
+    if begins_item(part) and not isinstance(part, Opaque):
+        return members(part.extras, ITEM)
+    return b'"id":' + string(default_id) + b',"status":"' + status + b'"'
+
+
+def content_part(part: Part, notices: Notices) -> bytes | None:
+    if isinstance(part, Text) and WIRE not in (part.extras or ()):
+        return b'{"type":"output_text","text":' + string(part.text) + b',"annotations":[]}'
+    return OUTPUT[type(part)][1](part, notices)
+
+
+def single_item(part: Part, reply_id: str, index: int, notices: Notices) -> bytes | None:
+    """A part that is an item by itself. Reasoning of other providers becomes a summary."""
+    if isinstance(part, ToolCall):
+        item = function_call(part)
+        if members(part.extras, WIRE):
+            return item
+        own = item_id("fc", reply_id, index)
+        return item[:-1] + b',"id":' + string(own) + b',"status":"completed"}'
+    if isinstance(part, ToolResult):
+        return function_output(part, notices)[0] + b"]}"
+    if not isinstance(part, Thinking):
+        return OUTPUT[type(part)][1](part, notices)
+    if part.provider == WIRE:
+        return own_reasoning(part, notices)
+    why = "reasoning of another provider is sent as a summary, unsigned"
+    notices.append(Notice("foreign_thinking", why))
+    if not part.text:
+        return None
+    return reasoning_item(Thinking(part.text), item_id("rs", reply_id, index))
+
+
+def item_id(prefix: str, reply_id: str, index: int) -> str:
+    return f"{prefix}_{reply_id.removeprefix('resp_')}_{index}"
+
+
+def with_item_id(part: Part, own_id: str) -> Part:
+    """The part with that id for its item, if it has another one."""
+    if isinstance(part, Opaque | ToolResult):
+        return part
+    key = ITEM if in_message(part) else WIRE
+    extras = part.extras or {}
+    if key not in extras:
+        return part
+    fields = decode_members(extras[key])
+    if "id" not in fields or bytes(fields["id"]) == string(own_id):
+        return part
+    fields["id"] = msgspec.Raw(string(own_id))
+    kept = {**extras, **(extras_of(key, fields) or {})}
+    return msgspec.structs.replace(part, extras=kept)
+
+
+# ── Usage ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_usage(raw: bytes, path: str) -> Usage:
+    """The token counts as a partition of `input_tokens`; unreported ones stay unknown."""
+    try:
+        usage = _decode_usage(raw)
+    except DECODE_ERRORS as problem:
+        raise Parse(str(problem), path=path) from None
+    details, output = usage.input_tokens_details or InputDetails(), usage.output_tokens_details
+    uncached, read, written, overlap = partition(
+        valid_count(usage.input_tokens), valid_count(details.cached_tokens), _written(details)
+    )
+    return Usage(
+        uncached=uncached,
+        read=read,
+        written=written,
+        output=valid_count(usage.output_tokens),
+        reasoning=valid_count(output.reasoning_tokens) if output is not None else None,
+        overlap=overlap,
+        raw=raw.decode(),
+    )
+
+
+def _written(details: InputDetails) -> dict[WriteTtl, int] | None:
+    by_ttl, total = details.cache_write_tokens_details, valid_count(details.cache_write_tokens)
+    if by_ttl is None:
+        return None if total is None else {"unsplit": total} if total else {}
+    written: dict[WriteTtl, int] = {"12h": by_ttl.ttl_12h_tokens, "30m": by_ttl.ttl_30m_tokens}
+    if total is not None and (rest := total - sum(written.values())) > 0:
+        written["unsplit"] = rest
+    return positive_counts(written)
+
+
+def write_usage(usage: Usage) -> bytes:
+    """The usage object: OpenAI's own if reading it gives the same counts."""
+    if usage.raw is not None:
+        try:
+            if (
+                _decode_usage(usage.raw).total_tokens is not None
+                and read_usage(usage.raw.encode(), "usage") == usage
+            ):
+                return usage.raw.encode()
+        except (Parse, *DECODE_ERRORS):
+            pass
+    written = usage.written
+    details: dict[str, object] = {
+        "cached_tokens": usage.read or 0,
+        "cache_write_tokens": usage.written_total or 0,
+    }
+    if written and not written.keys() - {"30m", "12h"}:
+        details["cache_write_tokens_details"] = {
+            "ttl_30m_tokens": written.get("30m", 0),
+            "ttl_12h_tokens": written.get("12h", 0),
+        }
+    fields = {
+        "input_tokens": usage.input or 0,
+        "input_tokens_details": details,
+        "output_tokens": usage.output or 0,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
+        "total_tokens": (usage.input or 0) + (usage.output or 0),
+    }
+    return dumps(fields, path="usage")

@@ -1,4 +1,4 @@
-"""OpenAI's event stream of a response, written."""
+"""Writer of a response's event stream."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ from anaphora.values import (
 )
 from anaphora.wire.sse import encode_event
 
-from .items import CLOSE_ITEM, goes_on, message_opening
-from .output import (
+from .render import goes_on, in_message, message_opening
+from .reply import (
     content_part,
-    identified,
-    in_message,
     item_fields,
     item_id,
     message_item,
     single_item,
+    skeleton,
+    with_item_id,
+    write_reply,
+    write_stop,
 )
-from .reply import skeleton, write_reply, write_stop
+from .stream import part_kind
+from .types import ItemHead
 
-_SPOKEN = ("text", "refusal")
-#: Parts that may be announced before their end, and how the ids of their items begin.
+_MESSAGE_KINDS = ("text", "refusal")
+#: The kinds of parts that may be announced before their end, and the prefixes of their items' ids.
 _PREFIXES = {"text": "msg", "refusal": "msg", "thinking": "rs", "tool_call": "fc"}
-#: How an item begins, when nothing of it is known but its id.
+#: The first form of an item of which only the id is known.
 _BEGINNINGS = {
     "text": b'{"type":"message","id":%b,"status":"in_progress","role":"assistant","content":[]}',
     "thinking": b'{"type":"reasoning","id":%b,"summary":[]}',
@@ -47,7 +50,7 @@ _CALL = (
     b'{"type":"function_call","id":%b,"status":"in_progress","call_id":%b,"name":%b,"arguments":""}'
 )
 
-#: What the events of a part's deltas are called, by its kind.
+#: The events of a part's deltas, by its kind.
 _DELTAS = {
     "text": "response.output_text.delta",
     "refusal": "response.refusal.delta",
@@ -56,41 +59,39 @@ _DELTAS = {
 }
 
 
-class _Open:
-    """A part that has begun."""
-
+class _OpenPart:
     __slots__ = ("announced", "held", "start")
 
     def __init__(self, start: PartStart) -> None:
         self.start = start
         self.held: list[str] = []
+        """Deltas that wait for the announcement."""
         self.announced = False
 
 
 class StreamWriter:
-    """Events in, bytes out: the stream OpenAI would send.
+    """Turns events into the bytes that OpenAI would send.
 
     An item keeps the id it was announced with. So a part is announced at its second delta, or at
-    its end if that comes first: a whole answer keeps all its ids that way, and one that is still
-    being made waits for one delta only. Text behind text waits for its end, since only that tells
-    whether it begins a message of its own. Items do not overlap here: a part that is said while
-    another is under way waits for that one's end.
+    its end if that comes first: a whole reply keeps all its ids, and a live one is delayed by one
+    delta only. Text after text waits for its end, which shows whether it begins a message of its
+    own. Items do not overlap here: a part that comes while another is open waits for its end.
     """
 
     def __init__(self) -> None:
         self._number = 0
         self._reply_id = ""
         self._items = 0
-        """Items that were announced."""
+        """How many items were announced."""
         self._id, self._item = "", b""
-        """The id of the last of them, and as members what an event about it says."""
+        """The id of the last one, and the members that events about it have."""
         self._message: list[Part] | None = None
-        """The parts of the message that is open."""
-        self._open: dict[int, _Open] = {}
-        self._under_way: int | None = None
-        """The part that was announced and has not ended."""
+        """The parts of the open message."""
+        self._open: dict[int, _OpenPart] = {}
+        self._current: int | None = None
+        """The announced part that has not ended."""
         self._waiting: list[PartEnd] = []
-        """Parts that ended meanwhile."""
+        """Parts that ended while another was open."""
         self._announced: dict[int, str] = {}
         """The ids that parts were announced with before their own were known."""
 
@@ -98,165 +99,162 @@ class StreamWriter:
         if isinstance(event, ReplyStart):
             return self._start(event)
         if isinstance(event, PartStart):
-            self._open[event.index] = _Open(event)
-            if event.kind in _SPOKEN or self._under_way is not None:
+            self._open[event.index] = _OpenPart(event)
+            if event.kind in _MESSAGE_KINDS or self._current is not None:
                 return b""
             return self._close_message()
         if isinstance(event, PartDelta):
             return self._on_delta(event)
         if isinstance(event, PartEnd):
-            if self._under_way not in (None, event.index):
+            if self._current not in (None, event.index):
                 self._waiting.append(event)
                 return b""
-            return self._on_end(event) + self._go_on()
+            return self._on_end(event) + self._write_waiting()
         if isinstance(event, UsageUpdate):
             return b""  # the last event has the counts
         if isinstance(event, ReplyEnd):
-            return self._go_on() + self._close_message() + self._end(event.reply)
+            return self._write_waiting() + self._close_message() + self._end(event.reply)
         assert isinstance(event, ReplyFail)
         code = b"null" if event.code is None else string(event.code)
-        told = b',"code":%b,"message":%b,"param":null' % (code, string(event.message))
-        return self._close_message() + self._event("error", told)
+        members = b',"code":%b,"message":%b,"param":null' % (code, string(event.message))
+        return self._close_message() + self._event("error", members)
 
     def _event(self, name: str, members: bytes) -> bytes:
-        """One event. Each of its own members has its comma before it."""
+        """One event. Each member has its comma before it."""
         number, self._number = self._number, self._number + 1
-        said = b'{"type":"%b","sequence_number":%d%b}' % (name.encode(), number, members)
-        return encode_event(name, said)
+        data = b'{"type":"%b","sequence_number":%d%b}' % (name.encode(), number, members)
+        return encode_event(name, data)
 
     def _start(self, event: ReplyStart) -> bytes:
         self._reply_id = event.id
-        told = b',"response":{"id":%b,"model":%b,"output":[],"incomplete_details":null,%b}' % (
+        members = b',"response":{"id":%b,"model":%b,"output":[],"incomplete_details":null,%b}' % (
             string(event.id),
             string(event.model),
             skeleton("in_progress", int(event.created or 0)),
         )
-        return self._event("response.created", told) + self._event("response.in_progress", told)
+        created = self._event("response.created", members)
+        return created + self._event("response.in_progress", members)
 
     def _on_delta(self, event: PartDelta) -> bytes:
         part = self._open.get(event.index)
         if part is None:
             return b""
-        if part.announced:
-            return self._delta(part.start.kind, event.delta)
-        part.held.append(event.delta)
         kind = part.start.kind
-        unclear = kind in _SPOKEN and self._message is not None
-        if len(part.held) < 2 or unclear or kind not in _PREFIXES:
-            return b""
-        if self._under_way is not None:
+        if part.announced:
+            return self._delta(kind, event.delta)
+        part.held.append(event.delta)
+        unclear = kind in _MESSAGE_KINDS and self._message is not None
+        if len(part.held) < 2 or unclear or kind not in _PREFIXES or self._current is not None:
             return b""
         return self._announce(part)
 
-    def _announce(self, part: _Open) -> bytes:
-        """A part that goes on for longer: its item begins before all of it is known."""
-        kind = part.start.kind
-        start = part.start
+    def _announce(self, part: _OpenPart) -> bytes:
+        """Begins the item of a part that is not complete."""
+        start, kind = part.start, part.start.kind
         own = start.item or item_id(_PREFIXES[kind], self._reply_id, self._items)
         if kind == "tool_call":
             item = _CALL % (string(own), string(start.id or ""), string(start.name or ""))
         else:
             item = _BEGINNINGS["thinking" if kind == "thinking" else "text"] % string(own)
-        closed = b"" if kind in _SPOKEN else self._close_message()
+        closed = b"" if kind in _MESSAGE_KINDS else self._close_message()
         added = closed + self._added(own, item)
-        if kind in _SPOKEN:
+        if kind in _MESSAGE_KINDS:
             self._message = []
-        part.announced, self._under_way = True, start.index
+        part.announced, self._current = True, start.index
         return added + self._begin(kind) + b"".join(self._delta(kind, d) for d in part.held)
 
-    def _go_on(self) -> bytes:
-        """What waited for the part that has ended."""
-        self._under_way = None
+    def _write_waiting(self) -> bytes:
+        self._current = None
         waiting, self._waiting = self._waiting, []
         return b"".join(self._on_end(event) for event in waiting)
 
     def _on_end(self, event: PartEnd) -> bytes:
-        part = self._open.pop(event.index, None) or _Open(PartStart(event.index, ""))
-        said = event.part
+        state = self._open.pop(event.index, None) or _OpenPart(PartStart(event.index, ""))
+        part = event.part
         written = b""
-        if not part.announced:
-            beginning = self._known(said)
+        if not state.announced:
+            beginning = self._begin_item(part)
             if beginning is None:
                 return b""
-            kind = _kind(said)
+            kind = part_kind(part)
             written = beginning + self._begin(kind)
-            if part.held:
-                written += self._delta(kind, "".join(part.held))
-        elif not (in_message(said) and self._message):
-            said = identified(said, self._id)
+            if state.held:
+                written += self._delta(kind, "".join(state.held))
+        elif not (in_message(part) and self._message):
+            part = with_item_id(part, self._id)
             self._announced[event.index] = self._id
-        return written + self._done(said)
+        return written + self._done(part)
 
-    def _known(self, said: Part) -> bytes | None:
-        """The beginning of an item whose end is known; None when there is none."""
-        if in_message(said):
-            if content_part(said, []) is None:
+    def _begin_item(self, part: Part) -> bytes | None:
+        """The beginning of the item of a complete part; None if the part is not sent."""
+        if in_message(part):
+            if content_part(part, []) is None:
                 return None
-            if self._message is not None and goes_on(said):
+            if self._message is not None and goes_on(part):
                 return b""
             closed, self._message = self._close_message(), []
-            made = item_id("msg", self._reply_id, self._items)
-            fields = item_fields(said, made, b"in_progress")
-            opening = message_opening("assistant", fields) + CLOSE_ITEM
-            return closed + self._added(_id_in(opening) or made, opening)
-        item = single_item(said, self._reply_id, self._items, [])
+            own = item_id("msg", self._reply_id, self._items)
+            opening = message_opening("assistant", item_fields(part, own, b"in_progress")) + b"]}"
+            return closed + self._added(_id_in(opening) or own, opening)
+        item = single_item(part, self._reply_id, self._items, [])
         if item is None:
             return None
         own = _id_in(item) or item_id("it", self._reply_id, self._items)
-        if isinstance(said, ToolCall):
-            item = _CALL % (string(own), string(said.id), string(said.name))
-        elif isinstance(said, Thinking):
+        if isinstance(part, ToolCall):
+            item = _CALL % (string(own), string(part.id), string(part.name))
+        elif isinstance(part, Thinking):
             item = _BEGINNINGS["thinking"] % string(own)
         return self._close_message() + self._added(own, item)
 
     def _begin(self, kind: str) -> bytes:
-        """What comes between an item's beginning and its text."""
-        if kind in _SPOKEN:
+        """The event between an item's beginning and its text."""
+        if kind == "text":
             part = b',"part":{"type":"output_text","text":"","annotations":[]}'
-            if kind == "refusal":
-                part = b',"part":{"type":"refusal","refusal":""}'
-            return self._event("response.content_part.added", self._place(kind) + part)
-        if kind == "thinking":
-            told = self._place(kind) + b',"part":{"type":"summary_text","text":""}'
-            return self._event("response.reasoning_summary_part.added", told)
-        return b""
+        elif kind == "refusal":
+            part = b',"part":{"type":"refusal","refusal":""}'
+        elif kind == "thinking":
+            part = b',"part":{"type":"summary_text","text":""}'
+            return self._event("response.reasoning_summary_part.added", self._place(kind) + part)
+        else:
+            return b""
+        return self._event("response.content_part.added", self._place(kind) + part)
 
     def _delta(self, kind: str, text: str) -> bytes:
         name = _DELTAS.get(kind)
         if name is None:
             return b""
-        told = self._place(kind) + b',"delta":' + string(text)
-        return self._event(name, told + b',"logprobs":[]' if kind == "text" else told)
+        members = self._place(kind) + b',"delta":' + string(text)
+        return self._event(name, members + b',"logprobs":[]' if kind == "text" else members)
 
-    def _done(self, said: Part) -> bytes:
-        """The end of a part, and of its item if that is all of it."""
-        place = self._place(_kind(said))
-        if in_message(said):
+    def _done(self, part: Part) -> bytes:
+        """The end of a part, and of its item if the part is all of it."""
+        place = self._place(part_kind(part))
+        if in_message(part):
             assert self._message is not None
-            part = place + b',"part":' + (content_part(said, []) or b"null")
-            written = self._text_done(said, place)
-            self._message.append(said)
-            return written + self._event("response.content_part.done", part)
+            whole = place + b',"part":' + (content_part(part, []) or b"null")
+            self._message.append(part)
+            return self._text_done(part, place) + self._event("response.content_part.done", whole)
         written = b""
-        if isinstance(said, ToolCall):
-            told = b',"name":%b,"arguments":%b' % (string(said.name), string(said.arguments))
-            written = self._event("response.function_call_arguments.done", place + told)
-        elif isinstance(said, Thinking):
-            text = string(said.text)
+        if isinstance(part, ToolCall):
+            members = b',"name":%b,"arguments":%b' % (string(part.name), string(part.arguments))
+            written = self._event("response.function_call_arguments.done", place + members)
+        elif isinstance(part, Thinking):
+            text = string(part.text)
             whole = place + b',"part":{"type":"summary_text","text":' + text + b"}"
-            text_done = place + b',"text":' + text
-            written = self._event("response.reasoning_summary_text.done", text_done)
+            written = self._event(
+                "response.reasoning_summary_text.done", place + b',"text":' + text
+            )
             written += self._event("response.reasoning_summary_part.done", whole)
-        item = single_item(said, self._reply_id, self._items - 1, [])
+        item = single_item(part, self._reply_id, self._items - 1, [])
         return written + self._item_done(item or b"null")
 
-    def _text_done(self, said: Part, place: bytes) -> bytes:
-        if isinstance(said, Text):
-            told = place + b',"text":' + string(said.text) + b',"logprobs":[]'
-            return self._event("response.output_text.done", told)
-        if isinstance(said, Refusal):
-            told = place + b',"refusal":' + string(said.text)
-            return self._event("response.refusal.done", told)
+    def _text_done(self, part: Part, place: bytes) -> bytes:
+        if isinstance(part, Text):
+            members = place + b',"text":' + string(part.text) + b',"logprobs":[]'
+            return self._event("response.output_text.done", members)
+        if isinstance(part, Refusal):
+            members = place + b',"refusal":' + string(part.text)
+            return self._event("response.refusal.done", members)
         return b""
 
     def _close_message(self) -> bytes:
@@ -266,17 +264,17 @@ class StreamWriter:
         return self._item_done(message_item(parts, self._id, []) or b"null")
 
     def _added(self, own_id: str, item: bytes) -> bytes:
-        at, self._items, self._id = self._items, self._items + 1, own_id
-        self._item = b',"output_index":%d,"item_id":%b' % (at, string(own_id))
-        told = b',"output_index":%d,"item":%b' % (at, item)
-        return self._event("response.output_item.added", told)
+        index, self._items, self._id = self._items, self._items + 1, own_id
+        self._item = b',"output_index":%d,"item_id":%b' % (index, string(own_id))
+        members = b',"output_index":%d,"item":%b' % (index, item)
+        return self._event("response.output_item.added", members)
 
     def _item_done(self, item: bytes) -> bytes:
-        told = b',"output_index":%d,"item":%b' % (self._items - 1, item)
-        return self._event("response.output_item.done", told)
+        members = b',"output_index":%d,"item":%b' % (self._items - 1, item)
+        return self._event("response.output_item.done", members)
 
     def _place(self, kind: str) -> bytes:
-        """Which item, and which part of it, an event is about, as members."""
+        """The members that name the item and the part of an event."""
         if kind == "tool_call":
             return self._item
         if kind == "thinking":
@@ -285,9 +283,9 @@ class StreamWriter:
 
     def _end(self, reply: Reply) -> bytes:
         parts = list(reply.message.parts)
-        for at, own_id in self._announced.items():
-            if at < len(parts):
-                parts[at] = identified(parts[at], own_id)
+        for index, own_id in self._announced.items():
+            if index < len(parts):
+                parts[index] = with_item_id(parts[index], own_id)
         message = msgspec.structs.replace(reply.message, parts=tuple(parts))
         reply = msgspec.structs.replace(reply, message=message)
         status = write_stop(reply)[0]
@@ -295,15 +293,5 @@ class StreamWriter:
         return self._event(f"response.{name}", b',"response":' + write_reply(reply))
 
 
-class _Identified(msgspec.Struct, frozen=True):
-    id: str | None = None
-
-
 def _id_in(item: bytes) -> str | None:
-    return msgspec.json.decode(item, type=_Identified).id
-
-
-def _kind(part: Part) -> str:
-    if isinstance(part, Text | Refusal | Thinking):
-        return type(part).__name__.lower()
-    return "tool_call" if isinstance(part, ToolCall) else "opaque"
+    return msgspec.json.decode(item, type=ItemHead).id

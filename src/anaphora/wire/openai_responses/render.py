@@ -1,0 +1,816 @@
+"""Renders a call as a Responses request: system text, tools and input, in hash order.
+
+A message's content stays open: the chunks of its parts follow each other, and the next item closes
+it. The output of a tool is the same. Calls, reasoning and opaque items are closed, one chunk each.
+So the glue before a chunk depends only on the state before it, and messages are never merged: that
+makes appending cheap and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from anaphora.canonical import check_object, dumps, string
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
+from anaphora.values import (
+    AnyTool,
+    Audio,
+    Bytes,
+    CachePolicy,
+    Conversation,
+    Document,
+    Extras,
+    Image,
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    ProviderTool,
+    Refusal,
+    ResultPart,
+    Role,
+    SegmentRole,
+    Source,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+)
+from anaphora.wire.foreign import note_foreign_fields
+from anaphora.wire.markers import MarkLocation, policy_notices
+from anaphora.wire.openai import (
+    NEAREST,
+    ONLY_MARKS,
+    OPENAI,
+    changed_role,
+    data_url,
+    foreign_block,
+    foreign_file,
+    key_slot,
+    members,
+    notices_below,
+    options_free,
+    place_of,
+    role_of,
+    supported_policies,
+)
+from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.reasoning import UNFINISHED_REASONING, ReasoningFollowed
+from anaphora.wire.rendering import (
+    AddMessages,
+    cacheable_count,
+    finish_rendering,
+    message_runs,
+    render_items,
+    section_run,
+    usable_previous,
+    without_foreign_tools,
+)
+
+from .markers import AUTOMATIC, BEFORE_BRACE, MARKERS, Traits, locate, traits_of
+from .params import automatic_ttl, continues, envelope
+from .types import APP_ITEMS, ITEM, MEMO, WIRE
+
+Notices: TypeAlias = list[Notice]
+#: Encodes a part; None where OpenAI has no way to send it.
+Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
+
+TOOLS = b',"tools":['
+INPUT = b',"input":['
+INSTRUCTIONS = b',"instructions":'
+
+#: The state of a log that ends with a closed item. Otherwise it is the role of the open one.
+CLOSED = "item"
+
+# Looked up once: access to an enum member is slow.
+_TEXT, _CALL, _RESULT = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
+
+_ROLES: dict[str, Role] = {
+    "user": "user",
+    "tool": "user",
+    "assistant": "assistant",
+    "system": "system",
+}
+
+
+def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+    """The whole prompt as chunks, unmarked. The chunks that a stored response holds are among them,
+    and are left out of the body.
+
+    With the rendering of an earlier turn in `previous`, only the difference is rendered; the result
+    is the same either way.
+    """
+    blocks = call.ir.system_field_blocks()
+    traits = traits_of(profile, place_of(blocks).slot)
+    previous = usable_previous(previous, WIRE, call.model)
+    if previous is not None and previous.envelope.source[0] != traits:
+        previous = None
+    last = previous.envelope if previous is not None else None
+    request = envelope(call, profile, traits, last)
+    tools, foreign = without_foreign_tools(call.tools, ("openai", WIRE))
+    system = _system_run(call.ir, traits, previous)
+    listed = []
+    if tools:
+        run = section_run("tools", tools, _tool_log, previous, MEMO, lead=TOOLS, close=b"]")
+        listed.append(run)
+    held, sent, notices = _messages(call, traits, previous, bool(system))
+    leads = traits.system_slot == "message"
+    if leads and system and not held and not sent:
+        system = [msgspec.structs.replace(system[0], close=close("system"))]
+    # A system message is hashed before the tools, stands after them, and may be held already.
+    before = [*listed, *([] if held else system)] if leads else [*system, *listed]
+    if not sent and not (leads and system) and (call.extras is None or WIRE not in call.extras):
+        # A stored prompt or conversation, which is in the extras, may be all there is.
+        raise InvalidRequest("OpenAI needs at least one message that says something", path="ir")
+    runs = [*system, *listed, *held, *sent]
+    unsent = [*(system if leads else []), *held] if held else []
+    # Messages sent after a stored response are part of it next turn, joined differently.
+    fresh = sent[0] if sent and continues(call) else None
+    body = [*before, *sent]
+    order = tuple(next(i for i, run in enumerate(runs) if run is each) for each in body)
+    if traits.explicit:
+        notices += policy_notices(call.tools, blocks, NEAREST)
+    return finish_rendering(
+        call,
+        profile,
+        request,
+        runs,
+        wire=WIRE,
+        cacheable=cacheable_count(runs, previous, call.ir.cache.messages, fresh),
+        markers=MARKERS if traits.explicit else {},
+        nearest=NEAREST,
+        locate=lambda mark: locate(mark, call, runs, traits, unsent, _part_location),
+        notices=(*foreign, *notices),
+        body_order=None if order == tuple(range(len(runs))) else order,
+        request_markers=AUTOMATIC if traits.explicit else {},
+        key_place=key_slot(call),
+        only_marks=ONLY_MARKS if traits.explicit and options_free(call) else None,
+        automatic=automatic_ttl(call, traits),
+    )
+
+
+def _system_run(ir: PromptIR, traits: Traits, previous: Rendered | None) -> list[ChunkRun]:
+    blocks = ir.system_field_blocks()
+    if traits.system_slot != "message":
+        text = ir.system_field()
+        if place_of(blocks).slot is None:
+            text = text.strip()
+        if not text.strip():
+            return []
+        return [
+            section_run(
+                "system",
+                text,
+                _instruction_log,
+                previous,
+                MEMO,
+                lead=INSTRUCTIONS,
+                close=b"",
+                place="instructions",
+            )
+        ]
+    if not blocks:
+        return []
+
+    def block_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
+        splice = BEFORE_BRACE if traits.explicit else None
+        append = render_items("system", blocks, lambda b: _text_part(b.text, b.extras), splice)
+        log = ChunkLog.of(append, [b.label for b in blocks], [b.cache for b in blocks])
+        log.policies = supported_policies(log, NEAREST) if traits.explicit else ()
+        return log
+
+    # The fields of the message itself, if it was read from a request.
+    role = role_of(place_of(blocks), traits.system_role)
+    lead = INPUT + message_opening(role, members(blocks[0].extras, ITEM))
+    return [
+        section_run(
+            "system",
+            blocks,
+            block_log,
+            previous,
+            MEMO,
+            lead=lead,
+            close=b"",
+            place="input[0].content",
+            variant=traits.explicit,
+        )
+    ]
+
+
+def _instruction_log(text: str) -> ChunkLog:
+    append = LogAppend()
+    append.chunk(Kind.SYSTEM, string(text), None)
+    return ChunkLog.of(append, ["instructions"], [CachePolicy.NONE])
+
+
+def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
+    # No definition carries a breakpoint, so the policies of tools are left to the input.
+    append = render_items("tools", tools, _tool_definition, None)
+    return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
+
+
+def _tool_definition(tool: AnyTool) -> bytes:
+    if isinstance(tool, ProviderTool):
+        return check_object(tool.json, path="json").encode()
+    description = b',"description":' + string(tool.description) if tool.description else b""
+    schema = check_object(tool.schema, path="schema").encode()
+    return (
+        b'{"type":"function","name":'
+        + string(tool.name)
+        + description
+        + b',"parameters":'
+        + schema
+        + b',"strict":'
+        + dumps(tool.strict)
+        + closing(tool.extras)
+    )
+
+
+# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def glue(state: str | None) -> bytes:
+    """The bytes between the end of a log in that state and the next item."""
+    if state is None:
+        return b""
+    return b"," if state == CLOSED else b"]},"
+
+
+def close(state: str) -> bytes:
+    """The end of the input after a log in that state."""
+    return b"]" if state == CLOSED else b"]}]"
+
+
+def _messages(
+    call: Call, traits: Traits, previous: Rendered | None, system: bool
+) -> tuple[list[ChunkRun], list[ChunkRun], Notices]:
+    """One run per segment: those that a stored response holds, and those that are sent."""
+    after_system = system and traits.system_slot == "message"
+
+    def joined(
+        segments: Sequence[Segment], previous: Rendered | None, after_system: bool
+    ) -> tuple[list[ChunkRun], Notices]:
+        def add(segment: Segment) -> AddMessages:
+            def add(append: LogAppend, new: Sequence[Message], state: str | None) -> None:
+                add_messages(append, new, state, segment.role.value, traits)
+
+            return add
+
+        return message_runs(
+            segments,
+            previous,
+            add,
+            opening=glue("system") if after_system else INPUT,
+            glue=glue,
+            close=close,
+            first_message=1 if after_system else 0,
+            place="input",
+        )
+
+    if not continues(call):
+        return [], *joined(call.ir.body_runs(), previous, after_system)
+    known, new = _continued(call.ir)
+    held, notices = joined(known, previous, after_system)
+    # The bytes that are sent begin an input of their own, so they share nothing with the held ones.
+    sent, more = joined(new, None, after_system and not held)
+    return held, sent, notices + more
+
+
+def _continued(ir: PromptIR) -> tuple[list[Segment], list[Segment]]:
+    """The segments that the stored response holds, and those it has not seen. If the message it
+    ended with is unknown, it is taken to hold nothing."""
+    delta, conversation = ir.continuation_delta(), ir.run(SegmentRole.CONVERSATION)
+    remainder = len(ir.run(SegmentRole.SYSTEM_REMAINDER))
+    dynamic = remainder + len(ir.run(SegmentRole.DYNAMIC_CONTEXT))
+    tail = len(delta) - len(ir.run(SegmentRole.VOLATILE_TAIL))
+    ranges = (
+        (SegmentRole.SYSTEM_REMAINDER, 0, remainder),
+        (SegmentRole.DYNAMIC_CONTEXT, remainder, dynamic),
+        (SegmentRole.CONVERSATION, dynamic, tail),
+        (SegmentRole.VOLATILE_TAIL, tail, len(delta)),
+    )
+    new = [Segment(role, Conversation(delta[a:b])) for role, a, b in ranges if a < b]
+    known = len(conversation) - (tail - dynamic)
+    if not known:
+        return [], new
+    stable = Segment(SegmentRole.STABLE_PREFIX, ir.run(SegmentRole.STABLE_PREFIX))
+    return [stable, Segment(SegmentRole.CONVERSATION, conversation.prefix(known))], new
+
+
+def add_messages(
+    append: LogAppend, messages: Sequence[Message], state: str | None, where: str, traits: Traits
+) -> None:
+    """Appends the chunks of these messages. `state` is the role of the open item before them,
+    `CLOSED`, or None at the beginning of a log."""
+    splice = BEFORE_BRACE if traits.explicit else None
+    followed = ReasoningFollowed(messages, _follows)
+    for index, message in enumerate(messages):
+        plain = encode_plain(message, traits)
+        if plain is None:
+            state = add_message(append, message, state, where, traits, followed, index)
+            continue
+        for after, kind, data, markable in plain:
+            append.item(after, kind, glue(state) + data, splice if markable else None)
+            state = after
+        append.end_message(message.id)
+
+
+def add_message(
+    append: LogAppend,
+    message: Message,
+    state: str | None,
+    where: str,
+    traits: Traits,
+    followed: ReasoningFollowed | None = None,
+    index: int = 0,
+) -> str | None:
+    """Appends the chunks of any message, with notices; the state after it. `followed` knows the
+    messages after this one, which is at `index` of them."""
+    followed = followed or ReasoningFollowed((message,), _follows)
+    place = f"{where}[{append.message}]"
+    role = _ROLES.get(message.role)
+    if role is None:
+        raise InvalidRequest(
+            f"{message.role!r} is not a role; use system, user, assistant or tool",
+            path=f"{place}.role",
+        )
+    name: str = role
+    if role == "system":
+        system_place = place_of(message.parts)
+        name = role_of(system_place, traits.system_role)
+        for notice in changed_role(system_place, traits.system_role, f"{place}.role"):
+            append.notice(notice)
+    inside = False
+    for position, part in enumerate(message.parts):
+        path = f"{place}.parts[{position}]"
+        begins = begins_item(part)
+        notices: Notices = []
+        fields = b""
+        try:
+            piece = encode_part(part, role, _is_easy(message, position, inside), notices)
+            if piece is not None and piece.content and begins and not isinstance(part, Opaque):
+                fields = members(part.extras, ITEM)
+        except InvalidRequest as problem:
+            raise problem.within(path) from None
+        if piece is not None and isinstance(part, Thinking) and not followed(index, position):
+            notices.append(UNFINISHED_REASONING)
+            piece = None
+        for notice in notices_below(path, notices):
+            append.notice(notice)
+        if piece is None:
+            continue
+        if not piece.content:
+            data = glue(state) + piece.data
+            state, inside = "user" if piece.open else CLOSED, False
+            append.open(state)
+        elif begins or not inside:
+            data = glue(state) + message_opening(name, fields) + piece.data
+            state, inside = role, True
+            append.open(state)
+        else:
+            data = b"," + piece.data
+        markable = piece.markable and traits.explicit
+        append.chunk(piece.kind, data, BEFORE_BRACE if markable else None)
+    if not message.parts:
+        append.notice(Notice("empty_message", "a message without parts is left out", place))
+    note_foreign_fields(append, message, WIRE, place)
+    append.end_message(message.id)
+    return state
+
+
+def _follows(part: Part, role: Role) -> bool | None:
+    """Whether a part is an item of the model, whatever the role of its message; None if it is not
+    sent."""
+    always_sent = isinstance(part, Text | ToolCall | ToolResult)
+    try:
+        if not always_sent and not _is_sent(part, _ROLES.get(role, "user")):
+            return None
+    except InvalidRequest:
+        pass  # rejected where it stands, with its path
+    if isinstance(part, Opaque) and not is_content(part.kind):
+        return part.kind not in APP_ITEMS or part.kind == "item_reference"
+    return isinstance(part, ToolCall) or (role == "assistant" and not isinstance(part, ToolResult))
+
+
+def _is_sent(part: Part, role: Role) -> bool:
+    return encode_part(part, role, False, []) is not None
+
+
+def encode_plain(message: Message, traits: Traits) -> list[tuple[str, Kind, bytes, bool]] | None:
+    """The items of a message of texts, calls and results without extras, one chunk each: the state
+    after it, its kind, its bytes without glue, and whether it may be marked. None for any other
+    message, and for one that `add_message` rejects. Most messages are plain, and `add_message`
+    gives the same bytes for them."""
+    state = _ROLES.get(message.role)
+    opening = _OPENING.get(traits.system_role if state == "system" else state or "")
+    if state is None or opening is None:
+        return None
+    items: list[tuple[str, Kind, bytes, bool]] = []
+    inside = False
+    try:
+        for part in message.parts:
+            if type(part) is Text:
+                if part.extras is not None or inside:
+                    return None
+                if state == "assistant":
+                    items.append((CLOSED, _TEXT, _easy_message(part), False))
+                    continue
+                data, inside = opening + string(part.text) + b"}", True
+                items.append((state, _TEXT, data, bool(part.text)))
+            elif type(part) is ToolCall and part.extras is None:
+                items.append((CLOSED, _CALL, function_call(part), False))
+                inside = False
+            elif type(part) is ToolResult:
+                content = part.content
+                if part.error or part.extras is not None or not isinstance(content, str):
+                    return None
+                data = _output_opening(part) + _INPUT_TEXT + string(content) + b"}"
+                items.append(("user", _RESULT, data, bool(content)))
+                inside = False
+            else:
+                return None
+    except InvalidRequest:
+        return None
+    return items or None
+
+
+def _part_location(run: ChunkRun, chunks: range, path: tuple[int, ...]) -> MarkLocation:
+    """The chunk of a path in a message, or why there is none, with a gap for the message's name."""
+    splices = run.log.splices
+    if not path:
+        last = next((chunk for chunk in reversed(chunks) if splices[chunk] >= 0), None)
+        return (last, None) if last is not None else "no part of {} can carry a breakpoint"
+    message = run.source[run.log.message_of(chunks.start)] if chunks else None
+    parts = message.parts if message is not None else ()
+    name = f"part {list(path)} of {{}}"
+    if message is None or not 0 <= path[0] < len(parts):
+        return f"no {name}"
+    role, part = message.role, parts[path[0]]
+    position = sum(_is_sent(before, role) for before in parts[: path[0]])
+    if not _is_sent(part, role) or position >= len(chunks):  # reasoning at the end may be left out
+        return f"{name} is left out of the request"
+    chunk = chunks[position]
+    inside = len(path) == 2 and isinstance(part, ToolResult)
+    if len(path) > 1 and not inside:
+        return f"no {name}"
+    if not inside or (path[1] == _last(_outputs(_result_parts(part), [])) and splices[chunk] >= 0):
+        return (chunk, None) if splices[chunk] >= 0 else f"{name} may not carry a breakpoint"
+    splice = _nested_splice(part, path[1])
+    if splice is None:
+        return f"no {name} that can carry a breakpoint"
+    # The bytes of the chunk before its item.
+    data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])
+    before = data.index(b'{"type":"function_call_output"') + (len(run.lead) if chunk == 0 else 0)
+    return chunk, before + splice
+
+
+# ── Items ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Piece(NamedTuple):
+    """One part on the wire."""
+
+    kind: Kind
+    data: bytes
+    content: bool = False
+    """Belongs into a message; any other is an item of its own."""
+    open: bool = False
+    """An item whose content is still open at the end of `data`."""
+    markable: bool = False
+
+
+def encode_part(part: Any, role: Role, easy: bool, notices: Notices) -> Piece | None:
+    """A part of a message of that role. `easy`: the assistant's text may be a message by itself."""
+    if isinstance(part, ToolCall):
+        return Piece(_CALL, function_call(part))
+    if isinstance(part, ToolResult):
+        data, markable = function_output(part, notices)
+        return Piece(_RESULT, data, open=True, markable=markable)
+    if isinstance(part, Thinking):
+        reasoning = own_reasoning(part, notices)
+        return None if reasoning is None else Piece(Kind.THINKING, reasoning)
+    if isinstance(part, Opaque) and not is_content(part.kind):
+        item = _opaque(part, notices)
+        return None if item is None else Piece(Kind.OTHER, item)
+    if type(part) not in _INPUT:
+        raise InvalidRequest(
+            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
+        )
+    if role == "assistant" and easy and isinstance(part, Text | Refusal):
+        if isinstance(part, Refusal):
+            why = "a refusal without an item of OpenAI's is sent as text"
+            notices.append(Notice("refusal_as_text", why))
+        return Piece(_TEXT, _easy_message(part))
+    kind, encode = (OUTPUT if role == "assistant" else _INPUT)[type(part)]
+    encoded = encode(part, notices)
+    if encoded is None:
+        return None
+    return Piece(kind, encoded, content=True, markable=role != "assistant" and _markable(part))
+
+
+def message_opening(role: str, fields: bytes = b"") -> bytes:
+    """A message up to its first part."""
+    more = b"," + fields if fields else b""
+    return b'{"type":"message","role":"' + role.encode() + b'"' + more + b',"content":['
+
+
+_INPUT_TEXT = b'{"type":"input_text","text":'
+_OPENING = {
+    role: message_opening(role) + _INPUT_TEXT
+    for role in ("user", "assistant", "system", "developer")
+}
+
+
+def _easy_message(part: Text | Refusal) -> bytes:
+    """An assistant's text that has no item of OpenAI's: the long form requires an id and
+    annotations, this one does not."""
+    fields = members(part.extras, ITEM)
+    more = b"," + fields if fields else b""
+    return (
+        b'{"type":"message","role":"assistant"' + more + b',"content":' + string(part.text) + b"}"
+    )
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    id: Any = None
+
+
+def _is_easy(message: Message, position: int, inside: bool) -> bool:
+    """Whether a part is an assistant's text that stands alone and has no id to keep."""
+    part = message.parts[position]
+    if message.role != "assistant" or not isinstance(part, Text | Refusal):
+        return False
+    extras = part.extras or {}
+    if WIRE in extras:
+        return False
+    if ITEM not in extras:
+        return not inside
+    if isinstance(part, Refusal):
+        return False
+    after = message.parts[position + 1 : position + 2]
+    if after and goes_on(after[0]):
+        return False
+    own_id = msgspec.json.decode(extras[ITEM], type=_Identified).id
+    return not isinstance(own_id, str) or not own_id
+
+
+def goes_on(part: Part) -> bool:
+    """Whether a part belongs into the message item that is open before it."""
+    return in_message(part) and not begins_item(part)
+
+
+def in_message(part: Part) -> bool:
+    """Whether a part stands in a message item."""
+    if isinstance(part, Opaque):
+        return is_content(part.kind)
+    return not isinstance(part, ToolCall | ToolResult | Thinking)
+
+
+def begins_item(part: Part) -> bool:
+    return ITEM in (getattr(part, "extras", None) or ())
+
+
+def function_call(part: ToolCall) -> bytes:
+    try:
+        arguments = string(part.arguments)
+    except InvalidRequest as problem:
+        raise problem.within("arguments") from None
+    return (
+        b'{"type":"function_call","call_id":'
+        + string(part.id)
+        + b',"name":'
+        + string(part.name)
+        + b',"arguments":'
+        + arguments
+        + closing(part.extras)
+    )
+
+
+def own_reasoning(part: Thinking, notices: Notices) -> bytes | None:
+    """A reasoning item of OpenAI's; None for any other reasoning."""
+    if part.provider == WIRE:
+        return reasoning_item(part)
+    whose = f"signed by {part.provider}" if part.provider else "of unknown origin"
+    why = f"reasoning {whose} means nothing to OpenAI; left out"
+    notices.append(Notice("foreign_thinking", why))
+    return None
+
+
+class _ReasoningKept(msgspec.Struct, frozen=True):
+    id: str | None = None
+    summary: list[msgspec.Raw] | None = None
+
+
+def reasoning_item(part: Thinking, default_id: str | None = None) -> bytes:
+    """The reasoning as it came; without a summary in its extras, its text is one."""
+    kept = members(part.extras, WIRE)
+    try:
+        known = msgspec.json.decode(b"{" + kept + b"}", type=_ReasoningKept)
+    except DECODE_ERRORS as problem:
+        raise InvalidRequest(str(problem), path="extras") from None
+    fields = b""
+    if known.id is None and default_id is not None:
+        fields += b',"id":' + string(default_id)
+    if kept:
+        fields += b"," + kept
+    if known.summary is None:
+        text = b'{"type":"summary_text","text":' + string(part.text) + b"}" if part.text else b""
+        fields += b',"summary":[' + text + b"]"
+    if part.data is not None:
+        fields += b',"encrypted_content":' + string(part.data)
+    return b'{"type":"reasoning"' + fields + b"}"
+
+
+# ── Tool outputs ─────────────────────────────────────────────────────────────────────────────────
+
+
+def function_output(part: ToolResult, notices: Notices) -> tuple[bytes, bool]:
+    """A tool's output without the closing brackets, and whether its end may carry a breakpoint."""
+    if part.error:
+        why = "OpenAI has no error flag on tool outputs; left out"
+        notices.append(Notice("error_unsupported", why))
+    parts = _result_parts(part)
+    outputs = _outputs(parts, notices)
+    last = _last(outputs)
+    return _output_opening(part) + _joined(outputs), last is not None and _markable(parts[last])
+
+
+def _result_parts(part: ToolResult) -> tuple[ResultPart, ...]:
+    return (Text(part.content),) if isinstance(part.content, str) else part.content
+
+
+def _nested_splice(part: ToolResult, index: int) -> int | None:
+    """Where in a tool's output a breakpoint for its part `index` goes."""
+    inner = _result_parts(part)
+    if not 0 <= index < len(inner) or not _markable(inner[index]):
+        return None
+    outputs = _outputs(inner[: index + 1], [])
+    if outputs[-1] is None:
+        return None
+    return len(_output_opening(part)) + len(_joined(outputs)) - 1
+
+
+def _output_opening(part: ToolResult) -> bytes:
+    """The item up to the first part of its output."""
+    more = members(part.extras, WIRE)
+    return (
+        b'{"type":"function_call_output","call_id":'
+        + string(part.call_id)
+        + (b"," + more if more else b"")
+        + b',"output":['
+    )
+
+
+def _outputs(parts: Sequence[ResultPart], notices: Notices) -> list[bytes | None]:
+    outputs: list[bytes | None] = []
+    for index, part in enumerate(parts):
+        path = f"content[{index}]"
+        if type(part) not in _INPUT:
+            name = type(part).__name__
+            raise InvalidRequest(f"{name} may not stand inside a tool result", path=path)
+        try:
+            outputs.append(_INPUT[type(part)][1](part, notices))
+        except InvalidRequest as problem:
+            raise problem.within(path) from None
+    return outputs
+
+
+def _joined(outputs: list[bytes | None]) -> bytes:
+    return b",".join(data for data in outputs if data is not None)
+
+
+def _last(outputs: list[bytes | None]) -> int | None:
+    """The last part that is sent."""
+    return next((i for i in reversed(range(len(outputs))) if outputs[i] is not None), None)
+
+
+# ── Content parts ────────────────────────────────────────────────────────────────────────────────
+
+
+def is_content(kind: str) -> bool:
+    """Whether an opaque part stands inside a message, and is no item itself."""
+    return kind.startswith(("input_", "output_")) or kind == "refusal"
+
+
+def _markable(part: object) -> bool:
+    """Whether a part of the input may carry a breakpoint. An empty text may not."""
+    if isinstance(part, Opaque):
+        return part.kind.startswith("input_")
+    return not isinstance(part, Text | Refusal) or bool(part.text)
+
+
+def closing(extras: Extras | None) -> bytes:
+    """The end of an object, with the extras of this wire."""
+    if extras is None:
+        return b"}"
+    more = members(extras, WIRE)
+    return b"," + more + b"}" if more else b"}"
+
+
+def _text_part(text: str, extras: Extras | None) -> bytes:
+    return _INPUT_TEXT + string(text) + closing(extras)
+
+
+def _input_text(part: Text, _: Notices) -> bytes:
+    return _text_part(part.text, part.extras)
+
+
+def _input_image(part: Image, notices: Notices) -> bytes | None:
+    source = _source(part.source, b"image_url", b"image_url", notices)
+    if source is None:
+        return None
+    # The types require a detail, and `auto` is the default.
+    detail = string(part.detail if part.detail is not None else "auto")
+    return b'{"type":"input_image",' + source + b',"detail":' + detail + closing(part.extras)
+
+
+def _input_file(part: Document, notices: Notices) -> bytes | None:
+    source = _source(part.source, b"file_data", b"file_url", notices)
+    if source is None:
+        return None
+    title = part.title
+    if title is None and isinstance(part.source, Bytes):
+        title = f"document{_SUFFIXES.get(part.source.media_type, '')}"  # a file needs a name
+    if part.context is not None:
+        why = "OpenAI's files have no context; left out"
+        notices.append(Notice("context_unsupported", why, "context"))
+    name = b"" if title is None else b',"filename":' + string(title)
+    return b'{"type":"input_file",' + source + name + closing(part.extras)
+
+
+def _source(source: Source, data: bytes, url: bytes, notices: Notices) -> bytes | None:
+    """The field for the content: inside the request, at an address, or uploaded."""
+    if isinstance(source, Bytes):
+        if not source.media_type.isascii():
+            raise InvalidRequest(f"{source.media_type!r} is not a media type", path="source")
+        return b'"' + data + b'":' + string(data_url(source))
+    if isinstance(source, Url):
+        return b'"' + url + b'":' + string(source.url)
+    if source.provider not in OPENAI:
+        notices.append(foreign_file(source))
+        return None
+    return b'"file_id":' + string(source.id)
+
+
+def _input_audio(_: Audio, notices: Notices) -> None:
+    notices.append(Notice("audio_unsupported", "Responses takes no audio, so it is left out"))
+
+
+def _refusal_as_text(part: Refusal, notices: Notices) -> bytes:
+    notices.append(Notice("refusal_as_text", "only the assistant refuses; sent as text"))
+    return _text_part(part.text, part.extras)
+
+
+def _output_text(part: Text, _: Notices) -> bytes:
+    return b'{"type":"output_text","text":' + string(part.text) + closing(part.extras)
+
+
+def _output_refusal(part: Refusal, _: Notices) -> bytes:
+    return b'{"type":"refusal","refusal":' + string(part.text) + closing(part.extras)
+
+
+def _not_output(part: Image | Document | Audio, notices: Notices) -> None:
+    kind = type(part).__name__.lower()
+    why = f"an assistant message holds no {kind} here; left out"
+    notices.append(Notice(f"{kind}_unsupported", why))
+
+
+def _opaque(part: Opaque, notices: Notices) -> bytes | None:
+    if part.provider != WIRE:
+        notices.append(foreign_block(part))
+        return None
+    return check_object(part.json, path="json").encode()
+
+
+_SUFFIXES = {
+    "application/pdf": ".pdf",
+    "application/json": ".json",
+    "text/plain": ".txt",
+    "text/markdown": ".md",
+    "text/csv": ".csv",
+    "text/html": ".html",
+}
+
+_INPUT: dict[type, tuple[Kind, Encode]] = {
+    Text: (Kind.TEXT, _input_text),
+    Image: (Kind.IMAGE, _input_image),
+    Document: (Kind.DOCUMENT, _input_file),
+    Audio: (Kind.AUDIO, _input_audio),
+    Refusal: (Kind.TEXT, _refusal_as_text),
+    Opaque: (Kind.OTHER, _opaque),
+}
+OUTPUT: dict[type, tuple[Kind, Encode]] = {
+    Text: (Kind.TEXT, _output_text),
+    Refusal: (Kind.TEXT, _output_refusal),
+    Image: (Kind.IMAGE, _not_output),
+    Document: (Kind.DOCUMENT, _not_output),
+    Audio: (Kind.AUDIO, _not_output),
+    Opaque: (Kind.OTHER, _opaque),
+}

@@ -1,0 +1,301 @@
+"""Reader of a response's event stream.
+
+A part ends when its item does: only then are its id, annotations and encrypted reasoning known. The
+last event carries the whole reply and takes precedence. Unknown events and events after the end are
+ignored; content without a start gets one; events without an index belong to the item of their id,
+or to the last one. A missing end is a failure that carries the parts so far. A JSON body in place
+of events is read as the whole reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
+from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
+from anaphora.wire.openai_errors import ErrorObject, from_object
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    LenientDecoder,
+    OtherBlock,
+    as_anaphora_error,
+    reply_error,
+)
+from anaphora.wire.replies import ReplyBuilder
+from anaphora.wire.sse import EventDecoder
+
+from .reply import read_output, read_reply
+from .types import (
+    WIRE,
+    AnyEvent,
+    ArgumentsDelta,
+    CallHead,
+    Completed,
+    Created,
+    ErrorEvent,
+    ItemAdded,
+    ItemDone,
+    ItemHead,
+    PartAdded,
+    ReasoningDelta,
+    RefusalDelta,
+    SummaryAdded,
+    SummaryDelta,
+    TextDelta,
+)
+
+_EVENT: LenientDecoder[AnyEvent | OtherBlock] = LenientDecoder(AnyEvent, default_tag="")
+
+_decode = msgspec.json.Decoder(AnyEvent).decode
+_item_head = msgspec.json.Decoder(ItemHead).decode
+_call_head = msgspec.json.Decoder(CallHead).decode
+
+#: The bytes before the data of most events.
+_DELTA_LEAD = b"event: response.output_text.delta\ndata: "
+_DELTA_SIZE = len(_DELTA_LEAD)
+
+#: The types of an item and its part that only a delta announces.
+_IMPLIED = {
+    TextDelta: ("message", "text"),
+    RefusalDelta: ("message", "refusal"),
+    ArgumentsDelta: ("function_call", "tool_call"),
+    SummaryDelta: ("reasoning", "thinking"),
+    ReasoningDelta: ("reasoning", "thinking"),
+}
+
+
+class _OpenItem:
+    """An item that is not complete yet."""
+
+    __slots__ = ("head", "index", "parts", "whole")
+
+    def __init__(self, index: int, head: ItemHead) -> None:
+        self.index = index
+        self.head = head
+        self.parts: dict[int, int] = {}
+        """Content index -> index of the part in the reply."""
+        self.whole: dict[int, Part] = {}
+        """The parts of the finished item, by content index."""
+
+
+class StreamReader:
+    """Turns bytes into events. Call `close` when the connection ends."""
+
+    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
+        self._sse = EventDecoder()
+        self._read_body = read_body
+        self._build = ReplyBuilder()
+        self._items: dict[int, _OpenItem] = {}
+        self._by_id: dict[str, int] = {}
+        self._last = -1
+        self._parts = 0
+        self._texts: dict[tuple[int | None, int | None], int] = {}
+        """The text parts by output and content index: most events are more text."""
+
+    def feed(self, data: bytes) -> list[Event]:
+        build, texts = self._build, self._texts
+        if data.startswith(_DELTA_LEAD) and data.endswith(b"\n\n") and self._sse.idle:
+            # One event in each piece. (Several events are not one JSON value.)
+            try:
+                event = _decode(data[_DELTA_SIZE:])
+                if type(event) is TextDelta:
+                    index = texts[event.output_index, event.content_index]
+                    return [build.add_text(index, event.delta)]
+            except (msgspec.DecodeError, UnicodeError, KeyError, Parse):
+                pass
+        events: list[Event] = []
+        add_text = build.add_text
+        try:
+            for payload in self._sse.feed_data(data):
+                if build.ended:
+                    break
+                try:
+                    event = _decode(payload)
+                except DECODE_ERRORS:
+                    events += self._separate(payload)
+                    continue
+                if type(event) is TextDelta:
+                    part = texts.get((event.output_index, event.content_index))
+                    if part is not None:
+                        events.append(add_text(part, event.delta))
+                        continue
+                events += self._on(event)
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            events += build.fail(as_anaphora_error(problem))
+        return events
+
+    def close(self) -> list[Event]:
+        """The connection ended. Without the last event before it, that is a failure."""
+        if self._build.ended:
+            return []
+        if self._sse.body is not None:
+            return self._build.read_whole_body(bytes(self._sse.body), self._read_body)
+        return self._build.fail(Transport("the stream ended before response.completed"))
+
+    def _separate(self, payload: bytes) -> list[Event]:
+        """An event with unknown fields, which are left out with a notice, or of an unknown type,
+        which is ignored."""
+        if payload.strip() == b"[DONE]":
+            return []
+        event, unknown = _EVENT.separate(payload, "stream", reply_error)
+        if isinstance(event, OtherBlock):
+            return []
+        if unknown is not None:
+            kind = str(type(event).__struct_config__.tag)
+            self._build.note_dropped_fields(kind, unknown.remaining(nulls=True))
+        return self._on(event)
+
+    def _on(self, event: AnyEvent) -> list[Event]:
+        match event:
+            case TextDelta():
+                return self._on_delta(event)
+            case PartAdded():
+                return self._on_part(event)
+            case SummaryAdded():
+                return self._on_summary(event)
+            case ItemAdded():
+                return self._on_item(event)
+            case ItemDone():
+                return self._on_item_done(event)
+            case Created():
+                return self._build.start(event.response.id, event.response.model)
+            case Completed():
+                return self._on_end(event)
+            case ErrorEvent():
+                error = event.error or ErrorObject(event.message, None, event.param, event.code)
+                return self._build.fail(from_object(error, 200))
+
+    def _on_item(self, event: ItemAdded) -> list[Event]:
+        head = _head_of(event.item)
+        index = event.output_index if event.output_index is not None else self._last + 1
+        item = self._open(index, head)
+        if head.type == "message":
+            return []  # its parts have events of their own
+        if isinstance(head, CallHead):
+            events = self._begin(item, 0, "tool_call")
+            if head.arguments:
+                events.append(self._build.add_text(item.parts[0], head.arguments))
+            return events
+        return self._begin(item, 0, "thinking" if head.type == "reasoning" else "opaque")
+
+    def _on_part(self, event: PartAdded) -> list[Event]:
+        item = self._item(event.output_index, event.item_id, "message")
+        kind = {"output_text": "text", "refusal": "refusal"}.get(event.part.type)
+        content = event.content_index or 0
+        if kind is None or item.head.type != "message" or content in item.parts:
+            return []
+        return self._begin(item, content, kind)
+
+    def _on_summary(self, event: SummaryAdded) -> list[Event]:
+        """A blank line between two parts of a summary."""
+        index = self._item(event.output_index, event.item_id, "reasoning").parts.get(0, -1)
+        part = self._build.open.get(index)
+        if part is None or not part.size:
+            return []
+        return [self._build.add_text(index, "\n\n")]
+
+    def _on_delta(self, event: TextDelta) -> list[Event]:
+        item_type, kind = _IMPLIED[type(event)]
+        item = self._item(event.output_index, event.item_id, item_type)
+        content = (event.content_index or 0) if item_type == "message" else 0
+        events = [] if content in item.parts else self._begin(item, content, kind)
+        return [*events, self._build.add_text(item.parts[content], event.delta)]
+
+    def _on_item_done(self, event: ItemDone) -> list[Event]:
+        head = _head_of(event.item)
+        item = self._item(event.output_index, head.id, head.type)
+        item.head = head
+        events: list[Event] = []
+        for content, part in enumerate(read_output(event.item, "stream.item")):
+            item.whole[content] = part
+            if content not in item.parts:
+                events += self._begin(item, content, part_kind(part))
+        for index in item.parts.values():
+            events += self._build.end(index)
+        return events
+
+    def _on_end(self, event: Completed) -> list[Event]:
+        build = self._build
+        try:
+            reply = read_reply(bytes(event.response))
+        except Upstream as problem:
+            return build.fail(problem)  # `response.failed`
+        events = build.start(reply.id, reply.model)
+        for index in sorted(build.open):
+            events += build.end(index)
+        if not reply.message.parts:
+            # Some servers do not repeat the parts at the end.
+            parts = build.reply().message.parts
+            message = msgspec.structs.replace(reply.message, parts=parts)
+            calls = reply.stop == "end" and any(isinstance(part, ToolCall) for part in parts)
+            stop = "tool_calls" if calls else reply.stop
+            reply = msgspec.structs.replace(reply, message=message, stop=stop)
+        if build.notices:
+            notices = (*reply.notices, *build.notices.values())
+            reply = msgspec.structs.replace(reply, notices=notices)
+        events += build.update_usage(reply.usage)
+        build.ended = True
+        return [*events, ReplyEnd(reply)]
+
+    def _open(self, index: int, head: ItemHead) -> _OpenItem:
+        item = self._items[index] = _OpenItem(index, head)
+        self._last = index
+        if head.id:
+            self._by_id[head.id] = index
+        return item
+
+    def _item(self, index: int | None, item_id: str | None, item_type: str) -> _OpenItem:
+        """The item of an event; one that was not announced is opened now."""
+        if index is None:
+            index = self._by_id.get(item_id or "", self._last)
+        item = self._items.get(index)
+        if item is None:
+            item = self._open(max(index, 0), ItemHead(item_type, item_id))
+        return item
+
+    def _begin(self, item: _OpenItem, content: int, kind: str) -> list[Event]:
+        index = item.parts[content] = self._parts
+        self._parts += 1
+        if kind == "text":
+            self._texts[item.index, content] = index
+
+        def finish(text: str) -> Part:
+            whole = item.whole.get(content)
+            return whole if whole is not None else _unfinished_part(kind, text, item.head)
+
+        head = item.head
+        if kind == "tool_call" and isinstance(head, CallHead):
+            return self._build.begin(
+                index, kind, finish, id=head.call_id, name=head.name, item=head.id
+            )
+        return self._build.begin(index, kind, finish, item=head.id)
+
+
+def _unfinished_part(kind: str, text: str, head: ItemHead) -> Part:
+    """A part whose item did not end."""
+    if kind == "tool_call":
+        call = head if isinstance(head, CallHead) else CallHead()
+        return ToolCall(call.call_id or "", call.name or "", text)
+    if kind == "thinking":
+        return Thinking(text, provider=WIRE)
+    if kind == "refusal":
+        return Refusal(text)
+    if kind == "text":
+        return Text(text)
+    return Opaque(WIRE, head.type, msgspec.json.encode({"type": head.type}).decode())
+
+
+def part_kind(part: Part) -> str:
+    if isinstance(part, Text | Refusal | Thinking):
+        return type(part).__name__.lower()
+    return "tool_call" if isinstance(part, ToolCall) else "opaque"
+
+
+def _head_of(item: msgspec.Raw) -> ItemHead:
+    try:
+        head = _item_head(item)
+        return _call_head(item) if head.type == "function_call" else head
+    except DECODE_ERRORS as problem:
+        raise Parse(f"an item: {problem}", path="stream") from None

@@ -1,0 +1,351 @@
+"""The documented fields of Responses: requests, items, replies and stream events.
+
+The structs reject unknown fields, so that nothing is lost; objects with more fields are decoded
+without them, and the rest is carried in extras.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from anaphora.values import Role
+from anaphora.wire.memo import Memo
+from anaphora.wire.openai import Breakpoint
+from anaphora.wire.openai_errors import ErrorObject
+
+MEMO = Memo()
+
+WIRE = "openai_responses"
+PATH = "/v1/responses"
+
+#: The key in the extras of an item's first part for the fields of the item itself (id, status,
+#: phase). A part with this key begins a new item.
+ITEM = "openai_responses.item"
+
+ROLES: dict[str, Role] = {
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+    "developer": "system",
+}
+
+#: Items that the app makes. Any other item that is kept whole is the model's.
+APP_ITEMS = frozenset(
+    {
+        "additional_tools",
+        "apply_patch_call_output",
+        "compaction_trigger",
+        "computer_call_output",
+        "configuration_update",
+        "custom_tool_call_output",
+        "item_reference",
+        "local_shell_call_output",
+        "mcp_approval_response",
+        "shell_call_output",
+    }
+)
+
+UNSET = msgspec.UNSET
+OptionalText: TypeAlias = str | msgspec.UnsetType
+
+#: The default of `Raw` fields: msgspec accepts no union of `Raw` and None.
+NULL = msgspec.Raw(b"null")
+
+
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rejects unknown fields."""
+
+
+# ── Items ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class InputText(Strict, frozen=True, tag_field="type", tag="input_text", omit_defaults=True):
+    text: str
+    prompt_cache_breakpoint: Breakpoint | None = None
+
+
+class OutputText(Strict, frozen=True, tag_field="type", tag="output_text", omit_defaults=True):
+    text: str
+    prompt_cache_breakpoint: Breakpoint | None = None
+    # Carried along as they are.
+    annotations: msgspec.Raw = NULL
+    logprobs: msgspec.Raw = NULL
+
+
+class RefusalPart(Strict, frozen=True, tag_field="type", tag="refusal", omit_defaults=True):
+    refusal: str
+    prompt_cache_breakpoint: Breakpoint | None = None
+
+
+#: Images and files are read from their members.
+ContentPart: TypeAlias = InputText | OutputText | RefusalPart
+Content: TypeAlias = str | list[ContentPart]
+
+
+class Item(Strict, frozen=True, gc=False):
+    """A message, a function call or its output. msgspec requires a tag in a union, but messages
+    come without a type; so one struct has the fields of all three, and its type decides which of
+    them must be unset."""
+
+    type: str = "message"
+    role: OptionalText = UNSET
+    content: Content | msgspec.UnsetType = UNSET
+    call_id: OptionalText = UNSET
+    name: OptionalText = UNSET
+    arguments: OptionalText = UNSET
+    output: Content | msgspec.UnsetType = UNSET
+    id: OptionalText = UNSET
+    status: OptionalText = UNSET
+    phase: OptionalText = UNSET
+    namespace: OptionalText = UNSET
+
+
+class ReasoningText(msgspec.Struct, frozen=True):
+    text: str = ""
+
+
+class ReasoningFields(msgspec.Struct, frozen=True):
+    """The fields of a reasoning item that hold its text."""
+
+    summary: list[ReasoningText] | None = None
+    content: list[ReasoningText] | None = None
+
+
+class FunctionTool(Strict, frozen=True, tag_field="type", tag="function"):
+    name: str | None = None
+    parameters: msgspec.Raw = NULL
+    description: str | None = None
+    strict: bool | None = None
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class CacheOptions(Strict, frozen=True):
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Literal["30m", "12h"] | None = None
+    prewarm: bool = False
+    comparison_response_id: str | None = None
+
+
+class ForcedTool(Strict, frozen=True):
+    type: Literal["function"]
+    name: str
+
+
+class ReasoningOptions(Strict, frozen=True):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class TextFormat(Strict, frozen=True):
+    type: Literal["json_schema"]
+    name: str
+    schema: msgspec.Raw
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Strict, frozen=True):
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class Request(Strict, frozen=True, kw_only=True):
+    model: str
+    input: str | list[Item] | None = None
+    instructions: str | None = None
+    tools: msgspec.Raw = NULL
+    previous_response_id: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    tool_choice: Literal["auto", "required", "none"] | ForcedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    include: list[str] | None = None
+    truncation: str | None = None
+    stream: bool | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: CacheOptions | None = None
+
+
+# ── Replies ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True):
+    reason: str | None = None
+
+
+class ReplyFields(msgspec.Struct, frozen=True):
+    """The fields of a reply that are read; all of them but the first three stay in its extras."""
+
+    id: str | None = None
+    model: str | None = None
+    output: list[msgspec.Raw] | None = None
+    object: str | None = None
+    status: str | None = None
+    incomplete_details: IncompleteDetails | None = None
+    usage: msgspec.Raw = NULL
+    error: msgspec.Raw = NULL
+
+
+class CacheWrites(msgspec.Struct, frozen=True):
+    ttl_30m_tokens: int = 0
+    ttl_12h_tokens: int = 0
+
+
+class InputDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_tokens_details: CacheWrites | None = None
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+class ResponsesUsage(msgspec.Struct, frozen=True):
+    input_tokens: int | None = None
+    input_tokens_details: InputDetails | None = None
+    output_tokens: int | None = None
+    output_tokens_details: OutputDetails | None = None
+    total_tokens: int | None = None
+
+
+# ── Stream events ────────────────────────────────────────────────────────────────────────────────
+
+
+class ResponseHead(msgspec.Struct, frozen=True):
+    id: str = ""
+    model: str = ""
+
+
+class ItemHead(msgspec.Struct, frozen=True):
+    type: str = ""
+    id: str | None = None
+
+
+class CallHead(ItemHead, frozen=True):
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+
+
+class PartHead(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+class StreamEvent(Strict, frozen=True, tag_field="type", gc=False, kw_only=True):
+    """The events that are read; all others are ignored."""
+
+    sequence_number: int | None = None
+
+
+class Created(StreamEvent, frozen=True, tag="response.created"):
+    response: ResponseHead = ResponseHead()
+
+
+class Queued(Created, frozen=True, tag="response.queued"):
+    pass
+
+
+class InProgress(Created, frozen=True, tag="response.in_progress"):
+    pass
+
+
+class Completed(StreamEvent, frozen=True, tag="response.completed"):
+    response: msgspec.Raw
+
+
+class Incomplete(Completed, frozen=True, tag="response.incomplete"):
+    pass
+
+
+class Failed(Completed, frozen=True, tag="response.failed"):
+    pass
+
+
+class ItemAdded(StreamEvent, frozen=True, tag="response.output_item.added"):
+    item: msgspec.Raw
+    output_index: int | None = None
+
+
+class ItemDone(StreamEvent, frozen=True, tag="response.output_item.done"):
+    item: msgspec.Raw
+    output_index: int | None = None
+
+
+class PartAdded(StreamEvent, frozen=True, tag="response.content_part.added"):
+    part: PartHead = PartHead()
+    output_index: int | None = None
+    content_index: int | None = None
+    item_id: str | None = None
+
+
+class SummaryAdded(StreamEvent, frozen=True, tag="response.reasoning_summary_part.added"):
+    output_index: int | None = None
+    item_id: str | None = None
+    summary_index: msgspec.Raw = NULL
+    part: msgspec.Raw = NULL
+
+
+class TextDelta(StreamEvent, frozen=True, tag="response.output_text.delta"):
+    delta: str
+    output_index: int | None = None
+    content_index: int | None = None
+    item_id: str | None = None
+    summary_index: msgspec.Raw = NULL
+    logprobs: msgspec.Raw = NULL
+    obfuscation: msgspec.Raw = NULL
+
+
+class RefusalDelta(TextDelta, frozen=True, tag="response.refusal.delta"):
+    pass
+
+
+class ArgumentsDelta(TextDelta, frozen=True, tag="response.function_call_arguments.delta"):
+    pass
+
+
+class SummaryDelta(TextDelta, frozen=True, tag="response.reasoning_summary_text.delta"):
+    pass
+
+
+class ReasoningDelta(TextDelta, frozen=True, tag="response.reasoning_text.delta"):
+    pass
+
+
+class ErrorEvent(StreamEvent, frozen=True, tag="error"):
+    message: str | None = None
+    code: str | int | None = None
+    param: str | None = None
+    error: ErrorObject | None = None
+
+
+AnyEvent: TypeAlias = (
+    TextDelta
+    | RefusalDelta
+    | ArgumentsDelta
+    | SummaryDelta
+    | ReasoningDelta
+    | SummaryAdded
+    | PartAdded
+    | ItemAdded
+    | ItemDone
+    | Created
+    | Queued
+    | InProgress
+    | Completed
+    | Incomplete
+    | Failed
+    | ErrorEvent
+)
