@@ -82,7 +82,7 @@ LOOKBACK = [
 ]
 
 
-@pytest.mark.parametrize("between, kind, reading, found", LOOKBACK)
+@pytest.mark.parametrize("between, kind, reading, result", LOOKBACK)
 def test_the_lookback_is_twenty_positions_with_the_markers_own(
     between: int, kind: Kind, reading: str, result: bool
 ) -> None:

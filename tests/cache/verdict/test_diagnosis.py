@@ -45,7 +45,7 @@ def openai_reply(diagnostics: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "said, expected",
+    "prompt, expected",
     [
         (None, None),
         ({"cache_miss_reason": None}, None),
@@ -77,7 +77,7 @@ def test_anthropic_diagnostics(prompt: Any, expected: Diagnosis | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "said, expected",
+    "prompt, expected",
     [
         (None, None),
         ({"type": "cache_hit"}, Diagnosis(provider="openai", code="cache_hit")),
