@@ -31,14 +31,15 @@ test: setup ## run the test suite
 	@echo "test: pytest on every core"
 	@$(BIN)/python -m pytest -q $(PARALLEL)
 
-# All four run, so that one look shows everything that is wrong.
-check: setup ## lint, formatting, types, layers
+# All run, so that one look shows everything that is wrong.
+check: setup ## lint, formatting, types, layers, structure
 	@failed=; \
 	run() { echo "check: $$*"; $(BIN)/"$$@" || failed=1; }; \
 	run ruff check; \
 	run ruff format --check; \
 	run mypy $(TYPED); \
 	run lint-imports --no-logo; \
+	run python scripts/house.py --check; \
 	if [ -n "$$failed" ]; then echo "check: something above failed"; exit 1; fi; \
 	echo "check: all good"
 

@@ -75,7 +75,7 @@ def test_what_json_cannot_hold_is_refused_with_its_path(value: object, path: str
     assert caught.value.path == path
 
 
-def test_the_path_starts_where_the_caller_says() -> None:
+def test_path_starts_with_the_given_prefix() -> None:
     with pytest.raises(InvalidJson) as caught:
         canonical.dumps({"a": [float("nan")]}, path="params.metadata")
     assert caught.value.path == "params.metadata.a[0]"
@@ -117,7 +117,7 @@ def test_an_object_is_given_back_as_it_is(text: str) -> None:
         '{"a":[{"b":"\\u12"}]}',
     ],
 )
-def test_what_is_no_object_is_refused(text: str) -> None:
+def test_non_objects_are_rejected(text: str) -> None:
     """All of it is read, however deep: it goes into a request as it is."""
     assert not canonical.is_object(text)
     with pytest.raises(InvalidJson) as caught:
@@ -126,7 +126,7 @@ def test_what_is_no_object_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "nope", "1 2", "\ud800"])
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_rejected(text: str) -> None:
     with pytest.raises(InvalidJson) as caught:
         canonical.loads(text, path="here")
     assert caught.value.path == "here"
@@ -149,7 +149,7 @@ plain: Any = st.recursive(
 
 
 @given(plain)
-def test_everybody_else_reads_the_same(value: Any) -> None:
+def test_other_decoders_read_the_same(value: Any) -> None:
     data = canonical.dumps(value)
     assert json.loads(data) == value
     assert list(json.loads(data)) == list(value) if isinstance(value, dict) else True

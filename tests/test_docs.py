@@ -144,3 +144,13 @@ def test_the_benchmark_named_in_the_docs_runs_and_ends_with_its_ratios() -> None
 def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_architecture_page_names_real_files_and_a_short_reading_list() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    listed = text.split("## Read it in one sitting")[1].split("\n## ")[0]
+    files = [ROOT / "src" / "anaphora" / file for file in re.findall(r"^\| `(.+?)`", listed, re.M)]
+    assert len(files) > 8
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 3000
+    for file in re.findall(r"`((?:\w+/)+\w+\.(?:py|toml))`", text):
+        assert (ROOT / "src" / "anaphora" / file).exists() or (ROOT / file).exists(), file

@@ -79,7 +79,7 @@ def test_prices(model: str, price: float) -> None:
 
 
 @pytest.mark.parametrize("model", ["claude-fable-5-2", "claude-mythos-5-2"])
-def test_what_nobody_published_is_marked_as_a_stand_in(model: str) -> None:
+def test_unpublished_figures_are_stand_ins(model: str) -> None:
     rules = catalog.rules("anthropic", model)
     assert not rules.minimum_tokens.verified
     assert not rules.read_price.verified

@@ -88,7 +88,7 @@ def test_chat_completions_cannot_prewarm() -> None:
     assert catalog.rules("openai", "gpt-5.6", "openai_chat").prewarm is None
 
 
-def test_whoever_caches_answers_has_no_hidden_reasoning_to_lose() -> None:
+def test_providers_that_cache_replies_hide_no_reasoning() -> None:
     for profile in catalog.models("openai"):
         along = catalog.rules("openai", profile.id).output_cached
         assert along is not None
@@ -96,7 +96,7 @@ def test_whoever_caches_answers_has_no_hidden_reasoning_to_lose() -> None:
             assert not profile.can("reasoning")
 
 
-def test_what_is_kept_for_a_price_is_kept_at_google_only() -> None:
+def test_only_google_bills_storage() -> None:
     billed = {
         profile.provider
         for profile in catalog.models()

@@ -78,7 +78,7 @@ def test_where_sources_disagree_all_are_kept(
     assert figure_of(catalog.profile(provider, model), field).published == published
 
 
-def test_anthropics_sdk_and_we_agree_on_who_goes_when() -> None:
+def test_retirement_dates_agree_with_anthropics_sdk() -> None:
     data = pytest.importorskip("anthropic.resources.messages.messages")
     told = 0
     for model, said in data.DEPRECATED_MODELS.items():
@@ -92,7 +92,7 @@ def test_anthropics_sdk_and_we_agree_on_who_goes_when() -> None:
     assert told >= 7
 
 
-def test_what_nobody_says_it_can_it_is_not_said_to() -> None:
+def test_unlisted_capabilities_are_false() -> None:
     assert catalog.profile("openai", "gpt-5").can("images")
     assert not catalog.profile("openai", "gpt-4").can("images")
     unknown = catalog.profile("openai", "gpt-next")

@@ -77,13 +77,13 @@ TYPE = {"enabled": "enabled", "adaptive": "enabled", "disabled": "disabled"}
         ("llamacpp", "reasoning.budget_tokens", "thinking_budget_tokens", {}),
     ],
 )
-def test_said_elsewhere(name: str, param: Any, at: str, values: dict[str, Any]) -> None:
+def test_renamed_fields(name: str, param: Any, at: str, values: dict[str, Any]) -> None:
     place = named(name).place(param)
     assert place is not None
     assert (place.at, place.values) == (at, values)
 
 
-def test_grok_is_told_the_conversation_in_a_header() -> None:
+def test_grok_conversation_header() -> None:
     place = named("xai").place("cache.key")
     assert place is not None
     assert (place.header, place.at) == ("x-grok-conv-id", "")
@@ -106,7 +106,7 @@ def test_grok_is_told_the_conversation_in_a_header() -> None:
         ("deepseek", ""),
     ],
 )
-def test_said_nowhere(name: str, nowhere: str) -> None:
+def test_fields_that_are_not_sent(name: str, nowhere: str) -> None:
     row = named(name)
     refused = {param for param, said in row.fields.items() if said is False}
     assert refused == {*nowhere.split(), "cache.retention"}
@@ -181,7 +181,7 @@ def test_errors(name: str, at: str, code: str, kinds: dict[str, str]) -> None:
     assert kinds.items() <= shape.kinds.items()
 
 
-def test_minimax_tells_the_same_errors_on_both_wires() -> None:
+def test_minimax_errors_are_the_same_on_both_wires() -> None:
     assert named("minimax").errors == named("minimax/anthropic").errors
     assert named("minimax").errors is not None
 
@@ -231,5 +231,5 @@ def test_mistral_has_the_fields_that_its_row_names_and_not_those_it_denies() -> 
             assert place.at in known
         else:
             assert {param, f"prompt_{param.replace('.', '_')}"}.isdisjoint(known)
-    assert known.isdisjoint(row.unsaid)
+    assert known.isdisjoint(row.omitted)
     assert {"top_p", "n", "metadata", "parallel_tool_calls", "prompt_cache_key"} <= known

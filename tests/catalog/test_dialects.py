@@ -41,7 +41,7 @@ NAME = "dialect 1 (acme/openai_chat)"
         (ROW + "colour = 1", NAME, "unknown field `colour`"),
         (ROW + 'auth = "basic"', NAME, "Invalid enum value 'basic' - at `$.auth`"),
         (ROW + 'hosts = "acme.example"', NAME, "Expected `array`, got `str`"),
-        (ROW + "unsaid = [1]", NAME, "Expected `str`, got `int`"),
+        (ROW + "omitted = [1]", NAME, "Expected `str`, got `int`"),
         (ROW + "fields = { mood = false }", NAME, "Invalid enum value 'mood'"),
         (ROW + "fields = { seed = true }", NAME, "fields"),
         (ROW + "fields = { seed = 3 }", NAME, "fields"),
@@ -87,7 +87,7 @@ def test_refused(text: str, row: str, says: str) -> None:
 def test_the_least_a_row_may_say() -> None:
     (row,) = decode_dialects(ROW).rows
     assert (row.name, row.auth, row.path, row.surface) == ("acme/openai_chat", "bearer", "", "")
-    assert (row.fields, row.unsaid, row.stops) == ({}, (), {})
+    assert (row.fields, row.omitted, row.stops) == ({}, (), {})
     assert row.markers is None
     assert row.usage is None
     assert row.errors is None
@@ -149,7 +149,7 @@ def test_every_mode_but_the_rarest_has_a_word(row: Dialect) -> None:
     assert heard == ("adaptive" if on == "adaptive" else "enabled")
 
 
-def test_what_only_openai_keeps_longer_is_asked_of_nobody_else() -> None:
+def test_retention_is_sent_to_openai_only() -> None:
     spoken = [row for row in ROWS if row.wire.startswith("openai_")]
     asked = {row.provider for row in spoken if "cache.retention" not in row.fields}
     assert asked == {"openai", "azure", "bedrock"}
@@ -243,7 +243,7 @@ def test_every_recorded_host_has_its_row() -> None:
 
 
 @pytest.mark.skipif(not EXCHANGES.exists(), reason=f"no recorded exchanges at {EXCHANGES}")
-def test_requests_went_where_the_row_says() -> None:
+def test_recorded_requests_match_the_row() -> None:
     """But for routers, whose paths name who is behind them, and a gateway."""
     differing = set()
     for host, on, path in set(recorded()):

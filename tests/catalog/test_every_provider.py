@@ -11,7 +11,7 @@ OTHERS = [name for name in PROVIDERS if name not in {"anthropic", "openai"}]
 
 
 @pytest.mark.parametrize("provider", OTHERS)
-def test_an_unknown_model_gets_the_most_careful_figures_of_its_provider(provider: str) -> None:
+def test_an_unknown_model_gets_the_most_conservative_figures_of_its_provider(provider: str) -> None:
     profile, rules = catalog.profile(provider, "next"), catalog.rules(provider, "next")
     assert not profile.known
     for known in catalog.models(provider):
@@ -32,7 +32,7 @@ def test_rows_for_a_wire_name_one_there_is() -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_marks_are_asked_for_only_where_something_may_carry_them(provider: str) -> None:
+def test_markers_need_markable_blocks(provider: str) -> None:
     for model in ["next", *(known.id for known in catalog.models(provider))]:
         for on in (None, *wire.WIRES):
             rules = catalog.rules(provider, model, on)

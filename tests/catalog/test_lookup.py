@@ -63,7 +63,7 @@ def test_only_a_date_or_latest_may_follow_an_id(model: str, suffix: str) -> None
     assert profile.known == allowed
 
 
-def test_an_unknown_model_gets_careful_figures() -> None:
+def test_an_unknown_model_gets_conservative_figures() -> None:
     profile = catalog.profile("anthropic", "claude-next")
     rules = catalog.rules("anthropic", "claude-next")
     assert not profile.known

@@ -90,7 +90,7 @@ def test_what_a_request_calls_things(model: str) -> None:
         assert figure.verified == described
 
 
-def test_what_the_slot_says_the_cache_rules_say_too() -> None:
+def test_system_slot_agrees_with_the_cache_rules() -> None:
     for model in [*MODELS, "gpt-7"]:
         profile, rules = catalog.profile("openai", model), catalog.rules("openai", model)
         assert profile.explicit_breakpoints is not None
@@ -182,7 +182,7 @@ def test_newer_models_have_breakpoints(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", NEWER)
-def test_writes_cost_and_what_12_hours_cost_nobody_published(model: str) -> None:
+def test_write_prices_and_the_unpublished_12h_price(model: str) -> None:
     prices = catalog.rules("openai", model).write_price
     assert prices.keys() == {"30m", "12h"}
     assert prices["30m"].value == 1.25
@@ -335,7 +335,7 @@ def test_earlier_reasoning(model: str) -> None:
         assert not profile.strips_thinking.verified
 
 
-def test_an_unknown_model_gets_careful_figures() -> None:
+def test_an_unknown_model_gets_conservative_figures() -> None:
     profile, rules = catalog.profile("openai", "gpt-7"), catalog.rules("openai", "gpt-7")
     others = [catalog.rules("openai", model) for model in MODELS]
     assert not profile.known

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from anaphora import catalog
 from anaphora.catalog import Price, Rates, price
 from anaphora.catalog.load import SHIPPED
-from anaphora.catalog.prices import NAMES, Service, listed
+from anaphora.catalog.pricing import NAMES, Service, listed
 from anaphora.errors import InvalidRequest
 from anaphora.values import Usage
 
@@ -83,7 +83,7 @@ def test_unsplit_writes_cost_what_the_caller_knows_them_to_be() -> None:
         ("alibaba", "qwen-plus-latest"),
     ],
 )
-def test_what_nobody_states_is_unknown_and_not_free(provider: str, model: str) -> None:
+def test_unstated_price_is_unknown_and_not_free(provider: str, model: str) -> None:
     assert price(provider, model, WHEN) is None
 
 
@@ -153,7 +153,7 @@ def test_rows_of_yours_win() -> None:
 # ── Rules and price data ─────────────────────────────────────────────────────────────────────────
 
 
-def test_the_rules_win_and_the_difference_is_told() -> None:
+def test_rules_win_and_the_difference_is_listed() -> None:
     found = priced("xai", "grok-code-fast-1")
     (difference,) = found.differences
     assert (difference.field, difference.rules, difference.data) == ("read", D("0.04"), D("0.02"))
@@ -167,7 +167,7 @@ def test_a_multiple_that_was_rounded_costs_what_the_data_say() -> None:
     assert (found.input, found.read, found.differences) == (D("1.4"), D("0.26"), ())
 
 
-def test_a_stand_in_gives_way_to_what_is_stated() -> None:
+def test_stated_price_replaces_a_stand_in() -> None:
     rules = catalog.rules("openai", "gpt-5.1-mini")
     assert (rules.read_price.value, rules.read_price.verified) == (1.0, False)
     found = priced("openai", "gpt-5.1-mini")
@@ -176,13 +176,13 @@ def test_a_stand_in_gives_way_to_what_is_stated() -> None:
     assert found.differences == ()
 
 
-def test_what_rests_on_a_stand_in_says_so() -> None:
+def test_assumed_prices_are_listed() -> None:
     found = priced("openai", "gpt-6-sol")
     assert found.assumed == ("write.12h",)
     assert "write.30m" not in found.assumed
 
 
-def test_a_hit_that_no_marker_asked_for_may_cost_something_else() -> None:
+def test_automatic_hit_may_have_another_price() -> None:
     found = price("alibaba", "qwen3.7-max", WHEN, wire="openai_chat")
     assert found is not None
     usage = Usage(uncached=0, read=1_000_000, output=0)
@@ -245,7 +245,7 @@ def test_a_time_without_a_zone_is_refused() -> None:
     assert raised.value.path == "when"
 
 
-def test_a_price_that_changed_says_since_when() -> None:
+def test_changed_price_has_a_date() -> None:
     before = priced("openai", "gpt-5.6-sol", WHEN.replace(month=8, day=20))
     after = priced("openai", "gpt-5.6-sol")
     assert before.input is not None

@@ -12,11 +12,11 @@ from anaphora.catalog import load
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
 #: Files that speak of no models.
-NO_MODELS = {load.CAREFUL, "dialects.toml", "overflow.toml", "prices.toml"}
+NO_MODELS = {load.DEFAULTS, "dialects.toml", "overflow.toml", "prices.toml"}
 HERE = resources.files("anaphora.catalog")
 
 
-def test_the_index_says_what_the_files_say() -> None:
+def test_file_index_matches_the_files() -> None:
     said: dict[str, set[str]] = {}
     for file in HERE.iterdir():
         if not file.name.endswith(".toml") or file.name in NO_MODELS:
@@ -51,29 +51,29 @@ def test_having_a_catalog_reads_nothing(tables: Tables) -> None:
     assert tables.opened == []
 
 
-def test_a_provider_is_one_file_and_what_is_assumed_of_all(tables: Tables) -> None:
+def test_provider_reads_its_file_and_the_defaults(tables: Tables) -> None:
     known = tables.catalog
     known.profile("xai", "grok-4.7")
     known.rules("xai", "grok-4.7", "openai_chat")
     known.models("xai")
-    assert tables.opened == ["careful.toml", "xai.toml"]
+    assert tables.opened == ["defaults.toml", "xai.toml"]
     known.rules("together", "m")
     known.rules("crusoe", "m")
-    assert tables.opened == ["careful.toml", "xai.toml", "hosts.toml"]
+    assert tables.opened == ["defaults.toml", "xai.toml", "hosts.toml"]
 
 
 def test_rows_laid_over_one_provider_leave_the_others_closed(tables: Tables) -> None:
     mine = tables.catalog.with_rows(
         'provider = "groq"\n[[rules]]\nsource = "me"\ndate = 2026-11-15\nslots = 1\n'
     )
-    assert tables.opened == ["careful.toml", "groq.toml"]
+    assert tables.opened == ["defaults.toml", "groq.toml"]
     assert mine.rules("vllm", "m").provider == "vllm"
-    assert tables.opened == ["careful.toml", "groq.toml", "vllm.toml"]
+    assert tables.opened == ["defaults.toml", "groq.toml", "vllm.toml"]
 
 
 def test_all_models_are_in_all_files(tables: Tables) -> None:
     found = tables.catalog.models()
-    assert sorted(tables.opened) == sorted({*sum(load.FILES.values(), ()), load.CAREFUL})
+    assert sorted(tables.opened) == sorted({*sum(load.FILES.values(), ()), load.DEFAULTS})
     assert found == catalog.models()
 
 

@@ -48,7 +48,7 @@ def on_terminal(columns: int, environment: dict[str, str]) -> str:
         while True:
             try:
                 piece = os.read(ours, 65536)
-            except OSError as problem:  # Linux says EIO where others say "nothing more"
+            except OSError as problem:  # Linux raises EIO at the end
                 if problem.errno != errno.EIO:
                     raise
                 break
@@ -66,7 +66,7 @@ def settled(shown: str) -> str:
 
 
 def demo(*arguments: str, **extra: str) -> str:
-    """What is printed where nobody looks."""
+    """The output to a pipe."""
     command = [sys.executable, "-m", "anaphora", "demo", *SOME, *arguments]
     quiet = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     environ = quiet | {"PYTHONUTF8": "1"} | extra

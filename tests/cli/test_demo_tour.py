@@ -35,7 +35,7 @@ class Toured(msgspec.Struct, frozen=True):
     broken: PrefixBreak
     watched: list[int]
     requests: list[dict[str, Any]]
-    """As the emulator tells them, the oldest first."""
+    """The emulator's journal, the oldest first."""
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,11 @@ def toured() -> Toured:
 
 
 def of(toured: Toured, one: Comparison) -> list[dict[str, Any]]:
-    provider, _, spoken = one.dialect.partition("/")
+    provider, _, wire_name = one.dialect.partition("/")
     return [
         request
         for request in toured.requests
-        if (request["provider"], request["wire"]) == (provider, spoken)
+        if (request["provider"], request["wire"]) == (provider, wire_name)
         and request["operation"] == "generate"
     ]
 
@@ -95,7 +95,7 @@ def test_bills_equal_the_emulators(toured: Toured) -> None:
 
 
 def test_only_the_layout_differs(toured: Toured) -> None:
-    """Both sent the same story: what was said is alike, what was read is not."""
+    """Both layouts have the same output and input sizes, and different cache reads."""
     for one in toured.providers:
         for usual, ours in zip(one.baseline.turns, one.anaphora.turns, strict=True):
             assert usual.output == ours.output

@@ -40,7 +40,7 @@ def test_every_command_has_help() -> None:
     for name in names:
         command = group.get_command(context, name)
         assert command is not None
-        assert command.help
+        assert (command.help or "").splitlines()[0] == common.COMMANDS[name]
 
 
 def test_helper_modules_are_not_commands(run: Any) -> None:

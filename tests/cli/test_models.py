@@ -53,7 +53,7 @@ def test_provider_and_its_defaults() -> None:
     listed = lines("--provider", "cerebras")
     assert [*listed][:-1] == [f"cerebras/{profile.id}" for profile in catalog.models("cerebras")]
     assert "~unpublished" in listed["cerebras/*"]
-    # An engine of one's own serves whatever it was started with.
+    # A self-hosted engine serves the model it was started with.
     assert set(lines("--provider", "vllm")) == {"vllm/*"}
     assert set(lines("--provider", "cerebras", "gemma")) == {"cerebras/gemma-4-31b"}
 

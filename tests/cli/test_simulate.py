@@ -216,7 +216,7 @@ def test_folders_are_searched(log: Callable[..., Path], tmp_path: Path) -> None:
     log(trace(), name="b.jsonl.gz")
     (tmp_path / "notes.txt").write_text("no log")
     found = simulated("--traces", tmp_path)
-    # Two of one name are told apart.
+    # Equal names get the place appended.
     names = [one["conversation"] for one in found["conversations"]]
     assert names == ["talk", f"talk ({tmp_path / 'b.jsonl.gz'}:1)"]
     assert simulated(tmp_path)["total"] == found["total"]

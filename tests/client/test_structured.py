@@ -108,7 +108,7 @@ def schema(structured: Structured[Any]) -> Any:
 # ── What is asked for ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_struct_is_asked_for_in_the_words_that_providers_enforce() -> None:
+def test_struct_schema_uses_enforced_keywords_only() -> None:
     found = output_of(Trip)
     assert schema(found) == {
         "$defs": {
@@ -177,14 +177,12 @@ def test_fields_keep_the_order_they_were_declared_in() -> None:
         ),
     ],
 )
-def test_strict_mode_is_asked_for_where_it_takes_the_schema(
-    source: Any, strict: bool | None
-) -> None:
+def test_strict_is_set_where_the_schema_allows_it(source: Any, strict: bool | None) -> None:
     assert output_of(source).output.strict is strict
     assert output_of(source, strict=False).output.strict is False
 
 
-def test_a_schema_is_asked_for_as_it_is_written() -> None:
+def test_json_schema_is_sent_as_written() -> None:
     """Canonical, and otherwise untouched: bounds stay bounds and nothing is closed."""
     found = output_of(PERSON, "person", description="Whoever it is about")
     assert schema(found) == PERSON
@@ -206,7 +204,7 @@ def test_a_reference_with_words_beside_it_is_wrapped() -> None:
     assert made.output.strict is True
 
 
-def test_tagged_forms_are_told_apart_by_their_tag() -> None:
+def test_tagged_unions_are_distinguished_by_their_tag() -> None:
     class Tagged(pydantic.BaseModel):
         one: Annotated[
             One | Two,
@@ -275,7 +273,7 @@ def test_a_name_that_no_provider_takes_is_refused(name: str) -> None:
     assert caught.value.path == "output.name"
 
 
-def test_pydantic_is_not_loaded_for_those_who_do_not_use_it() -> None:
+def test_pydantic_is_not_imported() -> None:
     program = (
         "import sys, msgspec\n"
         "from anaphora.client.structured import output_of\n"
@@ -316,7 +314,7 @@ def test_pydantic_is_not_loaded_for_those_who_do_not_use_it() -> None:
         (PERSON, '{"name":"Ada","more":[1.5,null]}', {"name": "Ada", "more": [1.5, None]}),
     ],
 )
-def test_an_answer_becomes_a_value_of_its_kind(source: Any, text: str, value: Any) -> None:
+def test_reply_becomes_a_value_of_its_type(source: Any, text: str, value: Any) -> None:
     assert output_of(source).parse(text) == value
 
 
@@ -434,7 +432,7 @@ def test_a_mismatch_names_the_path_and_quotes_nothing(
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_a_check_of_the_types_own_is_told_without_its_words() -> None:
+def test_validation_error_of_the_type_is_not_quoted() -> None:
     class Careful(msgspec.Struct):
         name: str
 
@@ -500,7 +498,7 @@ def test_a_reply_is_read_from_its_text_or_from_the_tool() -> None:
         (replied(ToolCall("c", "other", '{"name":"x"}'), stop="tool_calls"), "not JSON"),
     ],
 )
-def test_a_reply_without_the_answer_says_why(reply: Reply, reason: str) -> None:
+def test_reply_without_a_value_names_the_reason(reply: Reply, reason: str) -> None:
     with pytest.raises(Parse, match=reason) as caught:
         output_of(Person).parse_reply(reply)
     assert CANARY not in str(caught.value)
@@ -533,7 +531,7 @@ def test_asking_by_schema_changes_one_parameter() -> None:
     assert asked.ir is call().ir or asked.ir == call().ir
 
 
-def test_a_model_that_nobody_says_it_of_is_told_of() -> None:
+def test_model_without_known_support_gives_a_notice() -> None:
     """The answer is checked all the same."""
     silent = catalog.profile("deepseek", "deepseek-v3.2")
     assert [notice.code for notice in support_notices(silent)] == ["output_unpromised"]

@@ -3,9 +3,8 @@
     with running(folder) as llama:
         answer = llama.send(request)
 
-An engine nobody here wrote, with a real prefix cache: what it takes, and what it answers, was not
-made up by whoever wrote the test. It deviates from every provider it imitates, so it specifies
-nothing.
+An independent engine with a real prefix cache: requests and replies are not written by the tests. It
+deviates from every provider it imitates, so it is no specification.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class Llama:
                 "POST", path, body, {"content-type": "application/json", **(headers or {})}
             )
             response = connection.getresponse()
-            told = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, told, response.read())
+            headers_read = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, headers_read, response.read())
         except (OSError, HTTPException) as problem:
             raise RuntimeError(
                 f"llama.cpp did not answer ({problem}); its log:\n{llama.tail(self.log)}"

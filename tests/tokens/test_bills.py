@@ -49,7 +49,7 @@ def test_within_a_billed_prompt_counts_are_in_proportion() -> None:
     assert calibrated(learned((), 1000, 1500), 500) == 750
 
 
-def test_what_is_new_is_estimated_and_the_rest_is_known() -> None:
+def test_only_new_text_is_estimated() -> None:
     """A system prompt that no estimate saw makes a bill much longer, and the growth no bit."""
     assert calibrated(learned((), 1000, 21_000), 1100) == 21_100
 

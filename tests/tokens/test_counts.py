@@ -114,7 +114,7 @@ def test_chunks_add_up_to_the_prompt(place: str, said: list[tuple[str, str]]) ->
 
 
 @on_every_wire
-def test_a_byte_stands_behind_what_is_before_it(place: str) -> None:
+def test_tokens_before_a_byte(place: str) -> None:
     said = Conversation([Message.user("One " * 99), Message.assistant("Two " * 99)])
     rendered = render(place, said.append(Message.user("Look:", PICTURE)))
     counts = Counts(rendered)
@@ -228,7 +228,7 @@ def test_a_tool_of_the_provider_brings_its_instructions() -> None:
     assert total("anthropic", Message.user("Hi"), tools=(search,)) > 1000
 
 
-def test_the_schema_of_the_answer_counts() -> None:
+def test_output_schema_counts() -> None:
     schema = OutputSchema('{"type":"object","properties":{"city":{"type":"string"}}}')
     plain = total("openai_chat", Message.user("Hi"))
     assert 10 <= total("openai_chat", Message.user("Hi"), output=schema) - plain <= 40
@@ -257,7 +257,7 @@ def test_bounds_are_wide_at_first_and_narrow_once_something_was_billed() -> None
     assert billed - 70 < low < high < billed + 200
 
 
-def test_a_bill_tells_where_the_cached_part_ends() -> None:
+def test_bill_calibrates_the_cached_part() -> None:
     """Three tokens are billed behind the tail, as Anthropic does, and 40 behind the system prompt."""
     rendered = render("anthropic", Conversation([Message.user("Hi " * 50)]), system="Hey. " * 900)
     counts = Counts(rendered)

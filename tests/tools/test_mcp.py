@@ -133,7 +133,7 @@ def test_blocks_without_a_name_here_are_carried_along(block: dict[str, Any]) -> 
     assert json.loads(part.json) == block
 
 
-def test_errors_and_what_else_a_result_says() -> None:
+def test_error_flag_and_extras_of_a_result() -> None:
     result = mcp_result(
         {"content": [{"type": "text", "text": "no"}], "isError": True, "_meta": {"a": 1}}
     )
@@ -149,7 +149,7 @@ def test_errors_and_what_else_a_result_says() -> None:
         ('{"a": 2, "n": 1}', ['{"a": 2, "n": 1}']),
     ],
 )
-def test_structured_content_is_said_once(text: str | None, texts: list[str]) -> None:
+def test_structured_content_is_included_once(text: str | None, texts: list[str]) -> None:
     content = [] if text is None else [{"type": "text", "text": text}]
     result = mcp_result({"content": content, "structuredContent": {"n": 1, "a": 2}})
     assert result.content == tuple(Text(item) for item in texts)
@@ -160,7 +160,7 @@ def test_empty_result() -> None:
 
 
 @pytest.mark.parametrize("answer", ["text", None, {}, {"content": "text"}, {"content": ["text"]}])
-def test_answers_that_are_no_result(answer: object) -> None:
+def test_invalid_results_are_rejected(answer: object) -> None:
     with pytest.raises(InvalidRequest, match="result"):
         mcp_result(answer)
 
@@ -182,7 +182,7 @@ def test_models_of_the_official_package() -> None:
     assert mcp_result(result).content == (Text("hi"),)
 
 
-def test_the_server_is_asked_by_its_own_name() -> None:
+def test_server_is_called_by_its_own_tool_name() -> None:
     asked: list[tuple[str, dict[str, Any]]] = []
 
     def answer(name: str, arguments: dict[str, Any]) -> dict[str, Any]:

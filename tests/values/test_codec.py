@@ -183,7 +183,7 @@ def test_numbered_messages_keep_their_numbers() -> None:
         ("", Message, "Message"),
     ],
 )
-def test_what_nobody_knows_is_an_error_that_names_it(data: str, kind: type, named: str) -> None:
+def test_unknown_field_is_named(data: str, kind: type, named: str) -> None:
     for form in (data, data.encode()):
         with pytest.raises(Parse) as caught:
             from_json(form, kind)
@@ -209,6 +209,6 @@ def test_bytes_that_are_no_utf8_are_a_parse_error() -> None:
         from_json(b'{"role":"user","parts":[{"type":"text","text":"\xff"}]}', Message)
 
 
-def test_what_is_not_ours_is_refused() -> None:
+def test_foreign_types_are_rejected() -> None:
     with pytest.raises(InvalidJson, match="object is not one of"):
         to_json([object()])

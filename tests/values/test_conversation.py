@@ -198,7 +198,7 @@ def test_reloaded_messages_are_compared_by_what_they_say(other: Conversation, co
     assert mine.extends(other) is (common == len(other))
 
 
-def test_ids_count_only_when_asked_for() -> None:
+def test_ids_are_compared_only_on_request() -> None:
     mine = Conversation([Message.user("a", id="1"), Message.user("b", id="2")])
     theirs = Conversation([Message.user("a", id="1"), Message.user("b", id="3")])
     assert mine.common_prefix(theirs) == 2

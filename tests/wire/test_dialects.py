@@ -179,7 +179,7 @@ def test_knobs_are_named_in_whatever_words_they_are_said() -> None:
 
 
 def test_fields_that_are_not_said_here() -> None:
-    codec = spoken('unsaid = ["stream_options"]')
+    codec = spoken('omitted = ["stream_options"]')
     said = body(codec, call(params=Params(stream=True)))
     assert said["stream"] is True
     assert "stream_options" not in said

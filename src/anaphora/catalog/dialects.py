@@ -171,7 +171,7 @@ class Dialect(_Row, frozen=True, kw_only=True):
     """Sent with every request, besides the wire's."""
     fields: dict[Param, str | Literal[False] | ParamPlace] = {}
     """Parameters that the wire has elsewhere, or not at all; false: not sent."""
-    unsaid: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()
     """Fields that the wire sends by default and this provider refuses."""
     markers: dict[Ttl, dict[str, Any]] | None = None
     """The marker of a block for each TTL; empty if there is none. None: the wire's."""

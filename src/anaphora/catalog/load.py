@@ -17,36 +17,23 @@ from .price_rows import FILE as PRICES_FILE
 from .price_rows import PriceRows, decode_prices
 from .price_table import FILE as PRICE_TABLE_FILE
 from .price_table import PriceTable, decode_table
-from .rows import CatalogRow, ProviderEntries, decode_careful, decode_rows
+from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
 from .values import CacheRules, Profile
 
 #: The lowest layer of every provider.
-CAREFUL = "careful.toml"
+DEFAULTS = "defaults.toml"
 
 #: The files of each provider, lowest layer first. Hosts with few rows share one.
-FILES = {
-    "anthropic": ("anthropic.toml",),
+FILES: dict[str, tuple[str, ...]] = {
+    **{
+        name: (f"{name}.toml",)
+        for name in (
+            "anthropic openai google ollama azure bedrock minimax deepseek xai mistral moonshot"
+            " alibaba zai groq cerebras openrouter vllm llamacpp"
+        ).split()
+    },
     "openai": ("openai.toml", "openai_models.toml"),
-    "google": ("google.toml",),
-    "ollama": ("ollama.toml",),
-    "azure": ("azure.toml",),
-    "bedrock": ("bedrock.toml",),
-    "minimax": ("minimax.toml",),
-    "deepseek": ("deepseek.toml",),
-    "xai": ("xai.toml",),
-    "mistral": ("mistral.toml",),
-    "moonshot": ("moonshot.toml",),
-    "alibaba": ("alibaba.toml",),
-    "zai": ("zai.toml",),
-    "groq": ("groq.toml",),
-    "cerebras": ("cerebras.toml",),
-    "openrouter": ("openrouter.toml",),
-    "vllm": ("vllm.toml",),
-    "llamacpp": ("llamacpp.toml",),
-    "huggingface": ("hosts.toml",),
-    "snowflake": ("hosts.toml",),
-    "crusoe": ("hosts.toml",),
-    "together": ("hosts.toml",),
+    **dict.fromkeys(("huggingface", "snowflake", "crusoe", "together"), ("hosts.toml",)),
 }
 
 
@@ -88,7 +75,7 @@ class Catalog(msgspec.Struct, frozen=True):
         entries = dict(self.entries)
         rows = decode_rows(text, file=file)
         for provider in dict.fromkeys(row.provider for row in rows):
-            below = entries.get(provider) or ProviderEntries(provider, lambda: SHIPPED.careful)
+            below = entries.get(provider) or ProviderEntries(provider, lambda: SHIPPED.defaults)
             own = tuple(row for row in rows if row.provider == provider)
             entries[provider] = below.with_rows(own)
         return Catalog(entries)
@@ -123,8 +110,8 @@ class ShippedTables:
         )
 
     @functools.cached_property
-    def careful(self) -> tuple[CatalogRow, ...]:
-        return decode_careful(self.read(CAREFUL).decode(), file=CAREFUL)
+    def defaults(self) -> tuple[CatalogRow, ...]:
+        return decode_defaults(self.read(DEFAULTS).decode(), file=DEFAULTS)
 
     @functools.cached_property
     def dialects(self) -> Dialects:
@@ -159,7 +146,7 @@ class ShippedTables:
         return data
 
     def _provider_rows(self, provider: str) -> tuple[CatalogRow, ...]:
-        rows = list(self.careful)
+        rows = list(self.defaults)
         for file in FILES[provider]:
             if file not in self._rows:
                 self._rows[file] = decode_rows(self.read(file).decode(), file=file)

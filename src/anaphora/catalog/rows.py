@@ -27,7 +27,7 @@ differently.
 A file of several providers begins with `providers = ["…", "…"]`, and a row that is not for all of
 them has `providers` too.
 
-Unknown facts are not written: careful.toml is the lowest layer of every provider. A row removes a
+Unknown facts are not written: defaults.toml is the lowest layer of every provider. A row removes a
 field that the provider does not have:
 
     [[profiles]]
@@ -58,12 +58,15 @@ _PROVENANCE = ("source", "date")
 _SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
 
 
-@functools.cache
-def fields_of(kind: RowKind) -> dict[str, msgspec.structs.FieldInfo]:
-    """The fields of a row of that kind; a model's identity is not one."""
-    identity = {"provider", "model", "id", "known"}
-    every = msgspec.structs.fields(_STRUCTS[kind])
-    return {field.name: field for field in every if field.name not in identity}
+#: The fields of each kind of row; a model's identity is not one.
+FIELDS = {
+    kind: {
+        field.name: field
+        for field in msgspec.structs.fields(struct)
+        if field.name not in ("provider", "model", "id", "known")
+    }
+    for kind, struct in _STRUCTS.items()
+}
 
 
 class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -84,7 +87,7 @@ class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def figures(self) -> dict[str, Any]:
         """Decoded on first use: programs use a tenth of a large file."""
-        fields = fields_of(self.kind)
+        fields = FIELDS[self.kind]
         figures: dict[str, Any] = {}
         for key, value in self.stated.items():
             if key not in fields:
@@ -100,7 +103,7 @@ def decode_rows(text: str, *, file: str) -> tuple[CatalogRow, ...]:
     return _rows(table, _providers(table, file), file)
 
 
-def decode_careful(text: str, *, file: str) -> tuple[CatalogRow, ...]:
+def decode_defaults(text: str, *, file: str) -> tuple[CatalogRow, ...]:
     """The rows of a file for all providers."""
     return _rows(_table(text, file), ("",), file)
 
@@ -157,7 +160,7 @@ def _row(
         message = f"the file is not for {foreign[0]!r}"
         raise InvalidCatalog(message, file=file, row=name)
     without = _named(table, "without", file, name)
-    fields = fields_of(kind)
+    fields = FIELDS[kind]
     if stuck := [field for field in without if field not in fields or fields[field].required]:
         raise InvalidCatalog(f"cannot be without {stuck[0]!r}", file=file, row=name)
     stated = {key: value for key, value in table.items() if key not in known}

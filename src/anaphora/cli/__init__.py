@@ -1,2 +1,2 @@
-"""The `anaphora` command. Each module whose name has no underscore, except `main`, `common` and
-`terminal`, is a subcommand of that name and defines it as `command`."""
+"""The `anaphora` command. A subcommand is a module of its name that defines `command`; it is listed
+in `common.COMMANDS`."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
-
-from anaphora import cli
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -24,19 +21,42 @@ OK, FOUND, USAGE, MISMATCH, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 4, 7, 64, 13
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-class Commands(click.Group):
-    """Finds its commands among the modules of `anaphora.cli`, and imports one when it is used."""
+#: The commands and their summaries; a module is imported when its command is used.
+COMMANDS = {
+    "ask": "Ask a model, and see how the prompt cache was used.",
+    "completion": "Print the completion script for a shell.",
+    "config": "Check llm.yaml, or print its JSON Schema.",
+    "demo": "Run the tour: no key, no network, under a minute.",
+    "emulate": "Run a local emulator of every provider, with caching and billing.",
+    "explain": "Explain why a prompt cache was missed, and what that cost.",
+    "lint": "Find what will break a cached prefix, before it does.",
+    "models": "List known models and their cache rules.",
+    "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
+    "rules": "Print a model's cache rules, or check them against bills.",
+    "simulate": "Compare predicted cache usage with actual bills.",
+    "translate": "Convert a request to another provider's format.",
+    "wires": "List providers and the wires (API formats) they support.",
+}
 
+
+class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = (module.name for module in pkgutil.iter_modules(cli.__path__))
-        helpers = ("main", "common", "terminal")
-        return sorted(name for name in names if "_" not in name and name not in helpers)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
         command: click.Command = importlib.import_module(f"anaphora.cli.{cmd_name}").command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name]) for name in names), *options]
 
 
 @click.command(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from anaphora.client.config.resolve import ResolvedProvider, resolve_each
+from anaphora.client.config.values import ClientConfig, schema
+from anaphora.errors import MissingSecret
+
 from .common import EXISTING_FILE, UNMET, print_json, report_problems, stop
+from .terminal import print_page, table
 
-if TYPE_CHECKING:
-    from anaphora.client.config.resolve import ResolvedProvider
-    from anaphora.client.config.values import ClientConfig
-    from anaphora.errors import MissingSecret
-
-    Resolutions = list[tuple[ResolvedProvider, MissingSecret | None]]
+Resolutions = list[tuple[ResolvedProvider, MissingSecret | None]]
 
 
 @click.group()
@@ -33,9 +33,6 @@ def check(file: Path, as_json: bool) -> None:
 
     Exit code 2 when the file is invalid (the message names the line), 7 when a key is missing.
     """
-    from anaphora.client.config.resolve import resolve_each
-    from anaphora.client.config.values import ClientConfig
-
     config = ClientConfig.read(file)
     providers = list(resolve_each(config))
     missing = [problem for _, problem in providers if problem is not None]
@@ -48,11 +45,9 @@ def check(file: Path, as_json: bool) -> None:
         stop(UNMET)
 
 
-@command.command()
-def schema() -> None:
+@command.command("schema")
+def print_schema() -> None:
     """Print the JSON Schema of llm.yaml, for editors."""
-    from anaphora.client.config.values import schema
-
     print_json(schema())
 
 
@@ -80,11 +75,6 @@ def _report(file: Path, config: ClientConfig, providers: Resolutions) -> dict[st
 
 
 def _print(config: ClientConfig, providers: Resolutions) -> None:
-    from rich.console import Group
-    from rich.text import Text
-
-    from .terminal import Terminal, table
-
     rows = table("provider", "wire", "address", "key", "model")
     for one, missing in providers:
         key = _key(one, missing)
@@ -93,7 +83,7 @@ def _print(config: ClientConfig, providers: Resolutions) -> None:
     lines += [f"note: {notice}" for one, _ in providers for notice in one.notices]
     if all(missing is None for _, missing in providers):
         lines.append("ok")
-    Terminal().page(Group(rows, *map(Text, lines)))
+    print_page([rows, *lines])
 
 
 def _key(one: ResolvedProvider, missing: MissingSecret | None) -> str:

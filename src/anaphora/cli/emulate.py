@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anaphora.emulator.server import Emulator
 
 
-@click.command(short_help="Run a local emulator of every provider.")
+@click.command()
 @click.option("--port", default=8787, show_default=True, help="Port to listen on.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
 @click.option("--providers", default="", help="Only these providers, comma-separated.")

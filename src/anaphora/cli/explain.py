@@ -6,11 +6,29 @@ import itertools
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 from msgspec.structs import replace
+
+from anaphora import catalog
+from anaphora.analysis.request_log import status_of
+from anaphora.analysis.sent_requests import (
+    RequestDefaults,
+    SentRequest,
+    holds_request,
+    is_request,
+    paired,
+    read_request,
+)
+from anaphora.analysis.trace import sources
+from anaphora.analysis.trace.sources import FoundTrace, LogLine, Problem
+from anaphora.analysis.trace.verdicts import judge_traces
+from anaphora.cache.verdict import Verdict, judge
+from anaphora.cache.verdict.causes import format_duration
+from anaphora.cache.verdict.values import format_loss
+from anaphora.errors import InvalidRequest
 
 from .common import (
     FOUND,
@@ -21,14 +39,8 @@ from .common import (
     request_options,
     stop,
 )
-
-if TYPE_CHECKING:
-    from anaphora.analysis.sent_requests import RequestDefaults, SentRequest
-    from anaphora.analysis.trace.sources import FoundTrace, LogLine, Problem
-    from anaphora.cache.verdict import Verdict
-
-    from .log_files import LogFormat, PriceBook
-    from .terminal import Line
+from .log_files import LogFormat, PriceBook, detect, files_in, lines_of, playable, unpriced_note
+from .terminal import Line, print_page
 
 _COLOURS = {"first": "dim", "hit": "green", "partial": "yellow", "miss": "red"}
 
@@ -100,8 +112,6 @@ def command(
 
     Exit code 1 when a prefix broke, 0 when none did, 2 when the input cannot be read.
     """
-    from anaphora.analysis.sent_requests import RequestDefaults
-
     explained = _explain(files, RequestDefaults(**request), format_, gap)
     report_problems(explained.problems)
     if not explained.turns:
@@ -110,8 +120,6 @@ def command(
     if as_json:
         print_json(explained)
     else:
-        from .terminal import print_page
-
         print_page(_lines(explained, everything))
     if explained.summary.broke:
         stop(FOUND)
@@ -123,8 +131,6 @@ def _explain(
     format_: LogFormat | None,
     gap: float | None,
 ) -> Explanation:
-    from .log_files import PriceBook
-
     prices = PriceBook()
     problems: list[Problem] = []
     singles = _single_requests(places) if format_ is None else None
@@ -145,9 +151,6 @@ def _explain(
 
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
     """The files as one request each, in the given order; None when they are logs."""
-    from anaphora.analysis.sent_requests import holds_request
-    from anaphora.analysis.trace.sources import LogLine
-
     if len(places) < 2 or any(place.is_dir() for place in places):
         return None
     lines = [LogLine(str(place), place.read_bytes()) for place in places]
@@ -160,9 +163,6 @@ def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
 def _in_order(
     lines: list[LogLine], defaults: RequestDefaults, gap: float | None
 ) -> Iterator[tuple[SentRequest | None, SentRequest]]:
-    from anaphora.analysis.sent_requests import read_request
-    from anaphora.errors import InvalidRequest
-
     before: SentRequest | None = None
     for index, line in enumerate(lines):
         request = read_request(line, defaults)
@@ -180,9 +180,6 @@ def _in_order(
 def _judged(
     pairs: Iterable[tuple[SentRequest | None, SentRequest]], prices: PriceBook
 ) -> Iterator[ExplainedCall]:
-    from anaphora import catalog
-    from anaphora.cache.verdict import judge
-
     conversations: dict[int, tuple[str, int]] = {}
     for before, request in pairs:
         first = request.conversation or request.place, 0
@@ -221,12 +218,6 @@ def _logged_calls(
     prices: PriceBook,
     problems: list[Problem],
 ) -> Iterator[ExplainedCall]:
-    from anaphora.analysis.sent_requests import is_request, paired
-    from anaphora.analysis.trace import sources
-    from anaphora.analysis.trace.sources import Problem
-
-    from .log_files import detect, files_in, lines_of, playable
-
     for file in files_in(places):
         lines = list(lines_of(file, problems))
         detected = format_ or detect(lines, is_request)
@@ -243,11 +234,6 @@ def _logged_calls(
 def _requests(
     lines: list[LogLine], defaults: RequestDefaults, problems: list[Problem]
 ) -> Iterator[SentRequest]:
-    from anaphora.analysis.request_log import status_of
-    from anaphora.analysis.sent_requests import read_request
-    from anaphora.analysis.trace.sources import Problem
-    from anaphora.errors import InvalidRequest
-
     for line in lines:
         try:
             fields = msgspec.json.decode(line.data)
@@ -263,8 +249,6 @@ def _requests(
 
 
 def _recorded(entries: Iterable[FoundTrace], prices: PriceBook) -> Iterator[ExplainedCall]:
-    from anaphora.analysis.trace.verdicts import judge_traces
-
     places = {entry.trace.id: entry.place for entry in entries}
     for one in judge_traces((entry.trace for entry in entries), prices.price):
         yield ExplainedCall(
@@ -324,8 +308,6 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
 
 
 def _call(call: ExplainedCall) -> Iterator[Line]:
-    from anaphora.cache.verdict.causes import format_duration
-
     verdict = call.verdict
     gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
     yield [f"  turn {call.turn}{gap}: ", (verdict.sentence, _COLOURS[verdict.result])]
@@ -343,10 +325,6 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
 
 
 def _total(explained: Explanation) -> Iterator[Line]:
-    from anaphora.cache.verdict.values import format_loss
-
-    from .log_files import unpriced_note
-
     total = explained.summary
     counts = f"{total.hit} hits, {total.partial} partial, {total.miss} missed, {total.first} first"
     yield f"{total.turns} calls: {counts}", "bold"

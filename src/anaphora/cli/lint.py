@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
+
+from anaphora import catalog, wire
+from anaphora.analysis import lint
+from anaphora.analysis.lint import (
+    RULES,
+    SEVERITIES,
+    Costs,
+    Finding,
+    LintConfig,
+    Severity,
+    at_least,
+    sarif,
+)
+from anaphora.analysis.lint.checks import PER_TOKEN
+from anaphora.analysis.sent_requests import (
+    RequestDefaults,
+    SentRequest,
+    holds_request,
+    read_request,
+)
+from anaphora.analysis.trace.sources import LogLine, numbered
+from anaphora.errors import InvalidRequest
 
 from .common import (
     EXISTING_FILE,
@@ -18,13 +41,8 @@ from .common import (
     request_options,
     stop,
 )
-
-if TYPE_CHECKING:
-    from anaphora.analysis.lint import Costs, Finding, LintConfig, Severity
-    from anaphora.analysis.sent_requests import RequestDefaults, SentRequest
-    from anaphora.analysis.trace.sources import LogLine
-
-    from .terminal import Line
+from .log_files import PriceBook, unpriced_note
+from .terminal import Line, print_page
 
 CONFIG = ".anaphora-lint.toml"
 
@@ -69,9 +87,6 @@ def command(
     Input that cannot be read is reported on standard error. Exit code 1 when something at or above
     the severity was found or something could not be read, 2 when nothing could be read.
     """
-    from anaphora.analysis.lint import at_least
-    from anaphora.analysis.sent_requests import RequestDefaults
-
     if as_json and as_sarif:
         raise click.UsageError("--json or --sarif, not both")
     settings = _config(config)
@@ -89,14 +104,8 @@ def command(
     if as_json:
         print_json({"findings": findings, "unpriced": unpriced})
     elif as_sarif:
-        from importlib.metadata import version
-
-        from anaphora.analysis.lint import sarif
-
         print_json(sarif(findings, version("anaphora")))
     else:
-        from .terminal import print_page
-
         print_page(_lines(findings, threshold, unpriced))
     if prompts.problems or any(
         one.suppressed is None and at_least(one, threshold) for one in findings
@@ -106,9 +115,6 @@ def command(
 
 def _config(named: Path | None) -> LintConfig:
     """The named configuration, or the one in the current folder, or the defaults."""
-    from anaphora.analysis.lint import RULES, SEVERITIES, LintConfig
-    from anaphora.errors import InvalidRequest
-
     file = named or Path(CONFIG)
     if named is None and not file.is_file():
         return LintConfig()
@@ -155,10 +161,6 @@ def _prompts(files: tuple[Path, ...], defaults: RequestDefaults) -> LintInput:
 
 def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest | PromptText | str]:
     """The prompts of a file; for one that cannot be read, the reason."""
-    from anaphora.analysis.sent_requests import holds_request, read_request
-    from anaphora.analysis.trace.sources import LogLine, numbered
-    from anaphora.errors import InvalidRequest
-
     data, suffix = file.read_bytes(), file.suffix.lower()
     lines: list[LogLine] = []
     is_json = suffix == ".json"
@@ -189,16 +191,12 @@ class _Linter:
     """Applies the rules, with prices and suppressions."""
 
     def __init__(self, defaults: RequestDefaults, config: LintConfig) -> None:
-        from .log_files import PriceBook
-
         self.prices = PriceBook()
         self._defaults = defaults
         self._ignores = config.ignore
 
     def findings(self, prompts: LintInput, *, samples: bool) -> list[Finding]:
         """With `samples`, the first prompt is checked by itself, and the others against it."""
-        from anaphora.analysis import lint
-
         found: list[Finding] = []
         last = 1 if samples else None
         for request in prompts.requests[:last]:
@@ -216,9 +214,6 @@ class _Linter:
         return found
 
     def _compared(self, prompts: LintInput, costs: Costs, ratio: float) -> Iterator[Finding]:
-        from anaphora.analysis import lint
-        from anaphora.errors import InvalidRequest
-
         requests = [(request.place, request.sent.rendered) for request in prompts.requests]
         texts = [(text.file, text.text) for text in prompts.texts]
         if len(requests) > 1:
@@ -233,8 +228,6 @@ class _Linter:
             raise InvalidRequest("needs at least two samples", path="--samples")
 
     def _costs(self, request: SentRequest) -> Costs:
-        from anaphora.analysis.lint import Costs
-
         marks = request.sent.marks
         return Costs(
             rules=request.rules,
@@ -244,10 +237,6 @@ class _Linter:
 
     def _text_costs(self) -> tuple[Costs, float]:
         """Costs and bytes per token of plain texts, for the provider of the command line."""
-        from anaphora import catalog
-        from anaphora.analysis.lint import Costs
-        from anaphora.analysis.lint.checks import PER_TOKEN
-
         model = self._defaults.model
         provider = self._defaults.provider or (None if model is None else _provider_of(model))
         if model is None or provider is None:
@@ -260,8 +249,6 @@ class _Linter:
 
 def _provider_of(model: str) -> str | None:
     """The provider that makes a model, if that is unambiguous."""
-    from anaphora import catalog, wire
-
     makers = {profile.provider for profile in catalog.models() if profile.id == model}
     native = [provider for provider in wire.PROVIDERS.values() if provider in makers]
     return native[0] if native else (makers.pop() if len(makers) == 1 else None)
@@ -273,10 +260,6 @@ def _provider_of(model: str) -> str | None:
 def _lines(
     findings: list[Finding], threshold: Severity, unpriced: tuple[str, ...]
 ) -> Iterator[Line]:
-    from anaphora.analysis.lint import at_least
-
-    from .log_files import unpriced_note
-
     for finding in findings:
         if finding.suppressed is None and at_least(finding, threshold):
             yield from _finding(finding)
@@ -286,8 +269,6 @@ def _lines(
 
 
 def _finding(finding: Finding) -> Iterator[Line]:
-    from anaphora.analysis.lint import RULES
-
     where = f"{finding.file} {finding.path}".rstrip()
     if finding.line is not None:
         where = f"{finding.file}:{finding.line}:{finding.column}"
@@ -307,8 +288,6 @@ def _finding(finding: Finding) -> Iterator[Line]:
 
 
 def _total(findings: list[Finding], threshold: Severity) -> str:
-    from anaphora.analysis.lint import SEVERITIES, at_least
-
     unsuppressed = [finding for finding in findings if finding.suppressed is None]
     counts = [
         f"{count} {severity}{'s' if count > 1 else ''}"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from .common import FOUND, ProviderName, WireName, completions, print_json, stop
+from anaphora import catalog
+from anaphora.catalog import CacheRules, Figure, Price, Profile
 
-if TYPE_CHECKING:
-    from anaphora.catalog import CacheRules, Figure, Price, Profile
+from .common import FOUND, ProviderName, WireName, completions, print_json, stop
+from .terminal import Terminal, table
 
 #: The columns behind the model's name; those of words are aligned to the left.
 _TITLES = (
@@ -40,8 +43,6 @@ def command(pattern: str, provider: str | None, on: str | None, as_json: bool) -
     input price; prices are current US dollars per million tokens, for a short prompt. With
     --provider, the last row holds the defaults for models that are not listed.
     """
-    from anaphora import catalog
-
     profiles = [*catalog.models(provider)]
     if provider is not None and not pattern:
         profiles.append(catalog.profile(provider, "*"))
@@ -66,22 +67,16 @@ def _name(profile: Profile) -> str:
 
 
 def _names(provider: str | None) -> list[str]:
-    from anaphora import catalog
-
     return [_name(profile) for profile in catalog.models(provider)]
 
 
 def _matches(pattern: str, name: str) -> bool:
-    from fnmatch import fnmatchcase
-
     pattern, name = pattern.lower(), name.lower()
     return fnmatchcase(name, pattern) if "*" in pattern else pattern in name
 
 
 def _no_match(pattern: str, provider: str | None) -> str:
     """An error that suggests similar names."""
-    from difflib import get_close_matches
-
     names = _names(provider)
     ids = {name.partition("/")[2]: name for name in names}
     near = get_close_matches(pattern, [*names, *ids], n=5)
@@ -107,8 +102,6 @@ def _fields(profile: Profile, rules: CacheRules, price: Price | None) -> dict[st
 def _print_table(
     rows: list[tuple[Profile, CacheRules, Price | None]], today: datetime.date
 ) -> None:
-    from .terminal import Terminal, table
-
     numbers = [title for title in _TITLES if title not in _WORDS]
     listed = table("model", *_TITLES, right=numbers)
     listed.columns[0].no_wrap = True

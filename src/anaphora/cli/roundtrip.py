@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
+
+from anaphora import wire
+from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult, check
+from anaphora.analysis.trace.sources import Problem
+from anaphora.wire.reading import DECODE_ERRORS
 
 from .common import FOUND, USAGE, WireName, print_json, report_problems, stop
-
-if TYPE_CHECKING:
-    from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
+from .log_files import lines_of
+from .terminal import Line, print_page, table
 
 
 @click.command()
@@ -29,9 +33,6 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
 
     Exit code 1 when something was lost or could not be read, 2 when nothing could be read.
     """
-    from anaphora import wire
-    from anaphora.analysis.roundtrip import check
-
     outcomes: list[RoundTripResult] = []
     skipped: Counter[str] = Counter()
     problems = []
@@ -57,14 +58,6 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
 
 def _exchanges(files: tuple[Path, ...]) -> Iterator[RecordedExchange | str]:
     """The exchanges; for a line that cannot be read, the reason."""
-    import msgspec
-
-    from anaphora.analysis.roundtrip import RecordedExchange
-    from anaphora.analysis.trace.sources import Problem
-    from anaphora.wire.reading import DECODE_ERRORS
-
-    from .log_files import lines_of
-
     decode = msgspec.json.Decoder(RecordedExchange).decode
     for file in files:
         damaged: list[Problem] = []
@@ -77,12 +70,6 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[RecordedExchange | str]:
 
 
 def _print(outcomes: list[RoundTripResult], skipped: Counter[str]) -> None:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from .terminal import Terminal, table
-
     counts = ("exchanges", "parsed", "same meaning", "read", "losses")
     rows = table("wire", *counts, right=counts)
     for name in sorted({outcome.wire for outcome in outcomes}):
@@ -95,21 +82,21 @@ def _print(outcomes: list[RoundTripResult], skipped: Counter[str]) -> None:
             str(sum(not outcome.unreadable for outcome in mine)),
             str(sum(bool(outcome.lost) for outcome in mine)),
         )
-    lines: list[Table | Text] = [rows]
+    lines: list[Line] = [rows]
     overlooked: Counter[str] = Counter()
     for outcome in outcomes:
         overlooked.update({f"{outcome.wire}: {name}": n for name, n in outcome.overlooked.items()})
     if overlooked:
-        lines.append(Text("\nNormalisations, and how often each was needed"))
-        lines += [Text(f"  {count:6}  {name}") for name, count in sorted(overlooked.items())]
+        lines.append("\nNormalisations, and how often each was needed")
+        lines += [f"  {count:6}  {name}" for name, count in sorted(overlooked.items())]
     failed = [outcome for outcome in outcomes if not outcome.good]
     if failed:
-        lines.append(Text("\nFailed"))
-        lines += [Text(f"  {one.wire} {one.id}: {_failure(one)}") for one in failed]
+        lines.append("\nFailed")
+        lines += [f"  {one.wire} {one.id}: {_failure(one)}" for one in failed]
     if skipped:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(skipped.items()))
-        lines.append(Text(f"\nSkipped, unknown wire: {names}"))
-    Terminal().page(Group(*lines))
+        lines.append(f"\nSkipped, unknown wire: {names}")
+    print_page(lines)
 
 
 def _failure(outcome: RoundTripResult) -> str:

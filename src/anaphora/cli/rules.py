@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 from msgspec.structs import replace
 
+from anaphora import catalog
+from anaphora.analysis import rules_check
+from anaphora.analysis.rules_check import CheckedFigure
+from anaphora.catalog import CacheRules, Figure
+
 from .common import FOUND, ProviderName, WireName, log_format_option, print_json, stop
-
-if TYPE_CHECKING:
-    from anaphora.analysis.rules_check import CheckedFigure
-    from anaphora.catalog import CacheRules, Figure
-
-    from .log_files import LogFormat, SkippedInput
-    from .terminal import Line
-
-#: Equals the library's default, which is not imported for `--help`.
-_THRESHOLD = 0.05
+from .log_files import LogFormat, SkippedInput, gather, refuse, skipped
+from .terminal import Line, print_page, problem_lines, table, tracked
 
 
 class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +53,6 @@ def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
     A ~ marks a conservative default: no source states the figure. Where sources disagree, the value
     in use comes first and the others follow.
     """
-    from anaphora import catalog
-
     rules = catalog.rules(provider, model, on)
     known = catalog.profile(provider, model).known
     figures = dict(_figures(rules))
@@ -64,8 +60,6 @@ def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
         fields = {"provider": provider, "model": rules.model, "wire": on, "known": known}
         print_json(fields | {"figures": figures})
     else:
-        from .terminal import print_page
-
         print_page(_figure_lines(rules, figures, known))
 
 
@@ -78,7 +72,7 @@ def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
-    default=_THRESHOLD,
+    default=rules_check.THRESHOLD,
     show_default=True,
     help="Share of calls that may contradict a rule.",
 )
@@ -113,13 +107,6 @@ def check(
     contradicted when more than half of the calls within it missed. Exit code 2 when nothing can be
     read.
     """
-    from fnmatch import fnmatchcase
-
-    from anaphora.analysis import rules_check
-
-    from .log_files import gather, refuse, skipped
-    from .terminal import print_page, tracked
-
     sources, problems = gather([*logs], format_)
     if strict or not sources:
         refuse(problems)
@@ -151,10 +138,6 @@ def check(
 
 def _figures(rules: CacheRules) -> Iterator[tuple[str, Figure[Any]]]:
     """Every stated figure of the rules, by its name."""
-    import msgspec
-
-    from anaphora.catalog import Figure
-
     for field in msgspec.structs.fields(rules):
         value = getattr(rules, field.name)
         if isinstance(value, Figure):
@@ -177,8 +160,6 @@ def _placed(row: CheckedFigure, places: dict[str, str]) -> CheckedFigure:
 
 
 def _report_lines(report: RulesReport) -> Iterator[Line]:
-    from .terminal import problem_lines
-
     stated = [row for row in report.rows if row.value is not None]
     if not stated:
         yield f"none of {report.calls:,} billed calls can be compared with a rule"
@@ -195,8 +176,6 @@ def _report_lines(report: RulesReport) -> Iterator[Line]:
 
 
 def _table(rows: list[CheckedFigure]) -> Line:
-    from .terminal import table
-
     counts = ("calls", "support", "contradict")
     listed = table("", "rule", "value", "models", *counts, right=counts)
     for row in rows:
@@ -262,8 +241,6 @@ def _value(row: CheckedFigure) -> str:
 def _figure_lines(
     rules: CacheRules, figures: dict[str, Figure[Any]], known: bool
 ) -> Iterator[Line]:
-    from .terminal import table
-
     yield f"{rules.provider}/{rules.model}", "bold"
     if not known:
         yield "not a known model: the provider's conservative defaults", "dim"

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from rich.table import Table
+
+from anaphora import catalog
+from anaphora.analysis.trace import CAUSE_TEXTS, Predictor, unsupported
 
 from .common import completions, log_format_option, print_json
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from .log_files import LogFormat
-    from .simulate_report import CallRow, CallTotals, SimulationReport
-    from .terminal import Line
+from .log_files import LogFormat, PriceBook, gather, refuse, unpriced_note
+from .simulate_plot import draw
+from .simulate_report import CallRow, CallTotals, SimulationReport, report_of, row_of
+from .terminal import Line, print_page, problem_lines, table, tracked
 
 #: Rows that are shown before the rest becomes a number; --json has all of them.
 _CONVERSATIONS, _DIFFERENCES = 30, 12
@@ -31,9 +32,6 @@ class ModelName(click.ParamType[tuple[str, str]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        from anaphora import catalog
-        from anaphora.analysis.trace import unsupported
-
         if isinstance(value, tuple):
             return value
         name, _, model = value.partition("/")
@@ -46,8 +44,6 @@ class ModelName(click.ParamType[tuple[str, str]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from anaphora import catalog
-
         names = (f"{profile.provider}/{profile.id}" for profile in catalog.models())
         return completions(names, incomplete)
 
@@ -91,14 +87,10 @@ def command(
         raise click.UsageError("pass a file, or a folder with --traces")
     report = _simulate(places, format_, elsewhere, strict)
     if plot is not None:
-        from .simulate_plot import draw
-
         plot.write_text(draw(report), encoding="utf-8")
     if as_json:
         print_json(report)
     else:
-        from .terminal import print_page
-
         print_page(_lines(report))
 
 
@@ -108,12 +100,6 @@ def _simulate(
     elsewhere: tuple[str, str] | None,
     strict: bool,
 ) -> SimulationReport:
-    from anaphora.analysis.trace import Predictor
-
-    from .log_files import PriceBook, gather, refuse
-    from .simulate_report import report_of, row_of
-    from .terminal import tracked
-
     sources, problems = gather(places, format_)
     if strict:
         refuse(problems)
@@ -132,9 +118,6 @@ def _simulate(
 
 
 def _lines(report: SimulationReport) -> Iterator[Line]:
-    from .log_files import unpriced_note
-    from .terminal import problem_lines
-
     if not report.rows:
         yield "no calls to simulate"
     elif report.elsewhere is None:
@@ -200,8 +183,6 @@ def _moved(report: SimulationReport) -> Table:
 
 
 def _table(*titles: str) -> Table:
-    from .terminal import table
-
     return table(*titles, right=[title for title in titles[1:] if title != "model"])
 
 
@@ -214,8 +195,6 @@ def _shown(report: SimulationReport) -> Iterator[CallTotals]:
 
 
 def _differences(report: SimulationReport) -> Iterator[Line]:
-    from anaphora.analysis.trace import CAUSE_TEXTS
-
     left = len(report.conversations) - _CONVERSATIONS
     if left > 0:
         yield f"and {left:,} shorter conversations; --json has them all", "dim"

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
+from msgspec.structs import replace
+from rich.syntax import Syntax
+
+from anaphora import catalog, wire
+from anaphora.cache.plan import plan_once
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Plan, Request
+from anaphora.values import Notice
+from anaphora.wire.detect import detect
 
 from .common import WireName, print_json
-
-if TYPE_CHECKING:
-    from anaphora.rendered import Request
-    from anaphora.values import Notice
+from .terminal import Terminal
 
 
 @click.command()
@@ -50,16 +57,6 @@ def command(
     rendered for the other provider; whatever that one cannot express is reported on standard error.
     Cache markers of the request are kept; --plan adds those that the planner would place.
     """
-    import sys
-
-    from msgspec.structs import replace
-
-    from anaphora import catalog, wire
-    from anaphora.cache.plan import plan_once
-    from anaphora.errors import InvalidRequest
-    from anaphora.rendered import Plan
-    from anaphora.wire.detect import detect
-
     body = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     call = wire.get(origin or detect(body)).parse(body, path)
     if model is not None:
@@ -80,20 +77,14 @@ def command(
 
 
 def _print(request: Request, notices: tuple[Notice, ...], as_json: bool) -> None:
-    import msgspec
-
     body = request.body.join()
     if as_json:
         fields = {"method": request.method, "path": request.path, "headers": dict(request.headers)}
         print_json(fields | {"body": msgspec.Raw(body), "notices": notices})
         return
     pretty = msgspec.json.format(body, indent=2).decode()
-    from .terminal import Terminal
-
     terminal = Terminal()
     if terminal.is_terminal:
-        from rich.syntax import Syntax
-
         terminal.print(Syntax(pretty, "json", background_color="default", word_wrap=True))
     else:
         click.echo(pretty)

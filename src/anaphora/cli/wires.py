@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import click
 
+from anaphora import catalog, wire
+
 from .common import FOUND, print_json, stop
+from .terminal import Terminal, table
 
 
 @click.command()
@@ -16,14 +19,10 @@ def command(pattern: str, as_json: bool) -> None:
     PATTERN keeps the rows that have it in their name. `anaphora translate --to` accepts the names
     in the first column; a provider's name alone stands for its first wire.
     """
-    from anaphora import catalog, wire
-
     rows = [row for row in catalog.dialects().rows if pattern in row.name]
     if as_json:
         print_json(rows)
     elif rows:
-        from .terminal import Terminal, table
-
         listed = table("name", "wire", "key header", "address")
         for row in rows:
             address = row.base_url + (row.path or "")

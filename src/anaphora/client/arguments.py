@@ -19,6 +19,11 @@ _PLAIN = (str, int, float, type(None))
 _TOOLS = get_args(AnyTool)
 
 
+def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
+    """The error for an argument of the wrong type."""
+    return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
+
+
 def params_of(params: Mapping[str, Any]) -> dict[str, Any]:
     """Checked parameters by name."""
     unknown = sorted(set(params) - _PARAMS)
@@ -43,19 +48,17 @@ def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
     if params is None:
         params = Params()
     elif not isinstance(params, Params):
-        raise InvalidRequest(f"must be Params, not {type(params).__name__}", path="params")
+        raise wrong_type("Params", params, "params")
     return msgspec.structs.replace(params, **params_of(more)) if more else params
 
 
 def messages_given(messages: Iterable[Message], path: str) -> tuple[Message, ...]:
     if isinstance(messages, str | Mapping):
-        raise InvalidRequest(f"must be messages, not {type(messages).__name__}", path=path)
+        raise wrong_type("messages", messages, path)
     checked = tuple(messages)
     for index, message in enumerate(checked):
         if not isinstance(message, Message):
-            raise InvalidRequest(
-                f"must be a Message, not {type(message).__name__}", path=f"{path}[{index}]"
-            )
+            raise wrong_type("a Message", message, f"{path}[{index}]")
     return checked
 
 
@@ -86,7 +89,7 @@ def prompt_from(
 ) -> PromptIR:
     """The prompt that the keywords of a session stand for."""
     if cache is not None and not isinstance(cache, PromptCachePlan):
-        raise InvalidRequest(f"must be a PromptCachePlan, not {type(cache).__name__}", path="cache")
+        raise wrong_type("a PromptCachePlan", cache, "cache")
     return PromptIR(
         system_text=system if isinstance(system, str) else "",
         system_blocks=() if system is None or isinstance(system, str) else _blocks(system),
@@ -96,15 +99,11 @@ def prompt_from(
 
 def _blocks(system: Sequence[PromptBlock]) -> tuple[PromptBlock, ...]:
     if not isinstance(system, Iterable):
-        raise InvalidRequest(
-            f"must be a text or blocks, not {type(system).__name__}", path="system"
-        )
+        raise wrong_type("a text or blocks", system, "system")
     blocks = tuple(system)
     for index, block in enumerate(blocks):
         if not isinstance(block, PromptBlock):
-            raise InvalidRequest(
-                f"must be a PromptBlock, not {type(block).__name__}", path=f"system[{index}]"
-            )
+            raise wrong_type("a PromptBlock", block, f"system[{index}]")
     return blocks
 
 
@@ -120,7 +119,7 @@ def callback_of(value: Any, path: str) -> Any:
             path=path,
         )
     if not callable(value):
-        raise InvalidRequest(f"must be a function, not {type(value).__name__}", path=path)
+        raise wrong_type("a function", value, path)
     return value
 
 

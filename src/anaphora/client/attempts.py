@@ -58,11 +58,6 @@ _REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request
 class Attempts:
     """Drives one call: use `complete` or `stream`, once. Both leave the reply in `flight`."""
 
-    __slots__ = (
-        *("_answer", "_attempting", "_caller", "_deadline", "_flight", "_heard", "_on_wait"),
-        *("_policy", "_queued", "_queueing", "_sent", "_timeout", "_until", "_whole"),
-    )
-
     def __init__(
         self,
         flight: InFlight,
@@ -334,19 +329,18 @@ class Attempts:
         """Adds the attempt that ended to those of the call."""
         flight, answer = self._flight, self._answer
         target = flight.target
-        flight.attempts.append(
-            Attempt(
-                provider=target.endpoint.id,
-                model=target.model,
-                at=flight.sent_at or time.time(),
-                seconds=now - (self._sent or now),
-                queued=self._queued,
-                status=answer.status if answer is not None else None,
-                request_id=request_id or getattr(error, "request_id", None),
-                error=None if error is None else type(error).__name__,
-                reason="" if error is None else str(error),
-            )
+        attempt = Attempt(
+            provider=target.endpoint.id,
+            model=target.model,
+            at=flight.sent_at or time.time(),
+            seconds=now - (self._sent or now),
+            queued=self._queued,
+            status=answer.status if answer is not None else None,
+            request_id=request_id or getattr(error, "request_id", None),
+            error=None if error is None else type(error).__name__,
+            reason="" if error is None else str(error),
         )
+        flight.attempts.append(attempt)
         self._attempting = self._queueing = False
 
 

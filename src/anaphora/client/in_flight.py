@@ -11,7 +11,7 @@ import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
-from anaphora.catalog.prices import STANDARD_TIERS
+from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
@@ -50,12 +50,6 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
 
 class InFlight:
     """The state of one call, from its start to its record."""
-
-    __slots__ = (
-        *("_notices", "attempts", "began", "cost_usd", "first_at", "index", "observed"),
-        *("predicted", "prepared", "raw_hash", "record", "reply", "request", "request_id"),
-        *("saved", "sent_at", "stream", "targets", "verdict"),
-    )
 
     def __init__(self, request: TurnRequest, targets: Sequence[Target], stream: bool) -> None:
         self.request = request

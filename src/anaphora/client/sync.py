@@ -20,7 +20,6 @@ from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from anaphora.errors import InvalidRequest, Transport
@@ -56,12 +55,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -12,7 +12,6 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -35,6 +34,7 @@ from anaphora.values import (
     ToolResult,
 )
 
+from .arguments import wrong_type
 from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
@@ -48,6 +48,7 @@ CLOSE_TICKS = 8
 Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
 """The content of a turn: a text, a part, a message, or several of them."""
 
+_CONTENT = "a text, a part or a message"
 _PARTS = (Text, Image, Document, Audio, ToolCall, ToolResult, Thinking, Refusal, Opaque)
 
 
@@ -87,12 +88,7 @@ class Turn:
         self._events = self.__aiter__()
         return self._events
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         if self._events is not None:
             await self._events.aclose()
 
@@ -231,7 +227,7 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
     if isinstance(content, _PARTS):
         content = (content,)
     if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes | bytearray):
-        raise _wrong_content(content, "content")
+        raise wrong_type(_CONTENT, content, "content")
     messages: list[Message] = []
     parts: list[Part] = []
 
@@ -252,12 +248,6 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
         elif isinstance(item, _PARTS):
             parts.append(item)
         else:
-            raise _wrong_content(item, f"content[{index}]")
+            raise wrong_type(_CONTENT, item, f"content[{index}]")
     close()
     return tuple(messages)
-
-
-def _wrong_content(value: object, path: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"must be a text, a part or a message, not {type(value).__name__}", path=path
-    )

@@ -153,7 +153,7 @@ def test_e1_words_of_declining_are_text(url: str, wire: str) -> None:
     assert over(url, both, wire) == ["No.", "No."]
 
 
-def test_e1_who_stops_reading_leaves_nothing_behind(url: str) -> None:
+def test_e1_abandoned_stream_is_closed(url: str) -> None:
     async def first(adapter: ClientAdapter) -> StreamChunk:
         async with aclosing(adapter.stream(request("greet me"))) as chunks:
             return await anext(chunks)
@@ -195,7 +195,7 @@ ANSWER = json.dumps(
 ).encode()
 
 
-def test_e2_the_response_tells_what_really_came() -> None:
+def test_e2_response_has_model_usage_and_raw_hash() -> None:
     """The raw hash is of the provider's own bytes, white space and all."""
     with served(ANSWER, "application/json") as url:
         response = over(url, lambda adapter: adapter.complete(request("who?", json_schema=PERSON)))
@@ -206,14 +206,14 @@ def test_e2_the_response_tells_what_really_came() -> None:
     assert response.parsed_json == {"name": "Ada", "age": 36}
 
 
-def test_e2_counts_that_nobody_told_are_none() -> None:
+def test_e2_unreported_usage_is_none() -> None:
     body = json.loads(ANSWER)
     body["usage"] = {"output_tokens": 3}
     with served(json.dumps(body).encode(), "application/json") as url:
         assert over(url, lambda adapter: adapter.complete(request("who?"))).usage is None
 
 
-def test_e2_everything_that_a_request_says_is_sent() -> None:
+def test_e2_all_fields_of_a_request_are_sent() -> None:
     seen: list[tuple[str, str, bytes]] = []
     asked = request(
         "First.",
@@ -239,7 +239,7 @@ def test_e2_everything_that_a_request_says_is_sent() -> None:
 
 
 @pytest.mark.parametrize("wire", MODELS)
-def test_e2_an_answer_with_a_schema_is_parsed_on_every_wire(url: str, wire: str) -> None:
+def test_e2_reply_with_a_schema_is_parsed_on_every_wire(url: str, wire: str) -> None:
     """The emulator keeps to the schema, as the providers do."""
     asked = request("who is it?", wire, json_schema=PERSON)
     response = over(url, lambda adapter: adapter.complete(asked), wire)
@@ -247,7 +247,7 @@ def test_e2_an_answer_with_a_schema_is_parsed_on_every_wire(url: str, wire: str)
     assert isinstance(response.parsed_json["age"], int)
 
 
-def test_e2_an_answer_in_a_fence_is_parsed(url: str) -> None:
+def test_e2_fenced_reply_is_parsed(url: str) -> None:
     asked = request("fenced", json_schema=PERSON)
     response = over(url, lambda adapter: adapter.complete(asked))
     assert response.parsed_json == {"name": "Ada", "age": 36}
@@ -265,9 +265,7 @@ def test_e2_an_answer_in_a_fence_is_parsed(url: str) -> None:
         ("short", "$", "cut off at max_tokens"),
     ],
 )
-def test_e4_an_answer_that_does_not_fit_is_a_parse_error(
-    url: str, text: str, path: str, reason: str
-) -> None:
+def test_e4_mismatching_reply_is_a_parse_error(url: str, text: str, path: str, reason: str) -> None:
     async def both(adapter: ClientAdapter) -> list[errors.Parse]:
         asked = request(text, json_schema=PERSON)
         with pytest.raises(errors.Parse) as single:
@@ -309,7 +307,7 @@ def test_e4_the_adapter_keeps_to_the_callers_budget(url: str, ms: int, fault: st
         ("cut", errors.Transport),
     ],
 )
-def test_e4_a_providers_failure_is_told_as_what_it_is(
+def test_e4_provider_failures_keep_their_class(
     url: str, fault: str, kind: type[errors.AnaphoraError]
 ) -> None:
     async def both(adapter: ClientAdapter) -> list[errors.AnaphoraError]:
@@ -323,7 +321,7 @@ def test_e4_a_providers_failure_is_told_as_what_it_is(
         assert KEY not in str(found)
 
 
-def test_e4_nobody_there_is_a_transport_error() -> None:
+def test_e4_unreachable_host_is_a_transport_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -346,9 +344,7 @@ def test_e4_nobody_there_is_a_transport_error() -> None:
         ({"json_schema": {"default": float("inf")}}, "json_schema.default"),
     ],
 )
-def test_e4_what_a_request_cannot_say_is_named_and_nothing_is_sent(
-    changes: dict[str, Any], path: str
-) -> None:
+def test_e4_invalid_field_is_named_and_nothing_is_sent(changes: dict[str, Any], path: str) -> None:
     seen: list[tuple[str, str, bytes]] = []
 
     async def both(adapter: ClientAdapter) -> list[errors.InvalidRequest]:

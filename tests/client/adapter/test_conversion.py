@@ -7,7 +7,7 @@ from anaphora.client.adapter.client_adapter import finish_reason, token_usage
 from anaphora.values import Message, Reply, Usage
 
 
-def test_a_tools_message_is_said_as_the_users_and_told() -> None:
+def test_tool_message_becomes_a_user_message_with_a_notice() -> None:
     messages = (LlmMessage("user", "a"), LlmMessage("tool", "b"))
     call, form, notices = call_of(LlmRequest(model="m", messages=messages))
     assert [(message.role, message.text) for message in call.ir.body_chat()] == [
@@ -18,7 +18,7 @@ def test_a_tools_message_is_said_as_the_users_and_told() -> None:
     assert [(notice.code, notice.path) for notice in notices] == [("tool_as_user", "messages[1]")]
 
 
-def test_why_an_answer_ended_in_the_words_of_chunks() -> None:
+def test_finish_reasons_of_chunks() -> None:
     def ended(stop: str, raw: str | None = None) -> str:
         reply = Reply(
             id="r",

@@ -48,7 +48,7 @@ def test_another_timeout_than_ours_is_let_through() -> None:
         spend(60_000, late_for_a_reason_of_its_own)
 
 
-def test_what_is_done_in_time_is_given_back() -> None:
+def test_result_within_the_deadline_is_returned() -> None:
     async def done() -> int:
         return 3
 

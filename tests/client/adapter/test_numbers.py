@@ -82,7 +82,7 @@ singles = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 @given(singles)
-def test_what_is_written_reads_back_as_the_same_single(value: float) -> None:
+def test_single_round_trips(value: float) -> None:
     assert as_single(float(single(value))) == value
 
 

@@ -11,6 +11,6 @@ from anaphora.errors import InvalidConfig
 
 
 @pytest.mark.parametrize("source", [None, 3, ["llm.yaml"]])
-def test_what_is_no_configuration_is_named(source: Any) -> None:
+def test_invalid_configuration_is_named(source: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"the path of llm\.yaml, or its content, not"):
         AsyncClient.from_config(source)

@@ -116,7 +116,7 @@ INVALID: list[dict[str, Any]] = [
 ]
 
 
-def test_the_schema_takes_what_is_right_and_nothing_else() -> None:
+def test_schema_accepts_valid_files_only() -> None:
     validator = jsonschema_rs.validator_for(schema())
     for data in VALID:
         assert validator.is_valid(data), data

@@ -189,7 +189,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("text, line, reason", WRONG)
-def test_what_is_wrong_is_said_with_its_line(text: str, line: int, reason: str) -> None:
+def test_errors_name_the_line(text: str, line: int, reason: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
         ClientConfig.from_text(text, "llm.yaml")
     assert (raised.value.file, raised.value.line) == ("llm.yaml", line)
@@ -241,7 +241,7 @@ def test_a_byte_order_mark_is_no_part_of_it(tmp_path: Path) -> None:
     assert ClientConfig.read(file).providers == {"a": ProviderConfig(wire="ollama")}
 
 
-def test_what_is_not_utf8_has_a_line(tmp_path: Path) -> None:
+def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_bytes(b"providers:\n  a: {model: \xe9}\n")
     with pytest.raises(InvalidConfig, match="not UTF-8") as raised:

@@ -75,7 +75,7 @@ def test_every_row_can_be_configured(row: Dialect) -> None:
 
 
 @pytest.mark.parametrize("name", wire.WIRES)
-def test_requests_go_where_the_wire_says(name: str) -> None:
+def test_request_paths_match_the_wire(name: str) -> None:
     """What addresses are checked against is what is sent."""
     provider = wire.PROVIDERS[name]
     call = Call(ir=PromptIR.chat([Message.user("Hello")]), model="m-1", params=Params(max_tokens=9))
@@ -152,7 +152,7 @@ UNFIT = [
 
 
 @pytest.mark.parametrize("fields, line, reason", UNFIT)
-def test_what_does_not_fit_is_said_with_its_line(fields: str, line: int, reason: str) -> None:
+def test_invalid_providers_name_the_line(fields: str, line: int, reason: str) -> None:
     config = ClientConfig.from_text(f"# ours\nproviders:\n  it:\n    {fields}\n", "llm.yaml")
     with pytest.raises(InvalidConfig) as raised:
         resolve(config, environ={})
@@ -199,7 +199,7 @@ def codes(**fields: Any) -> list[tuple[str, str]]:
     return [(notice.code, notice.path) for notice in resolved(**fields).notices]
 
 
-def test_what_fills_nothing_is_told() -> None:
+def test_unused_placeholder_values_give_a_notice() -> None:
     """An emulator's address takes no region; that is no reason to take the region out."""
     here = "http://127.0.0.1:8787/azure"
     found = codes(dialect="azure", base_url=here, account={"resource": "mine"}, region="eu")
@@ -222,7 +222,7 @@ def test_what_fills_nothing_is_told() -> None:
         ("http://vllm:8000", False),
     ],
 )
-def test_a_key_that_anybody_on_the_way_can_read_is_told(address: str, told: bool) -> None:
+def test_key_without_encryption_gives_a_notice(address: str, told: bool) -> None:
     found = codes(wire="openai_chat", base_url=address, key={"env": "KEY"})
     assert found == ([("key_in_clear", "providers.it.key")] if told else [])
     assert codes(wire="openai_chat", base_url=address) == []
@@ -271,7 +271,7 @@ def test_a_missing_key_is_named_with_the_line_of_its_key() -> None:
     assert set(check(config)) == {"a", "b"}, "that needs no keys"
 
 
-def test_what_is_wrong_with_the_file_comes_before_what_is_missing() -> None:
+def test_invalid_file_is_reported_before_missing_keys() -> None:
     text = "providers:\n  a: {wire: anthropic, key: {env: MINE}}\n  b: {wire: nobodys}\n"
     with pytest.raises(InvalidConfig, match="no wire 'nobodys'"):
         resolve(ClientConfig.from_text(text), environ={})

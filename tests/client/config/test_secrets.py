@@ -19,11 +19,11 @@ from anaphora.errors import MissingSecret
 CANARY = "sk-canary-4f1d"
 
 
-def test_a_secret_is_shown_to_whoever_asks_for_it() -> None:
+def test_reveal_shows_the_secret() -> None:
     assert Secret(CANARY).reveal() == CANARY
 
 
-def test_and_to_nobody_else() -> None:
+def test_nothing_else_shows_the_secret() -> None:
     secret = Secret(CANARY)
     shown = [repr(secret), str(secret), f"{secret}", f"{secret:>40}", f"{secret!r}", "%s" % secret]  # noqa: UP031
     shown += [repr([secret]), repr({"key": secret}), str(dir(secret))]
@@ -79,7 +79,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("data, reason", ODD, ids=range(len(ODD)))  # folders are named after ids
-def test_what_is_no_key(folder: Path, data: bytes, reason: str) -> None:
+def test_invalid_keys_are_rejected(folder: Path, data: bytes, reason: str) -> None:
     put(folder, data)
     for key, environ in (
         (Key(secret="MINE"), {}),
@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_a_key(folder: Path) -> None:
         find_key(Key(secret="MINE"), folder, {})
 
 
-def test_what_is_missing_is_named(folder: Path) -> None:
+def test_missing_key_is_named(folder: Path) -> None:
     with pytest.raises(MissingSecret, match=r"^the environment variable \$MINE is not set$"):
         find_key(Key(env="MINE"), folder, {"OTHER": CANARY})
     with pytest.raises(MissingSecret) as raised:
@@ -117,7 +117,7 @@ def test_what_is_missing_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     "mode, told", [(0o600, False), (0o400, False), (0o640, True), (0o604, True)]
 )
-def test_a_file_that_others_may_read_is_told(folder: Path, mode: int, told: bool) -> None:
+def test_readable_key_file_gives_a_warning(folder: Path, mode: int, told: bool) -> None:
     put(folder, CANARY.encode())
     file = folder / "secrets" / "MINE.txt"
     file.chmod(mode)

@@ -37,7 +37,7 @@ def test_names_and_ids_pass(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "two words", "line\nbreak", "naïve", "x" * 201, "a\x00b"])
-def test_what_is_no_name_does_not(text: str) -> None:
+def test_invalid_names_become_other(text: str) -> None:
     assert word(text) == "other"
 
 

@@ -33,7 +33,7 @@ def test_a_whole_call(caplog: pytest.LogCaptureFixture) -> None:
     )
 
 
-def test_what_is_not_known_is_not_said() -> None:
+def test_unknown_values_are_left_out() -> None:
     assert line(fields(BARE)) == (
         "operation=chat provider=local system=ollama wire=ollama host=localhost model=qwen3:8b"
         " outcome=ok seconds=0.5 queued=0 attempts=0"

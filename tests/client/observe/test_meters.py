@@ -69,7 +69,7 @@ def test_the_first_chunk_is_a_streams() -> None:
     assert (point.count, point.sum) == (1, 3.0)
 
 
-def test_tokens_that_nobody_reported_are_not_counted() -> None:
+def test_unreported_tokens_are_not_counted() -> None:
     assert set(measured(BARE)) == {"gen_ai.client.operation.duration"}
 
 
@@ -88,5 +88,5 @@ def test_models_are_bounded() -> None:
     assert (len(counted), counted["other"]) == (201, 30)
 
 
-def test_without_a_meter_the_global_one_is_asked_and_no_sdk_is_needed() -> None:
+def test_global_meter_is_the_default_and_needs_no_sdk() -> None:
     Meters()(FULL)

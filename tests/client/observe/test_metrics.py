@@ -80,14 +80,14 @@ MAIN = ("main", "claude-sonnet-4-5")
         ("queued_seconds_sum", {MAIN: 1.5}),
     ],
 )
-def test_two_calls_that_were_answered_and_one_that_was_not(
+def test_two_successful_calls_and_a_failed_one(
     name: str, expected: dict[tuple[str, ...], float]
 ) -> None:
     found = series(counted(FULL, FULL, LOST), f"anaphora_{name}")
     assert found == pytest.approx(expected)
 
 
-def test_what_nobody_reported_has_no_series() -> None:
+def test_unreported_values_have_no_series() -> None:
     registry = counted(BARE)
     assert series(registry, "anaphora_tokens_total") == {}
     assert series(registry, "anaphora_cost_usd_total") == {}

@@ -94,7 +94,7 @@ def test_everything_that_is_known_of_a_call(watched: Watched) -> None:
     }
 
 
-def test_what_is_not_known_is_not_said(watched: Watched) -> None:
+def test_unknown_values_are_left_out(watched: Watched) -> None:
     assert watched.attributes(BARE) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "ollama",
@@ -130,7 +130,7 @@ def test_each_attempt_that_failed_is_an_event_at_the_time_it_failed(watched: Wat
     ] == [("main", "Overloaded"), ("spare", "Transport")]
 
 
-def test_a_call_that_failed_is_an_error_without_what_was_said(watched: Watched) -> None:
+def test_failed_call_has_error_status_without_the_message(watched: Watched) -> None:
     span = watched.span(LOST)
     assert span.status.status_code is StatusCode.ERROR
     assert span.status.description is None
@@ -153,7 +153,7 @@ def test_a_call_that_is_not_sampled_leaves_nothing(sampler: StaticSampler) -> No
     assert watched.exporter.get_finished_spans() == ()
 
 
-def test_without_a_tracer_the_global_one_is_asked_and_no_sdk_is_needed() -> None:
+def test_global_tracer_is_the_default_and_needs_no_sdk() -> None:
     Traces()(FULL)
 
 
@@ -174,7 +174,7 @@ def test_prewarming_is_an_operation_of_its_own(watched: Watched) -> None:
         ("pause", "pause"),
     ],
 )
-def test_why_an_answer_ended(watched: Watched, stop: StopReason, said: str) -> None:
+def test_finish_reasons(watched: Watched, stop: StopReason, said: str) -> None:
     found = watched.attributes(msgspec.structs.replace(FULL, stop=stop))
     assert found["gen_ai.response.finish_reasons"] == (said,)
 
@@ -190,7 +190,7 @@ def values_in(*modules: ModuleType) -> set[str]:
     return {value for module in modules for value in vars(module).values() if type(value) is str}
 
 
-def test_what_is_not_ours_is_a_name_of_the_conventions(watched: Watched) -> None:
+def test_other_attributes_are_names_of_the_conventions(watched: Watched) -> None:
     conventions = values_in(gen_ai_attributes, error_attributes, http_attributes, server_attributes)
     span = watched.span(msgspec.structs.replace(FULL, error="Timeout"))
     said = {*(span.attributes or {}), *(span.events[0].attributes or {})}

@@ -23,7 +23,7 @@ class Breaks:
         raise AssertionError("a watcher's repr may show anything")
 
 
-def test_everybody_gets_the_record_once() -> None:
+def test_every_watcher_gets_the_record_once() -> None:
     first: list[Record] = []
     second: list[Record] = []
     Watchers([first.append, second.append])(FULL)
@@ -48,7 +48,7 @@ def test_a_watcher_that_raises_stops_neither_the_call_nor_the_others(
     assert "doctor" not in caplog.text  # what the exception said may be from the record
 
 
-def test_the_same_watcher_in_another_client_is_told_of_again(
+def test_failing_watcher_is_logged_once_per_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for _ in range(2):
@@ -64,6 +64,6 @@ def test_being_stopped_is_not_a_failure_of_the_watcher() -> None:
         Watchers([stops])(FULL)
 
 
-def test_nobody_watches() -> None:
+def test_no_watchers_are_falsy() -> None:
     assert not Watchers()
     assert Watchers([breaks])

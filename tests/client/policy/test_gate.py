@@ -133,7 +133,7 @@ def test_waiting_for_a_place_ends_at_the_deadline() -> None:
     run(main)
 
 
-def test_a_rate_limit_stops_everybody_and_who_cannot_make_it_learns_at_once() -> None:
+def test_rate_limit_blocks_the_lane_and_fails_late_calls_at_once() -> None:
     async def main() -> None:
         calls, begun = Calls(LimitsConfig(concurrency=1)), clock()
         refused = errors.RateLimited("slow", retry_after=20.0)
@@ -255,7 +255,7 @@ plans = st.lists(
     tokens=st.none() | st.integers(40, 90),
     places=st.none() | st.integers(1, 2),
 )
-def test_whoever_is_cancelled_nobody_is_forgotten(
+def test_cancelled_calls_do_not_block_others(
     plans: list[tuple[float, float, int, str, float | None, float | None]],
     requests: int | None,
     tokens: int | None,
@@ -304,7 +304,7 @@ def test_whoever_is_cancelled_nobody_is_forgotten(
     run(main)
 
 
-def test_who_need_not_wait_needs_no_task_no_future_and_no_timer() -> None:
+def test_admission_without_a_wait_needs_no_task_future_or_timer() -> None:
     async def main() -> None:
         made: list[str] = []
 

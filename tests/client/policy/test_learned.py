@@ -11,7 +11,7 @@ from anaphora import errors
 from anaphora.client.config.values import LimitsConfig
 from anaphora.client.limits import Limiter, ModelLane
 from anaphora.client.limits.windows import StatedLimit
-from anaphora.wire.ratelimits import Left
+from anaphora.wire.ratelimits import RemainingLimit
 
 NOW = 1_794_744_000.0  # 2026-11-15T12:00:00Z
 
@@ -101,14 +101,14 @@ def test_a_slow_return_is_believed_until_the_reset_only() -> None:
     assert limiter.wait(lane, 6000, 100.0) == pytest.approx(129.0, abs=1e-4)
 
 
-def test_the_latest_answer_counts() -> None:
+def test_latest_headers_count() -> None:
     limiter, lane = heard(**openai("requests", "0", "5", "1m0s"))
     plenty = {"x-ratelimit-remaining-requests": "4", "x-ratelimit-limit-requests": "5"}
     assert lane.update(plenty, 101.0, NOW)
     assert limiter.wait(lane, 1, 101.0) == 0.0
 
 
-def test_an_answer_that_says_nothing_changes_nothing() -> None:
+def test_response_without_headers_changes_nothing() -> None:
     limiter, lane = heard(**openai("requests", "0", "5", "1m0s"))
     assert not lane.update({"content-type": "text/html"}, 101.0, NOW)
     assert limiter.wait(lane, 1, 101.0) == pytest.approx(11.0, abs=1e-4)
@@ -142,7 +142,7 @@ def test_other_errors_stop_nothing(error: errors.AnaphoraError) -> None:
 
 
 limits = st.builds(
-    Left,
+    RemainingLimit,
     st.just("requests"),
     st.integers(0, 50),
     st.none() | st.integers(1, 100),
@@ -155,8 +155,8 @@ limits = st.builds(
     left=limits,
     steps=st.lists(st.tuples(st.floats(0, 40), st.integers(0, 120)), max_size=12),
 )
-def test_it_opens_when_it_says_and_waits_are_bounded(
-    left: Left, steps: list[tuple[float, int]]
+def test_stated_limit_opens_as_computed_and_waits_are_bounded(
+    left: RemainingLimit, steps: list[tuple[float, int]]
 ) -> None:
     assert left.reset is not None
     stated, at = StatedLimit(left, left.reset, 0.0), 0.0

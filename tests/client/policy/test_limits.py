@@ -75,7 +75,7 @@ rates = st.tuples(st.none() | st.integers(1, 6), st.none() | st.integers(40, 120
 
 
 @given(arrivals=arrivals, rate=rates)
-def test_everybody_starts_at_the_first_moment_allowed_as_was_told(
+def test_calls_start_at_the_first_allowed_time_as_forecast(
     arrivals: list[tuple[float, int]], rate: tuple[int | None, int | None]
 ) -> None:
     requests, tokens = rate
@@ -161,7 +161,7 @@ def test_a_model_that_waits_for_itself_is_overtaken() -> None:
     assert second.at == 60.0
 
 
-def test_but_who_waits_for_what_is_shared_is_not() -> None:
+def test_call_that_waits_for_shared_limits_is_not_overtaken() -> None:
     drive = Drive(LimitsConfig(tokens_per_minute=100))
     drive.come(80, "a")
     big, small = drive.come(50, "a"), drive.come(10, "b")
@@ -172,7 +172,7 @@ def test_but_who_waits_for_what_is_shared_is_not() -> None:
     assert big.at == small.at == 60.0
 
 
-def test_who_is_overtaken_goes_first_when_its_turn_has_come() -> None:
+def test_overtaken_call_starts_first_once_it_may() -> None:
     drive = Drive(LimitsConfig(tokens_per_minute=100, models={"a": Rate(requests_per_minute=1)}))
     for at, tokens, model in ((0.0, 60, "b"), (10.0, 10, "a"), (20.0, 30, "b"), (30.0, 0, "c")):
         drive.until(at)
@@ -196,7 +196,7 @@ changes = st.lists(
 
 
 @given(changes=changes, shared=rates, places=st.none() | st.integers(1, 3))
-def test_whatever_changes_the_limits_hold_and_everybody_gets_a_turn(
+def test_limits_hold_and_every_call_starts_despite_changes(
     changes: list[tuple[str, int, str, float]],
     shared: tuple[int | None, int | None],
     places: int | None,
@@ -252,7 +252,7 @@ def test_whatever_changes_the_limits_hold_and_everybody_gets_a_turn(
         assert limiter.wait(limiter.lane(model), shared[1] or 10**9, drive.at + 3600) == 0.0
 
 
-def test_without_limits_nobody_is_held_back() -> None:
+def test_without_limits_no_call_waits() -> None:
     drive = Drive(LimitsConfig())
     assert all(drive.come(10**9).state == "started" for _ in range(1000))
 
@@ -323,7 +323,7 @@ def test_a_bill_that_comes_after_more_than_a_minute_changes_nothing(others: bool
     assert drive.come(1).at == (130.0 if others else 131.0)
 
 
-def test_what_others_will_have_started_by_then_is_in_what_is_told() -> None:
+def test_forecast_includes_earlier_waiting_calls() -> None:
     drive = Drive(LimitsConfig(requests_per_minute=2, models={"a": Rate(requests_per_minute=1)}))
     drive.come(1, "a")
     assert drive.come(1, "a").at == 60.0
@@ -335,7 +335,7 @@ def test_what_others_will_have_started_by_then_is_in_what_is_told() -> None:
     assert [held.at for held in drive.started] == [0.0, 30.0, 60.0, 90.0]
 
 
-def test_who_waits_for_its_own_model_longer_than_for_the_provider_delays_nobody() -> None:
+def test_call_that_waits_for_its_own_model_delays_no_other() -> None:
     drive = Drive(LimitsConfig(tokens_per_minute=100, models={"a": Rate(requests_per_minute=1)}))
     drive.come(40, "b")
     drive.until(10.0)
@@ -366,7 +366,7 @@ def test_waiting_for_a_place_has_no_time() -> None:
     assert drive.limiter.queue.advance(9.0) == [waiting]
 
 
-def test_many_who_wait_are_told_about_right_even_when_much_changes() -> None:
+def test_forecast_of_many_waiting_calls_is_roughly_right() -> None:
     drive = Drive(LimitsConfig(requests_per_minute=10))
     every = [drive.come(1) for _ in range(200)]
     for held in every[100:]:

@@ -52,13 +52,13 @@ CALLED: dict[str, tuple[Any, tuple[object, ...], dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("kind", LEANT_ON, ids=lambda kind: kind.__name__)
-def test_what_is_used_is_there(kind: type) -> None:
+def test_used_attributes_exist(kind: type) -> None:
     gone = [name for name in LEANT_ON[kind].split() if not hasattr(kind, name)]
     assert not gone, f"aiohttp {version('aiohttp')}: {kind.__name__} has no {', '.join(gone)}"
 
 
 @pytest.mark.parametrize("name", CALLED)
-def test_what_is_called_takes_what_it_is_given(name: str) -> None:
+def test_called_functions_accept_the_arguments(name: str) -> None:
     called, plain, named = CALLED[name]
     try:
         inspect.signature(called).bind(*plain, **named)

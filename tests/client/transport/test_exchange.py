@@ -43,7 +43,7 @@ def first_then(first: Handler) -> Handler:
 @pytest.mark.parametrize(
     "before", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early\r\n\r\n"]
 )
-def test_what_is_said_before_the_answer_is_passed_over(before: bytes) -> None:
+def test_informational_responses_are_skipped(before: bytes) -> None:
     async def main() -> None:
         transport = AiohttpTransport()
         async with raw_server(answering(before * 2 + reply(b"well", "201 Made"))) as server:
@@ -83,9 +83,7 @@ def test_a_connection_that_speaks_something_else_from_now_on_is_not_kept() -> No
         ("POST", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     ],
 )
-def test_an_answer_without_a_body_leaves_a_connection_that_serves_on(
-    method: str, said: bytes
-) -> None:
+def test_response_without_body_keeps_the_connection(method: str, said: bytes) -> None:
     async def main() -> None:
         transport = AiohttpTransport(connections=1)
         async with raw_server(answering(said, said, reply(b"well"))) as server:

@@ -274,7 +274,7 @@ def test_only_what_may_be_otherwise_next_time_is_tried_again() -> None:
 # ── No connection ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nobody_listens() -> None:
+def test_closed_port_is_a_connect_error() -> None:
     async def main() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))  # bound, and not listening
@@ -428,7 +428,7 @@ def test_a_proxy_that_refuses_a_tunnel() -> None:
     asyncio.run(main())
 
 
-def test_a_proxy_that_never_answers() -> None:
+def test_proxy_without_a_response() -> None:
     async def main() -> None:
         async with raw_server(says()) as server:
             transport = AiohttpTransport(proxy=server.url)

@@ -95,12 +95,12 @@ def test_invalid_method_is_rejected(method: str) -> None:
         ("GET", 7, ["Content-Type: application/octet-stream", "Content-Length: 7"]),
     ],
 )
-def test_what_is_said_of_the_body(method: str, size: int, said: list[str]) -> None:
+def test_body_headers(method: str, size: int, said: list[str]) -> None:
     assert lines(ROUTE.head(method, {}, size))[5:] == said
 
 
 @pytest.mark.parametrize("name", ["Host", "host", "ACCEPT", "accept-encoding", "User-Agent"])
-def test_what_we_would_say_gives_way_to_what_is_given(name: str) -> None:
+def test_given_headers_replace_the_defaults(name: str) -> None:
     said = lines(ROUTE.head("GET", {name: "mine"}, 0))[1:]
     assert f"{name}: mine" in said
     assert len(said) == 4
@@ -185,7 +185,7 @@ def test_a_proxys_password_is_for_the_proxy_only(scheme: str, told: bool) -> Non
 
 
 @pytest.mark.parametrize("method, body", [("POST", b"{}"), ("GET", b""), ("DELETE", b"")])
-def test_aiohttp_would_say_the_same(method: str, body: bytes) -> None:
+def test_head_equals_aiohttps(method: str, body: bytes) -> None:
     headers = {"x-api-key": "k", "content-type": "application/json", "x-said": "ü\tv"}
 
     async def main() -> tuple[set[bytes], set[bytes]]:

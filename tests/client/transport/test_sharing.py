@@ -73,7 +73,7 @@ def saying_more(stray: bytes, asked_to: asyncio.Event | None) -> Handler:
         ("no HTTP", True),
     ],
 )
-def test_what_nobody_asked_for_is_nobodys_answer(stray: str, later: bool) -> None:
+def test_unsolicited_data_is_not_a_response(stray: str, later: bool) -> None:
     async def main() -> None:
         transport = AiohttpTransport(connections=1)
         more = asyncio.Event() if later else None
@@ -91,7 +91,7 @@ def test_what_nobody_asked_for_is_nobodys_answer(stray: str, later: bool) -> Non
     asyncio.run(main())
 
 
-def test_an_answer_with_nonsense_behind_it_is_none() -> None:
+def test_response_followed_by_garbage_is_rejected() -> None:
     """The parser gives both up; better no answer than one from such a server."""
 
     async def main() -> None:
@@ -108,7 +108,7 @@ def test_an_answer_with_nonsense_behind_it_is_none() -> None:
 # ── Answers that nobody wants any more ───────────────────────────────────────────────────────────
 
 
-def test_an_answer_that_is_forgotten_closes_its_connection() -> None:
+def test_dropped_response_closes_its_connection() -> None:
     async def half(
         server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -177,7 +177,7 @@ async def echoes_in_pieces(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_among_many_everyone_gets_their_own_answer(seed: int) -> None:
+def test_concurrent_requests_get_their_own_responses(seed: int) -> None:
     """Some are cancelled at any moment, some stop reading, some connections go; every answer that
     is complete is the right one, and the pool is as large as ever afterwards."""
 

@@ -66,7 +66,7 @@ def test_nothing_expires_after_closing() -> None:
     assert told == []
 
 
-def test_who_expires_may_wait_again() -> None:
+def test_expired_wait_may_begin_again() -> None:
     told: list[str] = []
 
     async def main() -> None:

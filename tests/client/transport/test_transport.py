@@ -147,7 +147,7 @@ def test_no_proxy_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(main())
 
 
-def test_compressed_answers_are_unpacked() -> None:
+def test_compressed_responses_are_decompressed() -> None:
     async def main() -> None:
         packed = reply(gzip.compress(b"well" * 1000), "200 OK", "Content-Encoding: gzip")
         async with raw_server(answering(packed)) as server:
@@ -287,7 +287,7 @@ def test_cancelling_closes_the_connection(where: str) -> None:
     asyncio.run(main())
 
 
-def test_an_answer_that_is_not_read_to_its_end_gives_no_connection_back() -> None:
+def test_partially_read_response_closes_its_connection() -> None:
     async def main() -> None:
         async with raw_server(half) as server:
             transport = AiohttpTransport(connections=1)
@@ -303,7 +303,7 @@ def test_an_answer_that_is_not_read_to_its_end_gives_no_connection_back() -> Non
 # ── Closing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_closing_ends_what_is_under_way_and_refuses_more() -> None:
+def test_close_fails_requests_under_way_and_later_ones() -> None:
     async def main() -> None:
         async with raw_server(half) as server:
             transport = AiohttpTransport(connections=1)
@@ -401,7 +401,7 @@ def test_through_a_tunnel(ca: str, tls: ssl.SSLContext) -> None:
     "url",
     ["api.example/v1", "ftp://api.example", "http://", "http://a b", "http://ü.example", "/v1"],
 )
-def test_what_is_no_address(url: str) -> None:
+def test_invalid_urls_are_rejected(url: str) -> None:
     async def main() -> None:
         transport = AiohttpTransport()
         with pytest.raises(errors.InvalidRequest, match="url: not a URL"):

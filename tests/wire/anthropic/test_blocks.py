@@ -27,7 +27,7 @@ from anaphora.values import (
     from_json,
     to_json,
 )
-from anaphora.wire.anthropic.render import encoder_for, is_sent
+from anaphora.wire.anthropic.parts import encoder_for, is_sent
 from anaphora.wire.anthropic.types import MARKABLE_OPAQUE
 
 PNG = Bytes(b"\x89PNG", "image/png")

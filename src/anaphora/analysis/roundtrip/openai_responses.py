@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anaphora.wire.openai_responses.output import item_id
+from anaphora.wire.openai_responses.reply import item_id
 
 from .normalise import (
     DEFAULTS,

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from anaphora.catalog import Profile
+from anaphora.client.arguments import wrong_type
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, compact
 from anaphora.prompt.compaction import TokenCount
@@ -105,8 +106,7 @@ def compacted(
     if isinstance(summary, str):
         summary = Message.user(summary)
     if summary is not None and not isinstance(summary, Message):
-        kind = type(summary).__name__
-        raise InvalidRequest(f"must be a text or a Message, not {kind}", path="summary")
+        raise wrong_type("a text or a Message", summary, "summary")
     context = turn.to_context()
     if tokens is None or not turn.history:
         return Compaction(context, 0, ())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from anaphora.client.arguments import wrong_type
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptIR, RenderedContext, Segment
 from anaphora.values import Conversation, Message, SegmentRole
@@ -99,9 +100,7 @@ class SessionHistory:
     @conversation.setter
     def conversation(self, conversation: Conversation) -> None:
         if not isinstance(conversation, Conversation):
-            raise InvalidRequest(
-                f"must be a Conversation, not {type(conversation).__name__}", path="conversation"
-            )
+            raise wrong_type("a Conversation", conversation, "conversation")
         if not conversation.extends(self._conversation):
             self._memory = self._memory.without_history()
         self._conversation = conversation

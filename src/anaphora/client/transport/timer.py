@@ -81,7 +81,7 @@ class Deadline:
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
         """The result; raises `DeadlinePassed` at the deadline."""
-        task = self._task = asyncio.current_task()
+        task = self._task = asyncio.current_task(self._timer.loop)
         assert task is not None, "calls are made in a task"
         before, cancelled = task.cancelling(), False
         self._expired = False

@@ -116,7 +116,7 @@ class DialectCodec:
             plain,
             path=path or plain.path,
             headers=headers,
-            tail=_without(plain.tail, dialect.unsaid) if dialect.unsaid else plain.tail,
+            tail=_without(plain.tail, dialect.omitted) if dialect.omitted else plain.tail,
             cache_params=cache_params,
             plain=plain,
             speaker=dialect,

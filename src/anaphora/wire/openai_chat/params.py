@@ -11,7 +11,6 @@ from anaphora.catalog import Feature, Profile
 from anaphora.prompt import Call, OutputSchema, Params, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
-from anaphora.wire.foreign import foreign_extras
 from anaphora.wire.markers import supported_ttl
 from anaphora.wire.openai import decode_params, schema_members, skip
 from anaphora.wire.params import (
@@ -29,6 +28,7 @@ from anaphora.wire.params import (
     system_text_notices,
     whole_number,
 )
+from anaphora.wire.parts import foreign_extras
 from anaphora.wire.reading import (
     Members,
     Unknown,

@@ -40,7 +40,6 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.markers import policy_notices
 from anaphora.wire.openai import (
     BEFORE_BRACE,
@@ -58,9 +57,12 @@ from anaphora.wire.openai import (
     role_of,
     tool_log,
 )
+<<<<<<< HEAD
 from anaphora.wire.parts import extra_members, inner_and_outer, notices_below
+=======
+from anaphora.wire.parts import UNFINISHED_REASONING, note_foreign_fields
+>>>>>>> main
 from anaphora.wire.reading import Members, decode_members, encode_members
-from anaphora.wire.reasoning import UNFINISHED_REASONING
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,

@@ -43,7 +43,6 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.foreign import note_foreign_fields
 from anaphora.wire.markers import MarkLocation, policy_notices
 from anaphora.wire.openai import (
     BEFORE_BRACE,
@@ -61,9 +60,12 @@ from anaphora.wire.openai import (
     role_of,
     tool_log,
 )
+<<<<<<< HEAD
 from anaphora.wire.parts import extra_members, notices_below
+=======
+from anaphora.wire.parts import UNFINISHED_REASONING, ReasoningFollowed, note_foreign_fields
+>>>>>>> main
 from anaphora.wire.reading import DECODE_ERRORS
-from anaphora.wire.reasoning import UNFINISHED_REASONING, ReasoningFollowed
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from anaphora import wire
 from anaphora.rendered import Rendered
-from anaphora.wire.seen import SeenSections
-from anaphora.wire.talks import SeenTalks
 
 PATH = "/v1beta/models/g:generateContent"
 MARKS: dict[str, dict[str, Any]] = {
@@ -70,12 +68,8 @@ def looks(rendered: Rendered) -> Any:
 
 
 def forget(name: str) -> None:
-    """Empties what a wire remembers between requests."""
-    try:
-        import_module(f"anaphora.wire.{name}.types").MEMO.clear()
-    except ModuleNotFoundError:
-        module: Any = import_module(f"anaphora.wire.{name}.split")
-        module._talks, module._seen = SeenTalks(), SeenSections()
+    """Clears what a wire remembers of earlier requests."""
+    import_module(f"anaphora.wire.{name}.types").MEMO.clear()
 
 
 @pytest.mark.parametrize("name", MARKS)

@@ -9,7 +9,7 @@ from support.facts import figures
 
 from anaphora import catalog
 from anaphora.catalog.load import SHIPPED
-from anaphora.catalog.rows import RowKind, decode_careful, fields_of
+from anaphora.catalog.rows import FIELDS, RowKind, decode_defaults
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
 SMALL = """
@@ -25,15 +25,15 @@ context_tokens = 32768
 
 @pytest.mark.parametrize("kind", ["rules", "profiles"])
 def test_it_states_every_figure_that_must_be_there(kind: RowKind) -> None:
-    stated = {field for row in SHIPPED.careful if row.kind == kind for field in row.figures}
-    assert {name for name, field in fields_of(kind).items() if field.required} <= stated
+    stated = {field for row in SHIPPED.defaults if row.kind == kind for field in row.figures}
+    assert {name for name, field in FIELDS[kind].items() if field.required} <= stated
 
 
-def test_it_is_for_everybody_and_every_model() -> None:
-    assert {(row.provider, row.models, row.wires) for row in SHIPPED.careful} == {("", (), ())}
+def test_default_rows_are_for_all_providers_and_models() -> None:
+    assert {(row.provider, row.models, row.wires) for row in SHIPPED.defaults} == {("", (), ())}
 
 
-def test_a_new_provider_needs_only_what_is_known_of_it() -> None:
+def test_new_provider_needs_only_known_facts() -> None:
     mine = catalog.shipped().with_rows(SMALL)
     profile, rules = mine.profile("acme", "acme-1"), mine.rules("acme", "acme-1")
     assert profile.known
@@ -49,7 +49,7 @@ def test_a_new_provider_needs_only_what_is_known_of_it() -> None:
     assert "acme" not in catalog.shipped().providers
 
 
-def test_one_that_nobody_wrote_a_row_for_stays_unknown() -> None:
+def test_provider_without_rows_stays_unknown() -> None:
     for known in (catalog.shipped(), catalog.shipped().with_rows(SMALL)):
         with pytest.raises(InvalidRequest, match="unknown provider 'emca'; known: ") as raised:
             known.rules("emca", "m")
@@ -79,19 +79,19 @@ def everyone() -> Iterator[tuple[catalog.Profile, catalog.CacheRules]]:
             yield catalog.profile(provider, model), catalog.rules(provider, model)
 
 
-def test_nobodys_cache_is_known_to_be_harder_to_please() -> None:
-    careful = catalog.decode('provider = "acme"\n[[rules]]\n').rules("acme", "m")
+def test_no_provider_is_stricter_than_the_defaults() -> None:
+    defaults = catalog.decode('provider = "acme"\n[[rules]]\n').rules("acme", "m")
     for _, rules in everyone():
-        assert careful.minimum_tokens.value >= max(rules.minimum_tokens.published)
-        assert careful.granule_tokens.value >= max(rules.granule_tokens.published)
-        assert careful.read_price.value >= max(rules.read_price.published)
-        assert careful.slots.value <= min(rules.slots.published)
-        assert careful.reads_refresh.value <= rules.reads_refresh.value
+        assert defaults.minimum_tokens.value >= max(rules.minimum_tokens.published)
+        assert defaults.granule_tokens.value >= max(rules.granule_tokens.published)
+        assert defaults.read_price.value >= max(rules.read_price.published)
+        assert defaults.slots.value <= min(rules.slots.published)
+        assert defaults.reads_refresh.value <= rules.reads_refresh.value
 
 
 def test_the_estimate_reaches_from_the_densest_text_to_the_widest() -> None:
-    careful = catalog.decode('provider = "acme"\n[[rules]]\n').profile("acme", "m")
-    size, error = careful.bytes_per_token.value, careful.token_error.value
+    defaults = catalog.decode('provider = "acme"\n[[rules]]\n').profile("acme", "m")
+    size, error = defaults.bytes_per_token.value, defaults.token_error.value
     for profile, _ in everyone():
         assert size / (1 + error) <= min(profile.bytes_per_token.published)
         assert max(profile.bytes_per_token.published) <= size / (1 - error)
@@ -104,5 +104,5 @@ def test_the_estimate_reaches_from_the_densest_text_to_the_widest() -> None:
 )
 def test_its_form_is_that_of_the_others_but_for_the_name(text: str, says: str) -> None:
     with pytest.raises(InvalidCatalog, match=says) as raised:
-        _ = [row.figures for row in decode_careful(text, file="careful.toml")]
-    assert raised.value.file == "careful.toml"
+        _ = [row.figures for row in decode_defaults(text, file="defaults.toml")]
+    assert raised.value.file == "defaults.toml"
