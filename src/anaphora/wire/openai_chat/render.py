@@ -57,11 +57,13 @@ from anaphora.wire.openai import (
     role_of,
     tool_log,
 )
-<<<<<<< HEAD
-from anaphora.wire.parts import extra_members, inner_and_outer, notices_below
-=======
-from anaphora.wire.parts import UNFINISHED_REASONING, note_foreign_fields
->>>>>>> main
+from anaphora.wire.parts import (
+    UNFINISHED_REASONING,
+    extra_members,
+    inner_and_outer,
+    note_foreign_fields,
+    notices_below,
+)
 from anaphora.wire.reading import Members, decode_members, encode_members
 from anaphora.wire.rendering import (
     AddMessages,

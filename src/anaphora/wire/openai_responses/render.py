@@ -60,11 +60,13 @@ from anaphora.wire.openai import (
     role_of,
     tool_log,
 )
-<<<<<<< HEAD
-from anaphora.wire.parts import extra_members, notices_below
-=======
-from anaphora.wire.parts import UNFINISHED_REASONING, ReasoningFollowed, note_foreign_fields
->>>>>>> main
+from anaphora.wire.parts import (
+    UNFINISHED_REASONING,
+    ReasoningFollowed,
+    extra_members,
+    note_foreign_fields,
+    notices_below,
+)
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.rendering import (
     AddMessages,
