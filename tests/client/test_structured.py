@@ -247,7 +247,7 @@ def test_making_it_again_gives_the_same_bytes(source: Any) -> None:
         ({"type": object()}, "output.schema.type"),
     ],
 )
-def test_what_gives_no_schema_is_refused(source: Any, path: str) -> None:
+def test_type_without_a_schema_is_rejected(source: Any, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         output_of(source)
     assert caught.value.path == path

@@ -75,14 +75,14 @@ def test_how_long_a_call_waits(headers: dict[str, str], tokens: int, wait: float
         assert limiter.queue.advance(held.at + 1e-6) == [held]
 
 
-def test_what_started_since_is_taken_off() -> None:
+def test_calls_started_since_are_subtracted() -> None:
     limiter, lane = heard(**openai("requests", "2", "10", "48s"))
     assert [limiter.reserve(lane, 1, 100.0).at for _ in range(4)] == pytest.approx(
         [100.0, 100.0, 106.0, 112.0]
     )
 
 
-def test_what_was_not_sent_is_put_back() -> None:
+def test_unsent_calls_are_given_back() -> None:
     limiter, lane = heard(**openai("requests", "1", "10", "54s"))
     limiter.cancel(limiter.reserve(lane, 1, 100.0), 100.0)
     assert limiter.wait(lane, 1, 100.0) == 0.0
