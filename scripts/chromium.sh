@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs Debian's Chromium for tests/emulator/test_page.py, where nobody minds: as root, with
+# Installs Debian's Chromium for tests/emulator/test_page.py when running as root, with
 # apt-get, in CI or when asked to (INSTALL_CHROMIUM=1). Never fails; without it the tests are skipped.
 set -u
 

@@ -30,7 +30,7 @@ from anaphora.catalog.price_table import (
     PricedProvider,
     PriceEntry,
 )
-from anaphora.catalog.prices import NAMES
+from anaphora.catalog.pricing import NAMES
 
 PATH = Path(__file__).parent.parent / "src" / "anaphora" / "catalog" / FILE
 LICENSE = "MIT, Copyright (c) Pydantic Services Inc. 2025 to present, pydantic/genai-prices"

@@ -7,7 +7,7 @@
     ├── InvalidCatalog            a row of the rules or models table
     ├── PrefixBroken              the prefix changed; raised before sending
     ├── InvalidConfig             a line of llm.yaml
-    │   └── MissingSecret         a key that is not where llm.yaml says
+    │   └── MissingSecret         a key that is missing where llm.yaml names it
     ├── Transport                 the connection failed before the response was complete
     ├── Throttled                 client-side limits: the call could not start in time
     ├── Unavailable               the circuit breaker of the provider is open
@@ -25,7 +25,7 @@
     │   └── RequestRejected       any other 4xx, with the provider's parameter path
     ├── Parse                     a reply that does not have the expected format
     ├── NoFixture                 replay has nothing for (model, prompt hash)
-    ├── FixtureIntegrityFailed    a recorded fixture is not what its index says
+    ├── FixtureIntegrityFailed    a recorded fixture does not match its index
     └── Io                        a local file could not be read or written
 
 Everything that a caller may branch on is an attribute, never only in the message.

@@ -21,7 +21,7 @@ from genai_prices.data import providers
 from anaphora.catalog import price_table
 from anaphora.catalog.load import SHIPPED
 from anaphora.catalog.price_table import matches
-from anaphora.catalog.prices import NAMES, PriceLevel, PriceList, Service, listed
+from anaphora.catalog.pricing import NAMES, PriceLevel, PriceList, Service, listed
 
 ROOT = Path(__file__).parents[2]
 UTC = datetime.UTC

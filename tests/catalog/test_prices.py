@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from anaphora import catalog
 from anaphora.catalog import Price, Rates, price
 from anaphora.catalog.load import SHIPPED
-from anaphora.catalog.prices import NAMES, Service, listed
+from anaphora.catalog.pricing import NAMES, Service, listed
 from anaphora.errors import InvalidRequest
 from anaphora.values import Usage
 

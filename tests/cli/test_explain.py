@@ -88,7 +88,7 @@ def test_gap_option(run: Run, tmp_path: Path) -> None:
         (
             "b.json",
             b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
-            "say which with --from",
+            "choose with --from",
         ),
         ("b.json", b"\xff\xfe", "not JSON"),
         ("b.json", b'{"input":"hi","model":"gpt-5"}', "is for openai_responses, but"),

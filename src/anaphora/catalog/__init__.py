@@ -26,7 +26,8 @@ from .load import SHIPPED, Catalog, decode, is_overflow, overflow_of
 from .overflow import Overflow
 from .price_rows import PriceRows, decode_prices
 from .price_table import PRICE_SLOT
-from .prices import Price, PriceDifference, Rates, Tier, price
+from .prices import Price, PriceDifference, Rates, Tier
+from .pricing import price
 from .values import (
     Breakpoint,
     CacheRules,

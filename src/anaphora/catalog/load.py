@@ -25,14 +25,16 @@ DEFAULTS = "defaults.toml"
 
 #: The files of each provider, lowest layer first. Hosts with few rows share one.
 FILES: dict[str, tuple[str, ...]] = {
-    name: (f"{name}.toml",)
-    for name in (
-        "anthropic openai google ollama azure bedrock minimax deepseek xai mistral moonshot alibaba"
-        " zai groq cerebras openrouter vllm llamacpp"
-    ).split()
+    **{
+        name: (f"{name}.toml",)
+        for name in (
+            "anthropic openai google ollama azure bedrock minimax deepseek xai mistral moonshot"
+            " alibaba zai groq cerebras openrouter vllm llamacpp"
+        ).split()
+    },
+    "openai": ("openai.toml", "openai_models.toml"),
+    **dict.fromkeys(("huggingface", "snowflake", "crusoe", "together"), ("hosts.toml",)),
 }
-FILES["openai"] += ("openai_models.toml",)
-FILES |= dict.fromkeys("huggingface snowflake crusoe together".split(), ("hosts.toml",))
 
 
 class Catalog(msgspec.Struct, frozen=True):

@@ -1,105 +1,25 @@
-"""The cost of calls: base prices from price data, cache prices from the rules, in exact decimals.
+"""The price of a model, and the cost of a call, in exact decimals.
 
     price = catalog.price("anthropic", "claude-opus-5-5", when=now)
     price.input, price.write["1h"], price.of(reply.usage)
 
-Base prices come from the shipped price table, or from a row of prices.toml where that has none.
-Cache prices are multiples of them, by the cache rules: those win over cache prices in the table,
-and the price lists the differences. An unknown price is None, never 0.
+An unknown price is None, never 0.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from decimal import Context, Decimal, localcontext
+from decimal import Context, Decimal
 
 import msgspec
-from msgspec.structs import asdict
 
-from anaphora.errors import InvalidRequest
 from anaphora.values import Ttl, Usage
 
-from .load import SHIPPED
-from .price_rows import PriceRow, PriceRows
-from .price_table import Amount, PriceEntry
-from .values import CacheRules, Figure
-
 #: Enough for every count times every price without rounding.
-_EXACT = Context(prec=60)
-
-#: The digits to which multiples are published, and compared with price data.
-_DIGITS = Decimal("0.001")
+EXACT = Context(prec=60)
 
 _NOTHING = Decimal(0)
-_add, _times = _EXACT.add, _EXACT.multiply
-
-
-#: Our providers by their names in genai-prices.
-NAMES = {
-    "anthropic": "anthropic",
-    "openai": "openai",
-    "google": "google",
-    "azure": "azure",
-    "bedrock": "aws",
-    "minimax": "minimax",
-    "deepseek": "deepseek",
-    "xai": "x-ai",
-    "mistral": "mistral",
-    "moonshot": "moonshotai",
-    "zai": "zai",
-    "groq": "groq",
-    "cerebras": "cerebras",
-    "openrouter": "openrouter",
-    "together": "together",
-}
-
-#: Names of the standard service tier.
-STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only"})
-
-#: The table's field for writes with a TTL; None: the default one.
-_WRITES: dict[Ttl | None, str] = {None: "write", "5m": "write_5m", "1h": "write_1h"}
-
-
-class PriceLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices of prompts above a length in tokens, in dollars per million tokens."""
-
-    above: int = 0
-    input: Decimal | None = None
-    output: Decimal | None = None
-    read: Decimal | None = None
-    write: dict[Ttl | None, Decimal] = {}
-    """By TTL; None is the default one."""
-
-
-class PriceList(msgspec.Struct, frozen=True, kw_only=True):
-    """All prices listed for one model."""
-
-    levels: tuple[PriceLevel, ...]
-    """The price of short prompts first."""
-    source: str
-    date: datetime.date | None
-    """The day it was read, or since when it applies; None if the source has no date."""
-
-
-class Service(msgspec.Struct, frozen=True):
-    """The part of a request that may have its own price."""
-
-    tier: str = ""
-    batch: bool = False
-
-    @property
-    def is_standard(self) -> bool:
-        return self.tier in STANDARD_TIERS and not self.batch
-
-    def fits(self, variant: PriceEntry) -> bool:
-        """Whether a variant is for this call."""
-        return variant.tier in ("", self.tier) and (self.batch or not variant.batch)
-
-    def covered(self, variants: Sequence[PriceEntry]) -> bool:
-        """Whether the requested tier and batch mode have a price among the variants."""
-        tier = self.tier in STANDARD_TIERS or any(one.tier == self.tier for one in variants)
-        return tier and (not self.batch or any(one.batch for one in variants))
+_add, _times = EXACT.add, EXACT.multiply
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,183 +108,4 @@ class Price(Rates, frozen=True, kw_only=True):
                 if rate is None:
                     return None
                 total = _add(total, _times(rate, count))
-        return total.scaleb(-6, _EXACT)
-
-
-def price(
-    provider: str,
-    model: str,
-    when: datetime.datetime,
-    *,
-    rules: CacheRules | None = None,
-    wire: str | None = None,
-    service_tier: str = "",
-    batch: bool = False,
-    own: PriceRows | None = None,
-) -> Price | None:
-    """The model's price at that time; None if unknown.
-
-    `rules` are by default the shipped ones for the wire; `own` are custom rows (`decode_prices`),
-    which win over every list.
-    """
-    if when.tzinfo is None:
-        raise InvalidRequest("must have a time zone", path="when")
-    when = when.astimezone(datetime.UTC)
-    if rules is None:
-        rules = SHIPPED.catalog.rules(provider, model, wire)
-    model = model.removeprefix(f"{provider}/")  # gateways prefix it
-    if own is not None and (row := own.find(provider, model, rules.model)) is not None:
-        return _priced(provider, model, from_row(row), rules)
-    rows = SHIPPED.prices
-    service = Service(service_tier, batch=batch)
-    found = listed(provider, model, rows.moved(provider, when), service)
-    if found is None and service.is_standard:
-        row = rows.find(provider, model, rules.model)
-        found = None if row is None else from_row(row)
-    return None if found is None else _priced(provider, model, found, rules)
-
-
-def listed(
-    provider: str, model: str, when: datetime.datetime, service: Service
-) -> PriceList | None:
-    """The table's prices; None if it has no such model, or no price for that service. `when` is in
-    UTC."""
-    name = NAMES.get(provider)
-    table = SHIPPED.price_table
-    found = None if name is None else table.find(name, model)
-    if found is None:
-        return None
-    row, own = found
-    entry = row.entry(when)
-    amounts = entry.amounts()
-    if not service.is_standard:
-        # Variants of another provider do not apply here.
-        variants = [one for one in row.variants if own and service.fits(one) and one.active(when)]
-        if not service.covered(variants):
-            return None
-        for variant in reversed(variants):
-            amounts |= variant.amounts()
-    source = f"{table.source}, {name}: {row.id}"
-    since = entry.since if entry.active(when) else None
-    return PriceList(levels=_levels(amounts), source=source, date=since)
-
-
-def from_row(row: PriceRow) -> PriceList:
-    """A row as a price list."""
-    base = PriceLevel(input=row.input, output=row.output)
-    tiers = (PriceLevel(above=t.above, input=t.input, output=t.output) for t in row.tiers)
-    return PriceList(levels=(base, *tiers), source=row.source, date=row.date)
-
-
-def _levels(amounts: dict[str, Amount]) -> tuple[PriceLevel, ...]:
-    """One for each prompt length above which a price changes."""
-    tiered = [amount for amount in amounts.values() if isinstance(amount, dict)]
-    return tuple(
-        PriceLevel(
-            above=above,
-            input=_price_above(amounts.get("input"), above),
-            output=_price_above(amounts.get("output"), above),
-            read=_price_above(amounts.get("read"), above),
-            write={
-                ttl: price
-                for ttl, field in _WRITES.items()
-                if (price := _price_above(amounts.get(field), above)) is not None
-            },
-        )
-        for above in sorted({0, *(start for amount in tiered for start in amount)})
-    )
-
-
-def _price_above(amount: Amount | None, above: int) -> Decimal | None:
-    """The price of prompts just above that length."""
-    if not isinstance(amount, dict):
-        return amount
-    return amount[max(start for start in amount if start <= above)]
-
-
-def _priced(provider: str, model: str, found: PriceList, rules: CacheRules) -> Price:
-    with localcontext(_EXACT):
-        levels = [_Level(level, rules) for level in found.levels]
-    base, *longer = levels
-    storage = rules.storage_price
-    return Price(
-        provider=provider,
-        model=model,
-        **asdict(base.rates),
-        tiers=tuple(Tier(above=level.above, **asdict(level.rates)) for level in longer),
-        storage=None if storage is None else _decimal(storage.value),
-        source=found.source,
-        date=found.date,
-        assumed=base.assumed,
-        differences=tuple(difference for level in levels for difference in level.differences),
-    )
-
-
-class _Level:
-    """One price level, with the cache prices that the rules derive from its input price."""
-
-    def __init__(self, level: PriceLevel, rules: CacheRules) -> None:
-        self.above = level.above
-        self._input = level.input
-        self._assumed: list[str] = []
-        self._differences: list[PriceDifference] = []
-        automatic = rules.automatic_read_price
-        self.rates = Rates(
-            input=level.input,
-            output=level.output,
-            read=self._cache_price("read", rules.read_price, level.read),
-            automatic_read=None if automatic is None else self._times(automatic),
-            write=self._writes(level, rules),
-        )
-        self.assumed = tuple(self._assumed)
-        self.differences = tuple(self._differences)
-
-    def _writes(self, level: PriceLevel, rules: CacheRules) -> dict[Ttl, Decimal]:
-        default = rules.default_ttl.value if rules.default_ttl is not None else None
-        prices: dict[Ttl, Decimal] = {}
-        for ttl in rules.ttls.value:
-            listed = level.write.get(ttl, level.write.get(None) if ttl == default else None)
-            figure = rules.write_price.get(ttl)
-            if figure is None:
-                price = level.input  # a TTL without a price is written at the input price
-            else:
-                price = self._cache_price(f"write.{ttl}", figure, listed)
-            if price is not None:
-                prices[ttl] = price
-        return prices
-
-    def _cache_price(
-        self, field: str, figure: Figure[float], listed: Decimal | None
-    ) -> Decimal | None:
-        ours = self._times(figure)
-        if ours is None or listed is None:
-            if ours is not None and not figure.verified:
-                self._assumed.append(field)
-            return ours
-        # Where they agree, the multiple was rounded and the listed price was not. A stand-in is
-        # not a statement of its own.
-        if self._agree(figure, listed) or _is_stand_in(figure):
-            return listed
-        self._differences.append(
-            PriceDifference(
-                field=field, above=self.above, rules=ours, data=listed, source=figure.source
-            )
-        )
-        return ours
-
-    def _agree(self, figure: Figure[float], listed: Decimal) -> bool:
-        if not self._input:
-            return not listed
-        return (listed / self._input).quantize(_DIGITS) == _decimal(figure.value).quantize(_DIGITS)
-
-    def _times(self, figure: Figure[float]) -> Decimal | None:
-        return None if self._input is None else self._input * _decimal(figure.value)
-
-
-def _is_stand_in(figure: Figure[float]) -> bool:
-    return not figure.verified and figure.source.startswith("stand-in")
-
-
-def _decimal(value: float) -> Decimal:
-    """The decimal as written, not the nearest double."""
-    return Decimal(repr(value))
+        return total.scaleb(-6, EXACT)

@@ -14,7 +14,7 @@ from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory
 from anaphora.catalog import CacheRules, Price, PriceRows, Profile
 from anaphora.catalog.price_rows import PriceRow, TierRow
-from anaphora.catalog.prices import STANDARD_TIERS
+from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Request

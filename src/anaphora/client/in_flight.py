@@ -11,7 +11,7 @@ import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
-from anaphora.catalog.prices import STANDARD_TIERS
+from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered

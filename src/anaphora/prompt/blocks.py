@@ -16,8 +16,8 @@ _POLICIES = f" ({', '.join(policy.name for policy in CachePolicy)})"
 def expect(value: object, kind: type, path: str, hint: str = "") -> None:
     """Raise an error that names the field, unless the value is of that type."""
     if not isinstance(value, kind):
-        given = repr(value) if isinstance(value, str) else type(value).__name__
-        raise InvalidRequest(f"must be a {kind.__name__}{hint}, not {given}", path=path)
+        actual = repr(value) if isinstance(value, str) else type(value).__name__
+        raise InvalidRequest(f"must be a {kind.__name__}{hint}, not {actual}", path=path)
 
 
 class PromptBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

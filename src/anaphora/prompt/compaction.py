@@ -108,13 +108,13 @@ def atomic_units(turns: Conversation) -> list[range]:
     for index, message in enumerate(turns):
         calls = any(isinstance(part, ToolCall) for part in message.parts)
         results = any(isinstance(part, ToolResult) for part in message.parts)
-        says = any(not isinstance(part, Thinking) for part in message.parts)
-        answers = in_loop and message.role == "assistant" and says and not calls
-        if in_loop and not calls and not results and not answers and message.role == "user":
+        has_content = any(not isinstance(part, Thinking) for part in message.parts)
+        replies = in_loop and message.role == "assistant" and has_content and not calls
+        if in_loop and not calls and not results and not replies and message.role == "user":
             # A user message before the reply: the loop ends here.
             units.append(range(start, index))
             start, in_loop = index, False
-        in_loop = (in_loop or calls) and not answers
+        in_loop = (in_loop or calls) and not replies
         if not in_loop:
             units.append(range(start, index + 1))
             start = index + 1

@@ -24,7 +24,7 @@ _REFUSED_KINDS: dict[Any, str] = {
 }
 
 
-class FunctionDefinition(msgspec.Struct, frozen=True):
+class FunctionSpec(msgspec.Struct, frozen=True):
     """A function's definition, and the decoder of its arguments."""
 
     name: str
@@ -43,7 +43,7 @@ class _Parameter(msgspec.Struct, frozen=True):
 
 def function_tool(
     function: Callable[..., Any], *, name: str | None = None, description: str | None = None
-) -> FunctionDefinition:
+) -> FunctionSpec:
     """Name, description and schema of a function; `InvalidTool` names an unusable parameter.
 
     Descriptions of parameters come from `Annotated[int, msgspec.Meta(description="…")]`, else from
@@ -57,7 +57,7 @@ def function_tool(
     documented, about = _read_docstring(target)
     parameters = _parameters(function, target, name, about)
     schema = _schema_of(parameters, name)
-    return FunctionDefinition(
+    return FunctionSpec(
         name=name,
         description=documented if description is None else description,
         schema=tool_schema(schema, path=f"tools.{name}.schema"),

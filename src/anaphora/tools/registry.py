@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
-from anaphora import canonical
-from anaphora.errors import InvalidRequest, InvalidTool
+from anaphora.errors import InvalidRequest
 from anaphora.values import CachePolicy, Tool, ToolCall
 
-from .arguments import SchemaArguments
-from .functions import function_tool, is_async
+from .entries import (
+    ToolEntry,
+    check_clash,
+    check_entry,
+    finished_entry,
+    function_entry,
+    schema_entry,
+)
 from .mcp import McpCall, mcp_handler, mcp_tools
 from .schema import tool_schema, wire_name
 
@@ -48,16 +51,6 @@ class ToolOptions(TypedDict, total=False):
     replace: bool
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool and how to run it: `prepare` binds the arguments in a JSON text."""
-
-    name: str
-    tool: Tool
-    prepare: Callable[[str], Callable[[], Any]] | None = None
-    is_async: bool = False
-    timeout: float | None = None
-
-
 class ToolRegistry:
     """Tools by name. What the model sees does not depend on the order of registration.
 
@@ -66,7 +59,7 @@ class ToolRegistry:
 
     def __init__(self) -> None:
         # Both are replaced, never changed in place: other threads see one state.
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, ToolEntry] = {}
         self._tools: tuple[Tool, ...] = ()
 
     def tools(self) -> tuple[Tool, ...]:
@@ -100,35 +93,9 @@ class ToolRegistry:
         seconds and overrides the dispatcher's. A name that is taken is refused unless `replace`.
         """
         if isinstance(tool, Tool):
-            tool_name = name or tool.name
-            entry = _Entry(
-                name=tool_name,
-                timeout=timeout,
-                tool=msgspec.structs.replace(
-                    tool,
-                    name=wire_name(tool_name),
-                    description=tool.description if description is None else description,
-                    schema=tool_schema(tool.schema, path=f"tools.{tool_name}.schema"),
-                    cache=cache if cache.is_cached else tool.cache,
-                    strict=tool.strict if strict is None else strict,
-                ),
-            )
+            entry = finished_entry(tool, name, description, cache, strict, timeout)
         else:
-            made = function_tool(tool, name=name, description=description)
-            function, arguments = tool, made.arguments
-            entry = _Entry(
-                name=made.name,
-                prepare=lambda text: functools.partial(function, **arguments.read(text)),
-                is_async=is_async(function),
-                timeout=timeout,
-                tool=Tool(
-                    name=wire_name(made.name),
-                    description=made.description,
-                    schema=made.schema,
-                    strict=strict,
-                    cache=cache,
-                ),
-            )
+            entry = function_entry(tool, name, description, cache, strict, timeout)
         return self._put([entry], replace)[0]
 
     @overload
@@ -170,7 +137,7 @@ class ToolRegistry:
             strict=strict,
             cache=cache,
         )
-        return self._put([_schema_entry(name, tool, handler, timeout)], replace)[0]
+        return self._put([schema_entry(name, tool, handler, timeout)], replace)[0]
 
     def add_mcp(
         self,
@@ -190,7 +157,7 @@ class ToolRegistry:
         """
         return self._put(
             [
-                _schema_entry(
+                schema_entry(
                     item.name,
                     msgspec.structs.replace(item.tool, cache=cache),
                     mcp_handler(call, item.listed),
@@ -224,60 +191,24 @@ class ToolRegistry:
             timeout=entry.timeout,
         )
 
-    def _put(self, added: Iterable[_Entry], replace: bool) -> tuple[Tool, ...]:
+    def _put(self, added: Iterable[ToolEntry], replace: bool) -> tuple[Tool, ...]:
         entries = dict(self._entries)
-        new: dict[str, _Entry] = {}
+        new: dict[str, ToolEntry] = {}
         for entry in added:
             key = entry.tool.name
-            _check(entry)
+            check_entry(entry)
             # Twice in one listing is an error even with `replace`.
             taken = new.get(key) or entries.get(key)
             if taken is not None:
-                _check_clash(entry, taken, replace and key not in new)
+                check_clash(entry, taken, replace and key not in new)
                 if taken.tool == entry.tool:
                     entry = msgspec.structs.replace(entry, tool=taken.tool)
             new[key] = entry
         self._update(entries | new)
         return tuple(entry.tool for entry in new.values())
 
-    def _update(self, entries: dict[str, _Entry]) -> None:
+    def _update(self, entries: dict[str, ToolEntry]) -> None:
         tools = tuple(entries[name].tool for name in sorted(entries))
         self._entries = entries
         if tools != self._tools:
             self._tools = tools
-
-
-def _schema_entry(
-    name: str, tool: Tool, handler: Callable[[dict[str, Any]], Any], timeout: float | None
-) -> _Entry:
-    arguments = SchemaArguments(tool.schema, path=f"tools.{name}.schema")
-    return _Entry(
-        name=name,
-        tool=tool,
-        prepare=lambda text: functools.partial(handler, arguments.read(text)),
-        is_async=is_async(handler),
-        timeout=timeout,
-    )
-
-
-def _check_clash(entry: _Entry, taken: _Entry, replace: bool) -> None:
-    if entry.name != taken.name:
-        raise InvalidTool(
-            f"`{entry.name}` and `{taken.name}` would both be called `{taken.tool.name}`; "
-            "rename one of them",
-            path=f"tools.{entry.name}",
-        )
-    if not replace:
-        raise InvalidTool(
-            f"there is already a tool `{entry.name}`; pass replace=True to replace it",
-            path=f"tools.{entry.name}",
-        )
-
-
-def _check(entry: _Entry) -> None:
-    place = f"tools.{entry.name}"
-    if not isinstance(entry.tool.description, str):
-        raise InvalidTool("must be text", path=f"{place}.description")
-    canonical.dumps(entry.tool.description, path=f"{place}.description")
-    if entry.timeout is not None and not (entry.timeout > 0 and math.isfinite(entry.timeout)):
-        raise InvalidTool("must be a positive number of seconds, or None", path=f"{place}.timeout")

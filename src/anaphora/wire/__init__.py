@@ -1,6 +1,6 @@
-"""Wires: how a provider's protocol says a call and reads an answer, in both directions.
+"""Wires: codecs of the providers' protocols, in both directions.
 
-Every wire is a package with the same ten names; `wire.get("anthropic")` finds one.
+Every wire is a package with the same ten names; `wire.get("anthropic")` returns one.
 
     render(call, profile, previous=None) -> Rendered     parse(body) -> Call
     assemble(rendered, plan) -> Request                  split(body) -> Rendered
@@ -8,9 +8,8 @@ Every wire is a package with the same ten names; `wire.get("anthropic")` finds o
     reader() -> bytes in, events out                     writer() -> events in, bytes out
     read_error(status, headers, body) -> Upstream        write_error(error) -> status, headers, body
 
-`parse` and `split` also take the path that a request was sent to, for what only it says: the model,
-where the body does not name it. `split` takes a body's outermost fields as well, where somebody has
-found them already.
+`parse` and `split` also take the path that a request was sent to, which may name the model. `split`
+also takes a body's members where they are decoded already.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from .reading import Members
 
-#: The wires there are, by name; the value is what their providers call them.
+#: All wires by name, and what their providers call them.
 WIRES: dict[str, str] = {
     "anthropic": "Anthropic Messages",
     "openai_chat": "OpenAI Chat Completions",
@@ -40,7 +39,7 @@ WIRES: dict[str, str] = {
     "gemini": "Gemini generateContent",
 }
 
-#: Whose models speak it, unless someone says otherwise.
+#: The provider whose models a wire serves by default.
 PROVIDERS: dict[str, str] = {
     "anthropic": "anthropic",
     "openai_chat": "openai",
@@ -51,13 +50,13 @@ PROVIDERS: dict[str, str] = {
 
 
 class WireFeatures(msgspec.Struct, frozen=True):
-    """What a client has to know of a wire besides how it writes and reads."""
+    """What a client needs to know of a wire besides its codec."""
 
     requires_max_tokens: bool = False
     stores_responses: bool = False
     """A stored response can be continued."""
     prewarms: bool = False
-    """A call can write the cache without asking for an answer."""
+    """A call can write the cache without producing a reply."""
     adds_breakpoints: bool = False
     """The provider marks the last message by itself, unless the cache mode is explicit."""
 
@@ -69,8 +68,8 @@ _FEATURES = {
 
 
 class Reader(Protocol):
-    """Reads a stream: every event is given as soon as it is complete, and the last one always
-    comes."""
+    """Reads a stream: each event is returned as soon as it is complete, and there always is a last
+    one."""
 
     def feed(self, data: bytes) -> list[Event]: ...
     def close(self) -> list[Event]: ...
@@ -81,7 +80,7 @@ class Writer(Protocol):
 
 
 class Wire(Protocol):
-    """One protocol, both ways."""
+    """The codec of one protocol."""
 
     def render(
         self, call: Call, profile: Profile, previous: Rendered | None = None
@@ -102,9 +101,9 @@ class Wire(Protocol):
 
 
 def get(name: str) -> Wire:
-    """The wire of that name, loaded when it is first asked for.
+    """The wire of that name, imported on first use.
 
-    A provider's name stands for the wire it speaks, in its dialect: `deepseek`, or, where it speaks
+    A provider's name stands for its dialect of the wire it uses: `deepseek`, or, where it has
     several, `deepseek/anthropic`.
     """
     if name in WIRES:
@@ -123,7 +122,7 @@ def codec_for(dialect: Dialect) -> Wire:
 
 
 def dialect_of(name: str) -> Dialect:
-    """The dialect that a name like `deepseek` or `deepseek/anthropic` means."""
+    """The dialect of a name like `deepseek` or `deepseek/anthropic`."""
     from anaphora.catalog import dialects
 
     provider, *rest = name.split("/", 2)
@@ -138,7 +137,7 @@ def dialect_of(name: str) -> Dialect:
 
 
 def provider_of(name: str) -> str:
-    """Whose models a wire or dialect of that name is for."""
+    """The provider of a wire or dialect."""
     return PROVIDERS[name] if name in PROVIDERS else dialect_of(name).provider
 
 
@@ -148,12 +147,12 @@ def features(name: str) -> WireFeatures:
 
 
 def names() -> dict[str, str]:
-    """All names that `get` knows, and what they stand for."""
+    """All names that `get` takes, with a description."""
     from anaphora.catalog import dialects
 
     known = dict(WIRES)
     for row in dialects().rows:
-        said = f"{WIRES.get(row.wire, row.wire)} as {row.provider} speaks it"
-        known.setdefault(row.provider, said)
-        known.setdefault(row.name, said)
+        description = f"{WIRES.get(row.wire, row.wire)} of {row.provider}"
+        known.setdefault(row.provider, description)
+        known.setdefault(row.name, description)
     return known

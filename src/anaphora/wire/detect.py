@@ -53,9 +53,9 @@ def detect(body: bytes) -> str:
     if len(signs) == 1:
         return signs.pop()
     raise InvalidRequest(
-        "it could be for anthropic or for openai_chat; say which with --from"
+        "it could be for anthropic or for openai_chat; choose with --from"
         if not signs
-        else "it has fields of both anthropic and openai_chat; say which with --from"
+        else "it has fields of both anthropic and openai_chat; choose with --from"
     )
 
 

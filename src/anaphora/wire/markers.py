@@ -90,15 +90,6 @@ def policy_notices(
     return notices
 
 
-def message_ttl(
-    plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], notices: list[Notice]
-) -> Ttl | None:
-    """The TTL that the caller asks for inside the history, as this wire has it."""
-    if plan.message_ttl is None:
-        return None
-    return supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", notices)
-
-
 def marker_field_notices(extras: Extras, place: str) -> list[Notice]:
     """Unknown members of a request's marker: markers are sent without them."""
     names = [name for text in extras.values() for name in decode_members(text)]

@@ -16,7 +16,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class LineDecoder:
-    """Feed it bytes, get the lines that are complete. `close` gives one that was not ended."""
+    """Decodes bytes into complete lines. `close` gives the one that was not ended."""
 
     __slots__ = ("_first", "_limit", "_pieces", "_size")
 
@@ -24,9 +24,9 @@ class LineDecoder:
         self._limit = limit
         self._first = True
         self._pieces: list[bytes] = []
-        """What there is of the line that is not complete,"""
+        """The pieces of the incomplete line,"""
         self._size = 0
-        """and its length."""
+        """and their length."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete now, without their ends; none of them is blank."""
@@ -46,7 +46,7 @@ class LineDecoder:
         return [line for line in map(bytes.strip, lines) if line]
 
     def close(self) -> list[bytes]:
-        """The line that the stream ended in, when it did not end between two."""
+        """The line that the stream ended in; none where it ended between two."""
         line = self._joined().strip()
         self._pieces, self._size = [], 0
         return [line] if line else []
@@ -60,6 +60,5 @@ class LineDecoder:
 
 
 def encode_line(data: bytes) -> bytes:
-    """One line of JSON. A line break in it stands between two tokens, in what somebody else wrote:
-    strings hold none. It becomes a space."""
+    """One line of JSON. A line break in it is white space between tokens and becomes a space."""
     return data.replace(b"\n", b" ") + b"\n"

@@ -17,7 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, Reasoning, ToolChoice
 from anaphora.values import Extras, Notice
 
-from .foreign import foreign_extras
+from .parts import foreign_extras
 from .reading import object_members, request_error
 
 ANTHROPIC_TIERS = ("standard_only",)
@@ -220,15 +220,6 @@ def schema_object(output: OutputSchema) -> bytes:
 
 
 # ── The envelope ─────────────────────────────────────────────────────────────────────────────────
-
-
-def params_key(call: Call) -> object:
-    """Parameters, extras and cache options as bytes: unlike `==` on the values, this tells 1 from
-    1.0 and one order of metadata from another."""
-    try:
-        return _encode((call.params, call.extras, call.ir.cache, call.ir.continuation))
-    except UnicodeEncodeError:
-        return object()  # a lone surrogate: equal to nothing
 
 
 def closing_members(

@@ -1,16 +1,37 @@
-"""What the part writers of several wires share: arguments, extras, and the paths of notices."""
+"""What the part writers of several wires share: arguments, extras, notices for extras of other
+wires, and reasoning that nothing follows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from anaphora.canonical import check_object, is_object, string
 from anaphora.errors import InvalidRequest
-from anaphora.values import Extras, Notice
+from anaphora.prompt import Call
+from anaphora.rendered import LogAppend
+from anaphora.values import (
+    Extras,
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    Role,
+    Thinking,
+    Tool,
+    ToolResult,
+)
 
-from .reading import Members, encode_members, object_members, request_error
+from .reading import (
+    DECODE_ERRORS,
+    Members,
+    decode_members,
+    encode_members,
+    object_members,
+    request_error,
+)
 
 
 def notices_below(notices: Iterable[Notice], place: str) -> list[Notice]:
@@ -57,3 +78,134 @@ def inner_and_outer(extras: Extras | None, wire: str, field: str) -> tuple[bytes
 
 def _following(members: Members) -> bytes:
     return b"," + encode_members(members)[1:-1] if members else b""
+
+
+# ── Extras of other wires ────────────────────────────────────────────────────────────────────────
+#
+# They are left out, with a notice. Extras are named after their wire. A name with a dot
+# (`openai.system`) records a form of the wire without any content, except for the fields of a
+# Responses item. Ids, states and empty values give no notice.
+
+#: Ids, states and positions that providers add to their output.
+_BOOKKEEPING: dict[str, frozenset[str]] = {
+    "openai_responses": frozenset({"id", "status"}),
+    "openai_responses.item": frozenset({"id", "status", "phase"}),
+    "openai_chat": frozenset({"index"}),
+}
+
+_EMPTY = (b"null", b"[]")
+
+
+def foreign_extras(extras: Extras | None, wire: str, path: str) -> list[Notice]:
+    """One notice for each other wire whose extras have content."""
+    notices = []
+    for name, text in (extras or {}).items():
+        owner = name.partition(".")[0]
+        if owner == wire or ("." in name and name not in _BOOKKEEPING):
+            continue
+        if fields := _field_names(name, text):
+            place = f"{path}.{name}" if path else name
+            notices.append(Notice("foreign_fields", f"{fields} of {owner}: left out", place))
+    return notices
+
+
+def foreign_sections(call: Call, wire: str) -> list[Notice]:
+    """The notices for tools and system blocks."""
+    notices: list[Notice] = []
+    for index, tool in enumerate(call.tools):
+        if type(tool) is Tool and tool.extras is not None:
+            notices += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
+    for index, block in enumerate(call.ir.system_field_blocks()):
+        if block.extras is not None:
+            notices += foreign_extras(block.extras, wire, f"system[{index}].extras")
+    return notices
+
+
+def has_extras(part: Part) -> bool:
+    """Whether a part, or a part inside it, may have extras; nearly none has."""
+    if isinstance(part, ToolResult):
+        return part.extras is not None or not isinstance(part.content, str)
+    return getattr(part, "extras", None) is not None
+
+
+def note_foreign_fields(append: LogAppend, message: Message, wire: str, place: str) -> None:
+    """Adds the notices for the parts of the message that is being added."""
+    for index, part in enumerate(message.parts):
+        if has_extras(part):
+            for notice in _part_notices(part, wire, f"{place}.parts[{index}]"):
+                append.notice(notice)
+
+
+def _part_notices(part: Part, wire: str, path: str) -> list[Notice]:
+    if isinstance(part, Thinking | Opaque):
+        return []  # left out as a whole, with a notice of its own
+    notices = foreign_extras(part.extras, wire, f"{path}.extras")
+    if isinstance(part, ToolResult) and not isinstance(part.content, str):
+        for index, inner in enumerate(part.content):
+            notices += _part_notices(inner, wire, f"{path}.content[{index}]")
+    return notices
+
+
+def _field_names(name: str, text: str) -> str:
+    """The names of the fields with content."""
+    try:
+        members = decode_members(text)
+    except DECODE_ERRORS:
+        return "fields"
+    known = _BOOKKEEPING.get(name, frozenset())
+    return ", ".join(
+        field for field, raw in members.items() if field not in known and bytes(raw) not in _EMPTY
+    )
+
+
+# ── Reasoning that nothing follows ───────────────────────────────────────────────────────────────
+#
+# A reply may be cut off inside its reasoning. Providers reject such reasoning in requests:
+# Anthropic takes no message that ends with a thinking block, Responses no reasoning item without
+# the item that follows it, Chat hosts no message without content or calls. So it is left out, with
+# a notice; the conversation keeps it. Where the assistant continues in its next message, the
+# reasoning is followed by that. Until then it has no bytes in the prompt, which only grows when
+# they are added.
+
+FollowCheck: TypeAlias = Callable[[Part, Role], bool | None]
+"""Whether a part of a message of that role may follow reasoning; None where the part does not reach
+the wire."""
+
+UNFINISHED_REASONING = Notice(
+    "unfinished_thinking",
+    "the reply was cut off inside its reasoning, which is rejected without what follows it;"
+    " left out",
+)
+
+
+class ReasoningFollowed:
+    """Whether the assistant continues after its reasoning: in the same message, or in the messages
+    after it before another role. Calls come in order, so each part is examined once."""
+
+    __slots__ = ("_check", "_decided_by", "_followed", "_messages")
+
+    def __init__(self, messages: Sequence[Message], check: FollowCheck) -> None:
+        self._messages = messages
+        self._check = check
+        self._decided_by = -1, -1
+        """The part that decided the last call; it decides for all parts before it."""
+        self._followed = False
+
+    def __call__(self, message: int, part: int) -> bool:
+        """For the reasoning at this position."""
+        if (message, part) >= self._decided_by:
+            self._decided_by, self._followed = self._find(message, part)
+        return self._followed
+
+    def _find(self, start: int, part: int) -> tuple[tuple[int, int], bool]:
+        for index in range(start, len(self._messages)):
+            message = self._messages[index]
+            for position in range(part + 1, len(message.parts)):
+                candidate = message.parts[position]
+                if isinstance(candidate, Thinking):
+                    continue
+                followed = self._check(candidate, message.role)
+                if followed is not None:
+                    return (index, position), followed
+            part = -1
+        return (len(self._messages), 0), False

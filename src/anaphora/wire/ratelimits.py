@@ -1,12 +1,12 @@
-"""Rate-limit headers, in every form that providers have: what is left, of how much, until when.
+"""Rate-limit headers in every form that providers use: what remains, of which limit, until when.
 
     anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}
     x-ratelimit-{limit,remaining,reset}-{requests,tokens}, with -minute, -hour or -day behind
     x-ratelimit-{limit,remaining,reset}
     ratelimit-{limit,remaining,reset}, and the one field `ratelimit` of the later drafts
 
-A reset is a moment (RFC 3339, or seconds or milliseconds since 1970), a duration (`6m0s`, `120ms`)
-or plain seconds. Azure says -1 where it does not know; what cannot be read says nothing.
+A reset is a time (RFC 3339, or seconds or milliseconds since 1970), a duration (`6m0s`, `120ms`)
+or plain seconds. Azure sends -1 for unknown; unreadable values are ignored.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-What: TypeAlias = Literal["requests", "tokens", "output"]
-"""What is counted; `tokens` are the prompt's, or all."""
+LimitKind: TypeAlias = Literal["requests", "tokens", "output"]
+"""What is counted; `tokens` are those of the prompt, or all."""
 
 
-class Left(msgspec.Struct, frozen=True, gc=False):
-    """What one limit has left."""
+class RemainingLimit(msgspec.Struct, frozen=True, gc=False):
+    """What remains of one limit."""
 
-    what: What
+    what: LimitKind
     remaining: float
     limit: float | None
     reset: float | None
-    """Seconds until all of the limit is there again."""
+    """Seconds until the limit is full again."""
     gradual: bool
-    """It comes back bit by bit until then, and not all at once."""
+    """Whether it refills continuously until then, instead of at once."""
 
 
-_KINDS: tuple[tuple[str, What], ...] = (
+_KINDS: tuple[tuple[str, LimitKind], ...] = (
     ("requests", "requests"),
     ("input-tokens", "tokens"),
     ("tokens", "tokens"),
@@ -42,15 +42,15 @@ _KINDS: tuple[tuple[str, What], ...] = (
 )
 _PERIODS = ("", "-minute", "-hour", "-day")
 
-_Form: TypeAlias = tuple[What, str, str, str, bool]
-"""What is counted; the headers for what is left, the limit and the reset; whether it is gradual."""
+_Form: TypeAlias = tuple[LimitKind, str, str, str, bool]
+"""What is counted; the headers of the rest, the limit and the reset; whether it is gradual."""
 
 
-def _form(what: What, name: str, gradual: bool) -> _Form:
+def _form(what: LimitKind, name: str, gradual: bool) -> _Form:
     return what, name.format("remaining"), name.format("limit"), name.format("reset"), gradual
 
 
-#: Anthropic and OpenAI say of theirs that they fill up continuously.
+#: Anthropic and OpenAI document that theirs refill continuously.
 _ANTHROPIC = tuple(_form(what, f"anthropic-ratelimit-{kind}-{{}}", True) for kind, what in _KINDS)
 _OTHERS = (
     *(
@@ -62,7 +62,7 @@ _OTHERS = (
     _form("requests", "ratelimit-{}", False),
 )
 
-#: What any of them comes with.
+#: Headers of which each form has one.
 _NAMES = frozenset({"ratelimit", *(form[1] for form in (*_ANTHROPIC, *_OTHERS))})
 
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h|d))+")
@@ -77,7 +77,7 @@ _UNITS = {
     "h": 3600.0,
     "d": 86400.0,
 }
-#: Numbers from here on are moments and no waits: 2001 in seconds, and in milliseconds.
+#: Larger numbers are times and not waits: 2001 in seconds, and in milliseconds.
 _SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
 #: `"default";r=50;t=30`, or `limit=100, remaining=50, reset=5` in an earlier draft.
 _FIELD = re.compile(r"\b(r|t|limit|remaining|reset)=(\d+)")
@@ -85,37 +85,34 @@ _FIELD = re.compile(r"\b(r|t|limit|remaining|reset)=(\d+)")
 
 def read_limits(
     headers: Mapping[str, str], now: float | None = None, *, at_most: float = 1.0
-) -> list[Left]:
-    """Every limit that the headers tell of, or those of which at most such a share is left. Names
-    are lowercase; `now`, in seconds since 1970, is for moments in them."""
-    found: list[Left] = []
+) -> list[RemainingLimit]:
+    """All limits in the headers, or those of which at most the share `at_most` remains. Names are
+    lowercase; `now`, in seconds since 1970, is for times in them."""
+    limits: list[RemainingLimit] = []
     if _NAMES.isdisjoint(headers):
-        return found  # nothing is told, and every answer is asked
+        return limits
     anthropic = "anthropic-ratelimit-requests-remaining" in headers
     for what, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
-        said = headers.get(remaining)
-        if said is None:
-            continue
-        left = float(said) if said.isdecimal() else _amount(said)
+        left = _amount(headers.get(remaining))
         if left is None:
             continue
-        said = headers.get(limit)
-        most = float(said) if said is not None and said.isdecimal() else _amount(said)
+        most = _amount(headers.get(limit))
         if most is None or left <= most * at_most:
-            found.append(Left(what, left, most, seconds_until(headers.get(reset), now), gradual))
+            wait = seconds_until(headers.get(reset), now)
+            limits.append(RemainingLimit(what, left, most, wait, gradual))
     if (field := headers.get("ratelimit")) is not None:
-        found += _of_field(field, headers.get("ratelimit-policy", ""))
-    return found
+        limits += _of_field(field, headers.get("ratelimit-policy", ""))
+    return limits
 
 
 def reset_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """How long until the limits are there again of which nothing is left; the longest."""
-    used_up = [left.reset for left in read_limits(headers, now) if left.remaining <= 0]
-    return max((reset for reset in used_up if reset is not None), default=None)
+    """How long until all exhausted limits are reset; None where that is unknown."""
+    exhausted = [limit.reset for limit in read_limits(headers, now) if limit.remaining <= 0]
+    return max((reset for reset in exhausted if reset is not None), default=None)
 
 
 def seconds_until(text: str | None, now: float | None = None) -> float | None:
-    """The wait that a reset means, in whichever form."""
+    """The wait of a reset in any form."""
     if not text:
         return None
     try:
@@ -151,9 +148,11 @@ def _moment(text: str, now: float | None) -> float | None:
 
 
 def _amount(text: str | None) -> float | None:
-    """A count; drafts put several policies behind a comma, the nearest first."""
+    """A count; drafts list several policies behind commas, the nearest first."""
     if text is None:
         return None
+    if text.isdecimal():
+        return float(text)
     try:
         number = float(text.partition(",")[0].partition(";")[0])
     except ValueError:
@@ -161,14 +160,15 @@ def _amount(text: str | None) -> float | None:
     return number if 0 <= number < float("inf") else None
 
 
-def _of_field(field: str, policy: str) -> list[Left]:
+def _of_field(field: str, policy: str) -> list[RemainingLimit]:
     """The structured field; of several policies the one with the least left."""
-    found: list[Left] = []
+    limits: list[RemainingLimit] = []
     quota = re.search(r"\bq=(\d+)", policy)
     for item in field.split(",") if "r=" in field else [field]:
-        said = {name: float(number) for name, number in _FIELD.findall(item)}
-        left = said.get("r", said.get("remaining"))
+        values = {name: float(number) for name, number in _FIELD.findall(item)}
+        left = values.get("r", values.get("remaining"))
         if left is not None:
-            limit = said.get("limit", float(quota[1]) if quota is not None else None)
-            found.append(Left("requests", left, limit, said.get("t", said.get("reset")), False))
-    return sorted(found, key=lambda left: left.remaining)[:1]
+            most = values.get("limit", float(quota[1]) if quota is not None else None)
+            reset = values.get("t", values.get("reset"))
+            limits.append(RemainingLimit("requests", left, most, reset, False))
+    return sorted(limits, key=lambda limit: limit.remaining)[:1]

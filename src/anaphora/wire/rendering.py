@@ -44,9 +44,9 @@ from anaphora.values import (
     Ttl,
 )
 
-from .foreign import foreign_extras
 from .markers import Locate, resolve_marks, supported_ttl
 from .memo import Memo
+from .parts import foreign_sections
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ def extend_log(
 
 def settled_count(messages: Conversation, shared: int) -> int:
     """How many of the shared messages keep their bytes: reasoning that was left out at their end is
-    sent if the assistant continues in the new messages (see reasoning.py)."""
+    sent if the assistant continues in the new messages (see parts.py)."""
     if shared < len(messages):
         while shared and not _settles_reasoning(messages[shared - 1]):
             shared -= 1
@@ -261,6 +261,11 @@ def finish_rendering(
     ttl = None
     if markers and plan.message_ttl is not None:
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
+    section_notices: list[Notice] = []
+    if any(tool.extras is not None for tool in call.tools if type(tool) is Tool) or any(
+        block.extras is not None for block in call.ir.system_field_blocks()
+    ):
+        section_notices = foreign_sections(call, wire)
     return Rendered(
         wire=wire,
         model=call.model,
@@ -273,21 +278,9 @@ def finish_rendering(
         messages_cacheable=plan.messages,
         message_ttl=ttl,
         bytes_per_token=profile.bytes_per_token.value,
-        notices=(*envelope.notices, *_section_notices(call, wire), *notices, *unmarked),
+        notices=(*envelope.notices, *section_notices, *notices, *unmarked),
         **fields,
     )
-
-
-def _section_notices(call: Call, wire: str) -> list[Notice]:
-    """Extras of other wires on tools and system blocks."""
-    notices: list[Notice] = []
-    for index, tool in enumerate(call.tools):
-        if type(tool) is Tool and tool.extras is not None:
-            notices += foreign_extras(tool.extras, wire, f"tools[{index}].extras")
-    for index, block in enumerate(call.ir.system_field_blocks()):
-        if block.extras is not None:
-            notices += foreign_extras(block.extras, wire, f"system[{index}].extras")
-    return notices
 
 
 def cacheable_count(

@@ -27,7 +27,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EventDecoder:
-    """Feed it bytes, get the events that are complete. `close` says whether something was cut."""
+    """Decodes bytes into complete events. `close` tells whether the last one was cut off."""
 
     __slots__ = (
         "_buffer",
@@ -48,15 +48,15 @@ class EventDecoder:
         self._started = False
         self._skip_newline = False
         self._plain = False
-        """Nothing is left over from earlier bytes but what is in the buffer."""
+        """Nothing but the buffer is left from earlier bytes."""
         self.body: bytearray | None = None
         """The JSON body so far, when the bytes are one instead of events."""
 
     def feed_data(self, data: bytes) -> list[bytes]:
-        """The data of the events that are complete now, for streams whose data says it all.
+        """The data of the events that are complete now, for streams that need no event names.
 
-        Nearly always an event is one line of data, alone or behind a line with its name; whatever
-        else comes takes the long way.
+        Nearly always an event is one data line, alone or behind a line with its name; the rest is
+        left to `feed`.
         """
         if not self._started:
             data = self._start(data)
@@ -114,7 +114,7 @@ class EventDecoder:
 
     @property
     def idle(self) -> bool:
-        """Nothing is left over from earlier bytes."""
+        """Nothing is left from earlier bytes."""
         return self._plain and not self._buffer
 
     def close(self) -> bool:
@@ -122,8 +122,8 @@ class EventDecoder:
         return not self._buffer.strip() and not self._data
 
     def _start(self, data: bytes) -> bytes:
-        """The first bytes without a byte order mark; none while they do not show yet whether they
-        are events or a JSON body."""
+        """The first bytes without a byte order mark; none while it is undecided whether they are
+        events or a JSON body."""
         data, self._buffer = self._buffer + data, b""
         start = data.removeprefix(_BOM)
         first = start.lstrip()[:1]
@@ -149,12 +149,12 @@ class EventDecoder:
             self._data.append(value)
         elif field == b"event":
             self._event = value.decode(errors="replace")
-        # Comments begin with a colon; `id` and `retry` are for reconnecting, which nobody does.
+        # Comments begin with a colon; `id` and `retry` are for reconnecting, which is unused.
 
 
 def encode_event(event: str, data: bytes) -> bytes:
-    """One event. `data` is JSON: a line break in it stands between values, and what others wrote
-    may have some. Each begins a line of data."""
+    """One event. `data` is JSON; each line break in it, which is white space between values, begins
+    another data line."""
     if b"\n" in data or b"\r" in data:
         data = data.replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
     name = b"event: " + event.encode() + b"\n" if event else b""

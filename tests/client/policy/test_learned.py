@@ -11,7 +11,7 @@ from anaphora import errors
 from anaphora.client.config.values import LimitsConfig
 from anaphora.client.limits import Limiter, ModelLane
 from anaphora.client.limits.windows import StatedLimit
-from anaphora.wire.ratelimits import Left
+from anaphora.wire.ratelimits import RemainingLimit
 
 NOW = 1_794_744_000.0  # 2026-11-15T12:00:00Z
 
@@ -142,7 +142,7 @@ def test_other_errors_stop_nothing(error: errors.AnaphoraError) -> None:
 
 
 limits = st.builds(
-    Left,
+    RemainingLimit,
     st.just("requests"),
     st.integers(0, 50),
     st.none() | st.integers(1, 100),
@@ -156,7 +156,7 @@ limits = st.builds(
     steps=st.lists(st.tuples(st.floats(0, 40), st.integers(0, 120)), max_size=12),
 )
 def test_stated_limit_opens_as_computed_and_waits_are_bounded(
-    left: Left, steps: list[tuple[float, int]]
+    left: RemainingLimit, steps: list[tuple[float, int]]
 ) -> None:
     assert left.reset is not None
     stated, at = StatedLimit(left, left.reset, 0.0), 0.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anaphora import errors, wire
-from anaphora.wire.ratelimits import Left, read_limits, reset_after, seconds_until
+from anaphora.wire.ratelimits import RemainingLimit, read_limits, reset_after, seconds_until
 
 NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
 AT = NOW.timestamp()
@@ -177,19 +177,22 @@ def test_reset_time_is_ignored_without_a_clock(said: str) -> None:
         (
             limits(OPENAI, ("requests", "4999", "5000", "12ms"), ("tokens", "7", "90", "9s")),
             [
-                Left("requests", 4999, 5000, 0.012, True),
-                Left("tokens", 7, 90, 9.0, True),
+                RemainingLimit("requests", 4999, 5000, 0.012, True),
+                RemainingLimit("tokens", 7, 90, 9.0, True),
             ],
         ),
         (
             limits(
                 OPENAI, ("requests-day", "3", "100", "33011.38"), ("tokens-minute", "4", "9", "5")
             ),
-            [Left("requests", 3, 100, 33011.38, True), Left("tokens", 4, 9, 5.0, True)],
+            [
+                RemainingLimit("requests", 3, 100, 33011.38, True),
+                RemainingLimit("tokens", 4, 9, 5.0, True),
+            ],
         ),
         (
             limits(ANTHROPIC, ("requests", "1", "2", "2026-11-15T12:00:03Z")),
-            [Left("requests", 1, 2, 3.0, True)],
+            [RemainingLimit("requests", 1, 2, 3.0, True)],
         ),
         (
             {
@@ -197,18 +200,21 @@ def test_reset_time_is_ignored_without_a_clock(said: str) -> None:
                 "ratelimit-remaining": "9",
                 "ratelimit-reset": "5",
             },
-            [Left("requests", 9, 100, 5.0, False)],
+            [RemainingLimit("requests", 9, 100, 5.0, False)],
         ),
         (
             {"ratelimit": '"day";r=900;t=9000, "minute";r=2;t=30'},
-            [Left("requests", 2, None, 30.0, False)],
+            [RemainingLimit("requests", 2, None, 30.0, False)],
         ),
-        ({"x-ratelimit-remaining-requests": "5"}, [Left("requests", 5, None, None, True)]),
+        (
+            {"x-ratelimit-remaining-requests": "5"},
+            [RemainingLimit("requests", 5, None, None, True)],
+        ),
         ({"x-ratelimit-remaining-requests": "some"}, []),
         ({"ratelimit": "nothing of the kind"}, []),
     ],
 )
-def test_limits_in_every_form(headers: dict[str, str], found: list[Left]) -> None:
+def test_limits_in_every_form(headers: dict[str, str], found: list[RemainingLimit]) -> None:
     assert read_limits(headers, AT) == found
 
 

@@ -73,15 +73,15 @@ class ClientAdapter(LlmAdapter):
         call, output, _ = call_of(request)
         deadline = AdapterDeadline(request.timeout_ms)
         with request_paths():
-            answered = await deadline.apply(
+            response = await deadline.apply(
                 self._client.complete(call, self._provider, timeout=deadline.seconds)
             )
         return LlmResponse(
-            text=text_of(answered.reply),
-            parsed_json=None if output is None else _parsed(output, answered.reply),
-            model=answered.reply.model,
-            usage=token_usage(answered.reply.usage),
-            raw_hash=answered.raw_hash,
+            text=text_of(response.reply),
+            parsed_json=None if output is None else _parsed(output, response.reply),
+            model=response.reply.model,
+            usage=token_usage(response.reply.usage),
+            raw_hash=response.raw_hash,
         )
 
     async def stream(self, request: LlmRequest) -> AsyncGenerator[StreamChunk, None]:

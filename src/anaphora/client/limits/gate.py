@@ -42,7 +42,7 @@ class Gate:
         return cls(limiter, limiter.lane(""), WaitingCalls(limiter, clock))
 
     def of_model(self, name: str, rules: CacheRules | None = None) -> Gate:
-        """A model's gate behind the same provider limits. `rules` tell how tokens are counted."""
+        """A model's gate behind the same provider limits. `rules` define how tokens are counted."""
         counts = rules is None or rules.reads_limited is None or rules.reads_limited.value
         return Gate(self.limiter, self.limiter.lane(name, counts_reads=counts), self.waiting)
 

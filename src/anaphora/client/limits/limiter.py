@@ -16,7 +16,7 @@ from typing import Literal
 from anaphora.client.config.values import LimitsConfig, Rate
 from anaphora.errors import AnaphoraError, RateLimited
 from anaphora.values import Usage
-from anaphora.wire.ratelimits import What, read_limits
+from anaphora.wire.ratelimits import LimitKind, read_limits
 
 from .queue import CallQueue
 from .windows import MINUTE, RateWindow, StatedLimit
@@ -53,7 +53,7 @@ class ModelLane:
         self.counts_reads = counts_reads
         """Whether the provider counts tokens read from its cache."""
         self.own = None if rate is None else RateWindow.of(rate)
-        self.stated: list[tuple[What, StatedLimit]] = []
+        self.stated: list[tuple[LimitKind, StatedLimit]] = []
         """Limits from response headers. Providers count each model separately."""
         self.blocked_until = 0.0
         self.queue: OrderedDict[Reservation, None] = OrderedDict()

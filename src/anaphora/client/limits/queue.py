@@ -13,7 +13,7 @@ from heapq import merge
 from typing import TYPE_CHECKING
 
 from anaphora.errors import Throttled
-from anaphora.wire.ratelimits import What
+from anaphora.wire.ratelimits import LimitKind
 
 from .windows import MINUTE, RateWindow, StatedLimit
 
@@ -174,7 +174,7 @@ class _LaneForecast:
     def __init__(self, lane: ModelLane) -> None:
         self.since = lane.blocked_until
         self._own = None if lane.own is None else _Bookings(lane.own)
-        self._stated: list[tuple[What, StatedLimit]] = [
+        self._stated: list[tuple[LimitKind, StatedLimit]] = [
             (what, stated.copy()) for what, stated in lane.stated
         ]
 

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from anaphora.client.config.values import Rate
-from anaphora.wire.ratelimits import Left
+from anaphora.wire.ratelimits import RemainingLimit
 
 if TYPE_CHECKING:
     from .limiter import Reservation
@@ -103,7 +103,7 @@ class StatedLimit:
 
     __slots__ = ("_at", "_full_at", "_limit", "_rate", "_sudden", "level")
 
-    def __init__(self, left: Left, reset: float, now: float) -> None:
+    def __init__(self, left: RemainingLimit, reset: float, now: float) -> None:
         self._limit = _INF if left.limit is None else max(left.limit, left.remaining)
         self.level = left.remaining
         """What remains at least, without what came back since."""

@@ -8,9 +8,9 @@ from anaphora.prompt import BlockMark, Call, MarkRequest, ToolMark
 from anaphora.rendered import ChunkRun
 from anaphora.values import AnyTool, Extras, Message, Part, ToolResult, Ttl
 from anaphora.wire.markers import MarkLocation, find_message
-from anaphora.wire.reading import ErrorFactory, LenientDecoder, Unknown
+from anaphora.wire.reading import ErrorFactory, LenientDecoder, Members, Unknown
 
-from .types import WIRE, CacheControl
+from .types import WIRE, CacheControl, ContentBlock, MessagesRequest, ToolDefinition
 
 MARKERS: dict[Ttl, bytes] = {
     "5m": b',"cache_control":{"type":"ephemeral"}',
@@ -20,13 +20,37 @@ MARKERS: dict[Ttl, bytes] = {
 #: The TTL that each one asked for gets: long enough, where there is one.
 NEAREST: dict[Ttl, Ttl] = {"5m": "5m", "30m": "1h", "1h": "1h", "12h": "1h", "24h": "1h"}
 
-CACHE_CONTROL = LenientDecoder[CacheControl | None](CacheControl | None)
+_CACHE_CONTROL = LenientDecoder[CacheControl | None](CacheControl | None)
 
 
-def read_marker(
+def marker_of(
+    holder: ContentBlock | ToolDefinition | MessagesRequest,
+    unknown: Unknown | None,
+    path: str,
+    fail: ErrorFactory,
+) -> tuple[Ttl, Extras | None] | None:
+    """The TTL of an object's marker, and the marker's unknown members."""
+    if holder.cache_control is None:
+        return None
+    inner = unknown.take("cache_control") if unknown is not None else None
+    return _read(holder.cache_control, inner, f"{path}.cache_control", fail)
+
+
+def take_marker(
+    members: Members, path: str, fail: ErrorFactory
+) -> tuple[Ttl, Extras | None] | None:
+    """The same for an object that is not decoded; the marker is removed from its members."""
+    raw = members.pop("cache_control", None)
+    if raw is None:
+        return None
+    path = f"{path}.cache_control"
+    marker, unknown = _CACHE_CONTROL.decode(raw, path, fail)
+    return None if marker is None else _read(marker, unknown, path, fail)
+
+
+def _read(
     marker: CacheControl, unknown: Unknown | None, path: str, fail: ErrorFactory
 ) -> tuple[Ttl, Extras | None]:
-    """The TTL of a marker, and its unknown members."""
     extras = unknown.extras(WIRE) if unknown is not None else None
     if marker.type != "ephemeral":
         raise fail(f"{marker.type!r} is not a kind of marker; use ephemeral", f"{path}.type")

@@ -69,6 +69,7 @@ from anaphora.wire.reading import (
     OtherBlock,
     Unknown,
     converts_errors,
+    decode_members,
     decode_value,
     encode_members,
     known_text,
@@ -78,7 +79,7 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .markers import CACHE_CONTROL, MARKERS, read_marker
+from .markers import MARKERS, marker_of, take_marker
 from .params import AUTOMATIC_FIELDS, PARAMS, PATH
 from .render import CLOSE, WIRE_ROLES, RoleWithFields, glue, joins, opening
 from .types import (
@@ -87,7 +88,6 @@ from .types import (
     MESSAGE_FIELDS,
     WIRE,
     Base64Source,
-    CacheControl,
     ContentBlock,
     DocumentBlock,
     FileSource,
@@ -119,6 +119,19 @@ _NOTHING: dict[int, Unknown] = {}
 # ── Content blocks ───────────────────────────────────────────────────────────────────────────────
 
 
+#: Blocks that hold nothing but their own values.
+_SIMPLE: dict[type, Callable[[Any, Extras | None], Part]] = {
+    TextBlock: lambda block, extras: Text(block.text, extras),
+    ToolUseBlock: lambda block, extras: ToolCall(
+        block.id, block.name, str(block.input, "utf-8"), extras
+    ),
+    ThinkingBlock: lambda block, extras: Thinking(
+        block.thinking, block.signature, provider=WIRE, extras=extras
+    ),
+    RedactedBlock: lambda block, extras: Thinking(data=block.data, provider=WIRE, extras=extras),
+}
+
+
 class BlockReader:
     """Reads content blocks into parts, and collects the markers on them."""
 
@@ -142,11 +155,11 @@ class BlockReader:
         """The parts of a message or reply."""
         parts: list[Part] = []
         for index, block in enumerate(blocks):
-            read = _READERS.get(type(block))
+            read = _SIMPLE.get(type(block))
             if read is None or unknown or block.cache_control is not None:
                 parts.append(self.block(block, unknown.get(index), (index,)))
             else:
-                parts.append(read(self, block, None, (index,)))
+                parts.append(read(block, None))
         return tuple(parts)
 
     def block(
@@ -154,52 +167,34 @@ class BlockReader:
     ) -> Part:
         """The part of one block: unknown members become extras, unknown kinds opaque parts."""
         if isinstance(block, OtherBlock):
-            return self._other(block, position)
-        marker = block.cache_control
-        of_marker = unknown.take("cache_control") if unknown is not None else None
-        part: Part = _READERS[type(block)](self, block, unknown, position)
+            members = dict(block.members)
+            del members["type"]
+            marker = take_marker(members, self.path(position), self.fail)
+            part: Part = _opaque(block.tag, members)
+        else:
+            marker = None
+            if block.cache_control is not None:
+                marker = marker_of(block, unknown, self.path(position), self.fail)
+            part = self._known(block, unknown, position)
         if marker is not None:
-            self._mark(marker, of_marker, position)
+            self.marks.append(PartMark(f"m{self.message}", position, *marker))
         return part
 
-    def _mark(
-        self, marker: CacheControl, unknown: Unknown | None, position: tuple[int, ...]
-    ) -> None:
-        path = f"{self.path(position)}.cache_control"
-        read = read_marker(marker, unknown, path, self.fail)
-        self.marks.append(PartMark(f"m{self.message}", position, *read))
+    def _known(
+        self, block: ContentBlock, unknown: Unknown | None, position: tuple[int, ...]
+    ) -> Part:
+        if isinstance(block, ToolResultBlock):
+            return self._tool_result(block, unknown, position)
+        if isinstance(block, ImageBlock | DocumentBlock):
+            return self._media(block, unknown, position)
+        return _SIMPLE[type(block)](block, _extras(unknown))
 
-    def _other(self, block: OtherBlock, position: tuple[int, ...]) -> Opaque:
-        members = dict(block.members)
-        raw = members.pop("cache_control", None)
-        if raw is not None:
-            path = f"{self.path(position)}.cache_control"
-            marker, unknown = CACHE_CONTROL.decode(raw, path, self.fail)
-            if marker is not None:
-                self._mark(marker, unknown, position)
-        del members["type"]
-        return _opaque(block.tag, members)
-
-    def text(self, block: TextBlock, unknown: Unknown | None, _: Any) -> Text:
-        return Text(block.text, _extras(unknown))
-
-    def tool_use(self, block: ToolUseBlock, unknown: Unknown | None, _: Any) -> ToolCall:
-        return ToolCall(block.id, block.name, str(block.input, "utf-8"), _extras(unknown))
-
-    def thinking(self, block: ThinkingBlock, unknown: Unknown | None, _: Any) -> Thinking:
-        extras = None if unknown is None else unknown.extras(WIRE, nulls=True)
-        return Thinking(block.thinking, block.signature, provider=WIRE, extras=extras)
-
-    def redacted(self, block: RedactedBlock, unknown: Unknown | None, _: Any) -> Thinking:
-        extras = None if unknown is None else unknown.extras(WIRE, nulls=True)
-        return Thinking(data=block.data, provider=WIRE, extras=extras)
-
-    def tool_result(
+    def _tool_result(
         self, block: ToolResultBlock, unknown: Unknown | None, position: tuple[int, ...]
     ) -> ToolResult:
         content = block.content
-        inner: str | tuple[ResultPart, ...] = content or ""  # type: ignore[assignment]
-        if content is not None and not isinstance(content, str):
+        inner: str | tuple[ResultPart, ...] = content if isinstance(content, str) else ""
+        if isinstance(content, list):
             below = unknown.take_elements("content") if unknown is not None else _NOTHING
             inner = tuple(
                 self._inner(each, below.get(index), (*position, index))
@@ -216,21 +211,20 @@ class BlockReader:
             return part
         raise self.fail("may not stand inside a tool result", self.path(position))
 
-    def image(
-        self, block: ImageBlock, unknown: Unknown | None, position: tuple[int, ...]
-    ) -> Image | Opaque:
-        source = self._source(block.source, position)
-        if source is None:
-            return _opaque("image", _with_source(block.source, unknown))
-        return Image(source, extras=_extras(unknown))
-
-    def document(
-        self, block: DocumentBlock, unknown: Unknown | None, position: tuple[int, ...]
-    ) -> Document | Opaque:
-        source = self._source(block.source, position)
+    def _media(
+        self,
+        block: ImageBlock | DocumentBlock,
+        unknown: Unknown | None,
+        position: tuple[int, ...],
+    ) -> Image | Document | Opaque:
+        source, extras = self._source(block.source, position), _extras(unknown)
+        if isinstance(block, ImageBlock):
+            if source is not None:
+                return Image(source, extras=extras)
+            return _opaque("image", {**_members(extras), "source": block.source})
         if source is not None:
-            return Document(source, block.title, block.context, _extras(unknown))
-        members = _with_source(block.source, unknown)
+            return Document(source, block.title, block.context, extras)
+        members = {**_members(extras), "source": block.source}
         for name, value in (("title", block.title), ("context", block.context)):
             if value is not None:
                 members[name] = msgspec.Raw(string(value))
@@ -240,47 +234,36 @@ class BlockReader:
         """None for sources that `Source` cannot hold: their block stays opaque."""
         path = f"{self.path(position)}.source"
         source, unknown = _SOURCE.decode(raw, path, self.fail)
-        if isinstance(source, OtherBlock) or unknown is not None:
+        if unknown is not None:
             return None
         match source:
             case UrlSource():
                 return Url(source.url)
             case FileSource():
                 return FileId(WIRE, source.file_id)
-            case TextSource():
-                if source.media_type != "text/plain":
-                    return None
+            case TextSource(media_type="text/plain"):
                 return Bytes(source.data.encode(), "text/plain")
-        try:
-            data = base64.b64decode(source.data, validate=True)
-        except ValueError as problem:  # of binascii, or for letters that are not ASCII
-            raise self.fail(f"not base64: {problem}", f"{path}.data") from None
-        return None if source.media_type == "text/plain" else Bytes(data, source.media_type)
-
-
-_READERS: dict[type, Callable[..., Part]] = {
-    TextBlock: BlockReader.text,
-    ToolUseBlock: BlockReader.tool_use,
-    ToolResultBlock: BlockReader.tool_result,
-    ThinkingBlock: BlockReader.thinking,
-    RedactedBlock: BlockReader.redacted,
-    ImageBlock: BlockReader.image,
-    DocumentBlock: BlockReader.document,
-}
+            case Base64Source():
+                try:
+                    data = base64.b64decode(source.data, validate=True)
+                except ValueError as problem:  # of binascii, or for letters that are not ASCII
+                    raise self.fail(f"not base64: {problem}", f"{path}.data") from None
+                return None if source.media_type == "text/plain" else Bytes(data, source.media_type)
+        return None
 
 
 def _extras(unknown: Unknown | None) -> Extras | None:
     return None if unknown is None else unknown.extras(WIRE)
 
 
+def _members(extras: Extras | None) -> Members:
+    return {} if extras is None else decode_members(extras[WIRE])
+
+
 def _opaque(kind: str, members: Members) -> Opaque:
     """A block that is sent back as it came, less its marker."""
     typed = {"type": msgspec.Raw(string(kind)), **members}
     return Opaque(WIRE, kind, encode_members(typed).decode())
-
-
-def _with_source(source: msgspec.Raw, unknown: Unknown | None) -> Members:
-    return {**(unknown.remaining(nulls=True) if unknown is not None else {}), "source": source}
 
 
 # ── Parsing ──────────────────────────────────────────────────────────────────────────────────────
@@ -294,7 +277,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     blocks, block_marks = _system(bytes(request.system))
     reader = BlockReader("$.messages[{}]", request_error)
     conversation = _conversation(request, unknown, reader)
-    automatic, marker_extras = _marker(request, unknown, "$") or (None, None)
+    automatic, marker_extras = marker_of(request, unknown, "$", request_error) or (None, None)
     extras = _extras(unknown)
     if marker_extras is not None:
         extras = {**(extras or {}), AUTOMATIC_FIELDS: marker_extras[WIRE]}
@@ -350,7 +333,7 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...
         path, own = f"$.system[{index}]", unknown.get(index)
         if isinstance(block, OtherBlock):
             raise request_error(f"{block.tag!r} may not stand in the system prompt", f"{path}.type")
-        if (marker := _marker(block, own, path)) is not None:
+        if (marker := marker_of(block, own, path, request_error)) is not None:
             marks.append(BlockMark(index, *marker))
         blocks.append(PromptBlock(f"system{index}", block.text, extras=_extras(own)))
     return tuple(blocks), tuple(marks)
@@ -372,34 +355,14 @@ def _tools(raw: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
 def _tool(raw: msgspec.Raw, path: str) -> tuple[AnyTool, tuple[Ttl, Extras | None] | None]:
     members = object_members(raw, path, request_error)
     if "input_schema" not in members:
-        marker = _take_marker(members, path)
+        marker = take_marker(members, path, request_error)
         return ProviderTool(
             WIRE, known_text(members, "name"), encode_members(members).decode()
         ), marker
     tool, unknown = _TOOL.decode(raw, path, request_error)
-    marker = _marker(tool, unknown, path)
+    marker = marker_of(tool, unknown, path, request_error)
     schema, extras = bytes(tool.input_schema).decode(), _extras(unknown)
     return Tool(tool.name, tool.description or "", schema, tool.strict, extras=extras), marker
-
-
-def _marker(
-    holder: TextBlock | ToolDefinition | MessagesRequest, unknown: Unknown | None, path: str
-) -> tuple[Ttl, Extras | None] | None:
-    """The marker of a decoded object."""
-    if holder.cache_control is None:
-        return None
-    inner = unknown.take("cache_control") if unknown is not None else None
-    return read_marker(holder.cache_control, inner, f"{path}.cache_control", request_error)
-
-
-def _take_marker(members: Members, path: str) -> tuple[Ttl, Extras | None] | None:
-    """Removes and reads the marker among the members of an object."""
-    raw = members.pop("cache_control", None)
-    if raw is None:
-        return None
-    path = f"{path}.cache_control"
-    marker, unknown = CACHE_CONTROL.decode(raw, path, request_error)
-    return None if marker is None else read_marker(marker, unknown, path, request_error)
 
 
 # ── Splitting ────────────────────────────────────────────────────────────────────────────────────
@@ -439,7 +402,7 @@ def split(
             marks += [Mark(count + mark.chunk, mark.ttl) for mark in section_marks]
             count += run.count
     runs.append(_split_messages(fields.pop("messages", msgspec.Raw(b"[]")), count, marks))
-    automatic = _take_marker(fields, "$")
+    automatic = take_marker(fields, "$", request_error)
     rest = encode_members(fields)[1:-1]
     head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
     return Rendered(
@@ -594,7 +557,7 @@ def _cut(raw: msgspec.Raw, path: str) -> tuple[bytes, Ttl | None, Members]:
     """A block without its marker and the white space between its members; the marker's TTL; and the
     members. A block has the same bytes with and without a marker."""
     members = object_members(raw, path, request_error)
-    marker = _take_marker(members, path)
+    marker = take_marker(members, path, request_error)
     return encode_members(members), None if marker is None else marker[0], members
 
 

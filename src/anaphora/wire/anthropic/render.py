@@ -6,45 +6,43 @@ depends only on the role before it: that makes appending cheap and exact.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
-from anaphora.canonical import check_object, dumps, is_object, string
+from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
     AnyTool,
-    Audio,
-    Bytes,
     Conversation,
     Document,
-    Extras,
     Image,
     Message,
     Notice,
     Opaque,
     Part,
     ProviderTool,
-    Refusal,
     ResultPart,
     Role,
     SegmentRole,
-    Source,
     Text,
     Thinking,
     ToolCall,
     ToolResult,
     Ttl,
-    Url,
 )
-from anaphora.wire.foreign import has_extras, note_foreign_fields
 from anaphora.wire.markers import nearest_ttls, supported_ttl
-from anaphora.wire.reasoning import UNFINISHED_REASONING, ReasoningFollowed
+from anaphora.wire.parts import (
+    UNFINISHED_REASONING,
+    ReasoningFollowed,
+    has_extras,
+    note_foreign_fields,
+    notices_below,
+)
 from anaphora.wire.rendering import (
     cacheable_count,
     extend_log,
@@ -58,20 +56,27 @@ from anaphora.wire.rendering import (
 
 from .markers import MARKERS, NEAREST, locate
 from .params import envelope_of
-from .types import MARKABLE_OPAQUE, MEMO, MESSAGE_FIELDS, WIRE
+from .parts import (
+    BEFORE_BRACE,
+    TEXT,
+    UNSIGNED,
+    closing,
+    encoder_for,
+    is_fields,
+    is_sent,
+    is_unsigned,
+    nested_splice,
+    text_block,
+)
+from .types import MEMO, WIRE
 
 Notices: TypeAlias = list[Notice]
-Encoder: TypeAlias = Callable[[Any, Notices], bytes | None]
 
 # Looked up once: access to an enum member is slow, and every turn needs it.
 _TAIL = SegmentRole.VOLATILE_TAIL
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 _TEXT_KIND = Kind.TEXT
-
-_TEXT = b'{"type":"text","text":'
-#: Where in a block its marker goes, counted back from its end.
-_BEFORE_BRACE = -1
 
 _ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
 _OPEN = {
@@ -81,9 +86,6 @@ _NEXT = {role: b"]}," + opening for role, opening in _OPEN.items()}
 WIRE_ROLES = frozenset(_OPEN)
 CLOSE = b"]}]"
 
-_UNSIGNED = Notice(
-    "unsigned_thinking", "reasoning without a signature is refused, so it is left out"
-)
 _STRIPS_THINKING = Notice(
     "state_strips_thinking",
     "the state cannot be put into a tool result, and as a user block it makes this model drop its"
@@ -126,7 +128,7 @@ def render(
     def sent_parts(message: Message) -> list[bool]:
         assistant = message.role == "assistant"
         return [
-            is_sent(part, assistant) and not _is_unsigned(part, profile) for part in message.parts
+            is_sent(part, assistant) and not is_unsigned(part, profile) for part in message.parts
         ]
 
     return finish_rendering(
@@ -139,7 +141,7 @@ def render(
         markers=markers,
         nearest=nearest,
         locate=lambda request: (
-            locate(request, call, tools, runs, sent_parts, _nested_splice)
+            locate(request, call, tools, runs, sent_parts, nested_splice)
             if markers
             else "this provider takes no markers"
         ),
@@ -168,12 +170,12 @@ def _automatic(
 
 
 def _tools(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    blocks = render_items("tools", tools, _tool, _BEFORE_BRACE)
+    blocks = render_items("tools", tools, _tool, BEFORE_BRACE)
     return ChunkLog.of(blocks, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
 
 
 def _system(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
-    texts = render_items("system", blocks, lambda b: _text_block(b.text, b.extras), _BEFORE_BRACE)
+    texts = render_items("system", blocks, lambda b: text_block(b.text, b.extras), BEFORE_BRACE)
     return ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
 
 
@@ -442,7 +444,7 @@ class _MessageRenderer:
         for index, message in enumerate(self.messages):
             parts, part, foreign = message.parts, 0, False
             role = _ROLES.get(message.role) or self._system_role(index, last_role)
-            if parts and type(parts[-1]) is Opaque and _is_fields(parts[-1]):
+            if parts and type(parts[-1]) is Opaque and is_fields(parts[-1]):
                 role = self._role_with_fields(message, role)
             if type(role) is str and type(last_role) is str:  # nearly always: without calls
                 opens = role != last_role
@@ -458,8 +460,8 @@ class _MessageRenderer:
                         and not text.isspace()
                     ):
                         # Most parts are of this kind: the shortest way.
-                        kind, splice = _TEXT_KIND, _BEFORE_BRACE
-                        block = lead + _TEXT + string(text) + b"}"
+                        kind, splice = _TEXT_KIND, BEFORE_BRACE
+                        block = lead + TEXT + string(text) + b"}"
                     else:
                         foreign = foreign or has_extras(value)
                         kind, splice, block = self._block(index, part, role == "assistant")
@@ -495,9 +497,9 @@ class _MessageRenderer:
             if left_out is not None:
                 notices.append(left_out)
                 block = None
-        for notice in notices:
-            path = f"{self.place}.parts[{part}]" + (f".{notice.path}" if notice.path else "")
-            self.append.notice(msgspec.structs.replace(notice, path=path))
+        if notices:
+            for notice in notices_below(notices, f"{self.place}.parts[{part}]"):
+                self.append.notice(notice)
         return kind, splice, block
 
     def _left_out(self, index: int, part: int) -> Notice | None:
@@ -510,7 +512,7 @@ class _MessageRenderer:
             self.followed = ReasoningFollowed(self.messages, _may_follow)
         if not self.followed(index, part):
             return UNFINISHED_REASONING
-        return _UNSIGNED if _is_unsigned(value, self.profile) else None
+        return UNSIGNED if is_unsigned(value, self.profile) else None
 
     def _role_with_fields(self, message: Message, role: str) -> str:
         """The role of a message with unknown fields. A system message that is sent as user text
@@ -577,215 +579,3 @@ def _may_follow(part: Part, role: Role) -> bool | None:
 
 def _fields_left_out(whose: str, place: str) -> Notice:
     return Notice("fields_left_out", f"the fields of {whose} are left out", place)
-
-
-# ── Blocks: each encoder returns a part's block, or None with a notice ───────────────────────────
-
-
-def _text(part: Text, notices: Notices) -> bytes | None:
-    if not part.text or part.text.isspace():
-        notices.append(Notice("blank_text", "a blank text block is refused, so it is left out"))
-        return None
-    return _text_block(part.text, part.extras)
-
-
-def _assistant_text(part: Text, notices: Notices) -> bytes | None:
-    """White space of the model is kept: what follows may be bound to it."""
-    return _text_block(part.text, part.extras) if part.text else _text(part, notices)
-
-
-def _text_block(text: str, extras: Extras | None = None) -> bytes:
-    return _TEXT + string(text) + closing(extras)
-
-
-def _image(part: Image, notices: Notices) -> bytes | None:
-    if isinstance(part.source, Bytes) and not part.source.media_type.startswith("image/"):
-        raise InvalidRequest(
-            f"{part.source.media_type!r} is no image; use a Document", path="source.media_type"
-        )
-    source = _source(part.source, notices)
-    if source is not None and part.detail is not None:
-        notices.append(
-            Notice("detail_unsupported", "Anthropic has no image detail; left out", "detail")
-        )
-    return source and b'{"type":"image","source":' + source + closing(part.extras)
-
-
-def _document(part: Document, notices: Notices) -> bytes | None:
-    source = _source(part.source, notices)
-    if source is None:
-        return None
-    title = b"" if part.title is None else b',"title":' + string(part.title)
-    context = b"" if part.context is None else b',"context":' + string(part.context)
-    return b'{"type":"document","source":' + source + title + context + closing(part.extras)
-
-
-def _audio(_: Audio, notices: Notices) -> None:
-    notices.append(Notice("audio_unsupported", "Anthropic takes no audio, so it is left out"))
-
-
-def _source(source: Source, notices: Notices) -> bytes | None:
-    if isinstance(source, Bytes):
-        if source.media_type == "text/plain":
-            try:
-                text = source.data.decode()
-            except UnicodeDecodeError as problem:
-                reason = f"text/plain is not UTF-8 at byte {problem.start}"
-                raise InvalidRequest(reason, path="source.data") from None
-            return b'{"type":"text","media_type":"text/plain","data":' + string(text) + b"}"
-        media_type, data = string(source.media_type), base64.b64encode(source.data)
-        return b'{"type":"base64","media_type":%b,"data":"%b"}' % (media_type, data)
-    if isinstance(source, Url):
-        return b'{"type":"url","url":' + string(source.url) + b"}"
-    if source.provider != WIRE:
-        reason = f"a file id of {source.provider} is unknown to Anthropic; left out"
-        notices.append(Notice("foreign_file", reason))
-        return None
-    return b'{"type":"file","file_id":' + string(source.id) + b"}"
-
-
-def _tool_call(part: ToolCall, notices: Notices) -> bytes:
-    if is_object(part.arguments):
-        arguments = part.arguments.encode()
-    elif not part.arguments.strip():
-        arguments = b"{}"
-    else:
-        # The model wrote something that is no object; it must not be lost.
-        try:
-            arguments = b'{"invalid_arguments":' + string(part.arguments) + b"}"
-        except InvalidRequest as problem:
-            raise problem.within("arguments") from None
-        reason = "the call's arguments are not a JSON object; sent as text in invalid_arguments"
-        notices.append(Notice("arguments_not_an_object", reason, "arguments"))
-    return (
-        b'{"type":"tool_use","id":%b,"name":%b,"input":' % (string(part.id), string(part.name))
-        + arguments
-        + closing(part.extras)
-    )
-
-
-def _tool_result(part: ToolResult, notices: Notices) -> bytes:
-    content, start = part.content, _result_opening(part)
-    end = (b'],"is_error":true' if part.error else b"]") + closing(part.extras)
-    if not isinstance(content, str):
-        return start + b",".join(_result_blocks(content, notices)) + end
-    if not content:
-        return start + end
-    if content.isspace():
-        return start + (_text(Text(content), notices) or b"") + end
-    return start + _TEXT + string(content) + (b"}" + end)
-
-
-def _result_opening(part: ToolResult) -> bytes:
-    return b'{"type":"tool_result","tool_use_id":' + string(part.call_id) + b',"content":['
-
-
-def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]:
-    blocks = []
-    for index, part in enumerate(parts):
-        try:
-            block = encoder_for(part)[2](part, notices)
-        except InvalidRequest as problem:
-            raise problem.within(f"content[{index}]") from None
-        if block is not None:
-            blocks.append(block)
-    return blocks
-
-
-def _nested_splice(part: ToolResult, index: int) -> int | None:
-    """Where in the block of a tool result a marker for its part `index` goes."""
-    content = (Text(part.content),) if isinstance(part.content, str) else part.content
-    inner = content[index : index + 1]
-    if not inner or encoder_for(inner[0])[1] is None or not is_sent(inner[0]):
-        return None
-    blocks = b",".join(_result_blocks(content[: index + 1], []))
-    return len(_result_opening(part)) + len(blocks) - 1
-
-
-def _thinking(part: Thinking, notices: Notices) -> bytes | None:
-    if part.provider not in (None, WIRE):
-        reason = f"reasoning signed by {part.provider} is unknown to Anthropic; left out"
-        notices.append(Notice("foreign_thinking", reason))
-        return None
-    if part.signature is not None:
-        if part.data is not None:
-            reason = "signed reasoning holds no data; left out"
-            notices.append(Notice("redacted_left_out", reason, "data"))
-        text, signature = string(part.text), string(part.signature)
-        start = b'{"type":"thinking","thinking":%b,"signature":%b' % (text, signature)
-        return start + closing(part.extras)
-    if part.data is not None:
-        return b'{"type":"redacted_thinking","data":' + string(part.data) + closing(part.extras)
-    notices.append(_UNSIGNED)
-    return None
-
-
-def _is_unsigned(part: Part, profile: Profile) -> bool:
-    """Whether reasoning lacks the signature that Anthropic requires: a stream that is cut off
-    leaves it empty. Other hosts of this wire may give none and want the block back."""
-    return (
-        profile.provider == WIRE
-        and isinstance(part, Thinking)
-        and part.signature == ""
-        and part.provider in (None, WIRE)
-    )
-
-
-def _refusal(part: Refusal, notices: Notices) -> bytes | None:
-    notices.append(Notice("refusal_as_text", "Anthropic has no refusal block; sent as text"))
-    return _text(Text(part.text, part.extras), notices)
-
-
-def _opaque(part: Opaque, notices: Notices) -> bytes | None:
-    if _is_fields(part):
-        return None  # they are part of the message
-    if part.provider != WIRE:
-        reason = f"a {part.kind} block of {part.provider} is unknown to Anthropic; left out"
-        notices.append(Notice("foreign_block", reason))
-        return None
-    return check_object(part.json, path="json").encode()
-
-
-def _is_fields(part: object) -> bool:
-    """Whether a part holds the unknown fields of its message."""
-    return isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, MESSAGE_FIELDS)
-
-
-def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:
-    """What the cache rules call a part's block, where in it a marker goes, and its encoder."""
-    known = (_ASSISTANT_ENCODERS if assistant else _ENCODERS).get(type(part))
-    if known is None:
-        if isinstance(part, Opaque):
-            return Kind.OTHER, _BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, _opaque
-        raise InvalidRequest(
-            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
-        )
-    if assistant and isinstance(part, Text) and part.text.isspace():
-        return Kind.TEXT, None, _assistant_text
-    return known
-
-
-def is_sent(part: Part, assistant: bool = False) -> bool:
-    """Whether a part becomes a block at all."""
-    return encoder_for(part, assistant)[2](part, []) is not None
-
-
-def closing(extras: Extras | None) -> bytes:
-    """The end of a block, with the extras of this wire."""
-    if extras is None or WIRE not in extras:
-        return b"}"
-    inner = check_object(extras[WIRE], path=f"extras.{WIRE}").strip()[1:-1].strip()
-    return b"," + inner.encode() + b"}" if inner else b"}"
-
-
-_ENCODERS: dict[type, tuple[Kind, int | None, Encoder]] = {
-    Text: (Kind.TEXT, _BEFORE_BRACE, _text),
-    Image: (Kind.IMAGE, _BEFORE_BRACE, _image),
-    Document: (Kind.DOCUMENT, _BEFORE_BRACE, _document),
-    Audio: (Kind.AUDIO, None, _audio),
-    ToolCall: (Kind.TOOL_CALL, _BEFORE_BRACE, _tool_call),
-    ToolResult: (Kind.TOOL_RESULT, _BEFORE_BRACE, _tool_result),
-    Thinking: (Kind.THINKING, None, _thinking),
-    Refusal: (Kind.TEXT, _BEFORE_BRACE, _refusal),
-}
-_ASSISTANT_ENCODERS = {**_ENCODERS, Text: (Kind.TEXT, _BEFORE_BRACE, _assistant_text)}

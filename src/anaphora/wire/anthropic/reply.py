@@ -11,7 +11,7 @@ from anaphora.wire.reading import LenientDecoder, converts_errors, reply_error
 from anaphora.wire.replies import positive_counts, valid_count
 
 from .parse import BlockReader
-from .render import closing, encoder_for
+from .parts import closing, encoder_for
 from .types import NULL, WIRE, MessageReply, UsageCounts
 
 STOPS: dict[str, StopReason] = {

@@ -47,7 +47,7 @@ from anaphora.wire.sse import EventDecoder, encode_event
 
 from .errors import error_of
 from .parse import BlockReader
-from .render import encoder_for
+from .parts import encoder_for
 from .reply import read_reply, read_stop, read_usage, write_stop, write_usage
 from .types import (
     NULL,
@@ -63,6 +63,7 @@ from .types import (
     MessageDeltaEvent,
     MessageStartEvent,
     MessageStopEvent,
+    PingEvent,
     SignatureDelta,
     StreamEvent,
     TextDelta,
@@ -221,7 +222,7 @@ class StreamReader:
                 return self._build.finish()
             case ErrorEvent():
                 return self._build.fail(error_of(event.error, 200))
-            case OtherBlock():
+            case PingEvent() | OtherBlock():
                 return []
 
     def _on_block(self, event: BlockStartEvent) -> list[Event]:

@@ -349,6 +349,10 @@ class MessageStopEvent(_Tagged, tag="message_stop", frozen=True):
     pass
 
 
+class PingEvent(_Tagged, tag="ping", frozen=True):
+    pass
+
+
 class ErrorEvent(_Tagged, tag="error", frozen=True):
     error: ErrorBody
     request_id: str | None = None
@@ -361,5 +365,6 @@ StreamEvent: TypeAlias = (
     | MessageDeltaEvent
     | MessageStartEvent
     | MessageStopEvent
+    | PingEvent
     | ErrorEvent
 )

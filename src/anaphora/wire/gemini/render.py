@@ -15,10 +15,8 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
-from anaphora.wire.foreign import note_foreign_fields
-from anaphora.wire.parts import notices_below
+from anaphora.wire.parts import UNFINISHED_REASONING, note_foreign_fields, notices_below
 from anaphora.wire.reading import object_members, request_error
-from anaphora.wire.reasoning import UNFINISHED_REASONING
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,

@@ -32,10 +32,15 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.foreign import note_foreign_fields
-from anaphora.wire.parts import extra_members, inner_and_outer, notices_below, object_arguments
+from anaphora.wire.parts import (
+    UNFINISHED_REASONING,
+    extra_members,
+    inner_and_outer,
+    note_foreign_fields,
+    notices_below,
+    object_arguments,
+)
 from anaphora.wire.reading import decode_value, request_error
-from anaphora.wire.reasoning import UNFINISHED_REASONING
 
 from .types import (
     OTHER_IMAGE,

@@ -12,7 +12,6 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, Reasoning
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
-from anaphora.wire.foreign import foreign_extras
 from anaphora.wire.params import (
     Param,
     ParamTable,
@@ -26,6 +25,7 @@ from anaphora.wire.params import (
     schema_only_notices,
     whole_number,
 )
+from anaphora.wire.parts import foreign_extras
 from anaphora.wire.reading import (
     LenientDecoder,
     Unknown,

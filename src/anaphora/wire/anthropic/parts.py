@@ -1,0 +1,240 @@
+"""Parts as content blocks: one encoder for each kind.
+
+An encoder returns the block's bytes, or None with a notice where Anthropic has no block for the
+part. Fields stand in one fixed order, content is always an array.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from anaphora.canonical import check_object, string
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import Kind
+from anaphora.values import (
+    Audio,
+    Bytes,
+    Document,
+    Extras,
+    Image,
+    Notice,
+    Opaque,
+    Part,
+    Refusal,
+    ResultPart,
+    Source,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+)
+from anaphora.wire.parts import extra_members, object_arguments
+
+from .types import MARKABLE_OPAQUE, MESSAGE_FIELDS, WIRE
+
+Notices: TypeAlias = list[Notice]
+Encoder: TypeAlias = Callable[[Any, Notices], bytes | None]
+
+TEXT = b'{"type":"text","text":'
+#: Where in a block its marker goes, counted back from its end.
+BEFORE_BRACE = -1
+
+UNSIGNED = Notice(
+    "unsigned_thinking", "reasoning without a signature is refused, so it is left out"
+)
+
+
+def _text(part: Text, notices: Notices) -> bytes | None:
+    if not part.text or part.text.isspace():
+        notices.append(Notice("blank_text", "a blank text block is refused, so it is left out"))
+        return None
+    return text_block(part.text, part.extras)
+
+
+def _assistant_text(part: Text, notices: Notices) -> bytes | None:
+    """White space of the model is kept: what follows may be bound to it."""
+    return text_block(part.text, part.extras) if part.text else _text(part, notices)
+
+
+def text_block(text: str, extras: Extras | None = None) -> bytes:
+    return TEXT + string(text) + closing(extras)
+
+
+def _image(part: Image, notices: Notices) -> bytes | None:
+    if isinstance(part.source, Bytes) and not part.source.media_type.startswith("image/"):
+        raise InvalidRequest(
+            f"{part.source.media_type!r} is no image; use a Document", path="source.media_type"
+        )
+    source = _source(part.source, notices)
+    if source is not None and part.detail is not None:
+        notices.append(
+            Notice("detail_unsupported", "Anthropic has no image detail; left out", "detail")
+        )
+    return source and b'{"type":"image","source":' + source + closing(part.extras)
+
+
+def _document(part: Document, notices: Notices) -> bytes | None:
+    source = _source(part.source, notices)
+    if source is None:
+        return None
+    title = b"" if part.title is None else b',"title":' + string(part.title)
+    context = b"" if part.context is None else b',"context":' + string(part.context)
+    return b'{"type":"document","source":' + source + title + context + closing(part.extras)
+
+
+def _audio(_: Audio, notices: Notices) -> None:
+    notices.append(Notice("audio_unsupported", "Anthropic takes no audio, so it is left out"))
+
+
+def _source(source: Source, notices: Notices) -> bytes | None:
+    if isinstance(source, Bytes):
+        if source.media_type == "text/plain":
+            try:
+                text = source.data.decode()
+            except UnicodeDecodeError as problem:
+                reason = f"text/plain is not UTF-8 at byte {problem.start}"
+                raise InvalidRequest(reason, path="source.data") from None
+            return b'{"type":"text","media_type":"text/plain","data":' + string(text) + b"}"
+        media_type, data = string(source.media_type), base64.b64encode(source.data)
+        return b'{"type":"base64","media_type":%b,"data":"%b"}' % (media_type, data)
+    if isinstance(source, Url):
+        return b'{"type":"url","url":' + string(source.url) + b"}"
+    if source.provider != WIRE:
+        reason = f"a file id of {source.provider} is unknown to Anthropic; left out"
+        notices.append(Notice("foreign_file", reason))
+        return None
+    return b'{"type":"file","file_id":' + string(source.id) + b"}"
+
+
+def _tool_call(part: ToolCall, notices: Notices) -> bytes:
+    start = b'{"type":"tool_use","id":%b,"name":%b,"input":' % (string(part.id), string(part.name))
+    return start + object_arguments(part.arguments, notices) + closing(part.extras)
+
+
+def _tool_result(part: ToolResult, notices: Notices) -> bytes:
+    content, start = part.content, _result_opening(part)
+    end = (b'],"is_error":true' if part.error else b"]") + closing(part.extras)
+    if not isinstance(content, str):
+        return start + b",".join(_result_blocks(content, notices)) + end
+    if not content:
+        return start + end
+    if content.isspace():
+        return start + (_text(Text(content), notices) or b"") + end
+    return start + TEXT + string(content) + (b"}" + end)
+
+
+def _result_opening(part: ToolResult) -> bytes:
+    return b'{"type":"tool_result","tool_use_id":' + string(part.call_id) + b',"content":['
+
+
+def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]:
+    blocks = []
+    for index, part in enumerate(parts):
+        try:
+            block = encoder_for(part)[2](part, notices)
+        except InvalidRequest as problem:
+            raise problem.within(f"content[{index}]") from None
+        if block is not None:
+            blocks.append(block)
+    return blocks
+
+
+def nested_splice(part: ToolResult, index: int) -> int | None:
+    """Where in the block of a tool result a marker for its part `index` goes."""
+    content = (Text(part.content),) if isinstance(part.content, str) else part.content
+    inner = content[index : index + 1]
+    if not inner or encoder_for(inner[0])[1] is None or not is_sent(inner[0]):
+        return None
+    blocks = b",".join(_result_blocks(content[: index + 1], []))
+    return len(_result_opening(part)) + len(blocks) - 1
+
+
+def _thinking(part: Thinking, notices: Notices) -> bytes | None:
+    if part.provider not in (None, WIRE):
+        reason = f"reasoning signed by {part.provider} is unknown to Anthropic; left out"
+        notices.append(Notice("foreign_thinking", reason))
+        return None
+    if part.signature is not None:
+        if part.data is not None:
+            reason = "signed reasoning holds no data; left out"
+            notices.append(Notice("redacted_left_out", reason, "data"))
+        text, signature = string(part.text), string(part.signature)
+        start = b'{"type":"thinking","thinking":%b,"signature":%b' % (text, signature)
+        return start + closing(part.extras)
+    if part.data is not None:
+        return b'{"type":"redacted_thinking","data":' + string(part.data) + closing(part.extras)
+    notices.append(UNSIGNED)
+    return None
+
+
+def is_unsigned(part: Part, profile: Profile) -> bool:
+    """Whether reasoning lacks the signature that Anthropic requires: a stream that is cut off
+    leaves it empty. Other hosts of this wire may give none and want the block back."""
+    return (
+        profile.provider == WIRE
+        and isinstance(part, Thinking)
+        and part.signature == ""
+        and part.provider in (None, WIRE)
+    )
+
+
+def _refusal(part: Refusal, notices: Notices) -> bytes | None:
+    notices.append(Notice("refusal_as_text", "Anthropic has no refusal block; sent as text"))
+    return _text(Text(part.text, part.extras), notices)
+
+
+def _opaque(part: Opaque, notices: Notices) -> bytes | None:
+    if is_fields(part):
+        return None  # they are part of the message
+    if part.provider != WIRE:
+        reason = f"a {part.kind} block of {part.provider} is unknown to Anthropic; left out"
+        notices.append(Notice("foreign_block", reason))
+        return None
+    return check_object(part.json, path="json").encode()
+
+
+def is_fields(part: object) -> bool:
+    """Whether a part holds the unknown fields of its message."""
+    return isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, MESSAGE_FIELDS)
+
+
+def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:
+    """What the cache rules call a part's block, where in it a marker goes, and its encoder."""
+    known = (_ASSISTANT_ENCODERS if assistant else _ENCODERS).get(type(part))
+    if known is None:
+        if isinstance(part, Opaque):
+            return Kind.OTHER, BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, _opaque
+        raise InvalidRequest(
+            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
+        )
+    if assistant and isinstance(part, Text) and part.text.isspace():
+        return Kind.TEXT, None, _assistant_text
+    return known
+
+
+def is_sent(part: Part, assistant: bool = False) -> bool:
+    """Whether a part becomes a block at all."""
+    return encoder_for(part, assistant)[2](part, []) is not None
+
+
+def closing(extras: Extras | None) -> bytes:
+    """The end of a block, with the extras of this wire."""
+    members = b"" if extras is None else extra_members(extras, WIRE)
+    return b"," + members + b"}" if members else b"}"
+
+
+_ENCODERS: dict[type, tuple[Kind, int | None, Encoder]] = {
+    Text: (Kind.TEXT, BEFORE_BRACE, _text),
+    Image: (Kind.IMAGE, BEFORE_BRACE, _image),
+    Document: (Kind.DOCUMENT, BEFORE_BRACE, _document),
+    Audio: (Kind.AUDIO, None, _audio),
+    ToolCall: (Kind.TOOL_CALL, BEFORE_BRACE, _tool_call),
+    ToolResult: (Kind.TOOL_RESULT, BEFORE_BRACE, _tool_result),
+    Thinking: (Kind.THINKING, None, _thinking),
+    Refusal: (Kind.TEXT, BEFORE_BRACE, _refusal),
+}
+_ASSISTANT_ENCODERS = {**_ENCODERS, Text: (Kind.TEXT, BEFORE_BRACE, _assistant_text)}
