@@ -30,7 +30,7 @@ as_at = 12:00:00
 """
 
 
-def test_decimals_are_what_was_written() -> None:
+def test_decimals_are_exact() -> None:
     (row,) = decode_prices(ROW).prices
     assert (row.input, row.output) == (Decimal("0.1"), Decimal(3))
 

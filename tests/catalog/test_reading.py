@@ -77,7 +77,7 @@ def test_all_models_are_in_all_files(tables: Tables) -> None:
     assert found == catalog.models()
 
 
-def test_a_file_that_did_not_come_along_is_named() -> None:
+def test_missing_file_is_named() -> None:
     with pytest.raises(InvalidCatalog, match="missing in this installation") as raised:
         load.SHIPPED.read("nowhere.toml")
     assert raised.value.file == "nowhere.toml"

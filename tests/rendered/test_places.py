@@ -31,7 +31,7 @@ def everything(log: ChunkLog) -> tuple[object, ...]:
 
 
 @given(messages, messages)
-def test_a_log_holds_the_same_however_it_was_filled(one: Messages, two: Messages) -> None:
+def test_log_is_independent_of_how_it_was_filled(one: Messages, two: Messages) -> None:
     whole = ChunkLog(fill(LogAppend(), one + two))
     begun = ChunkLog(fill(LogAppend(), one))
     at = len(begun)

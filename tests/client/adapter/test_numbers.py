@@ -108,6 +108,6 @@ def test_a_double_is_json_for_the_same_number(value: float) -> None:
     assert json.loads(double(value)) == value
 
 
-def test_what_a_single_cannot_hold_is_an_error() -> None:
+def test_overflow_is_an_error() -> None:
     with pytest.raises(OverflowError):
         single(3.5e38)

@@ -77,7 +77,7 @@ def test_a_connection_has_a_transport_and_is_known_by_identity() -> None:
     asyncio.run(main())
 
 
-def test_what_the_connector_asks_for_the_way() -> None:
+def test_connection_keys() -> None:
     """The key tells apart what must not share a connection, and stays what it was when the
     connector adds to the proxy's headers."""
 

@@ -129,7 +129,7 @@ def test_dropped_response_closes_its_connection() -> None:
     asyncio.run(main())
 
 
-def test_a_get_goes_past_every_kept_connection_that_had_gone() -> None:
+def test_get_skips_closed_connections() -> None:
     async def once(
         server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
