@@ -1,4 +1,4 @@
-"""The one JSON writer: what it writes, and what it refuses by name."""
+"""The JSON encoder: its output, and the values that it rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits, capabilities and retirements: a table of facts, and the SDK's own list where it has one."""
+"""Limits, capabilities and retirements: a table of facts, and the SDK's list where it has one."""
 
 from __future__ import annotations
 

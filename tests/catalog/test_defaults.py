@@ -1,4 +1,4 @@
-"""What is assumed of a provider of which little is known, and that nobody is assumed less of."""
+"""The conservative defaults of providers with few known facts."""
 
 from __future__ import annotations
 

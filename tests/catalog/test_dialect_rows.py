@@ -1,4 +1,4 @@
-"""What the rows say of each provider: a few facts each, as their sources give them."""
+"""Facts of each dialect row, as its sources state them."""
 
 from __future__ import annotations
 

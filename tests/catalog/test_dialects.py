@@ -1,4 +1,4 @@
-"""The rows of all dialects: their form, and where they are found."""
+"""Dialect rows: their format, and finding them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAI rows, held against the published tables and the SDK's own types."""
+"""The OpenAI rows compared with the published tables and the SDK's types."""
 
 from __future__ import annotations
 

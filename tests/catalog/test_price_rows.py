@@ -1,4 +1,4 @@
-"""Rows of our own prices: exact, strict, and each with its source and date."""
+"""Price rows: exact, strict, each with its source and date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call costs: the base from price data, cache prices from the rules, to the last digit."""
+"""The cost of calls: base prices from price data, cache prices from the rules, to the last digit."""
 
 from __future__ import annotations
 

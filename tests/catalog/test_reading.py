@@ -1,4 +1,4 @@
-"""A question about one provider opens that provider's file, and no other."""
+"""A lookup reads the files of its provider only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is not of the promised form is refused, with the file and the row."""
+"""Invalid rows are rejected with the file and the row."""
 
 from __future__ import annotations
 

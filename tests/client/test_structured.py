@@ -1,4 +1,4 @@
-"""Answers of a given form: what is asked for, and what is taken for an answer."""
+"""Structured output: the schemas that are sent, and how replies are read."""
 
 from __future__ import annotations
 

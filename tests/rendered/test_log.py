@@ -1,4 +1,4 @@
-"""The render log: edits, forks, reloads, views that outlive a turn, threads, and letting go."""
+"""The render log: edits, forks, reloads, views that outlive a turn, threads, and garbage collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things stand in a log, however it came to hold them: at once, turn by turn, in a fork."""
+"""Positions in a log that was filled at once, turn by turn, or as a fork."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bills teach: a known prefix keeps its count, and growth is estimated by growth."""
+"""Calibration by bills: a billed prefix keeps its count, growth is estimated by growth."""
 
 from __future__ import annotations
 

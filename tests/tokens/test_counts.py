@@ -1,4 +1,4 @@
-"""Counts of a growing prompt: they add up, keep what was counted, and cost what is new."""
+"""Counts of a growing prompt: they add up, are kept, and cost only what is new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One stable set of tools, and calls bound to them."""
+"""The tool registry: a stable set of tools, and calls bound to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One text for one schema, whatever order its keywords came in."""
+"""Canonical schemas are independent of the order of keywords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python functions as tools: what the model is told about them."""
+"""Tools from Python functions: what the model sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation that grows: what is shared, what is copied, and how two are compared."""
+"""Conversations: sharing, copying and comparing."""
 
 from __future__ import annotations
 

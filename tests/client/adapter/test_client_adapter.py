@@ -1,4 +1,4 @@
-"""SPEC E1, E2 and E4 over the client: every wire in the small shape, against real servers."""
+"""SPEC E1, E2 and E4 over the client: every wire as an adapter, against real servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caller's budget holds whatever the time is spent on."""
+"""The caller's time limit holds for all work of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as serde_json writes them: what a hash made by another language depends on."""
+"""Numbers as serde_json writes them, so that hashes agree between languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llm.yaml: what is read, and what is said about what is wrong."""
+"""Reading llm.yaml, and its error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what llm.yaml says to what a client needs."""
+"""Resolving the providers of llm.yaml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real calls of a real client to the emulator, seen by everybody who watches."""
+"""Calls of a client to the emulator, with all watchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may leave, word by word."""
+"""The values that may be exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes adds up to what the records said, in a bounded number of series."""
+"""Prometheus series add up to the records, and their number is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call, one span: by the conventions, with the record's own times, below the caller's span."""
+"""One span for each call: by the conventions, with the record's times, below the caller's span."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that wait for their turn: a real event loop, on a clock on which waiting takes no time."""
+"""Calls that wait for the limits, on a real event loop with virtual time."""
 
 from __future__ import annotations
 

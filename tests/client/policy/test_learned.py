@@ -1,5 +1,4 @@
-"""What the provider's headers teach: nobody is held back by what is plenty or unknown, everybody by
-what is used up."""
+"""Limits from response headers: scarce ones delay calls, plentiful or unknown ones do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who starts when: the arithmetic of the limits, on a clock that the test moves."""
+"""The limiter's arithmetic, on a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What we lean on in aiohttp without its promise: a release that takes it away fails here first, and
-says what is gone."""
+"""The undocumented parts of aiohttp that the transport uses: a release without them fails here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A request and its answer on one connection: long bodies, late readers, early answers, and answers
-without a body."""
+"""A request and its response on one connection: long bodies, slow readers, early responses, and
+responses without a body."""
 
 from __future__ import annotations
 

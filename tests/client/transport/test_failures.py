@@ -1,4 +1,4 @@
-"""Every way a server can fail us: which phase, in which words, and what is left behind: nothing."""
+"""Every failure of a server: its phase, its message, and that no resource leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head of a request, which we write ourselves: byte for byte what was meant, or an error."""
+"""The head of a request: exactly the given bytes, or an error."""
 
 from __future__ import annotations
 

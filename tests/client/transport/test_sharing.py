@@ -1,5 +1,5 @@
-"""Connections are shared, answers are not: whatever came before on a connection, and however others
-ended, a request gets its own answer or none."""
+"""Connections are shared, responses are not: a request gets its own response or an error, whatever
+happened on the connection before."""
 
 from __future__ import annotations
 

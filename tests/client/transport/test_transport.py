@@ -1,4 +1,4 @@
-"""What goes out and what comes back, against real servers and a real proxy."""
+"""Requests and responses, against real servers and a real proxy."""
 
 from __future__ import annotations
 
