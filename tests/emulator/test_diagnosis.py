@@ -34,7 +34,7 @@ OPENAI: Any = {
 HOMES = {"anthropic": ("/v1/messages", ANTHROPIC), "openai_responses": ("/v1/responses", OPENAI)}
 
 
-def asked(engine: Engine, name: str, body: Any, at: float) -> tuple[Any, SentCall]:
+def send(engine: Engine, name: str, body: Any, at: float) -> tuple[Any, SentCall]:
     data = json.dumps(body).encode()
     path = HOMES[name][0]
     answer = engine.respond(
@@ -59,17 +59,17 @@ def asked(engine: Engine, name: str, body: Any, at: float) -> tuple[Any, SentCal
 )  # fmt: skip
 def test_diagnosis_and_verdict_agree(name: str, change: Any, word: str) -> None:
     engine, body = Engine(), HOMES[name][1]
-    first, before = asked(engine, name, body, 0.0)
+    first, before = send(engine, name, body, 0.0)
     compared: Any = {"prompt_cache_options": {"comparison_response_id": first.id}}
     if name == "anthropic":
         compared = {"diagnostics": {"previous_message_id": first.id}}
-    second, after = asked(engine, name, {**body, **change, **compared}, 10.0)
-    told = verdict.diagnosis_of(second)
-    assert told is not None
-    assert told.code == word
-    assert told.tokens == (first.usage.written_total or 0) - (second.usage.read or 0)
+    second, after = send(engine, name, {**body, **change, **compared}, 10.0)
+    diagnosis = verdict.diagnosis_of(second)
+    assert diagnosis is not None
+    assert diagnosis.code == word
+    assert diagnosis.tokens == (first.usage.written_total or 0) - (second.usage.read or 0)
     rules = catalog.rules(wire.PROVIDERS[name], body["model"])
-    found = verdict.judge(before, after, rules, diagnosis=told)
+    found = verdict.judge(before, after, rules, diagnosis=diagnosis)
     assert found.result == "miss"
     assert found.agrees
 
@@ -77,17 +77,17 @@ def test_diagnosis_and_verdict_agree(name: str, change: Any, word: str) -> None:
 def test_unknown_comparison_response_is_reported() -> None:
     engine = Engine()
     compared = {"prompt_cache_options": {"comparison_response_id": "resp_gone"}}
-    reply, _ = asked(engine, "openai_responses", {**OPENAI, **compared}, 0.0)
-    told = verdict.diagnosis_of(reply)
-    assert told is not None
-    assert told.code == "comparison_response_not_found"
+    reply, _ = send(engine, "openai_responses", {**OPENAI, **compared}, 0.0)
+    diagnosis = verdict.diagnosis_of(reply)
+    assert diagnosis is not None
+    assert diagnosis.code == "comparison_response_not_found"
 
 
 def test_expired_cache_is_reported_as_unavailable() -> None:
     engine = Engine()
-    first, _ = asked(engine, "openai_responses", OPENAI, 0.0)
+    first, _ = send(engine, "openai_responses", OPENAI, 0.0)
     compared = {"prompt_cache_options": {"comparison_response_id": first.id}}
-    reply, _ = asked(engine, "openai_responses", {**OPENAI, **compared}, 100_000.0)
-    told = verdict.diagnosis_of(reply)
-    assert told is not None
-    assert told.code == "unavailable"
+    reply, _ = send(engine, "openai_responses", {**OPENAI, **compared}, 100_000.0)
+    diagnosis = verdict.diagnosis_of(reply)
+    assert diagnosis is not None
+    assert diagnosis.code == "unavailable"

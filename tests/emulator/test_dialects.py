@@ -48,8 +48,8 @@ def body_of(row: Dialect, stream: bool = False) -> dict[str, Any]:
     if row.wire == "openai_responses":
         return {"model": "a-model", "input": LONG, "stream": stream}
     limit = {"max_tokens": 400} if row.wire == "anthropic" else {}
-    said = [{"role": "user", "content": LONG}]
-    return {"model": "a-model", "messages": said, "stream": stream, **limit}
+    messages = [{"role": "user", "content": LONG}]
+    return {"model": "a-model", "messages": messages, "stream": stream, **limit}
 
 
 def ask(engine: Engine, path: str, body: dict[str, Any], at: float = 0.0, **query: str) -> Any:
@@ -92,39 +92,40 @@ def test_every_dialect_has_its_own_path(name: str) -> None:
 
 def test_only_selected_providers_answer() -> None:
     engine = Engine(EmulatorOptions(providers=("deepseek",)))
-    asked = {
+    request = {
         name: ask(engine, path_of(ROWS[name]), body_of(ROWS[name])).status
         for name in ("deepseek/openai_chat", "openai/openai_chat")
     }
-    assert asked == {"deepseek/openai_chat": 200, "openai/openai_chat": 404}
+    assert request == {"deepseek/openai_chat": 200, "openai/openai_chat": 404}
 
 
 def test_deepseek_counts_hits_and_misses(emu: Emulator) -> None:
     with openai.OpenAI(base_url=f"{emu.url}/deepseek", api_key="k", max_retries=0) as client:
-        said: Any = [{"role": "user", "content": LONG}]
+        messages: Any = [{"role": "user", "content": LONG}]
         for _ in range(2):
-            answer = client.chat.completions.create(model="deepseek-v4-flash", messages=said)
+            answer = client.chat.completions.create(model="deepseek-v4-flash", messages=messages)
     assert answer.usage is not None
-    told = answer.usage.model_dump()
-    assert told["prompt_cache_hit_tokens"] % 128 == 0
-    assert told["prompt_cache_hit_tokens"] > 0
+    usage = answer.usage.model_dump()
+    assert usage["prompt_cache_hit_tokens"] % 128 == 0
+    assert usage["prompt_cache_hit_tokens"] > 0
     assert (
-        told["prompt_cache_hit_tokens"] + told["prompt_cache_miss_tokens"] == told["prompt_tokens"]
+        usage["prompt_cache_hit_tokens"] + usage["prompt_cache_miss_tokens"]
+        == usage["prompt_tokens"]
     )
 
 
 def test_mistral_client_reads_the_reply(emu: Emulator) -> None:
     with Mistral(api_key="k", server_url=f"{emu.url}/mistral") as client:
-        said: Any = [{"role": "user", "content": "Hello"}]
-        single = client.chat.complete(model="mistral-large-latest", messages=said)
-        chunks = list(client.chat.stream(model="mistral-large-latest", messages=said))
+        messages: Any = [{"role": "user", "content": "Hello"}]
+        single = client.chat.complete(model="mistral-large-latest", messages=messages)
+        chunks = list(client.chat.stream(model="mistral-large-latest", messages=messages))
     pieces = [chunk.data.choices[0].delta.content for chunk in chunks if chunk.data.choices]
     streamed = "".join(str(piece or "") for piece in pieces)
     assert streamed == single.choices[0].message.content
     assert chunks[-1].data.usage == single.usage
 
 
-#: What a dialect's row knows of its errors is how a fault is told; the wire's own form otherwise.
+#: What a dialect's row knows of its errors is the format of a fault; otherwise it has the wire's.
 FAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("minimax", "rate-limit"): {"base_resp": {"status_code": 1002}},
     ("minimax", "spend-cap"): {"base_resp": {"status_code": 1008}},
@@ -140,7 +141,7 @@ def test_fault_has_the_format_of_the_dialect(provider: str, fault: str) -> None:
     row = ROWS[f"{provider}/openai_chat"]
     headers = {"authorization": "Bearer k", HEADER: fault}
     body = json.dumps(body_of(row)).encode()
-    asked = EmulatorRequest(method="POST", path=path_of(row), headers=headers, body=body)
-    told = json.loads(Engine().respond(asked).body)
+    request = EmulatorRequest(method="POST", path=path_of(row), headers=headers, body=body)
+    sent = json.loads(Engine().respond(request).body)
     for place, expected in FAULTS[provider, fault].items():
-        assert expected.items() <= told[place].items()
+        assert expected.items() <= sent[place].items()

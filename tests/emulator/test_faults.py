@@ -39,11 +39,11 @@ from anaphora.values import (
 
 WIRES = list(wire.WIRES)
 NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
-SAID = "One two three four."
+TEXT = "One two three four."
 REPLY = Reply(
     id="r1",
     model="m",
-    message=Message.assistant(Text(SAID)),
+    message=Message.assistant(Text(TEXT)),
     stop="end",
     usage=Usage(uncached=5, read=0, output=4),
 )
@@ -61,8 +61,8 @@ def whole(name: str) -> EmulatorResponse:
 def stream(name: str) -> EmulatorResponse:
     writer = wire.get(name).writer()
     events: list[Any] = [ReplyStart("r1", "m"), PartStart(0, "text")]
-    events += [PartDelta(0, f"{word} ") for word in SAID.split()]
-    events += [PartEnd(0, Text(SAID)), ReplyEnd(REPLY)]
+    events += [PartDelta(0, f"{word} ") for word in TEXT.split()]
+    events += [PartEnd(0, Text(TEXT)), ReplyEnd(REPLY)]
     end = b"\n" if name == "ollama" else b"\n\n"
     data = b"".join(writer.write(event) for event in events)
     chunks = tuple(ResponseChunk(0.0, piece + end) for piece in data.split(end) if piece)
@@ -83,8 +83,8 @@ def array() -> EmulatorResponse:
 
 
 def fault(name: str, **more: Any) -> Fault:
-    told = {"seconds": KINDS[name].seconds or 0.0, "now": NOW.timestamp(), **more}
-    return Fault(name=name, **told)
+    settings = {"seconds": KINDS[name].seconds or 0.0, "now": NOW.timestamp(), **more}
+    return Fault(name=name, **settings)
 
 
 def error_in(answer: EmulatorResponse) -> Upstream:
@@ -131,15 +131,15 @@ def test_error_has_the_format_of_the_wire(
     answer = fault(kind).apply(made(name))
     assert (answer.status, answer.stream) == (status, False)
     assert answer.headers["content-type"].startswith("application/json")
-    told = error_in(answer)
-    assert (type(told), told.retry_after) == (error, wait)
+    found = error_in(answer)
+    assert (type(found), found.retry_after) == (error, wait)
 
 
 @every_wire
 def test_spend_cap_is_not_a_rate_limit(name: str) -> None:
     answer = fault("spend-cap").apply(whole(name))
-    told = error_in(answer)
-    assert (type(told), told.retry_after, told.retryable) == (errors.QuotaExhausted, None, False)
+    error = error_in(answer)
+    assert (type(error), error.retry_after, error.retryable) == (errors.QuotaExhausted, None, False)
     assert answer.status == (402 if name == "ollama" else 429)
 
 
@@ -268,10 +268,10 @@ def test_unknown_events_and_fields_are_harmless(name: str) -> None:
     answer = fault("unknown-events").apply(stream(name))
     assert len(answer.chunks) == len(stream(name).chunks) + 1
     assert b"mulator" in answer.body
-    assert text_of(answer).split() == SAID.split()
+    assert text_of(answer).split() == TEXT.split()
     single = fault("unknown-events").apply(whole(name))
     assert "emulator_unknown" in json.loads(single.body)
-    assert wire.get(name).read_reply(single.body).text == SAID
+    assert wire.get(name).read_reply(single.body).text == TEXT
 
 
 @every_wire
@@ -299,14 +299,14 @@ def test_every_fault_changes_the_response(kind: str, name: str) -> None:
 # ── Which requests ───────────────────────────────────────────────────────────────────────────────
 
 
-def asked(path: str = "/v1/messages", header: str | None = None) -> EmulatorRequest:
+def request(path: str = "/v1/messages", header: str | None = None) -> EmulatorRequest:
     headers = {} if header is None else {HEADER: header}
     return EmulatorRequest(method="POST", path=path, headers=headers, now=7.0)
 
 
 def hit(text: str, count: int, seed: int = 0, path: str = "/v1/messages") -> list[int]:
     chooser = Faults.decode(text, "faults.yaml").selector(seed)
-    found = [chooser.next(asked(path), "anthropic") for _ in range(count)]
+    found = [chooser.next(request(path), "anthropic") for _ in range(count)]
     return [at for at, fault in enumerate(found, 1) if fault is not None]
 
 
@@ -332,7 +332,7 @@ def test_rules_select_requests(which: str, expected: list[int]) -> None:
 def test_requests_are_counted_by_rule() -> None:
     text = "faults:\n- {fault: 500, nth: 1, path: /a}\n- {fault: 503, nth: 1}\n"
     chooser = Faults.decode(text, "f").selector()
-    found = [chooser.next(asked(path)) for path in ("/b", "/a", "/a")]
+    found = [chooser.next(request(path)) for path in ("/b", "/a", "/a")]
     assert [fault.name if fault else None for fault in found] == ["503", "500", None]
 
 
@@ -359,10 +359,10 @@ def test_seeds_differ() -> None:
     ],
 )
 def test_header_selects_the_fault(header: str, expected: Fault) -> None:
-    assert Faults().selector().next(asked(header=header)) == expected
+    assert Faults().selector().next(request(header=header)) == expected
     # Whatever the rules say.
     always = Faults.decode("faults: [{fault: 500}]", "f").selector()
-    assert always.next(asked(header=header)) == expected
+    assert always.next(request(header=header)) == expected
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_header_selects_the_fault(header: str, expected: Fault) -> None:
 )
 def test_invalid_header_is_rejected(header: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        Faults().selector().next(asked(header=header))
+        Faults().selector().next(request(header=header))
     assert caught.value.path == HEADER
 
 

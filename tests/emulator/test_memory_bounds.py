@@ -10,7 +10,7 @@ from anaphora.emulator import billing
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 
-PREFIX = "What is said first, and stays. " * 400
+PREFIX = "A prefix that stays the same. " * 400
 
 
 def read(engine: Engine, path: str, number: int) -> int:
@@ -26,14 +26,14 @@ def read(engine: Engine, path: str, number: int) -> int:
         talk = [{"role": "user", "content": [marked]}]  # type: ignore[dict-item]
         body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": talk}  # type: ignore[dict-item]
     headers = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
-    asked = EmulatorRequest(
+    request = EmulatorRequest(
         method="POST",
         path=path,
         headers=headers,
         body=json.dumps(body).encode(),
         now=float(engine.journal._count),
     )
-    answer = engine.respond(asked)
+    answer = engine.respond(request)
     assert answer.status == 200, answer.body
     found: int = engine.journal.entries(1)[0]["read"]
     return found

@@ -83,10 +83,10 @@ def shown(page: str) -> list[list[str]]:
 
 def ask(client: anthropic.Anthropic, system: str, **more: Any) -> Any:
     marked: Any = {"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}
-    said: Any = [{"role": "user", "content": "Hello"}]
+    messages: Any = [{"role": "user", "content": "Hello"}]
     model = more.pop("model", "claude-opus-5-5")
     return client.messages.create(
-        model=model, max_tokens=100, system=[marked], messages=said, **more
+        model=model, max_tokens=100, system=[marked], messages=messages, **more
     )
 
 
@@ -95,8 +95,8 @@ def test_page_shows_markers_reads_writes_and_cost(emu: Emulator, tmp_path: Path)
         wrote = ask(client, LONG).usage
         read = ask(client, LONG).usage
     second, first = shown(browse(f"{emu.url}/_emulator", tmp_path, "--dump-dom"))
-    told = emu.requests()
-    for row, call, usage in ((first, told[1], wrote), (second, told[0], read)):
+    entries = emu.requests()
+    for row, call, usage in ((first, entries[1], wrote), (second, entries[0], read)):
         number, _time, about, markers, prompt, output, bill, verdict = row
         assert number == str(call["number"])
         assert about.startswith("claude-opus-5-5 200")
@@ -113,7 +113,7 @@ def test_page_shows_markers_reads_writes_and_cost(emu: Emulator, tmp_path: Path)
 
 
 def test_page_shows_request_data_as_text(emu: Emulator, tmp_path: Path) -> None:
-    """An unknown field is told in the error, with its name."""
+    """An unknown field is entries in the error, with its name."""
     with (
         anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client,
         pytest.raises(anthropic.BadRequestError),

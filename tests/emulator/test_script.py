@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anaphora import catalog, wire
 from anaphora.emulator.billing import Billing
 from anaphora.emulator.hosts import HOSTS
-from anaphora.emulator.replies.reply import GeneratedReply
+from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.script import Script, ScriptInput
 from anaphora.emulator.replies.text import IdGenerator
 from anaphora.errors import InvalidRequest
@@ -55,7 +55,7 @@ def play(text: str, *requests: ScriptInput) -> list[GeneratedReply | None]:
     return [player.next(request) for request in requests]
 
 
-def said(text: str, request: ScriptInput) -> GeneratedReply:
+def reply_for(text: str, request: ScriptInput) -> GeneratedReply:
     [found] = play(text, request)
     assert found is not None
     return found
@@ -106,7 +106,7 @@ def test_match_fields(match: str, expected: bool) -> None:
     ],
 )
 def test_match_of_tool_results(match: str, expected: bool) -> None:
-    """What the user said before the call was answered already."""
+    """What the user reply_for before the call was answered already."""
     text = f"replies:\n- match: {{{match}}}\n  reply: {{text: ok}}\n"
     [found] = play(text, heard(ASKED, CALLED, ANSWERED))
     assert (found is not None) is expected
@@ -153,7 +153,7 @@ replies:
 
 @every_wire
 def test_scripted_parts_on_every_wire(name: str) -> None:
-    answer = said(EVERYTHING, heard(ASKED, name=name))
+    answer = reply_for(EVERYTHING, heard(ASKED, name=name))
     assert (answer.stop, answer.pace) == ("tool_calls", 0.02)
     reply = Reply(
         id="r1",
@@ -178,7 +178,9 @@ def test_scripted_parts_on_every_wire(name: str) -> None:
 
 @every_wire
 def test_the_same_request_gets_the_same_ids(name: str) -> None:
-    assert said(EVERYTHING, heard(ASKED, name=name)) == said(EVERYTHING, heard(ASKED, name=name))
+    assert reply_for(EVERYTHING, heard(ASKED, name=name)) == reply_for(
+        EVERYTHING, heard(ASKED, name=name)
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_the_same_request_gets_the_same_ids(name: str) -> None:
     ],
 )
 def test_refusal_stop_reason(name: str, stop: str) -> None:
-    answer = said("replies: [{reply: {refusal: No.}}]", heard(ASKED, name=name))
+    answer = reply_for("replies: [{reply: {refusal: No.}}]", heard(ASKED, name=name))
     assert (answer.parts, answer.stop) == ((Refusal("No."),), stop)
 
 
@@ -212,14 +214,14 @@ def test_refusal_stop_reason(name: str, stop: str) -> None:
 def test_stop_reason(written: str, params: Params, expected: tuple[str, str, str | None]) -> None:
     """The request's own limits hold, unless the script says why it stops."""
     written = written if written.startswith("{") else f"{{{written}}}"
-    answer = said(f"replies: [{{reply: {written}}}]", heard(ASKED, params=params))
+    answer = reply_for(f"replies: [{{reply: {written}}}]", heard(ASKED, params=params))
     assert isinstance(answer.parts[0], Text)
     assert (answer.parts[0].text, answer.stop, answer.stop_sequence) == expected
 
 
 def test_max_tokens_cuts_the_reply() -> None:
     text = f"replies: [{{reply: {{text: {'word ' * 200}}}}}]"
-    answer = said(text, heard(ASKED, params=Params(max_tokens=5)))
+    answer = reply_for(text, heard(ASKED, params=Params(max_tokens=5)))
     assert answer.stop == "length"
     assert isinstance(answer.parts[0], Text)
     assert 0 < len(answer.parts[0].text) < 50

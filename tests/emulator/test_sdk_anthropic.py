@@ -110,16 +110,16 @@ def test_each_key_has_its_own_workspace(emu: Emulator, client: anthropic.Anthrop
 
 
 def test_key_order_in_a_schema_matters(client: anthropic.Anthropic) -> None:
-    def asked(schema: dict[str, Any]) -> Any:
+    def ask(schema: dict[str, Any]) -> Any:
         tool = {**WEATHER, "input_schema": schema, "cache_control": {"type": "ephemeral"}}
         return client.messages.create(
             **{**ASK, "tools": [{**WEATHER, "name": "x" * 60, "description": LONG}, tool]}
         ).usage
 
     schema = WEATHER["input_schema"]
-    asked(schema)
-    assert asked(schema).cache_read_input_tokens
-    assert not asked(dict(reversed(schema.items()))).cache_read_input_tokens
+    ask(schema)
+    assert ask(schema).cache_read_input_tokens
+    assert not ask(dict(reversed(schema.items()))).cache_read_input_tokens
 
 
 def test_counted_tokens_equal_billed_tokens(client: anthropic.Anthropic) -> None:
@@ -243,7 +243,7 @@ def test_models_are_listed(client: anthropic.Anthropic) -> None:
 
 
 @pytest.mark.parametrize(
-    "change, error, said",
+    "change, error, message",
     [
         ({"max_tokens": -1}, anthropic.BadRequestError, "max_tokens"),
         ({"messages": []}, anthropic.BadRequestError, "messages"),
@@ -252,17 +252,17 @@ def test_models_are_listed(client: anthropic.Anthropic) -> None:
     ],
 )
 def test_errors_map_to_sdk_classes(
-    client: anthropic.Anthropic, change: Any, error: type[Exception], said: str
+    client: anthropic.Anthropic, change: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as caught:
         client.messages.create(**{**ASK, **change})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_prompt_beyond_the_window_is_rejected(client: anthropic.Anthropic) -> None:
-    said: Any = [{"role": "user", "content": "word " * 1_200_000}]
+    messages: Any = [{"role": "user", "content": "word " * 1_200_000}]
     with pytest.raises(anthropic.BadRequestError, match="too long"):
-        client.messages.create(**{**ASK, "messages": said})
+        client.messages.create(**{**ASK, "messages": messages})
 
 
 def test_only_listed_keys_are_accepted() -> None:
@@ -286,23 +286,23 @@ def test_missing_key_is_rejected(emu: Emulator) -> None:
 
 
 def test_diagnosis_of_a_miss(client: anthropic.Anthropic) -> None:
-    def asked(system: str, previous: str | None) -> Any:
+    def ask(system: str, previous: str | None) -> Any:
         block = {**MARKED, "text": system}
         return client.messages.create(
             **{**ASK, "system": [block]}, diagnostics={"previous_message_id": previous}
         )
 
-    first = asked(LONG, None)
+    first = ask(LONG, None)
     assert first.diagnostics is None
-    same = asked(LONG, first.id)
+    same = ask(LONG, first.id)
     assert same.diagnostics is None
-    changed = asked("Now: " + LONG, first.id)
+    changed = ask("Now: " + LONG, first.id)
     assert changed.diagnostics is not None
     reason = changed.diagnostics.cache_miss_reason
     assert reason is not None
     assert reason.type == "system_changed"
     assert reason.cache_missed_input_tokens == first.usage.cache_creation_input_tokens
-    unknown = asked(LONG, "msg_unknown").diagnostics
+    unknown = ask(LONG, "msg_unknown").diagnostics
     assert unknown is not None
     assert unknown.cache_miss_reason is not None
     assert unknown.cache_miss_reason.type == "previous_message_not_found"
@@ -312,10 +312,10 @@ def test_diagnosis_in_a_stream(client: anthropic.Anthropic) -> None:
     first = client.messages.create(**{**ASK, "system": [MARKED]})
     ask = {**ASK, "system": [{**MARKED, "text": "Other. " + LONG}]}
     with client.messages.stream(**ask, diagnostics={"previous_message_id": first.id}) as stream:
-        told = stream.get_final_message().diagnostics
-    assert told is not None
-    assert told.cache_miss_reason is not None
-    assert told.cache_miss_reason.type == "system_changed"
+        diagnostics = stream.get_final_message().diagnostics
+    assert diagnostics is not None
+    assert diagnostics.cache_miss_reason is not None
+    assert diagnostics.cache_miss_reason.type == "system_changed"
 
 
 def test_concurrent_requests(emu: Emulator) -> None:

@@ -22,7 +22,7 @@ from anaphora.emulator.faults import HEADER, KINDS, Faults
 from anaphora.emulator.options import EmulatorOptions
 from anaphora.emulator.server import Emulator
 
-SAID: Any = [{"role": "user", "content": "Hello"}]
+MESSAGES: Any = [{"role": "user", "content": "Hello"}]
 MISSING = "the end is missing"
 #: How long a client waits for the next byte.
 PATIENCE, IMPATIENCE = 30.0, 0.5
@@ -35,7 +35,7 @@ def ask_anthropic(client: anthropic.Anthropic, fault: str, stream: bool) -> Any:
     ask: Any = {
         "model": "claude-opus-5-5",
         "max_tokens": 100,
-        "messages": SAID,
+        "messages": MESSAGES,
         "extra_headers": {HEADER: fault},
     }
     if not stream:
@@ -45,7 +45,7 @@ def ask_anthropic(client: anthropic.Anthropic, fault: str, stream: bool) -> Any:
 
 
 def ask_chat(client: openai.OpenAI, fault: str, stream: bool) -> Any:
-    ask: Any = {"model": "gpt-4o", "messages": SAID, "extra_headers": {HEADER: fault}}
+    ask: Any = {"model": "gpt-4o", "messages": MESSAGES, "extra_headers": {HEADER: fault}}
     if not stream:
         return client.chat.completions.create(**ask).choices[0].message.content
     chunks = list(client.chat.completions.create(**ask, stream=True))
@@ -80,7 +80,7 @@ def ask_gemini(client: genai.Client, fault: str, stream: bool) -> Any:
 def ask_ollama(client: ollama.Client, fault: str, stream: bool) -> Any:
     # The client takes headers only when it is made.
     client._client.headers[HEADER] = fault
-    ask: Any = {"model": "qwen3:0.6b", "messages": SAID}
+    ask: Any = {"model": "qwen3:0.6b", "messages": MESSAGES}
     if not stream:
         return client.chat(**ask).message.content
     chunks = list(client.chat(**ask, stream=True))
@@ -235,9 +235,9 @@ def test_retry_succeeds(emu: Emulator, fault: str) -> None:
     rule = f"faults: [{{fault: '{fault}', nth: 1}}]"
     with emulator.running(EmulatorOptions(faults=Faults.decode(rule, "rule.yaml"))) as other:
         with openai.OpenAI(base_url=f"{other.url}/v1", api_key="k", max_retries=1) as client:
-            answer = client.chat.completions.create(model="gpt-4o", messages=SAID)
+            answer = client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
         assert answer.choices[0].message.content
-        assert [told["fault"] for told in other.requests()] == ["", fault]
+        assert [entry["fault"] for entry in other.requests()] == ["", fault]
 
 
 def test_rate_limited_request_caches_nothing(emu: Emulator) -> None:
@@ -247,7 +247,7 @@ def test_rate_limited_request_caches_nothing(emu: Emulator) -> None:
         "system": [
             {"type": "text", "text": "Same. " * 3000, "cache_control": {"type": "ephemeral"}}
         ],
-        "messages": SAID,
+        "messages": MESSAGES,
     }
     with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
         with pytest.raises(anthropic.RateLimitError):

@@ -66,9 +66,9 @@ def test_common_prefix_is_read(client: genai.Client) -> None:
     """Units are persisted: a beginning that two prompts share is kept from then on."""
 
     def read(question: str) -> int:
-        told = client.models.generate_content(model=MODEL, contents=[LONG, question])
-        assert told.usage_metadata is not None
-        return told.usage_metadata.cached_content_token_count or 0
+        reply = client.models.generate_content(model=MODEL, contents=[LONG, question])
+        assert reply.usage_metadata is not None
+        return reply.usage_metadata.cached_content_token_count or 0
 
     assert read("One?") == 0
     assert read("One?") > 2048

@@ -14,7 +14,7 @@ import pytest
 from anaphora.emulator.server import Emulator
 
 MODEL = "qwen3:0.6b"
-SAID: Any = [{"role": "user", "content": "Hello"}]
+MESSAGES: Any = [{"role": "user", "content": "Hello"}]
 SCHEMA: Any = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
@@ -30,7 +30,7 @@ def client(emu: Emulator) -> Iterator[ollama.Client]:
 
 
 def test_whole_reply(client: ollama.Client) -> None:
-    answer = client.chat(model=MODEL, messages=SAID)
+    answer = client.chat(model=MODEL, messages=MESSAGES)
     assert answer.message.content
     assert answer.done_reason == "stop"
     assert answer.prompt_eval_count
@@ -38,34 +38,34 @@ def test_whole_reply(client: ollama.Client) -> None:
 
 
 def test_stream_has_the_text_of_the_whole_reply(client: ollama.Client) -> None:
-    single = client.chat(model=MODEL, messages=SAID)
-    chunks = list(client.chat(model=MODEL, messages=SAID, stream=True))
+    single = client.chat(model=MODEL, messages=MESSAGES)
+    chunks = list(client.chat(model=MODEL, messages=MESSAGES, stream=True))
     assert "".join(chunk.message.content or "" for chunk in chunks) == single.message.content
     assert chunks[-1].done
     assert chunks[-1].eval_count == single.eval_count
 
 
 def test_tool_call_has_valid_arguments(client: ollama.Client) -> None:
-    answer = client.chat(model=MODEL, messages=SAID, tools=[TOOL])
+    answer = client.chat(model=MODEL, messages=MESSAGES, tools=[TOOL])
     calls: Any = answer.message.tool_calls
     (call,) = calls
     assert call.function.name == "forecast"
     assert jsonschema_rs.is_valid(SCHEMA, dict(call.function.arguments))
     result: Any = {"role": "tool", "content": "Sunny", "tool_name": "forecast"}
-    then = client.chat(model=MODEL, messages=[*SAID, answer.message, result], tools=[TOOL])
+    then = client.chat(model=MODEL, messages=[*MESSAGES, answer.message, result], tools=[TOOL])
     assert then.message.content
 
 
 @pytest.mark.parametrize("form", ["json", SCHEMA])
 def test_json_output(client: ollama.Client, form: Any) -> None:
-    answer = client.chat(model=MODEL, messages=SAID, format=form)
-    said = json.loads(answer.message.content or "")
-    assert form == "json" or jsonschema_rs.is_valid(form, said)
+    answer = client.chat(model=MODEL, messages=MESSAGES, format=form)
+    output = json.loads(answer.message.content or "")
+    assert form == "json" or jsonschema_rs.is_valid(form, output)
 
 
 def test_thinking(client: ollama.Client) -> None:
-    assert client.chat(model=MODEL, messages=SAID, think=True).message.thinking
-    assert not client.chat(model=MODEL, messages=SAID, think=False).message.thinking
+    assert client.chat(model=MODEL, messages=MESSAGES, think=True).message.thinking
+    assert not client.chat(model=MODEL, messages=MESSAGES, think=False).message.thinking
 
 
 def test_models_are_listed_and_loaded(client: ollama.Client) -> None:
@@ -76,7 +76,7 @@ def test_models_are_listed_and_loaded(client: ollama.Client) -> None:
 def test_errors_map_to_sdk_classes(client: ollama.Client) -> None:
     wrong: Any = {"type": "object", "properties": {"a": False}, "required": ["a"]}
     with pytest.raises(ollama.ResponseError) as caught:
-        client.chat(model=MODEL, messages=SAID, format=wrong)
+        client.chat(model=MODEL, messages=MESSAGES, format=wrong)
     assert caught.value.status_code == 400
 
 
@@ -85,8 +85,8 @@ def test_concurrent_requests(emu: Emulator) -> None:
         async with ollama.AsyncClient(host=emu.url) as client:
 
             async def one(number: int) -> Any:
-                said = [{"role": "user", "content": f"Question {number}"}]
-                return (await client.chat(model=MODEL, messages=said)).message.content
+                messages = [{"role": "user", "content": f"Question {number}"}]
+                return (await client.chat(model=MODEL, messages=messages)).message.content
 
             return list(await asyncio.gather(*(one(number) for number in range(16))))
 

@@ -17,7 +17,7 @@ from anaphora.emulator.server import Emulator
 MODEL = "gpt-5.6"
 OLDER = "gpt-4o"
 LONG = "A beginning that stays the same. " * 400
-SAID: Any = [{"role": "system", "content": LONG}, {"role": "user", "content": "Hello"}]
+MESSAGES: Any = [{"role": "system", "content": LONG}, {"role": "user", "content": "Hello"}]
 SCHEMA: Any = {
     "type": "object",
     "properties": {
@@ -51,7 +51,7 @@ def client(emu: Emulator) -> Iterator[openai.OpenAI]:
 
 
 def test_chat_reply(emu: Emulator, client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=SAID)
+    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES)
     assert answer.id.startswith("chatcmpl-")
     assert answer.created > 1_700_000_000
     assert answer.choices[0].finish_reason == "stop"
@@ -59,13 +59,13 @@ def test_chat_reply(emu: Emulator, client: openai.OpenAI) -> None:
 
 
 def test_chat_stream(client: openai.OpenAI) -> None:
-    single = client.chat.completions.create(model=MODEL, messages=SAID)
+    single = client.chat.completions.create(model=MODEL, messages=MESSAGES)
     stream = client.chat.completions.create(
-        model=MODEL, messages=SAID, stream=True, stream_options={"include_usage": True}
+        model=MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}
     )
     chunks = list(stream)
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert said == single.choices[0].message.content
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == single.choices[0].message.content
     usage = chunks[-1].usage
     assert usage is not None
     assert single.usage is not None
@@ -74,13 +74,13 @@ def test_chat_stream(client: openai.OpenAI) -> None:
 
 
 def test_stream_usage_is_sent_on_request(client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(model=MODEL, messages=SAID, stream=True)
+    stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
     assert all(chunk.usage is None for chunk in stream)
 
 
 def test_newer_models_report_writes_and_reads_to_the_token(client: openai.OpenAI) -> None:
     def usage() -> Any:
-        return client.chat.completions.create(model=MODEL, messages=SAID).usage
+        return client.chat.completions.create(model=MODEL, messages=MESSAGES).usage
 
     first, second = usage(), usage()
     wrote = first.prompt_tokens_details.cache_write_tokens
@@ -91,7 +91,7 @@ def test_newer_models_report_writes_and_reads_to_the_token(client: openai.OpenAI
 
 def test_older_models_read_in_granules_and_report_no_writes(client: openai.OpenAI) -> None:
     def usage() -> Any:
-        return client.chat.completions.create(model=OLDER, messages=SAID).usage
+        return client.chat.completions.create(model=OLDER, messages=MESSAGES).usage
 
     assert usage().prompt_tokens_details.cached_tokens == 0
     again = usage()
@@ -100,7 +100,7 @@ def test_older_models_read_in_granules_and_report_no_writes(client: openai.OpenA
 
 
 def test_chat_tool_call_has_valid_arguments(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=SAID, tools=[CHAT_TOOL])
+    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[CHAT_TOOL])
     choice = answer.choices[0]
     assert choice.finish_reason == "tool_calls"
     calls: Any = choice.message.tool_calls
@@ -108,13 +108,15 @@ def test_chat_tool_call_has_valid_arguments(client: openai.OpenAI) -> None:
     assert call.type == "function"
     assert jsonschema_rs.is_valid(SCHEMA, json.loads(call.function.arguments))
     result: Any = {"role": "tool", "tool_call_id": call.id, "content": "Sunny"}
-    history = [*SAID, choice.message, result]
+    history = [*MESSAGES, choice.message, result]
     then = client.chat.completions.create(model=MODEL, messages=history, tools=[CHAT_TOOL])
     assert then.choices[0].finish_reason == "stop"
 
 
 def test_chat_streams_a_tool_call(client: openai.OpenAI) -> None:
-    with client.chat.completions.stream(model=MODEL, messages=SAID, tools=[CHAT_TOOL]) as stream:
+    with client.chat.completions.stream(
+        model=MODEL, messages=MESSAGES, tools=[CHAT_TOOL]
+    ) as stream:
         answer = stream.get_final_completion()
     calls: Any = answer.choices[0].message.tool_calls
     (call,) = calls
@@ -122,14 +124,14 @@ def test_chat_streams_a_tool_call(client: openai.OpenAI) -> None:
 
 
 def test_chat_structured_output(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.parse(model=MODEL, messages=SAID, response_format=City)
+    answer = client.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=City)
     assert isinstance(answer.choices[0].message.parsed, City)
 
 
 def test_chat_json_object(client: openai.OpenAI) -> None:
-    said: Any = [{"role": "user", "content": "Say it as JSON"}]
+    messages: Any = [{"role": "user", "content": "Say it as JSON"}]
     answer = client.chat.completions.create(
-        model=MODEL, messages=said, response_format={"type": "json_object"}
+        model=MODEL, messages=messages, response_format={"type": "json_object"}
     )
     assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
 
@@ -138,7 +140,7 @@ def test_forced_tool_is_called(client: openai.OpenAI) -> None:
     other: Any = {"type": "function", "function": {"name": "other", "parameters": {}}}
     answer = client.chat.completions.create(
         model=MODEL,
-        messages=SAID,
+        messages=MESSAGES,
         tools=[other, CHAT_TOOL],
         tool_choice={"type": "function", "function": {"name": "forecast"}},
     )
@@ -150,14 +152,14 @@ def test_forced_tool_is_called(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_replies(client: openai.OpenAI, stream: bool) -> None:
-    ask: Any = {"model": OLDER, "messages": SAID, "n": 3}
-    one = client.chat.completions.create(model=OLDER, messages=SAID)
+    ask: Any = {"model": OLDER, "messages": MESSAGES, "n": 3}
+    one = client.chat.completions.create(model=OLDER, messages=MESSAGES)
     if stream:
-        said = dict.fromkeys(range(3), "")
+        by_index = dict.fromkeys(range(3), "")
         for chunk in client.chat.completions.create(**ask, stream=True):
             for choice in chunk.choices:
-                said[choice.index] += choice.delta.content or ""
-        texts: list[Any] = list(said.values())
+                by_index[choice.index] += choice.delta.content or ""
+        texts: list[Any] = list(by_index.values())
     else:
         answer = client.chat.completions.create(**ask)
         texts = [choice.message.content for choice in answer.choices]
@@ -170,8 +172,8 @@ def test_several_replies(client: openai.OpenAI, stream: bool) -> None:
 
 def test_image_in_the_request(client: openai.OpenAI) -> None:
     image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-    said: Any = [{"role": "user", "content": [image, {"type": "text", "text": "What is it?"}]}]
-    assert client.chat.completions.create(model=OLDER, messages=said).choices[0].message.content
+    messages: Any = [{"role": "user", "content": [image, {"type": "text", "text": "What is it?"}]}]
+    assert client.chat.completions.create(model=OLDER, messages=messages).choices[0].message.content
 
 
 # ── Responses ────────────────────────────────────────────────────────────────────────────────────
@@ -233,13 +235,13 @@ def test_unstored_response_is_not_found(client: openai.OpenAI) -> None:
 
 
 def test_response_calls_a_tool_and_continues(client: openai.OpenAI) -> None:
-    asked = client.responses.create(model=MODEL, input="Weather?", tools=[TOOL])
-    call = asked.output[-1]
+    first = client.responses.create(model=MODEL, input="Weather?", tools=[TOOL])
+    call = first.output[-1]
     assert call.type == "function_call"
     assert jsonschema_rs.is_valid(SCHEMA, json.loads(call.arguments))
     result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny"}
     answer = client.responses.create(
-        model=MODEL, input=[result], previous_response_id=asked.id, tools=[TOOL]
+        model=MODEL, input=[result], previous_response_id=first.id, tools=[TOOL]
     )
     assert answer.output_text
 
@@ -290,13 +292,13 @@ def test_diagnosis_of_a_miss(
     first = client.responses.create(**ask)
     compared: Any = {"prompt_cache_options": {"comparison_response_id": first.id}}
     again = client.responses.create(**{**ask, **change}, **compared)
-    told = again.prompt_cache_diagnostics
-    assert told is not None
+    diagnostics = again.prompt_cache_diagnostics
+    assert diagnostics is not None
     if reason is None:
-        assert told.type == "cache_hit"
+        assert diagnostics.type == "cache_hit"
     else:
-        assert told.type == "cache_miss"
-        assert told.reason == reason
+        assert diagnostics.type == "cache_miss"
+        assert diagnostics.reason == reason
 
 
 # ── Both ─────────────────────────────────────────────────────────────────────────────────────────
@@ -308,7 +310,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
 
 
 def test_rate_limits_and_ids_are_in_the_headers(client: openai.OpenAI) -> None:
-    raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=SAID)
+    raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=MESSAGES)
     assert raw.headers["x-request-id"].startswith("req_")
     limit = int(raw.headers["x-ratelimit-limit-tokens"])
     assert int(raw.headers["x-ratelimit-remaining-tokens"]) < limit
@@ -324,7 +326,7 @@ def test_errors_map_to_sdk_classes(emu: Emulator, path: str, error: type[Excepti
         openai.OpenAI(base_url=emu.url + path, api_key="k", max_retries=0) as client,
         pytest.raises(error),
     ):
-        client.chat.completions.create(model=MODEL, messages=SAID, extra_headers=headers)
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, extra_headers=headers)
 
 
 def test_unreadable_request_names_its_field(client: openai.OpenAI) -> None:

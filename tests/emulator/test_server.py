@@ -28,11 +28,11 @@ from anaphora.errors import InvalidRequest, Io
 LONG = "A beginning that stays the same. " * 400
 
 
-def body(system: str, *said: str) -> Any:
+def body(system: str, *texts: str) -> Any:
     marked = {"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}
     messages = [
         {"role": "assistant" if at % 2 else "user", "content": text}
-        for at, text in enumerate(said or ("Hello",))
+        for at, text in enumerate(texts or ("Hello",))
     ]
     return {
         "model": "claude-opus-5-5",
@@ -42,9 +42,9 @@ def body(system: str, *said: str) -> Any:
     }
 
 
-def ask(engine: Engine, asked: Any, at: float = 0.0) -> Any:
+def ask(engine: Engine, request: Any, at: float = 0.0) -> Any:
     headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
-    data = json.dumps(asked).encode()
+    data = json.dumps(request).encode()
     return engine.respond(
         EmulatorRequest(method="POST", path="/v1/messages", headers=headers, body=data, now=at)
     )
@@ -57,15 +57,15 @@ def test_journal_shows_markers_cost_and_verdict(emu: Emulator) -> None:
     with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
         first = client.messages.create(**body(LONG))
         client.messages.create(**body("It is 09:31. " + LONG))
-    told = httpx.get(f"{emu.url}/_emulator/requests").json()["requests"]
-    assert [one["number"] for one in told] == [2, 1]
-    assert told[1]["markers"] == [{"path": "system[0]", "ttl": "5m"}]
-    assert told[1]["written"] == {"5m": first.usage.cache_creation_input_tokens}
-    assert told[1]["verdict"]["result"] == "first"
-    assert float(told[1]["cost_usd"]) > 0
-    assert told[0]["verdict"]["result"] == "miss"
-    assert told[0]["verdict"]["cause"] in ("changed", "marker_on_volatile")
-    assert "system" in told[0]["verdict"]["sentence"]
+    entries = httpx.get(f"{emu.url}/_emulator/requests").json()["requests"]
+    assert [one["number"] for one in entries] == [2, 1]
+    assert entries[1]["markers"] == [{"path": "system[0]", "ttl": "5m"}]
+    assert entries[1]["written"] == {"5m": first.usage.cache_creation_input_tokens}
+    assert entries[1]["verdict"]["result"] == "first"
+    assert float(entries[1]["cost_usd"]) > 0
+    assert entries[0]["verdict"]["result"] == "miss"
+    assert entries[0]["verdict"]["cause"] in ("changed", "marker_on_volatile")
+    assert "system" in entries[0]["verdict"]["sentence"]
 
 
 def test_continued_conversation_is_a_hit() -> None:
@@ -80,18 +80,18 @@ def test_continued_conversation_is_a_hit() -> None:
 def test_rejected_request_is_in_the_journal_and_not_billed() -> None:
     engine = Engine()
     assert ask(engine, {**body(LONG), "wat": 1}).status == 400
-    (told,) = engine.journal.entries()
-    assert told["status"] == 400
-    assert told["error"]
-    assert "read" not in told
+    (entries,) = engine.journal.entries()
+    assert entries["status"] == 400
+    assert entries["error"]
+    assert "read" not in entries
 
 
 def test_keys_and_prompts_are_not_in_the_journal() -> None:
     engine = Engine()
     ask(engine, body(LONG + " hush-hush"))
-    told = json.dumps(engine.journal.entries())
-    assert "hush-hush" not in told
-    assert '"k"' not in told
+    text = json.dumps(engine.journal.entries())
+    assert "hush-hush" not in text
+    assert '"k"' not in text
 
 
 def test_the_journal_is_bounded_by_calls_and_by_bytes() -> None:
@@ -99,9 +99,11 @@ def test_the_journal_is_bounded_by_calls_and_by_bytes() -> None:
     engine.journal = engine._generator._journal = Journal(5, max_bytes=3 * len(LONG))
     for number in range(12):
         ask(engine, body(LONG, f"Question {number}"), float(number))
-    told = engine.journal.entries()
-    assert [one["number"] for one in told] == [12, 11, 10, 9, 8]
-    assert all(one["verdict"]["sentence"] for one in told), "told before it was let go"
+    entries = engine.journal.entries()
+    assert [one["number"] for one in entries] == [12, 11, 10, 9, 8]
+    assert all(one["verdict"]["sentence"] for one in entries), (
+        "computed before the prompt was dropped"
+    )
     kept = [entry for entry in engine.journal._entries if entry.billed is not None]
     assert len(kept) <= 3
 
@@ -166,16 +168,16 @@ def test_script_answers_matching_requests() -> None:
         emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as emu,
         openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client,
     ):
-        said: Any = [{"role": "user", "content": "A refund, please"}]
-        called = client.chat.completions.create(model="gpt-4o", messages=said, tools=[LOOKUP])
+        messages: Any = [{"role": "user", "content": "A refund, please"}]
+        called = client.chat.completions.create(model="gpt-4o", messages=messages, tools=[LOOKUP])
         calls: Any = called.choices[0].message.tool_calls
         assert json.loads(calls[0].function.arguments) == {"order": 17}
-        said = [{"role": "user", "content": "The weather?"}]
-        told = client.chat.completions.create(model="gpt-4o", messages=said)
-        assert told.choices[0].message.content == "Sunny. "
-        assert told.choices[0].finish_reason == "length"
-        said = [{"role": "user", "content": "Anything else"}]
-        assert client.chat.completions.create(model="gpt-4o", messages=said).choices
+        messages = [{"role": "user", "content": "The weather?"}]
+        reply = client.chat.completions.create(model="gpt-4o", messages=messages)
+        assert reply.choices[0].message.content == "Sunny. "
+        assert reply.choices[0].finish_reason == "length"
+        messages = [{"role": "user", "content": "Anything else"}]
+        assert client.chat.completions.create(model="gpt-4o", messages=messages).choices
         assert [one["scripted"] for one in emu.requests()] == [False, True, True]
 
 
@@ -235,13 +237,13 @@ def test_command_serves_until_interrupted(tmp_path: Path) -> None:
         found = re.search(r"http://[\d.:]+", line)
         assert found is not None, child.stderr and child.stderr.read()
         keyed = {"authorization": "Bearer k"}
-        told = [
+        statuses = [
             httpx.get(found[0] + path, headers=keyed).status_code
             for path in ("/v1/models", "/v1/models", "/mistral/v1/models", "/_emulator/requests")
         ]
         os.kill(child.pid, signal.SIGINT)
         assert child.wait(10) == 0
-    assert told == [503, 200, 404, 200]
+    assert statuses == [503, 200, 404, 200]
 
 
 def _free() -> int:
@@ -258,13 +260,13 @@ def test_port_in_use_raises(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [("replies:\n  - reply: {txet: a}\n", "script.yaml:2"), ("replies: [", "script.yaml")],
 )
-def test_invalid_script_stops_the_command(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_script_stops_the_command(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "script.yaml"
     file.write_text(text)
     with start("--port", "1", "--script", str(file)) as child:
         assert child.wait(20) == 2
         assert child.stderr is not None
-        assert said in child.stderr.read()
+        assert message in child.stderr.read()

@@ -69,7 +69,7 @@ def check(
     model = model if isinstance(model, str) else MODELS[name]
     path = path or PATHS[name]
     sent = {"anthropic-version": "2023-06-01"} if headers is None else headers
-    asked = EmulatorRequest(method="POST", path=path, headers=sent, body=data)
+    request = EmulatorRequest(method="POST", path=path, headers=sent, body=data)
     call: Call | None = None
     rendered: Rendered | None = None
     try:
@@ -79,7 +79,9 @@ def check(
     rules, profile = catalog.rules(provider, model, name), catalog.profile(provider, model)
     counts = path.endswith("/count_tokens")
     facts = ModelFacts(provider, name, profile, rules)
-    return error_of(name, asked, facts, call=call, rendered=rendered, tokens=tokens, counts=counts)
+    return error_of(
+        name, request, facts, call=call, rendered=rendered, tokens=tokens, counts=counts
+    )
 
 
 DAY = datetime.date(2026, 11, 14)
@@ -88,8 +90,8 @@ MARK = {"type": "ephemeral"}
 HOUR = {"type": "ephemeral", "ttl": "1h"}
 
 
-def text(said: str = "Hello", **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": said, **more}
+def text(message: str = "Hello", **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": message, **more}
 
 
 def claude(*messages: Any, **more: Any) -> dict[str, Any]:
@@ -197,7 +199,7 @@ ANTHROPIC: list[Any] = [
     ("no max_tokens", without(claude(), "max_tokens"), 400, "max_tokens"),
     ("no model", without(claude(), "model"), 400, "model"),
     ("no messages", {**claude(), "messages": []}, 400, "messages"),
-    ("too many tokens asked for", claude(max_tokens=128_001), 400, "max_tokens"),
+    ("too many tokens requested", claude(max_tokens=128_001), 400, "max_tokens"),
     ("fewer than none", claude(max_tokens=-1), 400, "max_tokens"),
     ("an unknown field", claude(frequency_penalty=1), 400, "frequency_penalty"),
     ("a beta field without its header", claude(context_management={}), 400, "context_management"),
@@ -277,9 +279,9 @@ def test_anthropic_rejects(body: Any, status: int, param: str | None) -> None:
     error = check("anthropic", body)
     assert error is not None
     assert (error.status, error.code, error.param) == (status, "invalid_request_error", param)
-    told_status, _, told = wire.get("anthropic").write_error(error)
-    assert told_status == status
-    assert json.loads(told)["error"]["type"] == "invalid_request_error"
+    status_sent, _, written = wire.get("anthropic").write_error(error)
+    assert status_sent == status
+    assert json.loads(written)["error"]["type"] == "invalid_request_error"
 
 
 def test_five_markers_are_counted_in_the_error() -> None:
@@ -320,16 +322,16 @@ def test_responses_rejects_reasoning_without_its_item(behind: Any, refused: bool
     outputs = [item for item in behind if item.get("type") == "function_call_output"]
     body = responses(HI, *([called] if outputs else []), THOUGHT, *behind)
     error = check("openai_responses", body)
-    told = "Item 'rs_1' of type 'reasoning' was provided without its required following item."
-    assert (str(error) == told) if refused else error is None
+    expected = "Item 'rs_1' of type 'reasoning' was provided without its required following item."
+    assert (str(error) == expected) if refused else error is None
 
 
 def test_deepseek_rejects_a_message_of_reasoning_alone() -> None:
-    said = {"role": "assistant", "reasoning_content": "Hm."}
-    body = chat(HI, said, HI, model="deepseek-v4-flash")
+    message = {"role": "assistant", "reasoning_content": "Hm."}
+    body = chat(HI, message, HI, model="deepseek-v4-flash")
     error = check("openai_chat", body, provider="deepseek")
     assert str(error) == "Invalid assistant message: content or tool_calls must be set"
-    body["messages"][1] = {**said, "content": ""}
+    body["messages"][1] = {**message, "content": ""}
     assert check("openai_chat", body, provider="deepseek") is None
 
 
@@ -583,9 +585,9 @@ def test_openai_rejects(name: str, body: Any, code: str | None, param: str | Non
     error = check(name, body)
     assert error is not None
     assert (error.status, error.code, error.param) == (400, code, param)
-    status, _, told = wire.get(name).write_error(error)
-    said = json.loads(told)["error"]
-    assert (status, said["type"], said["param"], said["code"]) == (
+    status, _, written = wire.get(name).write_error(error)
+    error_fields = json.loads(written)["error"]
+    assert (status, error_fields["type"], error_fields["param"], error_fields["code"]) == (
         400,
         "invalid_request_error",
         param,
@@ -662,8 +664,8 @@ def test_gemini_rejects(body: Any, param: str | None) -> None:
     error = check("gemini", body)
     assert error is not None
     assert (error.status, error.code, error.param) == (400, "INVALID_ARGUMENT", param)
-    status, _, told = wire.get("gemini").write_error(error)
-    assert (status, json.loads(told)["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    status, _, written = wire.get("gemini").write_error(error)
+    assert (status, json.loads(written)["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize(
@@ -800,10 +802,10 @@ def test_other_providers_reject_what_the_catalog_lists(
     )
     rules = catalog.rules("deepseek", "deepseek-v4-flash", "openai_chat")
     body = json.dumps(chat(**asking)).encode()
-    asked = EmulatorRequest(method="POST", path="/chat/completions", body=body)
+    request = EmulatorRequest(method="POST", path="/chat/completions", body=body)
     call = wire.get("deepseek").parse(body)
     facts = ModelFacts("deepseek", "openai_chat", profile, rules)
-    error = error_of("openai_chat", asked, facts, call=call)
+    error = error_of("openai_chat", request, facts, call=call)
     assert isinstance(error, errors.RequestRejected)
     assert error.param == list(asking)[-1]
 
@@ -836,8 +838,8 @@ def checked(name: str, body: Any) -> Upstream | None:
     provider, model = wire.PROVIDERS[name], MODELS[name]
     rules, profile = catalog.rules(provider, model, name), catalog.profile(provider, model)
     headers, data = {"anthropic-version": "2026-10-21"}, json.dumps(body).encode()
-    asked = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=data)
-    return error_of(name, asked, ModelFacts(provider, name, profile, rules))
+    request = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=data)
+    return error_of(name, request, ModelFacts(provider, name, profile, rules))
 
 
 @pytest.mark.parametrize("name, bodies", BODIES)
@@ -889,13 +891,13 @@ def test_no_check_objects_to_plain_messages(
     ],
 )
 def test_malformed_json_format_never_raises(name: str, body: Any) -> None:
-    """What is asked for oddly is answered or refused, and never the emulator's undoing."""
+    """What is request for oddly is answered or refused, and never the emulator's undoing."""
     engine = Engine()
     headers = {"authorization": "Bearer k", "x-goog-api-key": "k"}
     for mutant in mutants(body):
         data = json.dumps(mutant).encode()
-        asked = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=data)
-        assert engine.respond(asked).status in (200, 400), mutant
+        request = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=data)
+        assert engine.respond(request).status in (200, 400), mutant
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -903,8 +905,8 @@ def test_malformed_json_format_never_raises(name: str, body: Any) -> None:
 def test_deeply_nested_body_is_rejected(name: str, body: bytes) -> None:
     headers = {"x-api-key": "k", "x-goog-api-key": "k", "authorization": "Bearer k"}
     headers["anthropic-version"] = "2023-06-01"
-    asked = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=body)
-    assert Engine().respond(asked).status == 400
+    request = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=body)
+    assert Engine().respond(request).status == 400
 
 
 def test_body_nested_near_the_limit_never_raises() -> None:
@@ -915,7 +917,7 @@ def test_body_nested_near_the_limit_never_raises() -> None:
         schema = b'{"a":' * depth + b"1" + b"}" * depth
         tool = b'{"type":"function","function":{"name":"a","parameters":%b}}' % schema
         body = b'{%b,"tools":[%b]}' % (talk, tool)
-        asked = EmulatorRequest(
+        request = EmulatorRequest(
             method="POST", path=PATHS["openai_chat"], headers=headers, body=body
         )
-        assert engine.respond(asked).status in (200, 400), depth
+        assert engine.respond(request).status in (200, 400), depth

@@ -69,10 +69,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_rejected_count(name: str) -> None:
-    path, body, told = REFUSED[name]
+    path, body, message = REFUSED[name]
     answer = ask(path, body)
     assert answer.status == 400
-    assert told in answer.body.decode()
+    assert message in answer.body.decode()
 
 
 COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -97,5 +97,5 @@ COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
 def test_accepted_count(name: str) -> None:
     answer = ask(*COUNTED[name])
     assert answer.status == 200, answer.body
-    told = json.loads(answer.body)
-    assert (told.get("input_tokens") or told.get("totalTokens")) > 0
+    counted = json.loads(answer.body)
+    assert (counted.get("input_tokens") or counted.get("totalTokens")) > 0

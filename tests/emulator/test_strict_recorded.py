@@ -69,7 +69,7 @@ def checked(record: dict[str, Any]) -> Upstream | None:
     provider = own[0] if own else "vllm" if host != "localhost" else wire.PROVIDERS[name]
     body = record["request"].encode()
     call, rendered = wire.get(name).parse(body, path), wire.get(name).split(body, (), path)
-    asked = EmulatorRequest(method="POST", path=path, headers=HEADERS, body=body)
+    request = EmulatorRequest(method="POST", path=path, headers=HEADERS, body=body)
     facts = ModelFacts(
         provider,
         name,
@@ -77,7 +77,7 @@ def checked(record: dict[str, Any]) -> Upstream | None:
         catalog.rules(provider, call.model, name),
     )
     try:
-        strict.check(HOSTS[name].checks, asked, facts, call=call, rendered=rendered)
+        strict.check(HOSTS[name].checks, request, facts, call=call, rendered=rendered)
     except Upstream as error:
         return error
     return None
@@ -95,6 +95,6 @@ def test_recorded_error_is_reproduced(record: dict[str, Any]) -> None:
         assert error is None
         return
     assert error is not None
-    status, _, told = wire.get(record["wire"]).write_error(error)
+    status, _, body = wire.get(record["wire"]).write_error(error)
     assert status == record["status"]
-    assert json.loads(told) == json.loads(record["response"])
+    assert json.loads(body) == json.loads(record["response"])

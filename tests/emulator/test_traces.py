@@ -1,6 +1,6 @@
 """Recorded conversations, sent over HTTP: the bills are the simulator's, to the token.
 
-One side renders, plans and plays the simulator by itself. The other is asked over HTTP, and has
+One side renders, plans and plays the simulator by itself. The other gets requests over HTTP, and has
 nothing but the bytes: what it cuts them into, counts and bills has to be the same.
 
 The recordings hold what was kept of a conversation, not always what was sent: calls that were broken
@@ -19,8 +19,8 @@ from support import traces
 from anaphora import catalog, emulator, wire
 from anaphora.cache.plan import plan_once
 from anaphora.cache.simulator import RenderedPrompt, Simulator
+from anaphora.emulator.generator import request_plan
 from anaphora.emulator.options import EmulatorOptions
-from anaphora.emulator.prompts import request_plan
 from anaphora.emulator.server import Emulator
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Usage

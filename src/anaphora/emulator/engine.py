@@ -26,12 +26,11 @@ from . import strict
 from .billing import Billing, ModelFacts, UsageWindow, UsageWindows
 from .exchange import EmulatorRequest, EmulatorResponse, json_response
 from .faults import KINDS
-from .generator import Generator
+from .generator import Generator, PromptReader
 from .hosts import DEFAULT_WIRE, RouteTable
 from .hosts.host import RoutedRequest
 from .journal import Journal, JournalEntry
 from .options import EmulatorOptions
-from .prompts import PromptReader
 from .replies.text import IdGenerator
 
 #: How many lists of tools stay decoded for the checks: the same comes with every turn.

@@ -1,4 +1,4 @@
-"""Responses to a prompt: the reply, its bill and its bytes, whole or as a stream."""
+"""From a request to its response: the prompt, the reply, its bill and its bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import msgspec
 
 from anaphora.cache.simulator import Outcome, RenderedPrompt
 from anaphora.cache.verdict import SentCall
+from anaphora.catalog import CacheRules
+from anaphora.errors import RequestRejected
+from anaphora.prompt import Call
+from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.tokens import Counts, for_model
 from anaphora.values import (
     Event,
     Message,
@@ -25,21 +30,91 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
+from anaphora.wire.reading import Members
 
-from .billing import Billing
+from .billing import Billing, ModelFacts
 from .exchange import EmulatorResponse, ResponseChunk
-from .hosts.host import Host, ReplyContext, RoutedRequest
+from .hosts.host import EmulatorRoute, Host, ReplyContext, RoutedRequest
 from .journal import CallRecord, Journal
 from .options import EmulatorOptions, Latency
-from .prompts import ParsedPrompt
+from .replies import GeneratedReply
 from .replies.generated import generate_reply
-from .replies.reply import GeneratedReply
 from .replies.schema_value import SchemaGenerator
 from .replies.script import ScriptInput
 from .replies.text import IdGenerator, join_seed, split_text
 
 #: Characters of arguments in one event of a stream.
 _ARGUMENTS = 16
+
+
+class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    body: bytes
+    """Completed by what is not sent because the provider stores it."""
+    call: Call
+    rendered: Rendered
+    plan: Plan
+    facts: ModelFacts
+    items: tuple[bytes, ...] = ()
+    """Responses: the input items of the whole chain."""
+
+    def long_tokens(self, sets_window: bool) -> int:
+        """The prompt's tokens, where they may exceed the window; 0 where they cannot, because no
+        token is shorter than a byte."""
+        window = self.facts.profile.context_tokens
+        if not sets_window and (window is None or len(self.body) < min(window.published)):
+            return 0
+        return Counts(self.rendered).total
+
+
+class PromptReader:
+    def __init__(self, billing: Billing) -> None:
+        self._billing = billing
+
+    def read(self, request: RoutedRequest) -> ParsedPrompt:
+        """Parses a request; raises the provider's errors."""
+        route, complete = request.route, request.host.complete_body(request)
+        body = complete.body
+        call = route.codec.parse(body, route.path)
+        rendered, facts = self._split(request.fields if body is request.body else body, route)
+        plan = request_plan(rendered, facts.rules, call.ir.cache.mode)
+        if complete.held is not None:
+            if complete.held_model != rendered.model:
+                reason = f"the cached content is for {complete.held_model}, not {rendered.model}"
+                raise RequestRejected(reason, status=400, param="model")
+            plan = Plan(held=complete.held)
+        return ParsedPrompt(
+            body=body, call=call, rendered=rendered, plan=plan, facts=facts, items=complete.items
+        )
+
+    def split(self, request: RoutedRequest) -> tuple[Rendered, ModelFacts]:
+        """Splits a request whose tokens are only counted."""
+        return self._split(request.host.complete_body(request).body, request.route)
+
+    def _split(self, body: bytes | Members, route: EmulatorRoute) -> tuple[Rendered, ModelFacts]:
+        rendered = route.codec.split(body, (), route.path)
+        facts = self._billing.facts(route.provider, route.host.wire, rendered.model)
+        return for_model(rendered, facts.profile), facts
+
+
+def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:
+    """The markers of a request, as far as the provider honours them. `mode` is the request's
+    setting for markers that the provider adds itself."""
+    if not rules.slots.value:
+        return Plan()
+    ttls = rules.ttls.value
+    default = rules.default_ttl.value if rules.default_ttl is not None else ttls[-1]
+    marks = tuple(
+        mark if mark.ttl in ttls else Mark(mark.chunk, default, mark.splice)
+        for mark in rendered.marks
+    )
+    automatic = None
+    if rules.automatic_breakpoint.value == "last_block":
+        automatic = rendered.automatic
+    elif rules.automatic_breakpoint.value == "last_message" and mode != "explicit":
+        automatic = rendered.automatic or default
+    if automatic is not None and automatic not in ttls:
+        automatic = default
+    return Plan(marks=marks, automatic=automatic)
 
 
 class Generator:

@@ -19,7 +19,7 @@ from anaphora.emulator.exchange import (
     ResponseChunk,
     decode_object,
 )
-from anaphora.emulator.replies.reply import GeneratedReply
+from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.gemini import CHECKS, camel
 from anaphora.errors import Forbidden, RequestRejected, Upstream
@@ -71,7 +71,7 @@ class GeminiHost(Host):
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
-        self._contents: dict[tuple[str, str], CachedContent] = {}
+        self._contents: dict[tuple[str, str], CachedContentResource] = {}
 
     # ── Routes and keys ──────────────────────────────────────────────────────────────────────────
 
@@ -187,7 +187,7 @@ class GeminiHost(Host):
             simulator.extend(content.name, at=now, seconds=expires - now)
         return dumps(content.resource())
 
-    def _create(self, request: RoutedRequest) -> CachedContent:
+    def _create(self, request: RoutedRequest) -> CachedContentResource:
         body, now, route = request.fields, request.now, request.route
         if "model" not in body:
             raise RequestRejected("model is required", status=400, param="model")
@@ -202,7 +202,7 @@ class GeminiHost(Host):
             raise RequestRejected("the content to cache is empty", status=400, param="contents")
         parent = route.path.partition("/cachedContents")[0].strip("/").partition("/")[2]
         display = own.get("displayName")
-        content = CachedContent(
+        content = CachedContentResource(
             name=f"{parent}/".lstrip("/") + f"cachedContents/{self.ids.next().lower()}",
             model=model,
             fields=fields,
@@ -220,7 +220,7 @@ class GeminiHost(Host):
         self._contents[request.workspace, _id(content.name)] = content
         return content
 
-    def _get(self, request: RoutedRequest, name: str) -> CachedContent:
+    def _get(self, request: RoutedRequest, name: str) -> CachedContentResource:
         """A cached content by name. The error is the same for an expired and an unknown one."""
         content = self._contents.get((request.workspace, _id(name)))
         if content is None or content.expires <= request.now:
@@ -244,7 +244,7 @@ class GeminiHost(Host):
         return listed
 
 
-class CachedContent(msgspec.Struct, kw_only=True, eq=False):
+class CachedContentResource(msgspec.Struct, kw_only=True, eq=False):
     """One `cachedContents` resource."""
 
     name: str

@@ -20,7 +20,7 @@ from anaphora.catalog import Dialect, Profile
 from anaphora.emulator.billing import Billing, ModelFacts, UsageWindow
 from anaphora.emulator.exchange import JSON, SSE, EmulatorRequest, EmulatorResponse
 from anaphora.emulator.journal import JournalEntry
-from anaphora.emulator.replies.reply import GeneratedReply
+from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, sentences
 from anaphora.emulator.strict import WireChecks
 from anaphora.errors import QuotaExhausted, Unauthenticated, Upstream

@@ -10,7 +10,7 @@ from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import ModelFacts
 from anaphora.emulator.exchange import NDJSON
-from anaphora.emulator.replies.reply import GeneratedReply
+from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.strict.ollama import CHECKS
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.ollama.stream import timestamp

@@ -9,7 +9,7 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import INPUT_LIMIT, REQUEST_LIMIT, UsageWindow
-from anaphora.emulator.replies.reply import GeneratedReply
+from anaphora.emulator.replies import GeneratedReply
 
 from .host import MODELS_CREATED, Host, RoutedRequest
 

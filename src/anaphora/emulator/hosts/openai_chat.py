@@ -7,7 +7,7 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.exchange import nested
-from anaphora.emulator.replies.reply import count_text
+from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS
 from anaphora.prompt.call import Reasoning

@@ -12,7 +12,7 @@ from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
 from anaphora.values import Message, Part, Text, Tool, ToolCall, ToolResult
 
-from .reply import GeneratedReply
+from . import GeneratedReply
 from .schema_value import SchemaGenerator, UnsatisfiableSchema
 from .text import SeededRandom, join_seed, sentences
 

@@ -36,7 +36,7 @@ import msgspec
 from anaphora import wire as wires
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.faults.rules import provider_pattern
+from anaphora.emulator.faults import provider_pattern
 from anaphora.emulator.hosts.host import Host
 from anaphora.prompt import Call
 from anaphora.values import (
@@ -51,8 +51,8 @@ from anaphora.values import (
 )
 from anaphora.yaml_values import YamlValue
 
+from . import GeneratedReply
 from .generated import last_turn
-from .reply import GeneratedReply
 from .text import SeededRandom, join_seed
 
 _STOPS: dict[str, StopReason] = {
