@@ -1,4 +1,4 @@
-"""Calls that wait for their turn: a real event loop, on a clock on which waiting takes no time."""
+"""Calls that wait for the limits, on a real event loop with virtual time."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_headers_and_bills_let_others_go_earlier_or_later() -> None:
     run(main)
 
 
-def test_error_in_on_wait_releases_the_place() -> None:
+def test_exception_in_on_wait_frees_the_place() -> None:
     async def main() -> None:
         calls = Calls(LimitsConfig(requests_per_minute=1))
         await calls.call("a")
@@ -206,7 +206,7 @@ def test_error_in_on_wait_releases_the_place() -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_turn_that_was_given_to_a_cancelled_call_goes_to_the_next(before: bool) -> None:
+def test_start_of_a_cancelled_call_goes_to_the_next(before: bool) -> None:
     async def main() -> None:
         calls = Calls(LimitsConfig(concurrency=1))
         async with calls.gate.of_model("m").admit(1):

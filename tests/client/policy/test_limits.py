@@ -1,4 +1,4 @@
-"""Who starts when: the arithmetic of the limits, on a clock that the test moves."""
+"""The limiter's arithmetic, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_calls_start_at_the_first_allowed_time_as_forecast(
 
 
 @given(arrivals=arrivals, requests=st.integers(1, 6))
-def test_whatever_way_the_provider_counts_it_does_not_refuse(
+def test_no_way_of_counting_refuses_a_call(
     arrivals: list[tuple[float, int]], requests: int
 ) -> None:
     drive = Drive(LimitsConfig(requests_per_minute=requests))
