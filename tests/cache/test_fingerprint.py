@@ -26,12 +26,14 @@ def render(
     tail: str = "now",
     previous: Rendered | None = None,
 ) -> Rendered:
-    talk = Conversation(
+    conversation = Conversation(
         Message.assistant(text) if at % 2 else Message.user(text)
         for at, text in enumerate(messages)
     )
     ir = PromptIR.chat(
-        talk, system=[PromptBlock.cached_long("identity", identity)], tail=[Message.user(tail)]
+        conversation,
+        system=[PromptBlock.cached_long("identity", identity)],
+        tail=[Message.user(tail)],
     )
     call = Call(ir=ir, model=MODEL, tools=tools, params=Params(max_tokens=1))
     return anthropic.render(call, PROFILE, previous)
@@ -52,10 +54,10 @@ def test_the_tail_does_not_count() -> None:
 
 
 def test_an_older_view_keeps_its_digest_while_the_conversation_grows() -> None:
-    talk = Conversation([Message.user("a")])
-    call = Call(ir=PromptIR.chat(talk), model=MODEL, params=Params(max_tokens=1))
+    conversation = Conversation([Message.user("a")])
+    call = Call(ir=PromptIR.chat(conversation), model=MODEL, params=Params(max_tokens=1))
     first = anthropic.render(call, PROFILE)
-    longer = talk.append(Message.assistant("b"), Message.user("c"))
+    longer = conversation.append(Message.assistant("b"), Message.user("c"))
     second = anthropic.render(
         Call(ir=PromptIR.chat(longer), model=MODEL, params=Params(max_tokens=1)), PROFILE, first
     )
@@ -115,56 +117,56 @@ def test_first_difference_names_byte_block_and_both_sides(
 ) -> None:
     one = render("hello", **earlier)  # type: ignore[arg-type]
     two = render("hello", "hi", "more", **later)  # type: ignore[arg-type]
-    found = cache.fingerprint(two).first_difference(cache.fingerprint(one))
-    assert found is not None
+    result = cache.fingerprint(two).first_difference(cache.fingerprint(one))
+    assert result is not None
     a, b = one.cacheable_data(), two.cacheable_data()
-    assert a[: found.offset] == b[: found.offset]
-    assert a[found.offset] != b[found.offset]
-    assert (found.label, found.path) == (label, path)
-    assert before in found.before
-    assert after in found.after
-    assert f"byte {found.offset} in {label} ({path})" in str(found)
+    assert a[: result.offset] == b[: result.offset]
+    assert a[result.offset] != b[result.offset]
+    assert (result.label, result.path) == (label, path)
+    assert before in result.before
+    assert after in result.after
+    assert f"byte {result.offset} in {label} ({path})" in str(result)
 
 
 def test_an_edited_turn_is_named_by_its_message() -> None:
     one, two = render("hello", "first", "q"), render("hello", "edited", "q", "more")
-    found = cache.fingerprint(two).first_difference(cache.fingerprint(one))
-    assert found is not None
-    assert (found.label, found.path) == ("conversation m1", "messages[1].content[0]")
+    result = cache.fingerprint(two).first_difference(cache.fingerprint(one))
+    assert result is not None
+    assert (result.label, result.path) == ("conversation m1", "messages[1].content[0]")
 
 
 def test_a_dropped_turn_is_a_difference_at_the_end_of_what_is_left() -> None:
     one, two = render("hello", "first", "q"), render("hello")
-    found = cache.fingerprint(two).first_difference(cache.fingerprint(one))
-    assert found is not None
-    assert found.offset == cache.fingerprint(two).size
-    assert (found.label, found.after) == ("conversation m1", "")
+    result = cache.fingerprint(two).first_difference(cache.fingerprint(one))
+    assert result is not None
+    assert result.offset == cache.fingerprint(two).size
+    assert (result.label, result.after) == ("conversation m1", "")
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), st.binary(max_size=40))
 def test_the_common_beginning_is_found_to_the_byte(shared: bytes, a: bytes, b: bytes) -> None:
     mine, theirs = shared + a, shared + b
-    found = common_bytes(mine, theirs)
-    assert mine[:found] == theirs[:found]
-    assert found == min(len(mine), len(theirs)) or mine[found] != theirs[found]
+    result = common_bytes(mine, theirs)
+    assert mine[:result] == theirs[:result]
+    assert result == min(len(mine), len(theirs)) or mine[result] != theirs[result]
 
 
-def segments(talk: Conversation, dynamic: str) -> PromptIR:
+def segments(conversation: Conversation, dynamic: str) -> PromptIR:
     return PromptIR(
         segments=(
             Segment.of(SegmentRole.STABLE_PREFIX, Message.user("guide")),
             Segment.of(SegmentRole.DYNAMIC_CONTEXT, Message.user(dynamic)),
-            Segment(SegmentRole.CONVERSATION, talk),
+            Segment(SegmentRole.CONVERSATION, conversation),
         )
     )
 
 
 @pytest.mark.breaks_prefix(reason="a changed dynamic context cuts the cacheable bytes short")
 def test_cacheable_bytes_end_at_the_first_dynamic_chunk_that_changed() -> None:
-    talk = Conversation([Message.assistant("hello")])
+    conversation = Conversation([Message.assistant("hello")])
 
     def turn(dynamic: str, previous: Rendered | None) -> Rendered:
-        call = Call(ir=segments(talk, dynamic), model=MODEL, params=Params(max_tokens=1))
+        call = Call(ir=segments(conversation, dynamic), model=MODEL, params=Params(max_tokens=1))
         return anthropic.render(call, PROFILE, previous)
 
     first = turn("summary 1", None)

@@ -53,8 +53,8 @@ def written() -> set[str]:
 def names(test: str, thread: str) -> bool:
     """A test may name several threads; of the same project only the first with the project."""
     *project, number = words(thread)
-    found = words(test)
-    return number in found and all(word in found for word in project)
+    result = words(test)
+    return number in result and all(word in result for word in project)
 
 
 @pytest.mark.skipif(not CASES.exists(), reason=f"no page of cases at {CASES}")

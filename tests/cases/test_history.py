@@ -34,16 +34,16 @@ def fan_out(tools: int) -> tuple[Rendered, Rendered]:
     """A turn, and the next after so many parallel tools."""
     system = [PromptBlock.cached_long("identity", GUIDE)]
 
-    def render(talk: Conversation, previous: Rendered | None = None) -> Rendered:
-        ir = PromptIR.chat(talk, system=system)
+    def render(conversation: Conversation, previous: Rendered | None = None) -> Rendered:
+        ir = PromptIR.chat(conversation, system=system)
         call = Call(ir=ir, model=MODEL, params=Params(max_tokens=64))
         return anthropic.render(call, PROFILE, previous)
 
-    talk = Conversation([Message.user("Look everywhere.")])
-    before = render(talk)
+    conversation = Conversation([Message.user("Look everywhere.")])
+    before = render(conversation)
     calls = [ToolCall(f"t{at}", "look", f'{{"place": {at}}}') for at in range(tools)]
     results = [Message.tool(f"t{at}", f"nothing in {at}") for at in range(tools)]
-    return before, render(talk.append(Message.assistant(*calls), *results), before)
+    return before, render(conversation.append(Message.assistant(*calls), *results), before)
 
 
 def test_claude_code_63930_a_write_that_parallel_tools_push_away_is_marked_again() -> None:
@@ -55,8 +55,8 @@ def test_claude_code_63930_a_write_that_parallel_tools_push_away_is_marked_again
         wrote = cache.call(RenderedPrompt(before, first), at=0.0)
         planner.sent(before, first, at=0.0)
         second = planner.plan(after, at=30.0)
-        found = cache.call(RenderedPrompt(after, second), at=30.0)
-        assert found.read == sum(wrote.written.values()) > 0
+        result = cache.call(RenderedPrompt(after, second), at=30.0)
+        assert result.read == sum(wrote.written.values()) > 0
 
 
 def test_claude_code_63930_without_that_marker_an_event_says_so_before_sending() -> None:
@@ -72,17 +72,17 @@ def test_claude_code_63930_without_that_marker_an_event_says_so_before_sending()
 
 @pytest.mark.parametrize("name", WIRES)
 def test_claude_code_43657_a_resume_that_puts_text_elsewhere_is_named_as_a_move(name: str) -> None:
-    """A reminder stood in the first message; after the resume it stands in the last."""
+    """A reminder moves from the first message to the last."""
     place = PLACES[name]
     before = spec()
     before["messages"][0] = ("user", ["<reminder>Be kind.</reminder>", "What is in the file?"])
     after = copy.deepcopy(before)
     after["messages"][0] = ("user", ["What is in the file?"])
     after["messages"][-1] = ("user", ["<reminder>Be kind.</reminder>", "Which colour is it?"])
-    found = verdict_of(place, split(place, body(place, before)), split(place, body(place, after)))
-    assert found.change is not None
-    assert found.change.kind == "message_moved"
-    assert "a message moved" in found.sentence
+    result = verdict_of(place, split(place, body(place, before)), split(place, body(place, after)))
+    assert result.change is not None
+    assert result.change.kind == "message_moved"
+    assert "a message moved" in result.sentence
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -90,10 +90,10 @@ def test_claude_code_76606_a_hook_that_puts_text_in_between_is_named(name: str) 
     place = PLACES[name]
     after = grown(spec())
     after["messages"][2] = ("user", ["hook: all tests pass", *after["messages"][2][1]])
-    found = verdict_of(place, split(place, body(place, spec())), split(place, body(place, after)))
-    assert found.change is not None
-    assert found.change.kind == "message_added"
-    assert "hook" in found.change.after
+    result = verdict_of(place, split(place, body(place, spec())), split(place, body(place, after)))
+    assert result.change is not None
+    assert result.change.kind == "message_added"
+    assert "hook" in result.change.after
 
 
 # ── Pruning ──────────────────────────────────────────────────────────────────────────────────────
@@ -115,12 +115,12 @@ def test_opencode_32515_the_verdict_shows_what_a_pruning_costs(name: str) -> Non
     place = PLACES[name]
     one, two = pruned(name)
     assert two.size < one.size
-    found = verdict_of(place, one, two)
-    assert found.cause == "changed"
-    assert found.change is not None
-    assert found.change.kind == "text_edited"
+    result = verdict_of(place, one, two)
+    assert result.cause == "changed"
+    assert result.change is not None
+    assert result.change.kind == "text_edited"
     # Removed messages are not paid for again; those behind them are.
-    assert 0 < found.lost <= Counts(two).total
+    assert 0 < result.lost <= Counts(two).total
 
 
 def test_eve_175_compaction_weighs_what_it_costs() -> None:
@@ -140,13 +140,16 @@ def test_deepseek_reasonix_8210_a_pruning_at_every_turn_costs_many_times_what_it
     place = PLACES["deepseek"]
 
     def paid(prune: bool) -> float:
-        cache, talk, total = Simulator(rules), spec(), 0.0
-        talk["messages"] = [("user", ["story " * 4000])]
+        cache, conversation, total = Simulator(rules), spec(), 0.0
+        conversation["messages"] = [("user", ["story " * 4000])]
         for turn in range(10):
-            talk["messages"] += [("assistant", [f"part {turn}. " * 400]), ("user", ["go on"])]
+            conversation["messages"] += [
+                ("assistant", [f"part {turn}. " * 400]),
+                ("user", ["go on"]),
+            ]
             if prune:
-                talk["messages"][0] = ("user", ["story " * (4000 - 300 * (turn + 1))])
-            rendered = split(place, body(place, talk))
+                conversation["messages"][0] = ("user", ["story " * (4000 - 300 * (turn + 1))])
+            rendered = split(place, body(place, conversation))
             outcome = cache.call(RenderedPrompt(rendered, Plan()), at=turn * 30.0)
             total += outcome.uncached + outcome.read * rules.read_price.value
         return total
@@ -181,7 +184,7 @@ def test_claude_code_90363_reattaching_an_image_is_predicted_before_sending(name
 
 
 def test_qwen_code_11627_the_first_image_of_a_conversation_voids_its_messages() -> None:
-    """No byte of the beginning changes, and yet Anthropic's rule says that it is lost."""
+    """No byte of the beginning changes, but by Anthropic's rule it is lost."""
     place = PLACES["anthropic"]
     before = spec()
     before["messages"] = [("user", ["one"]), ("assistant", ["two"]), ("user", ["three"])]
@@ -199,7 +202,7 @@ def test_codex_32613_an_image_in_another_encoding_is_a_change_at_its_place(name:
     after = grown(spec())
     after["messages"][2] = ("user", ["And in the picture?", {"image": PNG[::-1]}])
     one, two = split(place, body(place, spec())), split(place, body(place, after))
-    found = verdict_of(place, one, two, usage=Usage(uncached=9, read=0, output=1))
-    assert found.change is not None
-    assert found.change.label.startswith("conversation")
-    assert two.chunk(two.at_offset(found.change.offset)).kind.value == "image"
+    result = verdict_of(place, one, two, usage=Usage(uncached=9, read=0, output=1))
+    assert result.change is not None
+    assert result.change.label.startswith("conversation")
+    assert two.chunk(two.at_offset(result.change.offset)).kind.value == "image"

@@ -96,8 +96,8 @@ def test_litellm_17250_1078_32155_the_ttl_asked_for_or_a_notice(thread: str) -> 
 )
 def test_langchain_34542_34920_never_on_a_block_that_may_not_carry_one(part: Any) -> None:
     history = (Message.user("q"), Message.assistant("said", part, "more", id="a"))
-    asked = PromptCachePlan(marks=(PartMark("a", (1,)),))
-    call = Call(ir=PromptIR.chat(history, cache=asked), model=MODEL, params=Params(max_tokens=1))
+    question = PromptCachePlan(marks=(PartMark("a", (1,)),))
+    call = Call(ir=PromptIR.chat(history, cache=question), model=MODEL, params=Params(max_tokens=1))
     body, notices = body_of(call)
     assert "cache_control" not in body["messages"][1]["content"][1]
     assert notices == ["mark_left_out"]

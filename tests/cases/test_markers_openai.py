@@ -37,13 +37,13 @@ def body_of(name: str, model: str = MODEL, **fields: Any) -> tuple[dict[str, Any
 
 def breakpoints(body: dict[str, Any]) -> list[tuple[str, str]]:
     """(text of the part, TTL) in the order of the body."""
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
 
     def visit(value: Any) -> None:
         if isinstance(value, dict):
             if "prompt_cache_breakpoint" in value:
                 ttl = value["prompt_cache_breakpoint"].get("ttl", "30m")
-                found.append((value.get("text", "?"), ttl))
+                result.append((value.get("text", "?"), ttl))
             for item in value.values():
                 visit(item)
         elif isinstance(value, list):
@@ -51,7 +51,7 @@ def breakpoints(body: dict[str, Any]) -> list[tuple[str, str]]:
                 visit(item)
 
     visit(body.get("messages", body.get("input")))
-    return found
+    return result
 
 
 @pytest.mark.parametrize("name", WIRES)

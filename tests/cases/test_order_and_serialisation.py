@@ -63,17 +63,17 @@ def test_oh_my_pi_890_a_reconnect_that_reorders_tools_keeps_even_the_object() ->
 def test_librefang_3765_a_hot_reload_keeps_the_prefix_of_a_running_conversation() -> None:
     registry = ToolRegistry()
     registry.add_mcp(LISTING, call=lambda name, arguments: "")
-    talk = Conversation([Message.user("hi")])
+    conversation = Conversation([Message.user("hi")])
 
-    def call(talk: Conversation) -> Call:
-        ir = PromptIR.chat(talk)
+    def call(conversation: Conversation) -> Call:
+        ir = PromptIR.chat(conversation)
         return Call(ir=ir, model=MODEL, tools=registry.tools(), params=Params(max_tokens=1))
 
-    before = anthropic.render(call(talk), PROFILE)
+    before = anthropic.render(call(conversation), PROFILE)
     for name in ("read", "write", "search", "run"):
         registry.remove(name)
     registry.add_mcp({"tools": LISTING["tools"][::-1]}, call=lambda name, arguments: "")
-    after = anthropic.render(call(talk.append(Message.assistant("hello"))), PROFILE, before)
+    after = anthropic.render(call(conversation.append(Message.assistant("hello"))), PROFILE, before)
     assert after.cacheable_data().startswith(before.cacheable_data())
 
 

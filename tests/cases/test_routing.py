@@ -25,13 +25,13 @@ def rendered(
     name: str,
     provider: str,
     model: str,
-    talk: Conversation,
+    conversation: Conversation,
     tail: str = "",
     key: str = "",
     guide: str = GUIDE,
 ) -> Rendered:
     ir = PromptIR.chat(
-        talk,
+        conversation,
         system=[PromptBlock.cached_long("identity", guide)],
         tail=[Message.user(tail)] if tail else [],
         cache=PromptCachePlan(key=key or None),
@@ -40,7 +40,7 @@ def rendered(
     return wire.get(name).render(call, catalog.profile(provider, model))
 
 
-def talk_of(turns: int) -> Conversation:
+def conversation_of(turns: int) -> Conversation:
     return Conversation(
         Message.assistant(f"answer {at}") if at % 2 else Message.user(f"question {at}")
         for at in range(turns)
@@ -57,7 +57,7 @@ def test_codex_35300_a_stable_prefix_with_a_changing_tail_is_read(name: str) -> 
     for strategy in ("the provider's own", "ours"):
         cache, planner = Simulator(rules), Planner(AppMemory(rules))
         for turn in range(4):
-            now = rendered(name, "openai", model, talk_of(1), tail=f"It is 09:4{turn}.")
+            now = rendered(name, "openai", model, conversation_of(1), tail=f"It is 09:4{turn}.")
             automatic = Plan(automatic=now.automatic)
             plan = planner.plan(now, at=turn * 30.0) if strategy == "ours" else automatic
             outcome = cache.call(RenderedPrompt(now, plan), at=turn * 30.0)
@@ -82,21 +82,21 @@ def test_codex_35300_the_verdict_names_a_breakpoint_on_what_changes() -> None:
 
     one, two = split_at("09:41"), split_at("09:42")
     usage = Usage(uncached=0, read=0, written={"30m": Counts(one).total}, output=1)
-    found = judge(
+    match = judge(
         SentCall(rendered=one, at=0.0, usage=usage),
         SentCall(rendered=two, at=60.0, usage=usage),
         rules,
     )
-    assert (found.result, found.cause) == ("miss", "marker_on_volatile")
+    assert (match.result, match.cause) == ("miss", "marker_on_volatile")
 
 
 def planned(model: str, pause: float, calls: int = 6) -> Plan:
     """The plan for Gemini after some calls with that pause."""
     rules = catalog.rules("google", model, "gemini")
     planner = Planner(AppMemory(rules), Decimal("1.25"))
-    now = rendered("gemini", "google", model, talk_of(1))
+    now = rendered("gemini", "google", model, conversation_of(1))
     for turn in range(calls):
-        now = rendered("gemini", "google", model, talk_of(2 * turn + 1), guide=GUIDE * 8)
+        now = rendered("gemini", "google", model, conversation_of(2 * turn + 1), guide=GUIDE * 8)
         planner.sent(now, planner.plan(now, at=turn * pause), at=turn * pause)
     return planner.plan(now, at=calls * pause)
 
@@ -119,7 +119,7 @@ def test_rig_2375_what_pays_is_held_explicitly() -> None:
 @pytest.mark.parametrize("thread", ["hermes#17332", "pi#5605"])
 def test_hermes_17332_pi_5605_markers_on_minimax_without_claude_in_the_name(thread: str) -> None:
     rules = catalog.rules("minimax", "MiniMax-M2.7", "anthropic")
-    now = rendered("minimax/anthropic", "minimax", "MiniMax-M2.7", talk_of(9))
+    now = rendered("minimax/anthropic", "minimax", "MiniMax-M2.7", conversation_of(9))
     planner = Planner(AppMemory(rules))
     marks: tuple[Any, ...] = ()
     for turn in range(3):
@@ -136,15 +136,15 @@ def test_hermes_83678_a_model_that_ignores_markers_gets_none() -> None:
     """M3 is known to ignore them; and a model called Claude elsewhere is no reason to mark."""
     for model in ("MiniMax-M3", "claude-like"):
         rules = catalog.rules("minimax", model, "anthropic")
-        now = rendered("minimax/anthropic", "minimax", model, talk_of(9))
+        now = rendered("minimax/anthropic", "minimax", model, conversation_of(9))
         assert Planner(AppMemory(rules)).plan(now, at=0.0).marks == ()
 
 
 def test_hermes_83678_a_marker_that_is_ignored_anyhow_breaks_nothing() -> None:
     place = PLACES["minimax"]._replace(model="MiniMax-M3")
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
-    found = verdict_of(place, one, two, read=Counts(one).total)
-    assert found.result == "hit"
+    match = verdict_of(place, one, two, read=Counts(one).total)
+    assert match.result == "hit"
 
 
 # ── Routers ──────────────────────────────────────────────────────────────────────────────────────
@@ -156,7 +156,7 @@ def test_denkeeper_194_one_conversation_keeps_one_key_through_all_its_turns() ->
         provider = wire.provider_of(name)
         keys = set()
         for turns in (1, 3, 5):
-            now = rendered(name, provider, "x-model", talk_of(turns), key="talk-1")
+            now = rendered(name, provider, "x-model", conversation_of(turns), key="talk-1")
             request = wire.get(name).assemble(now, Plan())
             sent = json.loads(request.body.join())
             key = sent.get("session_id") or sent.get("prompt_cache_key")
@@ -168,9 +168,9 @@ def test_denkeeper_194_one_conversation_keeps_one_key_through_all_its_turns() ->
 def test_hermes_71576_a_conversation_that_was_moved_to_another_host_is_named(name: str) -> None:
     place = PLACES[name]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
-    found = verdict_of(place, one, two, earlier={"route": "host-a"}, later={"route": "host-b"})
-    assert (found.result, found.cause) == ("miss", "other_route")
-    assert "host-a" not in found.sentence
+    match = verdict_of(place, one, two, earlier={"route": "host-a"}, later={"route": "host-b"})
+    assert (match.result, match.cause) == ("miss", "other_route")
+    assert "host-a" not in match.sentence
 
 
 def test_ai_sdk_provider_499_a_router_reads_nothing_on_another_host() -> None:

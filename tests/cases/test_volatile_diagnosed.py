@@ -42,7 +42,7 @@ def _first_system(rendered: Rendered) -> int:
 
 
 def test_zeroclaw_10858_the_verdict_names_the_cost_of_a_changed_date() -> None:
-    """340,000 tokens of a session, written anew because of one digit."""
+    """340,000 tokens of a session, rewritten because of one digit."""
     model = "claude-opus-4-5"
     place = PLACES["anthropic"]._replace(model=model)
     before = conversation("You are helpful. Today is 2026-11-15.")
@@ -50,18 +50,18 @@ def test_zeroclaw_10858_the_verdict_names_the_cost_of_a_changed_date() -> None:
     one, two = split(place, body(place, before)), split(place, body(place, after))
     first = Usage(uncached=3, read=339_000, written={"5m": 1_000}, output=500)
     then = Usage(uncached=3, read=0, written={"5m": 341_000}, output=500)
-    found = judge(
+    outcome = judge(
         SentCall(rendered=one, at=0.0, usage=first),
         SentCall(rendered=two, at=60.0, usage=then),
         catalog.rules("anthropic", model),
         price=catalog.price("anthropic", model, NOW),
     )
-    assert found.change is not None
-    assert (found.change.kind, found.lost) == ("date", 340_000)
+    assert outcome.change is not None
+    assert (outcome.change.kind, outcome.lost) == ("date", 340_000)
     # Written at 6.25 instead of read at 0.50 a million.
-    assert found.cost_usd is not None
-    assert round(found.cost_usd, 3) == round(catalog_difference(model) * 340_000 / 1_000_000, 3)
-    assert f"${found.cost_usd:.2f} lost" in found.sentence
+    assert outcome.cost_usd is not None
+    assert round(outcome.cost_usd, 3) == round(catalog_difference(model) * 340_000 / 1_000_000, 3)
+    assert f"${outcome.cost_usd:.2f} lost" in outcome.sentence
 
 
 def catalog_difference(model: str) -> Any:
@@ -78,10 +78,10 @@ def test_claude_code_68900_lint_and_verdict_name_the_nonce(name: str) -> None:
     one = split(place, body(place, conversation("request 3f9a21c4. You are helpful.")))
     two = split(place, body(place, grown(conversation("request 77b0e918. You are helpful."))))
     assert "volatile-nonce" in [finding.rule for finding in lint_request(one, "a.json")]
-    found = verdict_of(place, one, two)
-    assert found.change is not None
-    assert found.change.kind == "nonce"
-    assert ("3f9a21c4" in found.change.before, "77b0e918" in found.change.after) == (True, True)
+    outcome = verdict_of(place, one, two)
+    assert outcome.change is not None
+    assert outcome.change.kind == "nonce"
+    assert ("3f9a21c4" in outcome.change.before, "77b0e918" in outcome.change.after) == (True, True)
 
 
 @pytest.mark.parametrize("name", ["openai_chat", "openai_responses"])
@@ -96,9 +96,9 @@ def test_ccproxy_api_61_a_fresh_cache_key_at_every_call_is_named(name: str) -> N
     assert [finding.rule for finding in lint_samples([("a", one), ("b", two)])] == [
         "cache-key-changes"
     ]
-    found = verdict_of(place, one, two)
-    assert found.cause == "other_key"
-    assert not any(key in found.sentence for key in keys)
+    outcome = verdict_of(place, one, two)
+    assert outcome.cause == "other_key"
+    assert not any(key in outcome.sentence for key in keys)
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -109,11 +109,11 @@ def test_multica_6008_the_verdict_names_byte_block_and_path_of_a_new_uuid(name: 
     before["system"].append(note.format("11"))
     after["system"].append(note.format("12"))
     one, two = split(place, body(place, before)), split(place, body(place, after))
-    found = verdict_of(place, one, two)
-    assert found.change is not None
-    assert found.change.kind == "uuid"
-    assert found.change.label == "system2"
-    assert two.data()[found.change.offset : found.change.offset + 1] == b"2"
+    outcome = verdict_of(place, one, two)
+    assert outcome.change is not None
+    assert outcome.change.kind == "uuid"
+    assert outcome.change.label == "system2"
+    assert two.data()[outcome.change.offset : outcome.change.offset + 1] == b"2"
     costs = Costs(rules=catalog.rules(place.provider, place.model))
     findings = {finding.rule for finding in lint_samples([("a", one), ("b", two)], costs)}
     assert findings == {"volatile-uuid"}
@@ -121,11 +121,11 @@ def test_multica_6008_the_verdict_names_byte_block_and_path_of_a_new_uuid(name: 
 
 @pytest.mark.parametrize("name", WIRES)
 def test_hermes_agent_86938_a_tail_that_changes_breaks_nothing(name: str) -> None:
-    """What changes stands behind the history: the next turn reads all that was there before it."""
+    """Volatile content is behind the history: the next turn reads everything before it."""
     place = PLACES[name]
     spec = conversation("You are helpful.")
     one = split(place, body(place, spec))
     later = grown(spec)
     later["messages"].append(("user", ["It is 09:42."]))
-    found = verdict_of(place, one, split(place, body(place, later)), read=Counts(one).total)
-    assert (found.result, found.broke) == ("hit", False)
+    outcome = verdict_of(place, one, split(place, body(place, later)), read=Counts(one).total)
+    assert (outcome.result, outcome.broke) == ("hit", False)

@@ -17,14 +17,14 @@ PROFILE = catalog.profile("anthropic", MODEL)
 
 
 def render(
-    talk: Conversation,
+    conversation: Conversation,
     identity: str = "You are a careful agent.",
     memory: str = "The user likes tea.",
     tail: str = "",
     previous: Rendered | None = None,
 ) -> Rendered:
     ir = PromptIR.chat(
-        talk,
+        conversation,
         system=[
             PromptBlock.cached_long("identity", identity),
             PromptBlock.cached_short("memory", memory),
@@ -37,12 +37,12 @@ def render(
 
 
 def broken(earlier: Rendered, later: Rendered) -> PrefixDifference:
-    found = cache.fingerprint(later).first_difference(cache.fingerprint(earlier))
-    assert found is not None
-    return found
+    result = cache.fingerprint(later).first_difference(cache.fingerprint(earlier))
+    assert result is not None
+    return result
 
 
-def talk_of(turns: int) -> Conversation:
+def conversation_of(turns: int) -> Conversation:
     return Conversation(
         Message.assistant(f"answer {at}") if at % 2 else Message.user(f"question {at}")
         for at in range(turns)
@@ -51,27 +51,27 @@ def talk_of(turns: int) -> Conversation:
 
 @pytest.mark.breaks_prefix(reason="the date in the first block rolls at midnight")
 def test_opencode_32622_a_date_in_the_first_system_block_rolls_at_midnight() -> None:
-    talk = talk_of(5)
-    sunday = render(talk, identity="You are helpful. Today is 2026-11-15.")
-    monday = render(talk, identity="You are helpful. Today is 2026-11-16.", previous=sunday)
-    found = broken(sunday, monday)
-    assert (found.label, found.path) == ("identity", "system[0]")
-    assert found.before.endswith('5."}')
-    assert found.after.endswith('6."}')
+    conversation = conversation_of(5)
+    sunday = render(conversation, identity="You are helpful. Today is 2026-11-15.")
+    monday = render(conversation, identity="You are helpful. Today is 2026-11-16.", previous=sunday)
+    result = broken(sunday, monday)
+    assert (result.label, result.path) == ("identity", "system[0]")
+    assert result.before.endswith('5."}')
+    assert result.after.endswith('6."}')
 
 
 def test_opencode_32622_in_the_tail_the_date_costs_nothing() -> None:
-    talk = talk_of(5)
-    sunday = render(talk, tail="Today is 2026-11-15.")
-    monday = render(talk, tail="Today is 2026-11-16.", previous=sunday)
+    conversation = conversation_of(5)
+    sunday = render(conversation, tail="Today is 2026-11-15.")
+    monday = render(conversation, tail="Today is 2026-11-16.", previous=sunday)
     assert cache.fingerprint(monday) == cache.fingerprint(sunday)
 
 
 @pytest.mark.breaks_prefix(reason="the date rewrites a whole long session")
 def test_zeroclaw_10858_what_a_rolled_date_takes_out_of_the_cache_is_counted() -> None:
-    talk = talk_of(201)
-    before = render(talk, identity="Date: 2026-11-15")
-    after = render(talk, identity="Date: 2026-11-16", previous=before)
+    conversation = conversation_of(201)
+    before = render(conversation, identity="Date: 2026-11-15")
+    after = render(conversation, identity="Date: 2026-11-16", previous=before)
     certificate = cache.fingerprint(before)
     kept = cache.fingerprint(after).common_prefix(certificate)
     counts = Counts(before)
@@ -82,42 +82,42 @@ def test_zeroclaw_10858_what_a_rolled_date_takes_out_of_the_cache_is_counted() -
 
 @pytest.mark.breaks_prefix(reason="a nonce in the first block changes at every request")
 def test_claude_code_68900_a_nonce_in_the_first_system_block_is_named() -> None:
-    talk = talk_of(3)
-    one = render(talk, identity="request 3f9a21c4. You are helpful.")
-    two = render(talk, identity="request 77b0e918. You are helpful.", previous=one)
-    found = broken(one, two)
-    assert (found.label, found.path) == ("identity", "system[0]")
-    assert "3f9a21c4" in found.before
-    assert "77b0e918" in found.after
+    conversation = conversation_of(3)
+    one = render(conversation, identity="request 3f9a21c4. You are helpful.")
+    two = render(conversation, identity="request 77b0e918. You are helpful.", previous=one)
+    result = broken(one, two)
+    assert (result.label, result.path) == ("identity", "system[0]")
+    assert "3f9a21c4" in result.before
+    assert "77b0e918" in result.after
 
 
 @pytest.mark.breaks_prefix(reason="a nonce in the first block changes at every request")
 def test_ccproxy_api_61_a_nonce_does_not_hide_behind_equal_lengths() -> None:
-    talk = talk_of(3)
-    one, two = render(talk, identity="id=a1"), render(talk, identity="id=a2")
+    conversation = conversation_of(3)
+    one, two = render(conversation, identity="id=a1"), render(conversation, identity="id=a2")
     assert cache.fingerprint(one).size == cache.fingerprint(two).size
     assert not cache.fingerprint(two).extends(cache.fingerprint(one))
 
 
 @pytest.mark.breaks_prefix(reason="the memory file is rewritten with a new UUID")
 def test_multica_6008_a_memory_file_rewritten_with_a_new_uuid_is_named() -> None:
-    talk = talk_of(7)
+    conversation = conversation_of(7)
     note = "note 550e8400-e29b-41d4-a716-44665544{:04d}: likes tea"
-    one = render(talk, memory=note.format(1))
-    two = render(talk, memory=note.format(2), previous=one)
-    found = broken(one, two)
-    assert (found.label, found.path) == ("memory", "system[1]")
+    one = render(conversation, memory=note.format(1))
+    two = render(conversation, memory=note.format(2), previous=one)
+    result = broken(one, two)
+    assert (result.label, result.path) == ("memory", "system[1]")
     data = two.cacheable_data()
-    assert data[found.offset : found.offset + 1] == b"2"
+    assert data[result.offset : result.offset + 1] == b"2"
     # The identity block before it is still shared.
-    assert found.offset > two.offset(1)
+    assert result.offset > two.offset(1)
 
 
 def test_hermes_agent_86938_what_changes_lives_in_the_tail_and_is_never_stale() -> None:
-    talk = talk_of(3)
+    conversation = conversation_of(3)
     previous = None
     for hour in range(4):
-        rendered = render(talk, tail=f"It is {hour:02}:00.", previous=previous)
+        rendered = render(conversation, tail=f"It is {hour:02}:00.", previous=previous)
         assert f"It is {hour:02}:00.".encode() in rendered.data()
         assert rendered.cacheable == len(rendered) - 1
         previous = rendered

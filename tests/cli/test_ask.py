@@ -252,7 +252,7 @@ def test_provider_and_model_choice(
         (("--continue", "2026", "hello"), 2, "no such conversation; --list shows all of them"),
         (("-c", "--continue", "x", "hello"), 2, "-c or --continue ID, not both"),
         (("--emulate", "--config", "llm.yaml", "hello"), 2, "--emulate and --config exclude each other"),
-        (("--effort", "enormous", "hello"), 2, "'enormous' is none of none, minimal, low"),
+        (("--effort", "enormous", "hello"), 2, "'enormous' is not one of 'none', 'minimal', 'low'"),
         (("--tool", "fares", "hello"), 2, "--tool fares: write module:function"),
         (("--tool", "nowhere:x", "hello"), 2, "no module nowhere in "),
         (("--tool", "fares:x", "hello"), 2, "--tool fares:x: fares has no x"),

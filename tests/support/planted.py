@@ -40,7 +40,7 @@ PLACES = {
 
 
 def spec() -> Json:
-    """What is said, in nobody's words."""
+    """A prompt, independent of the wire."""
     return {
         "system": ["You are the agent of request 3f9a21c4. Today is 2026-11-15.", GUIDE],
         "tools": [_tool("read"), _tool("search"), _tool("write")],
@@ -71,18 +71,18 @@ def _tool(name: str) -> Json:
 # ── In each wire's words ─────────────────────────────────────────────────────────────────────────
 
 
-def _anthropic(said: Json, model: str) -> Json:
-    system = [{"type": "text", "text": text} for text in said["system"]]
+def _anthropic(prompt: Json, model: str) -> Json:
+    system = [{"type": "text", "text": text} for text in prompt["system"]]
     messages = [
         {"role": role, "content": [_anthropic_part(part) for part in parts]}
-        for role, parts in said["messages"]
+        for role, parts in prompt["messages"]
     ]
     tools = [
         {"name": t["name"], "description": t["description"], "input_schema": t["schema"]}
-        for t in said["tools"]
+        for t in prompt["tools"]
     ]
     marker = {"type": "ephemeral"}
-    if said.get("marked", True):
+    if prompt.get("marked", True):
         if system:
             system[-1]["cache_control"] = marker
         messages[-1]["content"][-1]["cache_control"] = marker
@@ -92,7 +92,7 @@ def _anthropic(said: Json, model: str) -> Json:
         "tools": tools,
         "system": system,
         "messages": messages,
-        **said["params"],
+        **prompt["params"],
     }
 
 
@@ -105,12 +105,12 @@ def _anthropic_part(part: Any) -> Json:
     return dict(part)
 
 
-def _chat(said: Json, model: str) -> Json:
+def _chat(prompt: Json, model: str) -> Json:
     messages: list[Json] = []
-    if said["system"]:
-        parts = [{"type": "text", "text": text} for text in said["system"]]
+    if prompt["system"]:
+        parts = [{"type": "text", "text": text} for text in prompt["system"]]
         messages.append({"role": "system", "content": parts})
-    for role, parts in said["messages"]:
+    for role, parts in prompt["messages"]:
         if role == "assistant":
             messages.append({"role": role, "content": "".join(parts)})
         else:
@@ -124,9 +124,9 @@ def _chat(said: Json, model: str) -> Json:
                 "parameters": t["schema"],
             },
         }
-        for t in said["tools"]
+        for t in prompt["tools"]
     ]
-    return {"model": model, "messages": messages, "tools": tools, **said["params"]}
+    return {"model": model, "messages": messages, "tools": tools, **prompt["params"]}
 
 
 def _chat_part(part: Any) -> Json:
@@ -135,12 +135,12 @@ def _chat_part(part: Any) -> Json:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{part['image']}"}}
 
 
-def _responses(said: Json, model: str) -> Json:
+def _responses(prompt: Json, model: str) -> Json:
     items: list[Json] = []
-    if said["system"]:
-        parts = [{"type": "input_text", "text": text} for text in said["system"]]
+    if prompt["system"]:
+        parts = [{"type": "input_text", "text": text} for text in prompt["system"]]
         items.append({"role": "developer", "content": parts})
-    for role, parts in said["messages"]:
+    for role, parts in prompt["messages"]:
         kind = "output_text" if role == "assistant" else "input_text"
         items.append({"role": role, "content": [_responses_part(part, kind) for part in parts]})
     tools = [
@@ -150,9 +150,9 @@ def _responses(said: Json, model: str) -> Json:
             "description": t["description"],
             "parameters": t["schema"],
         }
-        for t in said["tools"]
+        for t in prompt["tools"]
     ]
-    return {"model": model, "input": items, "tools": tools, **said["params"]}
+    return {"model": model, "input": items, "tools": tools, **prompt["params"]}
 
 
 def _responses_part(part: Any, kind: str) -> Json:
@@ -161,21 +161,21 @@ def _responses_part(part: Any, kind: str) -> Json:
     return {"type": "input_image", "image_url": f"data:image/png;base64,{part['image']}"}
 
 
-def _gemini(said: Json, model: str) -> Json:
+def _gemini(prompt: Json, model: str) -> Json:
     roles = {"user": "user", "assistant": "model"}
     contents = [
         {"role": roles[role], "parts": [_gemini_part(part) for part in parts]}
-        for role, parts in said["messages"]
+        for role, parts in prompt["messages"]
     ]
     declared = [
         {"name": t["name"], "description": t["description"], "parametersJsonSchema": t["schema"]}
-        for t in said["tools"]
+        for t in prompt["tools"]
     ]
-    body: Json = {"contents": contents, **said["params"]}
+    body: Json = {"contents": contents, **prompt["params"]}
     if declared:
         body["tools"] = [{"functionDeclarations": declared}]
-    if said["system"]:
-        body["systemInstruction"] = {"parts": [{"text": text} for text in said["system"]]}
+    if prompt["system"]:
+        body["systemInstruction"] = {"parts": [{"text": text} for text in prompt["system"]]}
     return body
 
 
@@ -195,9 +195,9 @@ _SAY: dict[str, Callable[[Json, str], Json]] = {
 }
 
 
-def body(place: Place, said: Json, model: str | None = None, **dumping: Any) -> bytes:
-    told = _SAY[place.wire](said, model or place.model)
-    return json.dumps(told, **{"separators": (",", ":"), **dumping}).encode()
+def body(place: Place, prompt: Json, model: str | None = None, **dumping: Any) -> bytes:
+    result = _SAY[place.wire](prompt, model or place.model)
+    return json.dumps(result, **{"separators": (",", ":"), **dumping}).encode()
 
 
 def split(place: Place, data: bytes, model: str | None = None) -> Rendered:
@@ -206,7 +206,7 @@ def split(place: Place, data: bytes, model: str | None = None) -> Rendered:
 
 
 def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) -> Verdict:
-    """The verdict on two requests a minute apart; nothing of the second was read, unless told."""
+    """The verdict on two requests a minute apart; nothing of the second was read, unless given."""
     rules = catalog.rules(place.provider, place.model, before.wire)
     total = Counts(before).total
     grown_to = Counts(after).total

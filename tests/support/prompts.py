@@ -16,10 +16,10 @@ def marked(blocks: Blocks, ttl: Ttl = "5m") -> TokenRuns:
 
 
 def chat(blocks: Blocks, marks: Sequence[int] = ()) -> TokenRuns:
-    """Blocks with five-minute markers where one says."""
+    """Blocks with five-minute markers at these positions."""
     return TokenRuns(blocks, markers=tuple(Mark(at, "5m") for at in marks))
 
 
-def said(blocks: Blocks, from_model: Sequence[int] = ()) -> TokenRuns:
+def unmarked(blocks: Blocks, from_model: Sequence[int] = ()) -> TokenRuns:
     """Blocks without markers, some of which the model wrote."""
     return TokenRuns(blocks, from_model=[at in from_model for at in range(len(blocks))])

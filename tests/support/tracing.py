@@ -29,7 +29,7 @@ def tool(name: str, text: str = "done") -> TraceMessage:
     return TraceMessage(role="tool", content=text, tool_call_id=name)
 
 
-def talk(
+def trace_of(
     *calls: TraceCall,
     messages: list[TraceMessage] | None = None,
     id: str = "talk",
@@ -39,13 +39,13 @@ def talk(
 ) -> Trace:
     """A conversation; question and answer in turns, as many as its calls need."""
     most = max((call.messages for call in calls), default=0)
-    said = [user(f"q{at}") if at % 2 == 0 else assistant(f"a{at}") for at in range(most)]
+    prompt = [user(f"q{at}") if at % 2 == 0 else assistant(f"a{at}") for at in range(most)]
     return Trace(
         id=id,
         provider=provider,
         model=model,
         calls=calls,
-        messages=tuple(said if messages is None else messages),
+        messages=tuple(prompt if messages is None else messages),
         system_tokens_unknown=more.pop("system_tokens_unknown", True),
         **more,
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 import click
 from click.shell_completion import CompletionItem
 
+from anaphora.catalog import Effort
+
+from .ask_provider import AskConfig, emulator_config, find_config, models_of
+from .ask_report import listing
+from .ask_run import AskOptions, ask
 from .common import EXISTING_FILE, completions, print_json
-
-if TYPE_CHECKING:
-    from .ask_provider import AskConfig
-
+from .terminal import Terminal, table
 
 # ── Completion: no suggestions when anything fails ───────────────────────────────────────────────
 
@@ -28,8 +30,6 @@ def _complete_model(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Models of the given provider; without one, `provider/model` of all."""
-    from .ask_provider import models_of
-
     config = _config(ctx)
     if config is None:
         return []
@@ -48,8 +48,6 @@ def _complete_model(
 def _complete_conversation(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    from .ask_report import listing
-
     return [
         CompletionItem(row["id"], help=row["question"])
         for row in listing()
@@ -57,19 +55,7 @@ def _complete_conversation(
     ]
 
 
-def _complete_effort(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    from typing import get_args
-
-    from anaphora.catalog import Effort
-
-    return completions(get_args(Effort), incomplete)
-
-
 def _config(ctx: click.Context) -> AskConfig | None:
-    from .ask_provider import emulator_config, find_config
-
     with contextlib.suppress(Exception):
         if ctx.params.get("emulate"):
             return emulator_config("http://localhost")
@@ -128,9 +114,7 @@ def _config(ctx: click.Context) -> AskConfig | None:
     help="Limit of model calls, with tools.",
 )
 @click.option("--temperature", type=click.FloatRange(0, 2), help="Sampling temperature.")
-@click.option(
-    "--effort", shell_complete=_complete_effort, help="Reasoning effort, such as low or high."
-)
+@click.option("--effort", type=click.Choice(get_args(Effort)), help="Reasoning effort.")
 @click.option(
     "--preview", is_flag=True, help="Predict tokens read, written and the cost; send nothing."
 )
@@ -154,14 +138,10 @@ def command(listing: bool, **options: Any) -> None:
     if listing:
         _list(options["as_json"])
         return
-    from .ask_run import AskOptions, ask
-
     ask(AskOptions(**options))
 
 
 def _list(as_json: bool) -> None:
-    from .ask_report import listing
-
     rows = listing()
     if as_json:
         print_json({"conversations": rows})
@@ -169,8 +149,6 @@ def _list(as_json: bool) -> None:
     if not rows:
         click.echo("no conversations yet", err=True)
         return
-    from .terminal import Terminal, table
-
     shown = table("id", "last", "provider", "messages", "question", right=["messages"])
     for column in shown.columns:
         column.no_wrap, column.overflow = True, "ellipsis"

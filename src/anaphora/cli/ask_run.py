@@ -10,13 +10,12 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 import msgspec
 
 from anaphora import AsyncClient, canonical
-from anaphora.catalog import Effort
 from anaphora.client.session import PrefixWarning
 from anaphora.client.session.run import unanswered
 from anaphora.client.structured import Structured, output_of
@@ -187,9 +186,6 @@ def _check(options: AskOptions) -> None:
         raise click.UsageError("-c or --continue ID, not both")
     if options.emulate and options.config is not None:
         raise click.UsageError("--emulate and --config exclude each other")
-    if options.effort is not None and options.effort not in get_args(Effort):
-        known = ", ".join(get_args(Effort))
-        raise click.BadParameter(f"{options.effort!r} is none of {known}", param_hint="--effort")
     if (*options.files, *options.question).count(_STDIN) > 1:
         raise click.UsageError("standard input can be read once")
 

@@ -46,8 +46,8 @@ def clean() -> Json:
     return {**spec(), "system": ["You are a careful agent.", GUIDE]}
 
 
-def request(name: str, said: Json) -> Rendered:
-    return split(PLACES[name], body(PLACES[name], said))
+def request(name: str, prompt: Json) -> Rendered:
+    return split(PLACES[name], body(PLACES[name], prompt))
 
 
 def rules_of(findings: Any) -> list[str]:
@@ -62,7 +62,7 @@ def test_findings_in_a_text_have_line_and_column() -> None:
     assert (finding.rule, finding.line, finding.column) == ("volatile-date", 2, 10)
     assert finding.excerpt == "Today is 2026-11-15."
     assert finding.tokens == 4
-    assert finding.cost_usd is None  # nobody said where it goes
+    assert finding.cost_usd is None  # no provider is given
     assert finding.fix
 
 
@@ -90,9 +90,9 @@ def test_a_clean_request_gives_no_finding(name: str) -> None:
 
 @pytest.mark.parametrize("name", WIRES)
 def test_a_clock_in_the_system_prompt_is_found_on_every_wire(name: str) -> None:
-    said = clean()
-    said["system"][0] = "You are a careful agent. The current time is 09:41:07."
-    rendered = request(name, said)
+    prompt = clean()
+    prompt["system"][0] = "You are a careful agent. The current time is 09:41:07."
+    rendered = request(name, prompt)
     findings = list(lint_request(rendered, "a.json", costs_of(name)))
     first = findings[0]
     assert first.rule == "volatile-clock"
@@ -104,25 +104,25 @@ def test_a_clock_in_the_system_prompt_is_found_on_every_wire(name: str) -> None:
 
 
 def test_a_nonce_in_a_tools_description() -> None:
-    said = clean()
-    said["tools"][1]["description"] = "Searches. Session id: 9f86d081884c"
-    (finding, *_) = lint_request(request("anthropic", said), "a.json", costs_of("anthropic"))
+    prompt = clean()
+    prompt["tools"][1]["description"] = "Searches. Session id: 9f86d081884c"
+    (finding, *_) = lint_request(request("anthropic", prompt), "a.json", costs_of("anthropic"))
     assert (finding.rule, finding.path) == ("volatile-nonce", "tools[1].description")
 
 
 def test_the_history_is_not_checked() -> None:
-    said = clean()
-    said["messages"][0] = ("user", ["Today is 2026-11-15, and it is 09:41."])
-    assert list(lint_request(request("anthropic", said), "a.json", costs_of("anthropic"))) == []
+    prompt = clean()
+    prompt["messages"][0] = ("user", ["Today is 2026-11-15, and it is 09:41."])
+    assert list(lint_request(request("anthropic", prompt), "a.json", costs_of("anthropic"))) == []
 
 
 def test_examples_in_a_schema_are_ignored() -> None:
-    said = clean()
-    said["tools"][0]["schema"]["properties"]["when"] = {
+    prompt = clean()
+    prompt["tools"][0]["schema"]["properties"]["when"] = {
         "type": "string",
         "examples": ["Today is 2026-11-15"],
     }
-    assert list(lint_request(request("anthropic", said), "a.json", costs_of("anthropic"))) == []
+    assert list(lint_request(request("anthropic", prompt), "a.json", costs_of("anthropic"))) == []
 
 
 # ── Markers ──────────────────────────────────────────────────────────────────────────────────────
@@ -130,8 +130,8 @@ def test_examples_in_a_schema_are_ignored() -> None:
 
 def marked(*ttls: str, system: str = GUIDE) -> Rendered:
     """System blocks with a marker each."""
-    told = json.loads(body(PLACES["anthropic"], {**clean(), "marked": False}))
-    told["system"] = [
+    result = json.loads(body(PLACES["anthropic"], {**clean(), "marked": False}))
+    result["system"] = [
         {
             "type": "text",
             "text": f"{at} {system}",
@@ -139,7 +139,7 @@ def marked(*ttls: str, system: str = GUIDE) -> Rendered:
         }
         for at, ttl in enumerate(ttls)
     ]
-    return split(PLACES["anthropic"], json.dumps(told).encode())
+    return split(PLACES["anthropic"], json.dumps(result).encode())
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_markers_behind_volatile_content_cost_an_unread_write() -> None:
 
 
 def test_a_date_rolls_once_a_day_so_markers_behind_it_are_read() -> None:
-    said = clean()
-    said["system"][0] = "Today is 2026-11-15."
-    findings = list(lint_request(request("anthropic", said), "a.json", costs_of("anthropic")))
+    prompt = clean()
+    prompt["system"][0] = "Today is 2026-11-15."
+    findings = list(lint_request(request("anthropic", prompt), "a.json", costs_of("anthropic")))
     assert rules_of(findings) == ["volatile-date"]
 
 
@@ -193,24 +193,24 @@ def test_markers_that_the_provider_ignores() -> None:
 # ── Samples ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def swapped_tools(said: Json) -> None:
-    said["tools"].reverse()
+def swapped_tools(prompt: Json) -> None:
+    prompt["tools"].reverse()
 
 
-def other_key_order(said: Json) -> None:
-    said["tools"][0]["schema"] = dict(reversed(said["tools"][0]["schema"].items()))
+def other_key_order(prompt: Json) -> None:
+    prompt["tools"][0]["schema"] = dict(reversed(prompt["tools"][0]["schema"].items()))
 
 
-def other_lines(said: Json) -> None:
-    said["system"][0] = "Skills:\n- write\n- read"
+def other_lines(prompt: Json) -> None:
+    prompt["system"][0] = "Skills:\n- write\n- read"
 
 
-def new_words(said: Json) -> None:
-    said["system"][0] = "You are somebody else."
+def new_words(prompt: Json) -> None:
+    prompt["system"][0] = "You are another assistant."
 
 
-def new_key(said: Json) -> None:
-    said["params"] = {"prompt_cache_key": "b"}
+def new_key(prompt: Json) -> None:
+    prompt["params"] = {"prompt_cache_key": "b"}
 
 
 @pytest.mark.parametrize(
@@ -274,10 +274,10 @@ def test_an_inline_suppression_holds_for_its_line_and_the_next() -> None:
 
 
 def test_a_suppression_without_a_reason_suppresses_nothing() -> None:
-    found = kept("Today is 2026-11-15. anaphora: ignore[volatile-date]")
-    assert rules_of(found) == ["volatile-date", "ignore-without-reason"]
-    assert found[0].suppressed is None
-    assert found[1].severity == "error"
+    match = kept("Today is 2026-11-15. anaphora: ignore[volatile-date]")
+    assert rules_of(match) == ["volatile-date", "ignore-without-reason"]
+    assert match[0].suppressed is None
+    assert match[1].severity == "error"
 
 
 def test_an_unknown_rule_is_reported() -> None:
@@ -385,9 +385,9 @@ def test_sarif_matches_its_schema() -> None:
     text = "Today is 2026-11-15.\nIt is 09:41. anaphora: ignore[volatile-clock] known\n"
     findings = list(suppressed(lint_text(text, "my prompts/ä.md"), "my prompts/ä.md", (), text))
     findings += lint_request(request("anthropic", spec()), "b.json", costs_of("anthropic"))
-    told = sarif(findings, "1.0")
-    jsonschema_rs.validate(SARIF, told)
-    (run,) = told["runs"]
+    result = sarif(findings, "1.0")
+    jsonschema_rs.validate(SARIF, result)
+    (run,) = result["runs"]
     first, second, *_ = run["results"]
     assert first["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith(
         "%C3%A4.md"

@@ -1,4 +1,4 @@
-"""What is taken for volatile in a text, and what is not: ordinary prose is full of dates."""
+"""Volatile patterns in texts, and ordinary prose that must not match."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ STABLE = [
 
 @pytest.mark.parametrize("rule, text", [(rule, one) for rule in VOLATILE for one in VOLATILE[rule]])
 def test_content_about_now_or_this_run_is_found(rule: str, text: str) -> None:
-    found = [hit for hit in hits(text) if hit.severity == "warning"]
-    assert [hit.rule for hit in found] == [rule]
-    assert text[found[0].start : found[0].end].strip()
+    result = [hit for hit in hits(text) if hit.severity == "warning"]
+    assert [hit.rule for hit in result] == [rule]
+    assert text[result[0].start : result[0].end].strip()
 
 
 @pytest.mark.parametrize("text", STABLE)
@@ -175,7 +175,7 @@ def _texts(value: Any) -> Iterator[str]:
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.skipif(not EXCHANGES.exists(), reason=f"no recorded exchanges at {EXCHANGES}")
 def test_no_false_alarm_on_recorded_system_prompts() -> None:
-    """Of hundreds of texts one is named, and that one says what time it is."""
+    """One finding in hundreds of texts, in one that contains the current time."""
     texts = set(recorded_texts())
     alarms = [
         text[max(0, hit.start - 20) : hit.end]

@@ -21,7 +21,7 @@ GPT_56 = ("openai", "gpt-5.6")
 DEEPSEEK = ("deepseek", "deepseek-v4-pro")
 GEMINI = ("google", "gemini-2.5-pro")
 
-#: What a call says of a figure.
+#: The evidence of a call on a figure.
 YES, NO, NOTHING = (1, 0), (0, 1), (0, 0)
 
 Calls = list[TraceCall]
@@ -37,17 +37,17 @@ def call(at: float | None, messages: int, usage: TraceUsage | None, **more: Any)
 
 def loop(length: int) -> tuple[TraceMessage, ...]:
     """A question, and then calls of tools with their results."""
-    said = [TraceMessage(role="user", content="What is in these files?")]
+    messages_ = [TraceMessage(role="user", content="What is in these files?")]
     for at in range(length):
-        said.append(TraceMessage(role="assistant", content=f"reading {at} " * 100))
-        said.append(TraceMessage(role="tool", content=f"file {at}"))
-    return tuple(said)
+        messages_.append(TraceMessage(role="assistant", content=f"reading {at} " * 100))
+        messages_.append(TraceMessage(role="tool", content=f"file {at}"))
+    return tuple(messages_)
 
 
 def trace(where: tuple[str, str], calls: Calls, **more: Any) -> Trace:
     provider, model = where
-    told: dict[str, Any] = {"messages": loop(20), "id": "talk", **more}
-    return Trace(provider=provider, model=model, calls=tuple(calls), **told)
+    result: dict[str, Any] = {"messages": loop(20), "id": "talk", **more}
+    return Trace(provider=provider, model=model, calls=tuple(calls), **result)
 
 
 def rows_of(*traces: Trace, **options: Any) -> dict[str, CheckedFigure]:
@@ -55,7 +55,7 @@ def rows_of(*traces: Trace, **options: Any) -> dict[str, CheckedFigure]:
     return {row.figure: row for row in rows}
 
 
-def said_of(figure: str, *traces: Trace) -> tuple[int, int]:
+def evidence_of(figure: str, *traces: Trace) -> tuple[int, int]:
     row = rows_of(*traces).get(figure)
     return NOTHING if row is None else (row.supporting, row.contradicting)
 
@@ -71,13 +71,13 @@ AT_END: Any = ((0, "5m"),)
         (SONNET, bill(wrote=900), None, NO),
         (SONNET, bill(read=900), None, NO),
         (SONNET, bill(wrote=1024), None, YES),
-        (SONNET, bill(wrote=50_000), None, NOTHING),  # of the minimum it says nothing
+        (SONNET, bill(wrote=50_000), None, NOTHING),  # not conclusive for the minimum
         (
             SONNET,
             bill(wrote=100, fresh=1000),
             None,
             NOTHING,
-        ),  # what stands before it is written too
+        ),  # what precedes it is written too
         (SONNET, bill(fresh=800), AT_END, YES),
         (SONNET, bill(fresh=800), None, NOTHING),  # who knows whether it marks anything
         (SONNET, bill(fresh=5000), AT_END, NO),
@@ -93,7 +93,7 @@ def test_minimum_tokens(
     where: tuple[str, str], usage: TraceUsage, marks: Any, expected: tuple[int, int]
 ) -> None:
     one = trace(where, [call(0, 1, usage, breakpoints=marks)])
-    assert said_of("minimum_tokens", one) == expected
+    assert evidence_of("minimum_tokens", one) == expected
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_minimum_tokens(
     ],
 )
 def test_granule_tokens(where: tuple[str, str], read: int, expected: tuple[int, int]) -> None:
-    assert said_of("granule_tokens", trace(where, [call(0, 1, bill(read))])) == expected
+    assert evidence_of("granule_tokens", trace(where, [call(0, 1, bill(read))])) == expected
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_granule_tokens(where: tuple[str, str], read: int, expected: tuple[int, 
 )
 def test_uncached_tail(fresh: int, marks: Any, expected: tuple[int, int]) -> None:
     one = trace(SONNET, [call(0, 1, bill(wrote=5000, fresh=fresh), breakpoints=marks)])
-    assert said_of("uncached_tail", one) == expected
+    assert evidence_of("uncached_tail", one) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_uncached_tail(fresh: int, marks: Any, expected: tuple[int, int]) -> Non
         (DEEPSEEK, 2176, 400, YES),  # 2,000 were sent before, 300 answered
         (DEEPSEEK, 1920, 400, NO),
         (DEEPSEEK, 1920, 200, NOTHING),  # not all of the answer came back
-        (DEEPSEEK, 2560, 700, NOTHING),  # more than prompt and answer: somebody else's
+        (DEEPSEEK, 2560, 700, NOTHING),  # more than prompt and reply: written by another call
         (DEEPSEEK, 1024, 400, NOTHING),  # not even the prompt was found
-        (GPT_4O, 1920, 400, NO),  # without hidden reasoning the row says that it is cached along
+        (GPT_4O, 1920, 400, NO),  # without hidden reasoning the reply is cached
         (("openai", "o3"), 2176, 400, NO),
     ],
 )
@@ -138,10 +138,10 @@ def test_output_cached(
         call(0, 1, bill(fresh=2000, output=300)),
         call(10, 3, bill(read, fresh=2000 + grown - read)),
     ]
-    assert said_of("output_cached", trace(where, calls)) == expected
+    assert evidence_of("output_cached", trace(where, calls)) == expected
     # A client may have sent the answer in a call on the side that it did not record.
     side = trace(where, calls, system_tokens_unknown=True)
-    assert said_of("output_cached", side) == (NOTHING if read > 2000 else expected)
+    assert evidence_of("output_cached", side) == (NOTHING if read > 2000 else expected)
 
 
 def test_output_cached_behind_markers() -> None:
@@ -149,8 +149,8 @@ def test_output_cached_behind_markers() -> None:
     kept = trace(SONNET, [first, call(10, 3, bill(5000, 320))])
     along = trace(SONNET, [first, call(10, 3, bill(5303, 20))])
     other = trace(SONNET, [first, call(10, 3, bill(5150, 170))])  # an aborted call wrote that
-    told = [said_of("output_cached", one) for one in (kept, along, other)]
-    assert told == [YES, NO, NOTHING]
+    result = [evidence_of("output_cached", one) for one in (kept, along, other)]
+    assert result == [YES, NO, NOTHING]
 
 
 # ── Markers ──────────────────────────────────────────────────────────────────────────────────────
@@ -162,7 +162,7 @@ def test_output_cached_behind_markers() -> None:
         (SONNET, bill(read=5000), {"breakpoints": ()}, NO),
         (SONNET, bill(fresh=5000), {"breakpoints": ()}, YES),
         (SONNET, bill(fresh=500), {"breakpoints": ()}, NOTHING),  # too short in any case
-        (SONNET, bill(read=5000), {}, NOTHING),  # nobody recorded the markers
+        (SONNET, bill(read=5000), {}, NOTHING),  # markers are not recorded
         (GPT_4O, bill(read=2048), {}, YES),
         (GPT_4O, bill(wrote=2048), {}, NO),
         (GPT_56, bill(wrote=2048), {}, NOTHING),  # both: nothing speaks against it
@@ -171,16 +171,16 @@ def test_output_cached_behind_markers() -> None:
 def test_mechanism(
     where: tuple[str, str], usage: TraceUsage, more: Any, expected: tuple[int, int]
 ) -> None:
-    assert said_of("mechanism", trace(where, [call(0, 1, usage, **more)])) == expected
+    assert evidence_of("mechanism", trace(where, [call(0, 1, usage, **more)])) == expected
 
 
 def test_missing_markers_are_conclusive_only_on_their_own_wire() -> None:
     calls = [call(0, 1, bill(read=5000), breakpoints=())]
-    said = {
-        wire: said_of("mechanism", trace(SONNET, calls, wire=wire))
+    messages_ = {
+        wire: evidence_of("mechanism", trace(SONNET, calls, wire=wire))
         for wire in ("anthropic", "openai_chat")
     }
-    assert said == {"anthropic": NO, "openai_chat": NOTHING}
+    assert messages_ == {"anthropic": NO, "openai_chat": NOTHING}
 
 
 @pytest.mark.parametrize(
@@ -190,17 +190,17 @@ def test_missing_markers_are_conclusive_only_on_their_own_wire() -> None:
         (SONNET, {"cache_write_12h": 5000}, NO),
         (SONNET, {"cache_write_1h": 5000, "cache_write_30m": 9}, NO),
         (GPT_56, {"cache_write_30m": 5000}, YES),
-        (GPT_56, {"cache_write_5m": 5000}, NOTHING),  # where a bill has no lifetime, it stands here
+        (GPT_56, {"cache_write_5m": 5000}, NOTHING),  # bills without a TTL are recorded as 5m
     ],
 )
 def test_ttls(where: tuple[str, str], written: Any, expected: tuple[int, int]) -> None:
     usage = TraceUsage(input=3, **written)
-    assert said_of("ttls", trace(where, [call(0, 1, usage)])) == expected
+    assert evidence_of("ttls", trace(where, [call(0, 1, usage)])) == expected
 
 
 def far(blocks: int, kind: str, read: int, *, mark: bool = True) -> Trace:
     """Two calls, and between their markers so many blocks in one message."""
-    said = (
+    messages_ = (
         TraceMessage(role="user", content="Go."),
         TraceMessage(role="assistant", content="Yes."),
         TraceMessage(role="user", content=[{"type": kind, "n": at} for at in range(blocks)]),
@@ -210,7 +210,7 @@ def far(blocks: int, kind: str, read: int, *, mark: bool = True) -> Trace:
         call(0, 1, bill(wrote=5000), breakpoints=marks[0]),
         call(10, 3, bill(read, 5900 - read), breakpoints=marks[1]),
     ]
-    return trace(SONNET, calls, messages=said)
+    return trace(SONNET, calls, messages=messages_)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def far(blocks: int, kind: str, read: int, *, mark: bool = True) -> Trace:
     ],
 )
 def test_lookback_positions(blocks: int, read: int, expected: tuple[int, int]) -> None:
-    assert said_of("lookback_positions", far(blocks, "text", read)) == expected
-    assert said_of("lookback_positions", far(blocks, "text", read, mark=False)) == NOTHING
+    assert evidence_of("lookback_positions", far(blocks, "text", read)) == expected
+    assert evidence_of("lookback_positions", far(blocks, "text", read, mark=False)) == NOTHING
 
 
 @pytest.mark.parametrize("read, holds", [(0, True), (5000, False)])
@@ -234,7 +234,7 @@ def test_lookback_unit(read: int, holds: bool) -> None:
     row = rows_of(far(30, "tool_result", read)).get("lookback_unit")
     assert row is not None
     assert (row.supporting, row.contradicting) == ((1, 0) if holds else (0, 1))
-    assert said_of("lookback_positions", far(30, "tool_result", read)) == NOTHING
+    assert evidence_of("lookback_positions", far(30, "tool_result", read)) == NOTHING
     # By the other reading it is three positions away, and should have been found.
     assert [(other.value, other.fits) for other in row.disputed] == [("tool_runs", not holds)]
 
@@ -264,16 +264,16 @@ def pair(where: tuple[str, str], gap: float, second: TraceUsage, **more: Any) ->
 def test_lifetime(where: tuple[str, str], gap: float, read: int, expected: tuple[int, int]) -> None:
     wrote = bill(wrote=5000) if where in (SONNET, GPT_56) else bill(fresh=5000)
     calls = [call(0, 1, wrote), call(gap, 3, bill(read, fresh=5100 - read))]
-    assert said_of("lifetime", trace(where, calls)) == expected
+    assert evidence_of("lifetime", trace(where, calls)) == expected
 
 
 def test_one_hour_ttl() -> None:
     first = call(0, 1, TraceUsage(input=3, cache_write_1h=5000))
-    told = [
-        said_of("lifetime", trace(SONNET, [first, call(gap, 3, bill(5000, 100))]))
+    result = [
+        evidence_of("lifetime", trace(SONNET, [first, call(gap, 3, bill(5000, 100))]))
         for gap in (400, 3700)
     ]
-    assert told == [NOTHING, NO]
+    assert result == [NOTHING, NO]
 
 
 @pytest.mark.parametrize("gap, expected", [(400, NOTHING), (1000, NO)])
@@ -284,14 +284,14 @@ def test_where_only_ends_are_recorded_a_call_may_have_begun_earlier(
         TraceCall(t_end=0, messages=1, usage=bill(wrote=5000)),
         TraceCall(t_end=gap, messages=3, usage=bill(5000, 100)),
     ]
-    assert said_of("lifetime", trace(SONNET, calls)) == expected
+    assert evidence_of("lifetime", trace(SONNET, calls)) == expected
 
 
 def test_another_conversation_may_have_kept_an_entry_alive() -> None:
     outlived = pair(SONNET, 400, bill(5000, 100), group="g")
     branch = trace(SONNET, [call(200, 3, bill(5000, 90))], group="g", id="branch")
-    assert said_of("lifetime", outlived) == NO
-    assert said_of("lifetime", outlived, branch) == NOTHING
+    assert evidence_of("lifetime", outlived) == NO
+    assert evidence_of("lifetime", outlived, branch) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_another_conversation_may_have_kept_an_entry_alive() -> None:
 )
 def test_default_ttl(gap: float, read: int, expected: tuple[int, int]) -> None:
     one = pair(SONNET, gap, bill(read, 5100 - read))
-    assert said_of("default_ttl", one) == expected
+    assert evidence_of("default_ttl", one) == expected
 
 
 @pytest.mark.parametrize("lost, contradicted", [(5, False), (6, True)])
@@ -325,7 +325,7 @@ def test_a_ttl_is_contradicted_when_most_calls_miss(lost: int, contradicted: boo
 )
 def test_reads_refresh(second: TraceUsage, third: TraceUsage, expected: tuple[int, int]) -> None:
     calls = [call(0, 1, bill(wrote=5000)), call(200, 1, second), call(400, 1, third)]
-    assert said_of("reads_refresh", trace(SONNET, calls)) == expected
+    assert evidence_of("reads_refresh", trace(SONNET, calls)) == expected
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_reads_refresh(second: TraceUsage, third: TraceUsage, expected: tuple[in
         (3.0, 5100, YES),
         (3.0, 5000, NO),  # what the call before the last left
         (3.0, 0, NOTHING),  # lost, which is another matter
-        (2.0, 5000, NOTHING),  # as the row says
+        (2.0, 5000, NOTHING),  # by the rule
     ],
 )
 def test_visibility_delay(rest: float, read: int, expected: tuple[int, int]) -> None:
@@ -343,7 +343,7 @@ def test_visibility_delay(rest: float, read: int, expected: tuple[int, int]) -> 
         call(11, 3, bill(5000, 100), t_end=20.0),
         call(20 + rest, 5, bill(read, 5200 - read)),
     ]
-    assert said_of("visibility_delay", trace(SONNET, calls)) == expected
+    assert evidence_of("visibility_delay", trace(SONNET, calls)) == expected
 
 
 # ── Shares ───────────────────────────────────────────────────────────────────────────────────────
@@ -384,17 +384,19 @@ def test_unstated_figures_are_counted_and_contradict_nothing() -> None:
 
 
 def test_an_unrecorded_system_prompt_may_have_changed_at_a_user_turn() -> None:
-    said = (
+    messages_ = (
         TraceMessage(role="user", content="One."),
         TraceMessage(role="assistant", content="Two."),
         TraceMessage(role="user", content="Three."),
     )
     lost = [call(0, 1, bill(fresh=5000)), call(10, 3, bill(fresh=5100))]
-    told = [
-        said_of("missed", trace(GPT_4O, lost, messages=said, system_tokens_unknown=unknown))
+    result = [
+        evidence_of(
+            "missed", trace(GPT_4O, lost, messages=messages_, system_tokens_unknown=unknown)
+        )
         for unknown in (False, True)
     ]
-    assert told == [NO, NOTHING]
+    assert result == [NO, NOTHING]
 
 
 # ── Changes ──────────────────────────────────────────────────────────────────────────────────────
@@ -407,7 +409,7 @@ OFF, HIGH = "thinking_level_change:off", "thinking_level_change:high"
     [(5000, NO, False), (2000, YES, False), (0, YES, True)],
 )
 def test_invalidates(read: int, expected: tuple[int, int], all_of_it_fits: bool) -> None:
-    said = tuple(
+    messages_ = tuple(
         TraceMessage(role="user" if at % 2 == 0 else "assistant", content=f"m{at}")
         for at in range(5)
     )
@@ -416,12 +418,14 @@ def test_invalidates(read: int, expected: tuple[int, int], all_of_it_fits: bool)
         call(10, 3, bill(4900, 100)),
         call(20, 5, bill(read, 5100 - read), note=HIGH),
     ]
-    row = rows_of(trace(SONNET, calls, messages=said))["invalidates.thinking"]
+    row = rows_of(trace(SONNET, calls, messages=messages_))["invalidates.thinking"]
     assert (row.supporting, row.contradicting) == expected
     assert [other.fits for other in row.disputed] == [all_of_it_fits]
     guessed = [call(0, 1, bill(wrote=5000)), call(10, 3, bill(read, 5100 - read), note=HIGH)]
-    # What the level was before, nobody noted.
-    assert said_of("invalidates.thinking", trace(SONNET, guessed, messages=said)) == NOTHING
+    # The level before is not recorded.
+    assert (
+        evidence_of("invalidates.thinking", trace(SONNET, guessed, messages=messages_)) == NOTHING
+    )
 
 
 def test_another_model_reads_nothing_of_the_first() -> None:
@@ -482,11 +486,11 @@ def test_calls_without_a_bill_or_of_unknown_models_are_skipped() -> None:
 # ── A law ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def played(where: tuple[str, str], sizes: list[int], gaps: list[float]) -> Trace:
+def replayed(where: tuple[str, str], sizes: list[int], gaps: list[float]) -> Trace:
     """A conversation with bills of a provider that keeps to its rules."""
     rules = catalog.rules(*where)
     simulator = Simulator(rules)
-    said = loop(len(sizes))
+    messages_ = loop(len(sizes))
     marks = rules.mechanism.value == "explicit"
     blocks, calls, at = [("start", 900)], [], 0.0
     kinds = [Kind.TEXT]
@@ -511,7 +515,7 @@ def played(where: tuple[str, str], sizes: list[int], gaps: list[float]) -> Trace
         )
         marked: Any = ((last, "5m"),) if marks else None
         calls.append(call(at, last + 1, usage, t_end=at + 1, breakpoints=marked))
-    return trace(where, calls, messages=said)
+    return trace(where, calls, messages=messages_)
 
 
 @given(
@@ -525,5 +529,5 @@ def played(where: tuple[str, str], sizes: list[int], gaps: list[float]) -> Trace
 def test_a_provider_that_follows_its_rules_contradicts_none(
     where: tuple[str, str], turns: list[tuple[int, float]]
 ) -> None:
-    one = played(where, [size for size, _ in turns], [gap for _, gap in turns])
+    one = replayed(where, [size for size, _ in turns], [gap for _, gap in turns])
     assert [row for row in rows_of(one).values() if row.contradicted] == []

@@ -21,9 +21,9 @@ def bench(*arguments: str) -> str:
 
 
 def between(name: str) -> str:
-    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    return found.group(1).strip()
+    result = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", PAGE.read_text(), re.DOTALL)
+    assert result is not None
+    return result.group(1).strip()
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def test_the_last_line_has_figures_above_the_targets(printed: str) -> None:
 
 
 def test_missing_recordings_are_reported(tmp_path: Path) -> None:
-    said, figures = bench("--traces", str(tmp_path)).splitlines()
-    assert said == f"skipped: no recorded conversations at {tmp_path}"
+    prompt, figures = bench("--traces", str(tmp_path)).splitlines()
+    assert prompt == f"skipped: no recorded conversations at {tmp_path}"
     assert figures == "{}"
 
 

@@ -61,9 +61,9 @@ def entries(*lines: dict[str, Any] | bytes) -> list[FoundTrace | Problem]:
 
 
 def traces(*lines: dict[str, Any]) -> list[Trace]:
-    found = entries(*lines)
-    assert not [one for one in found if isinstance(one, Problem)]
-    return [one.trace for one in found if isinstance(one, FoundTrace)]
+    match = entries(*lines)
+    assert not [one for one in match if isinstance(one, Problem)]
+    return [one.trace for one in match if isinstance(one, FoundTrace)]
 
 
 def test_a_reply_in_several_lines_is_one_call_billed_once() -> None:
@@ -119,7 +119,7 @@ def test_branches_are_conversations_and_a_call_belongs_to_one() -> None:
 
 
 def test_side_chains_and_compactions_begin_new_conversations() -> None:
-    found = traces(
+    match = traces(
         user("1", None, 0),
         answer("2", "1", 3, "msg_1"),
         {**user("3", None, 4, "look it up"), "isSidechain": True},
@@ -128,7 +128,7 @@ def test_side_chains_and_compactions_begin_new_conversations() -> None:
         user("6", "5", 7, "summary"),
         answer("7", "6", 9, "msg_3"),
     )
-    assert [trace.calls[0].messages for trace in found] == [1, 1, 1]
+    assert [trace.calls[0].messages for trace in match] == [1, 1, 1]
 
 
 def test_lines_of_other_kinds_are_passed_through() -> None:
@@ -168,13 +168,13 @@ def test_another_model_within_a_session_is_recorded_on_the_call() -> None:
 
 def test_broken_lines_and_counts_are_reported_and_the_rest_is_read() -> None:
     usage = {"input_tokens": -4, "cache_read_input_tokens": 0}
-    found = entries(
+    match = entries(
         user("1", None, 0),
         b'{"type": "user", ',
         answer("2", "1", 3, "msg_1", usage=usage),
         answer("3", "1", 4, "msg_2"),
     )
-    broken, negative, source = found
+    broken, negative, source = match
     assert str(broken).startswith("s.jsonl:2: ")
     assert str(negative) == "s.jsonl:3: usage.input_tokens is negative: -4"
     assert isinstance(source, FoundTrace)

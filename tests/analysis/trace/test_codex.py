@@ -44,9 +44,9 @@ def entries(*lines: dict[str, Any] | bytes) -> list[FoundTrace | Problem]:
 
 
 def traces(*lines: dict[str, Any]) -> list[Trace]:
-    found = entries(*lines)
-    assert not [one for one in found if isinstance(one, Problem)]
-    return [one.trace for one in found if isinstance(one, FoundTrace)]
+    result = entries(*lines)
+    assert not [one for one in result if isinstance(one, Problem)]
+    return [one.trace for one in result if isinstance(one, FoundTrace)]
 
 
 def test_a_call_sent_the_messages_before_its_reply() -> None:
@@ -103,8 +103,8 @@ def test_another_model_is_recorded_on_the_call() -> None:
 
 
 def test_impossible_counts_are_reported() -> None:
-    found = entries(META, TURN, ASKED, count(5, 100, 200), count(6, 100, -1), b"{", ANSWER)
-    assert [str(one) for one in found] == [
+    result = entries(META, TURN, ASKED, count(5, 100, 200), count(6, 100, -1), b"{", ANSWER)
+    assert [str(one) for one in result] == [
         "r.jsonl:4: 200 read and 0 written of 100 input tokens",
         "r.jsonl:5: usage.cached_input_tokens is negative: -1",
         "r.jsonl:6: Input data was truncated",

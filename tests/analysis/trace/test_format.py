@@ -49,8 +49,10 @@ def test_a_line_is_a_conversation() -> None:
 
 
 def test_a_bill_is_a_partition_by_ttl() -> None:
-    told = with_usage(input=1, cache_read=2, cache_write_5m=3, cache_write_1h=4, cache_write_12h=5)
-    usage = read_line(told, "f:1").calls[0].usage
+    result = with_usage(
+        input=1, cache_read=2, cache_write_5m=3, cache_write_1h=4, cache_write_12h=5
+    )
+    usage = read_line(result, "f:1").calls[0].usage
     assert usage is not None
     assert usage.usage().written == {"12h": 5, "1h": 4, "5m": 3}
     assert usage.usage().input == usage.total == 15

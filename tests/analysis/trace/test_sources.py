@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.tracing import at, bill, talk
+from support.tracing import at, bill, trace_of
 
 from anaphora import catalog
 from anaphora.analysis.trace import TraceCall, unsupported
@@ -64,7 +64,7 @@ def test_invalid_counts_are_rejected(value: object) -> None:
 
 
 def placed(*calls: TraceCall) -> list[FoundTrace | Problem]:
-    return list(without_clock_errors(FoundTrace("f:3", talk(*calls))))
+    return list(without_clock_errors(FoundTrace("f:3", trace_of(*calls))))
 
 
 def test_a_backward_clock_is_reported_and_its_call_not_compared() -> None:

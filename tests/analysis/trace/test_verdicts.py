@@ -47,7 +47,7 @@ def test_no_false_alarm_on_the_clean_pairs_of_pi_claude() -> None:
     """1,374 inside tool loops. Of five of them nothing was there to read: 0 = 0 + 0. Those are too
     short to be cached, which is said, and nothing is lost by it."""
     traces = recorded("pi_claude")
-    talks = {trace.id: trace for trace in traces}
+    conversations = {trace.id: trace for trace in traces}
     loops: Counter[str] = Counter()
     for before, call, judged in pairs(traces):
         if not clean(before, call):
@@ -58,16 +58,16 @@ def test_no_false_alarm_on_the_clean_pairs_of_pi_claude() -> None:
         assert before.usage is not None
         expected = ("hit", None) if before.usage.cached else ("miss", "below_minimum")
         assert (verdict.result, verdict.cause) == expected, verdict.sentence
-        if talks[judged.trace].messages[call.messages - 1].role == "tool":
+        if conversations[judged.trace].messages[call.messages - 1].role == "tool":
             loops[verdict.result] += 1
     assert loops == {"hit": 1369, "miss": 5}
 
 
 @pytest.mark.parametrize("name", ["pi_claude", "claude_code", "deepseek_reasonix", "gemini_cli"])
 def test_a_recording_of_messages_proves_nothing_against_the_provider(name: str) -> None:
-    found = Counter(one.verdict.cause for one in judge_traces(recorded(name)))
-    assert "provider_side" not in found
-    assert "changed" not in found
+    change = Counter(one.verdict.cause for one in judge_traces(recorded(name)))
+    assert "provider_side" not in change
+    assert "changed" not in change
 
 
 def test_gaps_of_six_minutes_and_more_are_expiries() -> None:

@@ -1,4 +1,4 @@
-"""What an app remembers of its calls is bounded, even where time stands still."""
+"""The memory of an app is bounded, even when the clock does not advance."""
 
 from __future__ import annotations
 

@@ -56,18 +56,18 @@ class Talk:
         self.memory = memory or AppMemory(self.rules)
         self.planner = Planner(self.memory)
         self.model = model
-        self.talk = Conversation()
+        self.conversation = Conversation()
         self.last: Rendered | None = None
 
     def say(self, *messages: Message) -> None:
         for message in messages:
-            self.talk = self.talk.append(message)
+            self.conversation = self.conversation.append(message)
 
     def turn(self, at: float, **fields: Any) -> Plan:
         tail = fields.pop("tail", [])
         cache = fields.pop("cache", PromptCachePlan())
         system = (PromptBlock("identity", fields.pop("system", LONG)),)
-        ir = PromptIR.chat(self.talk, system=system, tail=tail, cache=cache)
+        ir = PromptIR.chat(self.conversation, system=system, tail=tail, cache=cache)
         call = Call(
             ir=ir,
             model=self.model,
@@ -84,7 +84,7 @@ class Talk:
         return [mark.ttl for mark in plan.marks]
 
 
-def asked(number: int, size: int = 50) -> Message:
+def question(number: int, size: int = 50) -> Message:
     return Message.user(f"question {number} " + "more " * size)
 
 
@@ -152,11 +152,11 @@ def test_expensive_writes_are_weighed_against_savings() -> None:
 
 
 def test_the_tail_and_the_shared_prefix_are_marked() -> None:
-    talk = Talk()
-    talk.say(asked(1))
-    plan = talk.turn(0, tools=(Tool("look", LONG),))
-    assert talk.last is not None
-    assert [talk.last.chunk(mark.chunk).path for mark in plan.marks] == [
+    conversation = Talk()
+    conversation.say(question(1))
+    plan = conversation.turn(0, tools=(Tool("look", LONG),))
+    assert conversation.last is not None
+    assert [conversation.last.chunk(mark.chunk).path for mark in plan.marks] == [
         "tools[0]",
         "system[0]",
         "messages[0].content[0]",
@@ -164,19 +164,19 @@ def test_the_tail_and_the_shared_prefix_are_marked() -> None:
 
 
 def test_volatile_content_is_never_marked() -> None:
-    talk = Talk()
-    talk.say(asked(1))
-    plan = talk.turn(0, tail=[Message.user("It is 09:41.")])
-    assert talk.last is not None
-    roles = {talk.last.chunk(mark.chunk).role for mark in plan.marks}
+    conversation = Talk()
+    conversation.say(question(1))
+    plan = conversation.turn(0, tail=[Message.user("It is 09:41.")])
+    assert conversation.last is not None
+    roles = {conversation.last.chunk(mark.chunk).role for mark in plan.marks}
     assert SegmentRole.VOLATILE_TAIL not in roles
     assert SegmentRole.CONVERSATION in roles
 
 
 def test_nothing_is_marked_below_the_minimum() -> None:
-    talk = Talk()
-    talk.say(Message.user("hi"))
-    assert talk.turn(0, system="short", tools=()).marks == ()
+    conversation = Talk()
+    conversation.say(Message.user("hi"))
+    assert conversation.turn(0, system="short", tools=()).marks == ()
 
 
 @pytest.mark.parametrize("count, marks, needed", [(5, 2, False), (30, 1, True)])
@@ -185,51 +185,51 @@ def test_the_last_write_keeps_its_marker_when_the_look_back_would_not_reach_it(
 ) -> None:
     """Law 5, and CASES D: a fan-out of parallel results. Within the look-back the marker is only
     worth a slot that nothing else needs."""
-    talk = Talk()
-    talk.say(asked(1))
-    first = talk.turn(0)
+    conversation = Talk()
+    conversation.say(question(1))
+    first = conversation.turn(0)
     calls = [ToolCall(f"c{n}", "look", "{}") for n in range(count)]
-    talk.say(Message.assistant(*calls))
+    conversation.say(Message.assistant(*calls))
     results = tuple(ToolResult(call.id, "seen") for call in calls)
-    talk.say(Message(role="tool", parts=results, id="results"))
+    conversation.say(Message(role="tool", parts=results, id="results"))
     own = tuple(PartMark("results", (n,)) for n in range(marks))
-    second = talk.turn(20, cache=PromptCachePlan(marks=own))
+    second = conversation.turn(20, cache=PromptCachePlan(marks=own))
     tail = first.marks[-1].chunk
     assert (tail in [mark.chunk for mark in second.marks]) is needed
 
 
 def test_the_callers_own_marks_are_kept_and_counted() -> None:
-    talk = Talk()
-    talk.say(*(Message.user("more " * 800, id=f"m{at}") for at in range(6)))
+    conversation = Talk()
+    conversation.say(*(Message.user("more " * 800, id=f"m{at}") for at in range(6)))
     marks = tuple(PartMark(f"m{at}", (0,)) for at in range(3))
-    plan = talk.turn(0, cache=PromptCachePlan(marks=marks))
+    plan = conversation.turn(0, cache=PromptCachePlan(marks=marks))
     assert len(plan.marks) == 4
-    assert talk.last is not None
-    assert {mark.chunk for mark in talk.last.marks} <= {mark.chunk for mark in plan.marks}
+    assert conversation.last is not None
+    assert {mark.chunk for mark in conversation.last.marks} <= {mark.chunk for mark in plan.marks}
     assert [notice.code for notice in plan.notices] == ["marker_left_out"]
 
 
 def test_the_frozen_boundary_gets_a_marker() -> None:
-    talk = Talk()
-    talk.say(*(Message.user("more " * 300, id=f"m{at}") for at in range(4)))
-    plan = talk.turn(0, cache=PromptCachePlan(frozen_through="m1"))
-    assert talk.last is not None
-    assert talk.last.frozen in [mark.chunk for mark in plan.marks]
+    conversation = Talk()
+    conversation.say(*(Message.user("more " * 300, id=f"m{at}") for at in range(4)))
+    plan = conversation.turn(0, cache=PromptCachePlan(frozen_through="m1"))
+    assert conversation.last is not None
+    assert conversation.last.frozen in [mark.chunk for mark in plan.marks]
 
 
 def test_long_pauses_end_all_marking_and_short_ones_bring_it_back() -> None:
-    talk = Talk()
+    conversation = Talk()
     at = 0.0
     for turn in range(6):
-        talk.say(asked(turn))
-        plan = talk.turn(at)
-        talk.say(Message.assistant("ok"))
+        conversation.say(question(turn))
+        plan = conversation.turn(at)
+        conversation.say(Message.assistant("ok"))
         at += 5400
     assert plan.marks == ()
     for turn in range(12):
-        talk.say(asked(turn))
-        plan = talk.turn(at)
-        talk.say(Message.assistant("ok"))
+        conversation.say(question(turn))
+        plan = conversation.turn(at)
+        conversation.say(Message.assistant("ok"))
         at += 20
     assert plan.marks
 
@@ -238,34 +238,34 @@ def test_a_shared_beginning_lives_as_long_as_its_conversations_need() -> None:
     """Each conversation is short; a new one comes every ten minutes."""
     memory = AppMemory(RULES)
     for number in range(4):
-        talk = Talk(memory=memory)
-        talk.say(asked(number))
-        plan = talk.turn(600.0 * number)
+        conversation = Talk(memory=memory)
+        conversation.say(question(number))
+        plan = conversation.turn(600.0 * number)
     assert plan.marks[0].ttl == "1h"
 
 
 def test_openai_does_not_write_a_volatile_end() -> None:
-    talk = Talk("openai", "gpt-5.6")
-    talk.say(asked(1))
-    assert not talk.turn(0).only_marks
-    plan = talk.turn(10, tail=[Message.user("It is 09:41.")])
+    conversation = Talk("openai", "gpt-5.6")
+    conversation.say(question(1))
+    assert not conversation.turn(0).only_marks
+    plan = conversation.turn(10, tail=[Message.user("It is 09:41.")])
     assert plan.only_marks
-    assert talk.last is not None
-    body = talk.codec.assemble(talk.last, plan).body.join()
+    assert conversation.last is not None
+    body = conversation.codec.assemble(conversation.last, plan).body.join()
     assert b'"prompt_cache_options":{"mode":"explicit"}' in body
 
 
 def test_the_callers_cache_options_are_kept() -> None:
-    talk = Talk("openai", "gpt-5.6")
-    talk.say(asked(1))
-    plan = talk.turn(0, tail=[Message.user("now")], cache=PromptCachePlan(automatic="30m"))
+    conversation = Talk("openai", "gpt-5.6")
+    conversation.say(question(1))
+    plan = conversation.turn(0, tail=[Message.user("now")], cache=PromptCachePlan(automatic="30m"))
     assert not plan.only_marks
 
 
 def test_a_provider_that_caches_by_itself_is_not_marked() -> None:
-    talk = Talk("deepseek", "deepseek-chat")
-    talk.say(asked(1))
-    assert talk.turn(0) == Plan()
+    conversation = Talk("deepseek", "deepseek-chat")
+    conversation.say(question(1))
+    assert conversation.turn(0) == Plan()
 
 
 # ── Laws ─────────────────────────────────────────────────────────────────────────────────────────
@@ -285,20 +285,20 @@ turns = st.lists(
 def test_law_4_markers_are_legal_whatever_happens(
     name: str, model: str, story: list[tuple[float, int, bool]]
 ) -> None:
-    talk, at = Talk(name, model), 0.0
+    conversation, at = Talk(name, model), 0.0
     for number, (pause, results, state) in enumerate(story):
-        talk.say(asked(number))
-        plan = talk.turn(at, tail=[Message.user(f"{at}")] if state else [])
-        assert len(plan.marks) <= talk.rules.slots.value
-        assert talk.last is not None
-        assert all(mark.chunk < talk.last.cacheable for mark in plan.marks)
-        assert all(mark.ttl in talk.rules.ttls.value for mark in plan.marks)
+        conversation.say(question(number))
+        plan = conversation.turn(at, tail=[Message.user(f"{at}")] if state else [])
+        assert len(plan.marks) <= conversation.rules.slots.value
+        assert conversation.last is not None
+        assert all(mark.chunk < conversation.last.cacheable for mark in plan.marks)
+        assert all(mark.ttl in conversation.rules.ttls.value for mark in plan.marks)
         lives = [TTL_SECONDS[mark.ttl] for mark in plan.marks]
-        if talk.rules.longer_ttl_first.value:
+        if conversation.rules.longer_ttl_first.value:
             assert lives == sorted(lives, reverse=True)
         calls = [ToolCall(f"c{number}_{n}", "look", "{}") for n in range(results)]
-        talk.say(Message.assistant(*calls))
-        talk.say(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
+        conversation.say(Message.assistant(*calls))
+        conversation.say(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
         at += pause
 
 
@@ -309,14 +309,14 @@ def test_law_5_what_was_written_and_lives_is_read(
     unit: Any, story: list[tuple[float, int, bool]]
 ) -> None:
     """Under both published ways of counting."""
-    talk, at = Talk(), 0.0
+    conversation, at = Talk(), 0.0
     other = Simulator(RULES, lookback_unit=unit)
     written: tuple[int, float] | None = None
     for number, (pause, results, _) in enumerate(story):
-        talk.say(asked(number))
-        plan = talk.turn(at)
-        assert talk.last is not None
-        prompt = RenderedPrompt(talk.last, plan)
+        conversation.say(question(number))
+        plan = conversation.turn(at)
+        assert conversation.last is not None
+        prompt = RenderedPrompt(conversation.last, plan)
         outcome = other.call(prompt, at=at)
         if written is not None and at < written[1]:
             assert outcome.read >= written[0]
@@ -325,19 +325,19 @@ def test_law_5_what_was_written_and_lives_is_read(
             mark = plan.marks[-1]
             written = prompt.tokens(mark.chunk), at + TTL_SECONDS[mark.ttl]
         calls = [ToolCall(f"c{number}_{n}", "look", "{}") for n in range(results)]
-        talk.say(Message.assistant(*calls))
-        talk.say(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
+        conversation.say(Message.assistant(*calls))
+        conversation.say(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
         at += pause
 
 
 def test_law_10_a_new_date_in_the_tail_touches_only_the_tail() -> None:
-    talk = Talk()
-    talk.say(asked(1))
-    one = talk.turn(0, tail=[Message.user("2026-11-14")])
-    assert talk.last is not None
-    before = talk.last.cacheable_data()
-    two = talk.turn(5, tail=[Message.user("2026-11-15")])
-    assert talk.last.cacheable_data() == before
+    conversation = Talk()
+    conversation.say(question(1))
+    one = conversation.turn(0, tail=[Message.user("2026-11-14")])
+    assert conversation.last is not None
+    before = conversation.last.cacheable_data()
+    two = conversation.turn(5, tail=[Message.user("2026-11-15")])
+    assert conversation.last.cacheable_data() == before
     assert [mark.chunk for mark in one.marks] == [mark.chunk for mark in two.marks]
 
 
@@ -354,12 +354,12 @@ def test_planning_hashes_only_new_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
         return real(data)
 
     monkeypatch.setattr(module, "blake3", counted)
-    talk = Talk()
+    conversation = Talk()
     for number in range(30):
-        talk.say(asked(number), Message.assistant("ok"))
-        talk.turn(number * 10.0)
-    assert talk.last is not None
-    assert made == len(talk.last) + 3
+        conversation.say(question(number), Message.assistant("ok"))
+        conversation.turn(number * 10.0)
+    assert conversation.last is not None
+    assert made == len(conversation.last) + 3
 
 
 # ── Advice ───────────────────────────────────────────────────────────────────────────────────────
@@ -397,14 +397,14 @@ def test_an_unprofitable_compaction_is_advised_against() -> None:
 
 
 def test_segments_before_the_conversation_are_shared_too() -> None:
-    talk = Talk()
+    conversation = Talk()
     guide = Segment.of(SegmentRole.STABLE_PREFIX, Message.user(LONG))
     ir = PromptIR(
-        segments=(guide, Segment.of(SegmentRole.CONVERSATION, asked(1))),
+        segments=(guide, Segment.of(SegmentRole.CONVERSATION, question(1))),
     )
-    call = Call(ir=ir, model=talk.model, params=Params(max_tokens=9))
-    rendered = talk.codec.render(call, talk.profile)
-    plan = talk.planner.plan(rendered, at=0)
+    call = Call(ir=ir, model=conversation.model, params=Params(max_tokens=9))
+    rendered = conversation.codec.render(call, conversation.profile)
+    plan = conversation.planner.plan(rendered, at=0)
     roles = [rendered.chunk(mark.chunk).role for mark in plan.marks]
     assert roles == [SegmentRole.STABLE_PREFIX, SegmentRole.CONVERSATION]
 
@@ -416,11 +416,11 @@ def test_conversations_with_one_beginning_share_a_cache_key() -> None:
     memory = AppMemory(catalog.rules("openai", "gpt-4.1", "openai_chat"))
     keys = set()
     for number in range(3):
-        talk = Talk("openai", "gpt-4.1", memory)
-        talk.say(asked(number))
-        plan = talk.turn(number * 30.0)
-        assert talk.last is not None
-        body = talk.codec.assemble(talk.last, plan).body.join()
+        conversation = Talk("openai", "gpt-4.1", memory)
+        conversation.say(question(number))
+        plan = conversation.turn(number * 30.0)
+        assert conversation.last is not None
+        body = conversation.codec.assemble(conversation.last, plan).body.join()
         assert plan.key is not None
         assert f'"prompt_cache_key":"{plan.key}"'.encode() in body
         keys.add(plan.key)
@@ -429,21 +429,21 @@ def test_conversations_with_one_beginning_share_a_cache_key() -> None:
 
 def test_a_key_with_too_many_requests_is_split_and_stays_with_its_conversation() -> None:
     memory = AppMemory(catalog.rules("openai", "gpt-4.1", "openai_chat"))
-    talks = [Talk("openai", "gpt-4.1", memory) for _ in range(40)]
+    conversations = [Talk("openai", "gpt-4.1", memory) for _ in range(40)]
     first = []
-    for number, talk in enumerate(talks):
-        talk.say(asked(number))
-        first.append(talk.turn(number * 0.5).key)
+    for number, conversation in enumerate(conversations):
+        conversation.say(question(number))
+        first.append(conversation.turn(number * 0.5).key)
     assert len(set(first)) > 2
-    for number, talk in enumerate(talks):
-        talk.say(Message.assistant("ok"), asked(number))
-    assert [talk.turn(600.0).key for talk in talks] == first
+    for number, conversation in enumerate(conversations):
+        conversation.say(Message.assistant("ok"), question(number))
+    assert [conversation.turn(600.0).key for conversation in conversations] == first
 
 
 def test_the_callers_cache_key_is_kept() -> None:
-    talk = Talk("openai", "gpt-4.1")
-    talk.say(asked(1))
-    assert talk.turn(0, cache=PromptCachePlan(key="mine")).key is None
+    conversation = Talk("openai", "gpt-4.1")
+    conversation.say(question(1))
+    assert conversation.turn(0, cache=PromptCachePlan(key="mine")).key is None
 
 
 def test_a_key_goes_where_the_provider_takes_it() -> None:
@@ -453,11 +453,11 @@ def test_a_key_goes_where_the_provider_takes_it() -> None:
         ("xai", "grok-4", "x-grok-conv-id"),
         ("llamacpp", "any", None),
     ):
-        talk = Talk(name, model)
-        talk.say(asked(1))
-        talk.turn(0)
-        assert talk.last is not None
-        assert talk.last.key_place == place
+        conversation = Talk(name, model)
+        conversation.say(question(1))
+        conversation.turn(0)
+        assert conversation.last is not None
+        assert conversation.last.key_place == place
         if place is not None:
-            request = talk.codec.assemble(talk.last, Planned(key="k"))
+            request = conversation.codec.assemble(conversation.last, Planned(key="k"))
             assert (place, "k") in request.headers

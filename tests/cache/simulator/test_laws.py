@@ -19,7 +19,7 @@ WIRES = (None, "anthropic", "openai_chat", "openai_responses", "gemini")
 @functools.cache
 def every_rules() -> list[CacheRules]:
     """One of each kind of cache that the catalog knows, for every provider."""
-    found: dict[object, CacheRules] = {}
+    result: dict[object, CacheRules] = {}
     for provider in catalog.shipped().providers:
         for model in [*(profile.id for profile in catalog.models(provider)), "some-other-model"]:
             for wire in WIRES:
@@ -31,8 +31,8 @@ def every_rules() -> list[CacheRules]:
                     rules.granule_tokens.value,
                     rules.slots.value,
                 )
-                found.setdefault(kind, rules)
-    return list(found.values())
+                result.setdefault(kind, rules)
+    return list(result.values())
 
 
 KINDS = (Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT, Kind.THINKING, Kind.IMAGE)
@@ -40,7 +40,7 @@ KINDS = (Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT, Kind.THINKING, Kind.IMAGE)
 
 @st.composite
 def prompts(draw: st.DrawFn) -> TokenRuns:
-    # Few names, so that prompts begin alike more often than not.
+    # Few names, so that prompts often share a beginning.
     names = st.sampled_from("abc")
     blocks = draw(st.lists(st.tuples(names, st.integers(0, 3000)), max_size=12))
     count = len(blocks)

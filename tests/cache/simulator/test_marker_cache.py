@@ -82,9 +82,9 @@ LOOKBACK = [
 ]
 
 
-@pytest.mark.parametrize("between, kind, reading, found", LOOKBACK)
+@pytest.mark.parametrize("between, kind, reading, result", LOOKBACK)
 def test_the_lookback_is_twenty_positions_with_the_markers_own(
-    between: int, kind: Kind, reading: str, found: bool
+    between: int, kind: Kind, reading: str, result: bool
 ) -> None:
     rules = catalog.rules("anthropic", SONNET)
     cache = Simulator(rules, lookback_unit=reading)  # type: ignore[arg-type]
@@ -93,8 +93,8 @@ def test_the_lookback_is_twenty_positions_with_the_markers_own(
     kinds = [Kind.TEXT, *[kind] * between, Kind.TEXT]
     prompt = TokenRuns(blocks, markers=(Mark(len(blocks) - 1, "5m"),), kinds=kinds)
     outcome = cache.call(prompt, at=1)
-    assert outcome.read == (2000 if found else 0)
-    if not found:
+    assert outcome.read == (2000 if result else 0)
+    if not result:
         reason = outcome.spans[0].reason, outcome.spans[0].detail
         assert reason == ("beyond_lookback", f"{between + 1} blocks before the last marker")
 
@@ -167,7 +167,7 @@ def test_a_changed_parameter_invalidates_its_sections_and_what_follows(
     assert {(span.reason, span.detail) for span in outcome.spans if span.fate == "written"} == {
         ("param_changed", param)
     }
-    # The entries of before are still there for whoever goes back.
+    # The earlier entries are still there.
     assert cache.call(sent(b"one"), at=3).read == 2350
 
 

@@ -19,7 +19,7 @@ def simulator() -> Simulator:
     return Simulator(catalog.rules("openai", MODEL))
 
 
-def talk(turns: int, *, marks: Sequence[int] = (), implicit: bool = True) -> TokenRuns:
+def conversation(turns: int, *, marks: Sequence[int] = (), implicit: bool = True) -> TokenRuns:
     """A developer message of 2,000 tokens, then question and answer in turns, ending with a
     question: block 0, then 2n+1 the questions of 10 tokens, 2n+2 the answers of 5."""
     blocks: list[tuple[str, int]] = [("developer", 2000)]
@@ -43,8 +43,8 @@ def upto(block: int) -> int:
 
 def test_the_implicit_breakpoint_stands_behind_the_latest_message() -> None:
     cache = simulator()
-    assert cache.call(talk(1), at=0).written == {"30m": 2010}
-    outcome = cache.call(talk(2), at=1)
+    assert cache.call(conversation(1), at=0).written == {"30m": 2010}
+    outcome = cache.call(conversation(2), at=1)
     assert (outcome.read, outcome.written) == (2010, {"30m": 15})
     assert upto(3) == 2025
 
@@ -60,21 +60,21 @@ def test_what_is_read_is_exact_and_not_rounded() -> None:
 @pytest.mark.parametrize("earlier, read", [(20, upto(1)), (21, 0)])
 def test_the_lookup_goes_back_twenty_earlier_message_ends(earlier: int, read: int) -> None:
     cache = simulator()
-    cache.call(talk(1), at=0)
-    assert cache.call(talk(1 + earlier), at=1).read == read
+    cache.call(conversation(1), at=0)
+    assert cache.call(conversation(1 + earlier), at=1).read == read
 
 
 def test_the_end_of_the_developer_message_is_always_looked_up() -> None:
     cache = simulator()
-    cache.call(talk(1, implicit=False, marks=(0,)), at=0)
-    assert cache.call(talk(60), at=1).read == 2000
+    cache.call(conversation(1, implicit=False, marks=(0,)), at=0)
+    assert cache.call(conversation(60), at=1).read == 2000
 
 
 def test_a_run_of_tool_results_ends_once() -> None:
     kinds = [Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT, Kind.TOOL_RESULT]
-    spoken = (False, True, False, False)
+    model_blocks = (False, True, False, False)
     blocks = [("q", 2000), ("calls", 20), ("one", 300), ("two", 40)]
-    prompt = TokenRuns(blocks, kinds=kinds, from_model=spoken, automatic="30m")
+    prompt = TokenRuns(blocks, kinds=kinds, from_model=model_blocks, automatic="30m")
     assert list(prompt.turn_ends()) == [3, 0]
     assert simulator().call(prompt, at=0).written == {"30m": 2360}
 
@@ -93,8 +93,8 @@ def test_a_read_needs_a_boundary_in_the_current_request(
     marks: tuple[int, ...], implicit: bool, read: int
 ) -> None:
     cache = simulator()
-    cache.call(talk(1), at=0)
-    assert cache.call(talk(3, marks=marks, implicit=implicit), at=1).read == read
+    cache.call(conversation(1), at=0)
+    assert cache.call(conversation(3, marks=marks, implicit=implicit), at=1).read == read
 
 
 def test_extending_a_message_loses_it() -> None:
@@ -105,29 +105,29 @@ def test_extending_a_message_loses_it() -> None:
 
 def test_the_first_two_and_the_latest_fifty_markers_are_looked_up() -> None:
     every = [2 * at + 1 for at in range(60)]
-    for position, found in [(1, True), (3, True), (5, False), (19, False), (21, True)]:
+    for position, result in [(1, True), (3, True), (5, False), (19, False), (21, True)]:
         cache = simulator()
-        cache.call(talk(60, marks=(position,), implicit=False), at=0)
-        read = cache.call(talk(60, marks=every, implicit=False), at=1).read
-        assert read == (upto(position) if found else 0), position
+        cache.call(conversation(60, marks=(position,), implicit=False), at=0)
+        read = cache.call(conversation(60, marks=every, implicit=False), at=1).read
+        assert read == (upto(position) if result else 0), position
 
 
 @pytest.mark.parametrize("implicit, first", [(True, 5), (False, 3)])
 def test_four_write_and_the_implicit_one_is_among_them(implicit: bool, first: int) -> None:
     """Implicit uses one, so the latest three explicit write; in explicit mode the latest four."""
     cache = simulator()
-    cache.call(talk(6, marks=(1, 3, 5, 7, 9), implicit=implicit), at=0)
+    cache.call(conversation(6, marks=(1, 3, 5, 7, 9), implicit=implicit), at=0)
     written = [
         at
         for at in (1, 3, 5, 7, 9, 11)
-        if cache.predict(talk(6, marks=(at,), implicit=False), at=1).read == upto(at)
+        if cache.predict(conversation(6, marks=(at,), implicit=False), at=1).read == upto(at)
     ]
     assert written == [at for at in (3, 5, 7, 9, 11) if at >= first and (implicit or at < 11)]
 
 
 def test_explicit_mode_without_markers_is_no_cache() -> None:
     cache = simulator()
-    outcome = [cache.call(talk(3, implicit=False), at=at) for at in (0, 1)][1]
+    outcome = [cache.call(conversation(3, implicit=False), at=at) for at in (0, 1)][1]
     assert (outcome.read, outcome.written) == (0, {})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.prompts import chat, said
+from support.prompts import chat, unmarked
 
 from anaphora import catalog
 from anaphora.cache.simulator import Simulator, TokenRuns
@@ -60,12 +60,12 @@ def test_a_server_always_computes_the_last_token() -> None:
     [("openai", "gpt-4.1", 86400), ("mistral", "mistral-large-4", 300)],
 )
 def test_entries_end_with_their_lifetime(provider: str, model: str, lives: int) -> None:
-    for after, found in [(lives - 1, True), (lives + 1, False)]:
+    for after, result in [(lives - 1, True), (lives + 1, False)]:
         cache = simulator(provider, model)
         cache.call(chat([("a", 2048)]), at=0)
         outcome = cache.call(chat([("a", 2048)]), at=after)
-        assert bool(outcome.read) is found
-        assert outcome.spans[-1].reason == ("found" if found else "expired")
+        assert bool(outcome.read) is result
+        assert outcome.spans[-1].reason == ("found" if result else "expired")
 
 
 def test_the_third_conversation_that_shares_a_beginning_hits_the_second_does_not() -> None:
@@ -73,7 +73,7 @@ def test_the_third_conversation_that_shares_a_beginning_hits_the_second_does_not
     cache = simulator("deepseek", "deepseek-v4-pro")
     shared = ("A", 1280)
     first, second, third = (
-        cache.call(said([shared, (name, 300)]), at=at) for at, name in enumerate("BCD")
+        cache.call(unmarked([shared, (name, 300)]), at=at) for at, name in enumerate("BCD")
     )
     assert [first.read, second.read, third.read] == [0, 0, 1280]
     assert second.spans[-1].reason == "not_persisted"
@@ -85,7 +85,7 @@ def test_an_append_only_conversation_reads_its_last_prompt() -> None:
     before = 0
     for turn in range(5):
         blocks += [(f"q{turn}", 100)]
-        outcome = cache.call(said(blocks), at=turn)
+        outcome = cache.call(unmarked(blocks), at=turn)
         assert outcome.read == before // 128 * 128
         before = sum(tokens for _, tokens in blocks)
         blocks += [(f"a{turn}", 60)]
@@ -96,7 +96,7 @@ def test_the_answer_is_a_unit_inside_a_tool_loop_and_not_after_a_users_turn() ->
     43), less often after a new user turn (20 of 60)."""
     for kind, read in [(Kind.TOOL_RESULT, 1280 + 256), (Kind.TEXT, 1280)]:
         cache = simulator("deepseek", "deepseek-v4-pro")
-        cache.call(said([("q", 1280)]), at=0)
+        cache.call(unmarked([("q", 1280)]), at=0)
         prompt = TokenRuns(
             [("q", 1280), ("answer", 256), ("next", 10)],
             from_model=(False, True, False),
@@ -108,8 +108,8 @@ def test_the_answer_is_a_unit_inside_a_tool_loop_and_not_after_a_users_turn() ->
 def test_openai_caches_replies_without_hidden_reasoning() -> None:
     for model, read in [("gpt-4.1", 1280 + 256), ("gpt-5.4", 1280)]:
         cache = simulator("openai", model)
-        cache.call(said([("q", 1280)]), at=0)
-        prompt = said([("q", 1280), ("answer", 256), ("next", 10)], from_model=(1,))
+        cache.call(unmarked([("q", 1280)]), at=0)
+        prompt = unmarked([("q", 1280), ("answer", 256), ("next", 10)], from_model=(1,))
         assert cache.call(prompt, at=1).read == read, model
 
 
@@ -150,7 +150,7 @@ def test_gemini_misses_twice_and_then_reads_the_previous_prompt() -> None:
     of another conversation with the same system prompt, which is then kept."""
     cache = simulator("google", "gemini-2.5-pro")
     system = ("system", 8000)
-    reads = [cache.call(said([system, (turn, 100)]), at=turn).read for turn in range(4)]
+    reads = [cache.call(unmarked([system, (turn, 100)]), at=turn).read for turn in range(4)]
     assert reads == [0, 0, 8000, 8000]
 
 

@@ -1,4 +1,4 @@
-"""A conversation on a server of one's own, as `simulator/following.py` expects it.
+"""Conversations on self-hosted servers, as `simulator/slot_predictor.py` predicts them.
 
 The server here is a few lines: it bills what a chat template would make of each turn. What a real
 one bills is in tests/engines.
@@ -36,12 +36,12 @@ _ANSWERS: dict[Kind, tuple[Part, ...]] = {
 
 
 class Server:
-    """One slot, whose template does as it is told."""
+    """One slot with a configurable template."""
 
     def __init__(self) -> None:
         self.simulator = Simulator(RULES)
         self.following = SlotPredictor(TemplateStats())
-        self.talk = Conversation([])
+        self.conversation = Conversation([])
         self.rendered: Rendered | None = None
         self.usage = Usage()
         self.question = 0
@@ -51,23 +51,27 @@ class Server:
         return self.following.read(self._render(), self._outcome())
 
     def answers(self, read: int, kind: Kind, total: int, output: int) -> None:
-        """Bills a call, and says something."""
+        """Bills a call, and replies."""
         rendered, outcome = self._render(), self._outcome()
         self.simulator.call(RenderedPrompt(rendered, Plan()), at=float(self.at))
         self.usage = Usage(uncached=total - read, read=read, output=output)
         self.following.billed(rendered, outcome, self.usage)
         self.rendered = rendered
-        if self.talk[-1].role == "user":
+        if self.conversation[-1].role == "user":
             self.question = total
         self.at += 1
-        self.talk = self.talk.append(Message(role="assistant", parts=_ANSWERS[kind]))
+        self.conversation = self.conversation.append(
+            Message(role="assistant", parts=_ANSWERS[kind])
+        )
 
     def hears(self, message: Message) -> None:
-        self.talk = self.talk.append(message)
+        self.conversation = self.conversation.append(message)
 
     def _render(self) -> Rendered:
         call = Call(
-            ir=PromptIR.chat(self.talk, system="You are terse. " * 50), model="any", params=LONG
+            ir=PromptIR.chat(self.conversation, system="You are terse. " * 50),
+            model="any",
+            params=LONG,
         )
         return WIRE.render(call, catalog.profile("llamacpp", "any"), self.rendered)
 
@@ -145,7 +149,7 @@ def test_a_loss_is_not_learned() -> None:
     server = Server()
     server.hears(Message.user("Where?"))
     server.answers(0, "words", 900, 50)
-    for _ in range(3):  # somebody else uses the server, again and again
+    for _ in range(3):  # another client uses the server repeatedly
         server.hears(Message.user("And then?"))
         expected = server.expects()
         assert expected == (server.usage.input or 0) + (server.usage.output or 0) - 1
@@ -156,7 +160,7 @@ def test_the_same_prompt_again_is_read_but_for_its_last_token() -> None:
     server = Server()
     server.hears(Message.user("Where?"))
     server.answers(0, "words", 900, 50)
-    server.talk = server.talk.prefix(1)
+    server.conversation = server.conversation.prefix(1)
     assert server.expects() == 899
 
 
@@ -183,17 +187,17 @@ class Talks:
         self.lengths: dict[str, int] = {}
         self.kept: list[str] = []
 
-    def says(self, name: str) -> tuple[bool, bool]:
+    def run_turn(self, name: str) -> tuple[bool, bool]:
         """Whether we expect a conversation to be found, and whether it is."""
         length = self.lengths[name] = self.lengths.get(name, 0) + 1
         prompt = TOKENS[name, length]
         read = self.simulator.call(prompt, at=float(sum(self.lengths.values()))).read
         expected = 2 * read > prompt.total
         alive = self.kept if self.aside else self.kept[-self.slots :]
-        found = name in alive
+        match = name in alive
         self.kept = [*(other for other in self.kept if other != name), name]
-        self.simulator.billed((prompt.total - 100) / prompt.total if found else 0.0)
-        return expected, found
+        self.simulator.billed((prompt.total - 100) / prompt.total if match else 0.0)
+        return expected, match
 
 
 def _tokens() -> dict[tuple[str, int], RenderedPrompt]:
@@ -220,14 +224,14 @@ TOKENS = _tokens()
 def test_the_number_of_slots_is_learned(slots: int, aside: bool, order: list[str]) -> None:
     """Whatever order conversations speak in. Each surprise teaches something: there are never more
     than it takes to know the number of slots, and that there is something beside them."""
-    talks = Talks(slots, aside=aside)
-    told = [talks.says(name) for name in order]
-    surprises = sum(expected != found for expected, found in told)
+    conversations = Talks(slots, aside=aside)
+    printed = [conversations.run_turn(name) for name in order]
+    surprises = sum(expected != match for expected, match in printed)
     assert surprises <= 2 + (4 - slots) * 2
 
 
 def test_other_clients_do_not_change_the_number_of_slots() -> None:
-    """A conversation that nobody came between was pushed out by somebody we do not know."""
+    """A conversation that lost its slot without a call of ours was evicted by another client."""
     simulator = Simulator(RULES)
     for name in "abcd":
         simulator.call(TOKENS[name, 1], at=0.0)
@@ -242,15 +246,15 @@ def test_prompts_may_differ_inside_a_block() -> None:
     simulator = Simulator(RULES)
     profile = catalog.profile("llamacpp", "any")
 
-    def said(system: str) -> RenderedPrompt:
+    def content(system: str) -> RenderedPrompt:
         call = Call(ir=PromptIR.chat([Message.user("hi")], system=system), model="any", params=LONG)
         return RenderedPrompt(WIRE.render(call, profile), Plan())
 
-    simulator.call(said("Common rules. " * 100 + "You are A."), at=0.0)
-    other = said("Common rules. " * 100 + "You are B.")
+    simulator.call(content("Common rules. " * 100 + "You are A."), at=0.0)
+    other = content("Common rules. " * 100 + "You are B.")
     read = simulator.predict(other, at=1.0).read
     assert 0.9 * other.total < read < other.total - 10
-    assert simulator.predict(said("Common rules. " * 100), at=1.0, scope="elsewhere").read == 0
+    assert simulator.predict(content("Common rules. " * 100), at=1.0, scope="elsewhere").read == 0
 
 
 def test_other_providers_follow_their_rules_alone() -> None:
@@ -266,11 +270,13 @@ def test_a_new_conversation_is_calibrated_by_the_last_bill() -> None:
     bills: Bills = ()
     following, simulator = SlotPredictor(habits), Simulator(RULES)
     profile = catalog.profile("llamacpp", "any")
-    talk = Conversation([])
+    conversation = Conversation([])
     rendered: Rendered | None = None
     for turn in range(3):
-        talk = talk.append(Message.user("Where? " * 90))
-        call = Call(ir=PromptIR.chat(talk, system="You are terse. " * 50), model="any", params=LONG)
+        conversation = conversation.append(Message.user("Where? " * 90))
+        call = Call(
+            ir=PromptIR.chat(conversation, system="You are terse. " * 50), model="any", params=LONG
+        )
         rendered = replace(WIRE.render(call, profile, rendered), bills=bills)
         outcome = simulator.call(RenderedPrompt(rendered, Plan()), at=float(turn))
         twice = 2 * Counts(rendered, ()).total

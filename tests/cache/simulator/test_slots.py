@@ -1,8 +1,8 @@
-"""Engines of one's own: llama.cpp's slots, vLLM's blocks (ENGINES.md)."""
+"""Self-hosted engines: slots of llama.cpp, blocks of vLLM."""
 
 from __future__ import annotations
 
-from support.prompts import chat, said
+from support.prompts import chat, unmarked
 
 from anaphora import catalog
 from anaphora.cache.simulator import Simulator
@@ -47,6 +47,6 @@ def test_a_changed_block_invalidates_itself_and_what_follows() -> None:
 
 def test_blocks_of_one_server_are_shared_by_its_conversations_and_not_by_another() -> None:
     cache = Simulator(catalog.rules("vllm", "any"))
-    cache.call(said([("system", 160), ("one", 40)]), at=0, scope="gpu 0")
-    assert cache.call(said([("system", 160), ("two", 40)]), at=1, scope="gpu 0").read == 160
-    assert cache.call(said([("system", 160), ("two", 40)]), at=1, scope="gpu 1").read == 0
+    cache.call(unmarked([("system", 160), ("one", 40)]), at=0, scope="gpu 0")
+    assert cache.call(unmarked([("system", 160), ("two", 40)]), at=1, scope="gpu 0").read == 160
+    assert cache.call(unmarked([("system", 160), ("two", 40)]), at=1, scope="gpu 1").read == 0

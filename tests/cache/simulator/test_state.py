@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from support.prompts import marked, said
+from support.prompts import marked, unmarked
 
 from anaphora import catalog
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
@@ -61,7 +61,7 @@ def test_a_marker_cache_remembers_live_and_recently_expired_entries() -> None:
 def test_a_prefix_cache_forgets_what_was_unused_for_two_lifetimes() -> None:
     cache = Simulator(catalog.rules("mistral", "mistral-large-4"))
     for at in range(20_000):
-        cache.call(said([(at, 500), ("more", 100)]), at=at)
+        cache.call(unmarked([(at, 500), ("more", 100)]), at=at)
     # Two blocks a call for 600 seconds, and the parameters of 10,000 beginnings.
     assert len(cache) <= 2 * 602 + 10_000
 
@@ -75,7 +75,7 @@ def test_entries_are_bounded_even_when_time_stands_still() -> None:
 
 
 def test_entries_in_use_survive_the_limit() -> None:
-    """A system prompt that everybody reads was written before all others."""
+    """A shared system prompt was written first and is read by all."""
     entries = EntryTable(most=100)
     entries.write("shared", "5m", 0.0, 0.0)
     for at in range(1, 250):

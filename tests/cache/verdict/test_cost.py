@@ -21,9 +21,9 @@ PROFILE = catalog.profile("anthropic", MODEL)
 RULES = catalog.rules("anthropic", MODEL)
 
 
-def render(talk: Conversation, previous: Rendered | None = None) -> Rendered:
+def render(conversation: Conversation, previous: Rendered | None = None) -> Rendered:
     ir = PromptIR.chat(
-        talk, system=[PromptBlock.cached_long("identity", "You are careful. " * 400)]
+        conversation, system=[PromptBlock.cached_long("identity", "You are careful. " * 400)]
     )
     call = Call(ir=ir, model=MODEL, params=Params(max_tokens=64))
     return anthropic.render(call, PROFILE, previous)
@@ -45,12 +45,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def test_a_turn_that_only_grows_copies_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    talk = Conversation(
+    conversation = Conversation(
         Message.assistant(f"answer {at}") if at % 2 else Message.user(f"question {at}")
         for at in range(401)
     )
-    one = render(talk)
-    two = render(talk.append(Message.assistant("so"), Message.user("and then?")), one)
+    one = render(conversation)
+    two = render(conversation.append(Message.assistant("so"), Message.user("and then?")), one)
     plans = plan_once(one, RULES, reuse_expected=True), plan_once(two, RULES, reuse_expected=True)
     with watched(monkeypatch) as copied:
         assert find_change(SentCall(rendered=one, plan=plans[0]), SentCall(rendered=two)) is None
@@ -60,20 +60,22 @@ def test_a_turn_that_only_grows_copies_no_bytes(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_hit_costs_what_the_turn_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator keys blocks, each once: the first verdict pays for all, the next for two."""
-    talk = Conversation(
+    conversation = Conversation(
         Message.assistant(f"answer {at}") if at % 2 else Message.user(f"question {at}")
         for at in range(401)
     )
     sizes = []
-    earlier = render(talk)
+    earlier = render(conversation)
     for turn in range(3):
-        talk = talk.append(Message.assistant("so"), Message.user(f"and then {turn}?"))
-        later = render(talk, earlier)
+        conversation = conversation.append(
+            Message.assistant("so"), Message.user(f"and then {turn}?")
+        )
+        later = render(conversation, earlier)
         cached = Counts(earlier).total
         first = Usage(uncached=0, read=0, written={"5m": cached}, output=1)
         then = Usage(uncached=9, read=cached, written={}, output=1)
         with watched(monkeypatch) as copied:
-            found = judge(
+            change = judge(
                 SentCall(
                     rendered=earlier,
                     plan=plan_once(earlier, RULES, reuse_expected=True),
@@ -88,7 +90,7 @@ def test_a_hit_costs_what_the_turn_added(monkeypatch: pytest.MonkeyPatch) -> Non
                 ),
                 RULES,
             )
-        assert found.result == "hit"
+        assert change.result == "hit"
         sizes.append(sum(copied))
         earlier = later
     assert sizes[0] > 10 * sizes[1]

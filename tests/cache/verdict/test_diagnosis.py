@@ -1,4 +1,4 @@
-"""The provider's own word, read where answers carry it, and held against what is seen here."""
+"""Provider diagnoses: read from replies, and compared with the verdict."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def openai_reply(diagnostics: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "said, expected",
+    "prompt, expected",
     [
         (None, None),
         ({"cache_miss_reason": None}, None),
@@ -72,12 +72,12 @@ def openai_reply(diagnostics: Any) -> Any:
         ),
     ],
 )
-def test_anthropic_diagnostics(said: Any, expected: Diagnosis | None) -> None:
-    assert diagnosis_of(anthropic_reply(said)) == expected
+def test_anthropic_diagnostics(prompt: Any, expected: Diagnosis | None) -> None:
+    assert diagnosis_of(anthropic_reply(prompt)) == expected
 
 
 @pytest.mark.parametrize(
-    "said, expected",
+    "prompt, expected",
     [
         (None, None),
         ({"type": "cache_hit"}, Diagnosis(provider="openai", code="cache_hit")),
@@ -91,8 +91,8 @@ def test_anthropic_diagnostics(said: Any, expected: Diagnosis | None) -> None:
         ),
     ],
 )
-def test_openai_prompt_cache_diagnostics(said: Any, expected: Diagnosis | None) -> None:
-    assert diagnosis_of(openai_reply(said)) == expected
+def test_openai_prompt_cache_diagnostics(prompt: Any, expected: Diagnosis | None) -> None:
+    assert diagnosis_of(openai_reply(prompt)) == expected
 
 
 def test_diagnostics_in_a_stream() -> None:
@@ -117,8 +117,8 @@ def test_diagnostics_in_a_stream() -> None:
     reader = wire.get("anthropic").reader()
     last = [*reader.feed(lines.encode()), *reader.close()][-1]
     assert isinstance(last, ReplyEnd)
-    found = diagnosis_of(last.reply)
-    assert found == Diagnosis(provider="anthropic", code="system_changed")
+    result = diagnosis_of(last.reply)
+    assert result == Diagnosis(provider="anthropic", code="system_changed")
 
 
 def moved_tools() -> tuple[Json, Json]:
@@ -139,32 +139,32 @@ def judged(name: str, word: str, *, plant: bool = True) -> Verdict:
     "name, word", [("anthropic", "tools_changed"), ("openai_responses", "tools")]
 )
 def test_agreement_is_shown(name: str, word: str) -> None:
-    found = judged(name, word)
-    assert found.agrees is True
-    assert found.sentence.endswith(f"The provider reports {word} (7 tokens), which agrees.")
+    result = judged(name, word)
+    assert result.agrees is True
+    assert result.sentence.endswith(f"The provider reports {word} (7 tokens), which agrees.")
 
 
 @pytest.mark.parametrize(
     "name, word", [("anthropic", "system_changed"), ("openai_responses", "model")]
 )
 def test_disagreement_is_shown_and_does_not_overrule_the_bytes(name: str, word: str) -> None:
-    found = judged(name, word)
-    assert found.agrees is False
-    assert found.cause == "changed"
-    assert "disagrees" in found.sentence
+    result = judged(name, word)
+    assert result.agrees is False
+    assert result.cause == "changed"
+    assert "disagrees" in result.sentence
 
 
 def test_a_diagnosis_without_a_changed_byte_is_contradicted() -> None:
-    found = judged("anthropic", "messages_changed", plant=False)
-    assert (found.cause, found.agrees) == ("provider_side", False)
+    result = judged("anthropic", "messages_changed", plant=False)
+    assert (result.cause, result.agrees) == ("provider_side", False)
 
 
 def test_an_inconclusive_diagnosis_neither_agrees_nor_disagrees() -> None:
     place = PLACES["anthropic"]
     before, after = moved_tools()
-    said = Diagnosis(provider="anthropic", code="unavailable", conclusive=False)
+    prompt = Diagnosis(provider="anthropic", code="unavailable", conclusive=False)
     one, two = split(place, body(place, before)), split(place, body(place, after))
-    assert verdict_of(place, one, two, diagnosis=said).agrees is None
+    assert verdict_of(place, one, two, diagnosis=prompt).agrees is None
 
 
 @pytest.mark.parametrize(
@@ -180,5 +180,5 @@ def test_openai_parameter_codes(word: str, was: Json, now: Json) -> None:
     place = PLACES["openai_responses"]
     one = split(place, body(place, {**spec(), "params": was}))
     two = split(place, body(place, {**grown(spec()), "params": now}))
-    found = verdict_of(place, one, two, diagnosis=Diagnosis(provider="openai", code=word))
-    assert found.agrees is True
+    result = verdict_of(place, one, two, diagnosis=Diagnosis(provider="openai", code=word))
+    assert result.agrees is True

@@ -1,5 +1,5 @@
-"""What holds whatever is said: growth is never called a break, a break is found at its byte, and
-nothing that anybody can send makes it stumble."""
+"""Properties of the verdict: growth is never a break, a break is found at its byte, and no input
+makes it fail."""
 
 from __future__ import annotations
 

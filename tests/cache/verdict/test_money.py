@@ -56,19 +56,19 @@ def test_the_sentence_has_the_cost_or_that_it_is_unknown() -> None:
     after = grown(spec())
     after["tools"].reverse()
     one, two = split(place, body(place, spec())), split(place, body(place, after))
-    told = verdict_of(place, one, two, price=SONNET)
-    assert told.cost_usd is not None
-    assert f"${told.cost_usd:.4f} lost" in told.sentence
+    result = verdict_of(place, one, two, price=SONNET)
+    assert result.cost_usd is not None
+    assert f"${result.cost_usd:.4f} lost" in result.sentence
     assert "cost unknown" in verdict_of(place, one, two).sentence
 
 
 def test_removed_tokens_are_not_paid_again() -> None:
-    """A history that was cut off: the bill falls, and only what is left is paid for anew."""
+    """A history that was cut off: the bill falls, and only the rest is paid again."""
     place = PLACES["anthropic"]
     before, after = spec(), spec()
     before["messages"][1] = ("assistant", ["A long story. " * 2000])
     after["messages"][1] = ("assistant", ["Cut."])
     one, two = split(place, body(place, before)), split(place, body(place, after))
-    found = verdict_of(place, one, two)
-    assert found.left is not None
-    assert found.left > found.lost == Counts(two).total
+    change = verdict_of(place, one, two)
+    assert change.left is not None
+    assert change.left > change.lost == Counts(two).total

@@ -1,7 +1,7 @@
 """Verdict reasons as a table: a cause is planted in the second of two requests, and must be named.
 
-Every change of bytes is planted on every wire; what only some can express stands in tables of its
-own below.
+Every change of bytes is planted on every wire; changes that only some can express are in separate
+tables below.
 """
 
 from __future__ import annotations
@@ -21,96 +21,96 @@ Json = dict[str, Any]
 
 
 def system_text(old: str, new: str) -> Callable[[Json], None]:
-    def plant(said: Json) -> None:
-        assert any(old in text for text in said["system"]), old
-        said["system"] = [text.replace(old, new) for text in said["system"]]
+    def plant(prompt: Json) -> None:
+        assert any(old in text for text in prompt["system"]), old
+        prompt["system"] = [text.replace(old, new) for text in prompt["system"]]
 
     return plant
 
 
-def add_tool(said: Json) -> None:
-    said["tools"].append({**said["tools"][0], "name": "zoom"})
+def add_tool(prompt: Json) -> None:
+    prompt["tools"].append({**prompt["tools"][0], "name": "zoom"})
 
 
-def add_first_tool(said: Json) -> None:
-    said["tools"].insert(0, {**said["tools"][0], "name": "ask"})
+def add_first_tool(prompt: Json) -> None:
+    prompt["tools"].insert(0, {**prompt["tools"][0], "name": "ask"})
 
 
-def remove_tool(said: Json) -> None:
-    del said["tools"][1]
+def remove_tool(prompt: Json) -> None:
+    del prompt["tools"][1]
 
 
-def remove_last_tool(said: Json) -> None:
-    del said["tools"][-1]
+def remove_last_tool(prompt: Json) -> None:
+    del prompt["tools"][-1]
 
 
-def move_tool(said: Json) -> None:
-    said["tools"].append(said["tools"].pop(0))
+def move_tool(prompt: Json) -> None:
+    prompt["tools"].append(prompt["tools"].pop(0))
 
 
-def edit_tool(said: Json) -> None:
-    said["tools"][1] = {**said["tools"][1], "description": "Looks for something."}
+def edit_tool(prompt: Json) -> None:
+    prompt["tools"][1] = {**prompt["tools"][1], "description": "Looks for something."}
 
 
-def reorder_schema(said: Json) -> None:
-    schema = said["tools"][1]["schema"]
-    said["tools"][1]["schema"] = dict(reversed(schema.items()))
+def reorder_schema(prompt: Json) -> None:
+    schema = prompt["tools"][1]["schema"]
+    prompt["tools"][1]["schema"] = dict(reversed(schema.items()))
 
 
-def require_more(said: Json) -> None:
-    said["tools"][1]["schema"]["properties"]["deep"] = {"type": "boolean"}
+def require_more(prompt: Json) -> None:
+    prompt["tools"][1]["schema"]["properties"]["deep"] = {"type": "boolean"}
 
 
-def drop_message(said: Json) -> None:
-    del said["messages"][1:3]
+def drop_message(prompt: Json) -> None:
+    del prompt["messages"][1:3]
 
 
-def move_message(said: Json) -> None:
-    messages = said["messages"]
+def move_message(prompt: Json) -> None:
+    messages = prompt["messages"]
     messages[0], messages[4] = messages[4], messages[0]
 
 
-def put_between(said: Json) -> None:
-    said["messages"][2:2] = [("user", ["By the way."]), ("assistant", ["Yes?"])]
+def put_between(prompt: Json) -> None:
+    prompt["messages"][2:2] = [("user", ["By the way."]), ("assistant", ["Yes?"])]
 
 
-def edit_message(said: Json) -> None:
-    said["messages"][1] = ("assistant", ["It holds nothing at all."])
+def edit_message(prompt: Json) -> None:
+    prompt["messages"][1] = ("assistant", ["It holds nothing at all."])
 
 
-def count_message(said: Json) -> None:
-    said["messages"][1] = ("assistant", ["It holds 4 lines."])
+def count_message(prompt: Json) -> None:
+    prompt["messages"][1] = ("assistant", ["It holds 4 lines."])
 
 
-def truncate(said: Json) -> None:
-    del said["messages"][3:]
+def truncate(prompt: Json) -> None:
+    del prompt["messages"][3:]
 
 
-def summarise(said: Json) -> None:
-    said["messages"][:3] = [("user", ["Earlier: a file and a picture were looked at."])]
+def summarise(prompt: Json) -> None:
+    prompt["messages"][:3] = [("user", ["Earlier: a file and a picture were looked at."])]
 
 
-def image_gone(said: Json) -> None:
-    said["messages"][2] = ("user", ["And in the picture?"])
+def image_gone(prompt: Json) -> None:
+    prompt["messages"][2] = ("user", ["And in the picture?"])
 
 
-def image_added(said: Json) -> None:
-    said["messages"][0] = ("user", ["What is in the file?", {"image": PNG[::-1]}])
+def image_added(prompt: Json) -> None:
+    prompt["messages"][0] = ("user", ["What is in the file?", {"image": PNG[::-1]}])
 
 
-def block_removed(said: Json) -> None:
-    del said["system"][0]
+def block_removed(prompt: Json) -> None:
+    del prompt["system"][0]
 
 
-def block_added(said: Json) -> None:
-    said["system"].append("Never guess.")
+def block_added(prompt: Json) -> None:
+    prompt["system"].append("Never guess.")
 
 
-def block_moved(said: Json) -> None:
-    said["system"].reverse()
+def block_moved(prompt: Json) -> None:
+    prompt["system"].reverse()
 
 
-#: What is planted, and the change that must be named: its kind, and a word of its place.
+#: The planted change, and the expected kind and place.
 CHANGES: dict[str, tuple[Callable[[Json], None], ChangeKind, str]] = {
     "a date": (system_text("2026-11-15", "2026-11-16"), "date", "system"),
     "a nonce": (system_text("3f9a21c4", "77b0e918"), "nonce", "system"),
@@ -167,7 +167,7 @@ def test_a_changed_byte_is_found(name: str, planted: str) -> None:
     assert (found.cause, found.change.kind) == ("changed", kind), found.sentence
     assert where in f"{found.change.label} {found.change.path}"
     assert found.broke
-    # The byte is the first that differs, and what is shown stands around it.
+    # The byte is the first that differs, and the excerpts surround it.
     offset = found.change.offset
     assert one.data()[:offset] == two.data()[:offset]
     assert one.data()[offset : offset + 1] != two.data()[offset : offset + 1]
@@ -373,13 +373,13 @@ def test_without_a_marker_the_reusable_tokens_count_as_lost() -> None:
 def test_a_marker_on_volatile_content_is_found() -> None:
     place = PLACES["anthropic"]
 
-    def said(clock: str) -> bytes:
-        told = json.loads(body(place, {**spec(), "marked": False}))
+    def prompt(clock: str) -> bytes:
+        output = json.loads(body(place, {**spec(), "marked": False}))
         state = {"type": "text", "text": f"It is {clock}.", "cache_control": {"type": "ephemeral"}}
-        told["messages"][-1]["content"].append(state)
-        return json.dumps(told).encode()
+        output["messages"][-1]["content"].append(state)
+        return json.dumps(output).encode()
 
-    found = verdict_of(place, split(place, said("09:41")), split(place, said("09:42")))
+    found = verdict_of(place, split(place, prompt("09:41")), split(place, prompt("09:42")))
     assert found.cause == "marker_on_volatile"
     assert found.change is not None
     assert found.change.kind == "clock"

@@ -19,9 +19,9 @@ REDACTED = {"type": "redacted_thinking", "data": "b3BhcXVl"}
 
 
 def thoughtful(*thoughts: Json) -> Json:
-    said = spec()
-    said["messages"][3] = ("assistant", [*thoughts, "A cat, on a mat."])
-    return said
+    prompt = spec()
+    prompt["messages"][3] = ("assistant", [*thoughts, "A cat, on a mat."])
+    return prompt
 
 
 def looked_at(before: Json, after: Json, rules: bool = False) -> tuple[Notice, ...]:

@@ -172,23 +172,15 @@ class ConversationState(msgspec.Struct):
     """Its calls count towards the usual length of a conversation."""
 
 
-class _Length:
-    """How often conversations continued, and how many ended."""
+class _Conversations:
+    """Conversations with one beginning, or all of an app: how often they continued, how many
+    ended, and the pauses between their calls."""
 
-    __slots__ = ("continued", "ended")
+    __slots__ = ("continued", "ended", "gaps")
 
     def __init__(self) -> None:
         self.continued = 0
         self.ended = 0
-
-
-class _Beginning(_Length):
-    """The conversations with one beginning."""
-
-    __slots__ = ("gaps",)
-
-    def __init__(self) -> None:
-        super().__init__()
         self.gaps = Gaps()
 
 
@@ -200,14 +192,14 @@ class AppMemory:
         every_block = rules.automatic_breakpoint.value in ("granules", "units")
         self.costs = TtlCosts(rules)
         self.simulator = Simulator(rules, most=_MOST_BLOCKS if every_block else _MOST_MARKERS)
-        self._beginnings: OrderedDict[Hashable, _Beginning] = OrderedDict()
+        self._beginnings: OrderedDict[Hashable, _Conversations] = OrderedDict()
         self._open: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
         """Conversations that may continue: the time of the last call, and the beginning."""
         self._recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
         """When the last calls were made."""
         self.single_calls: SingleCallStore | None = None
         """Created by the first single call."""
-        self._length = _Length()
+        self._all = _Conversations()
         self._started = 0
 
     def start(self) -> ConversationState:
@@ -222,7 +214,7 @@ class AppMemory:
 
     def usual_calls(self, beginning: Hashable = None) -> float:
         """How many calls a conversation has: those with the same beginning, else all of the app."""
-        app = (self._length.continued + _EXPECTED_USES) / (self._length.ended + 1)
+        app = (self._all.continued + _EXPECTED_USES) / (self._all.ended + 1)
         same = self._beginnings.get(beginning)
         if same is None:
             return 1 + app
@@ -287,7 +279,7 @@ class AppMemory:
         beginning = prompt.key(shared)
         same = self._beginnings.get(beginning)
         if same is None:
-            same = self._beginnings[beginning] = _Beginning()
+            same = self._beginnings[beginning] = _Conversations()
             if len(self._beginnings) > _MOST_BEGINNINGS:
                 self._beginnings.popitem(last=False)
         else:
@@ -315,6 +307,6 @@ class AppMemory:
         calls[state.number] = at, beginning
         calls.move_to_end(state.number)
 
-    def _lengths(self, beginning: Hashable) -> list[_Length]:
+    def _lengths(self, beginning: Hashable) -> list[_Conversations]:
         same = self._beginnings.get(beginning)
-        return [self._length] if same is None else [self._length, same]
+        return [self._all] if same is None else [self._all, same]

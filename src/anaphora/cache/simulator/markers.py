@@ -33,7 +33,6 @@ class CacheEntry(msgspec.Struct):
     expires: float
     readable: float
     """From when it can be read."""
-    written: float
 
 
 class EntryTable:
@@ -60,7 +59,7 @@ class EntryTable:
             if expires > old.expires:
                 old.expires, old.ttl = expires, ttl
             return
-        entry = self._entries[key] = CacheEntry(ttl, expires, readable, at)
+        entry = self._entries[key] = CacheEntry(ttl, expires, readable)
         if old is None:
             self._enqueue(key, entry)
 
