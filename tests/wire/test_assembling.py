@@ -99,7 +99,7 @@ def test_a_mark_inside_a_chunk_stands_before_the_chunks_own() -> None:
         ([Mark(-1, "5m")], "no chunk -1"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(marks: list[Mark], said: str) -> None:
+def test_invalid_plan_is_rejected(marks: list[Mark], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said) as caught:
         assemble(*marks)
     assert caught.value.path == "plan.marks"
@@ -117,7 +117,7 @@ def test_the_size_is_known_without_joining() -> None:
         assert str(len(body)) in repr(body)
 
 
-def test_the_body_stays_a_few_slices_however_long_the_talk() -> None:
+def test_body_is_a_few_slices_for_any_conversation_length() -> None:
     talk = Conversation(
         Message.assistant(f"a{at}") if at % 2 else Message.user(f"u{at}") for at in range(501)
     )
@@ -127,7 +127,7 @@ def test_the_body_stays_a_few_slices_however_long_the_talk() -> None:
     assert json.loads(body.join())["messages"][-1]["content"][0]["text"] == "u500"
 
 
-def test_a_body_can_be_read_again() -> None:
+def test_body_can_be_read_twice() -> None:
     """A retry sends the same bytes, also after the conversation has gone on."""
     talk = Conversation(TALK)
     rendered = render(talk)
@@ -138,7 +138,7 @@ def test_a_body_can_be_read_again() -> None:
     assert len(body) == len(first)
 
 
-def test_a_slice_somebody_still_reads_does_not_stop_the_next_turn() -> None:
+def test_slice_in_use_does_not_block_next_turn() -> None:
     """A live view pins its buffer; the next turn then writes into a buffer of its own."""
     talk = Conversation(TALK)
     rendered = render(talk)
@@ -160,7 +160,7 @@ def test_a_slice_somebody_still_reads_does_not_stop_the_next_turn() -> None:
     render(talk.append(Message.assistant("a")), later)
 
 
-def test_a_read_slice_changes_nothing_for_other_branches() -> None:
+def test_slice_in_use_does_not_affect_other_branches() -> None:
     talk = Conversation(TALK)
     rendered = render(talk)
     held = list(anthropic.assemble(rendered, Plan()).body)

@@ -118,7 +118,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("name, body, marks, automatic, target", PAIRS)
-def test_nothing_is_cached_that_was_not_asked_for(
+def test_caching_is_never_added_by_translation(
     tmp_path: Path, name: str, body: dict[str, Any], marks: int, automatic: str | None, target: str
 ) -> None:
     again, told = translated(tmp_path, body, name, target)

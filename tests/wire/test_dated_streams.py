@@ -53,12 +53,12 @@ def test_every_chunk_has_the_date_of_the_start(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_a_stream_of_unknown_date_says_so(name: str) -> None:
+def test_stream_without_date(name: str) -> None:
     pattern, _ = SAID[name]
     assert set(re.findall(pattern, written(name, None))) <= {b"0", b'"1970-01-01T00:00:00Z"'}
 
 
-def test_chat_tells_its_date_at_the_end_too() -> None:
+def test_chat_stream_has_date_in_last_chunk() -> None:
     writer = wire.get("openai_chat").writer()
     writer.write(ReplyStart("r", "m", AT))
     reply = Reply(id="r", model="m", message=Message(role="assistant", parts=()), stop="end")

@@ -59,7 +59,7 @@ def said(name: str, rendered: Rendered) -> list[object]:
 
 @pytest.mark.breaks_prefix(reason="the next turn may go to another provider")
 @given(TURNS)
-def test_a_warm_turn_says_what_a_cold_one_says(
+def test_warm_turn_equals_cold_turn(
     turns: list[tuple[tuple[str, str], Params, PromptCachePlan]],
 ) -> None:
     messages = Conversation([Message.user("hello")])
@@ -75,7 +75,7 @@ def test_a_warm_turn_says_what_a_cold_one_says(
 
 
 @pytest.mark.parametrize("name, model", SPEAKERS, ids=str)
-def test_words_that_stay_the_same_are_not_made_again(name: str, model: str) -> None:
+def test_unchanged_envelope_is_reused(name: str, model: str) -> None:
     profile = catalog.profile(wire.provider_of(name), model)
     messages = Conversation([Message.user("hello")])
     params = Params(max_tokens=100, reasoning=Reasoning(effort="low"))

@@ -105,7 +105,7 @@ WORDS: list[tuple[str, Params, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("text, params, fields", WORDS, ids=[row[0][:30] for row in WORDS])
-def test_a_parameter_in_other_words_both_ways(
+def test_parameter_in_dialect_field_round_trips(
     text: str, params: Params, fields: dict[str, Any]
 ) -> None:
     codec = spoken("[dialect.fields]\n" + text)
@@ -116,7 +116,7 @@ def test_a_parameter_in_other_words_both_ways(
     assert heard.extras is None
 
 
-def test_a_parameter_without_a_place_is_told_and_not_sent() -> None:
+def test_unsupported_parameter_gives_notice_and_is_not_sent() -> None:
     codec = spoken('[dialect.fields]\nuser = false\n"cache.key" = false')
     made = call(params=Params(user="u"), cache=PromptCachePlan(key="k"))
     rendered = render(codec, made)
@@ -127,7 +127,7 @@ def test_a_parameter_without_a_place_is_told_and_not_sent() -> None:
     ]
 
 
-def test_a_word_that_is_not_known_stays_as_it_came() -> None:
+def test_unknown_value_is_kept_as_sent() -> None:
     codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
     asked = {
         "model": "gpt-4.1",
@@ -139,7 +139,7 @@ def test_a_word_that_is_not_known_stays_as_it_came() -> None:
     assert body(codec, heard) == asked
 
 
-def test_what_stands_beside_a_known_word_comes_back() -> None:
+def test_fields_beside_known_value_round_trip() -> None:
     codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
     asked = {"thinking": {"type": "enabled", "clear": False}, "other": [1]}
     message = {"role": "user", "content": [{"type": "text", "text": "x"}]}
@@ -149,7 +149,7 @@ def test_what_stands_beside_a_known_word_comes_back() -> None:
     assert body(codec, heard) == whole
 
 
-def test_a_field_said_in_both_ways_is_an_error() -> None:
+def test_field_set_twice_is_an_error() -> None:
     codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
     twice = call(
         params=Params(reasoning=Reasoning("enabled")),
@@ -172,20 +172,20 @@ def test_a_header_follows_the_call_even_when_the_envelope_stays() -> None:
     assert cache_params == [b'"one"', b'"two"', None]
 
 
-def test_knobs_are_named_in_whatever_words_they_are_said() -> None:
+def test_cache_params_have_rule_names_in_every_dialect() -> None:
     codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
     rendered = render(codec, call(params=Params(reasoning=Reasoning("enabled"))))
     assert dict(rendered.envelope.cache_params)["thinking"] == b'"enabled"'
 
 
-def test_fields_that_are_not_said_here() -> None:
+def test_dialect_drops_unsupported_fields() -> None:
     codec = spoken('omitted = ["stream_options"]')
     said = body(codec, call(params=Params(stream=True)))
     assert said["stream"] is True
     assert "stream_options" not in said
 
 
-def test_path_and_headers_are_the_rows() -> None:
+def test_path_and_headers_come_from_the_row() -> None:
     codec = spoken('path = "/openai/v1/chat/completions"\nheaders = { x-title = "t" }')
     rendered = render(codec, call())
     request = codec.assemble(rendered, Plan())
@@ -214,7 +214,7 @@ def test_the_next_turn_renders_only_what_is_new() -> None:
 EPHEMERAL = "[dialect.markers.5m.cache_control]\ntype = 'ephemeral'\n"
 
 
-def test_a_providers_own_marker_both_ways() -> None:
+def test_provider_marker_round_trips() -> None:
     codec = spoken(EPHEMERAL)
     plan = PromptCachePlan(marks=(PartMark("m1", (0,)),))
     talk = [Message.user("a", id="m0"), Message.user("b", id="m1")]
@@ -232,7 +232,7 @@ def test_a_providers_own_marker_both_ways() -> None:
     assert b"cache_control" not in cut.data()
 
 
-def test_a_longer_life_than_there_is_becomes_the_longest_and_is_told() -> None:
+def test_unsupported_ttl_becomes_longest_with_notice() -> None:
     codec = spoken(EPHEMERAL)
     plan = PromptCachePlan(marks=(PartMark("m0", (0,), "1h"),))
     rendered = render(codec, call(messages=[Message.user("a", id="m0")], cache=plan))
@@ -240,7 +240,7 @@ def test_a_longer_life_than_there_is_becomes_the_longest_and_is_told() -> None:
     assert [notice.code for notice in rendered.notices] == ["ttl_changed"]
 
 
-def test_a_marker_in_another_form_is_carried_along() -> None:
+def test_marker_in_other_form_is_kept() -> None:
     codec = spoken(EPHEMERAL)
     part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "9m"}}
     asked = {"model": "gpt-4.1", "messages": [{"role": "user", "content": [part]}]}
@@ -250,7 +250,7 @@ def test_a_marker_in_another_form_is_carried_along() -> None:
 
 
 @pytest.mark.parametrize("name, model", [("openai_chat", "gpt-5.6"), ("anthropic", "m")])
-def test_where_nothing_is_marked_a_mark_is_told(name: str, model: str) -> None:
+def test_mark_without_marker_support_gives_notice(name: str, model: str) -> None:
     codec = spoken("markers = {}", name)
     plan = PromptCachePlan(marks=(PartMark("m0", (0,)),), automatic="5m")
     made = call(
@@ -310,7 +310,7 @@ def test_deepseek_gets_its_reasoning_back_in_tool_loops() -> None:
     assert rendered.notices == ()
 
 
-def test_reasoning_that_is_missing_where_it_is_needed_is_sent_empty_and_told() -> None:
+def test_missing_required_reasoning_is_sent_empty_with_notice() -> None:
     """A fallback in the middle of a tool loop: the calls were made by somebody else."""
     codec = wire.get("deepseek")
     made = call(messages=loop(Text("ok")), tools=TOOLS, model="deepseek-chat")
@@ -341,7 +341,7 @@ def answer(**more: Any) -> dict[str, Any]:
     )
 
 
-def test_counts_in_other_places_both_ways() -> None:
+def test_counts_in_dialect_fields_round_trip() -> None:
     codec = spoken(COUNTS)
     told = {
         "prompt_tokens": 10,
@@ -364,7 +364,7 @@ def test_counts_in_other_places_both_ways() -> None:
     assert (again.uncached, again.read, again.written_total) == (1, 6, 3)
 
 
-def test_a_reason_to_stop_in_another_word() -> None:
+def test_dialect_stop_reason_is_mapped() -> None:
     made = answer()
     made["choices"][0]["finish_reason"] = "tired"
     reply = spoken(COUNTS).read_reply(json.dumps(made).encode())
@@ -379,7 +379,7 @@ def events(codec: wire.Wire, data: bytes, size: int = 7) -> list[Event]:
     return [*found, *reader.close()]
 
 
-def test_a_stream_is_heard_the_same_way() -> None:
+def test_stream_is_decoded_like_reply() -> None:
     codec = spoken(COUNTS)
     chunk = {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
     last: dict[str, Any] = {"id": "r", "model": "m"}
@@ -424,7 +424,7 @@ def enveloped(code: int, message: str) -> bytes:
         (4711, errors.Overloaded),
     ],
 )
-def test_an_error_in_an_answer_that_looks_good(code: int, kind: type[Upstream]) -> None:
+def test_error_in_reply_with_status_200(code: int, kind: type[Upstream]) -> None:
     codec = spoken(ENVELOPE)
     with pytest.raises(kind) as raised:
         codec.read_reply(enveloped(code, "no"))
@@ -434,19 +434,19 @@ def test_an_error_in_an_answer_that_looks_good(code: int, kind: type[Upstream]) 
     assert (end.error, end.code) == (kind.__name__, str(code))
 
 
-def test_an_envelope_that_says_all_is_well_is_no_error() -> None:
+def test_success_code_is_no_error() -> None:
     codec = spoken(ENVELOPE)
     made = answer(base_resp={"status_code": 0, "status_msg": ""})
     assert codec.read_reply(json.dumps(made).encode()).text == "hello"
 
 
-def test_an_answer_in_one_piece_where_a_stream_was_asked_for() -> None:
+def test_whole_reply_instead_of_stream() -> None:
     end = events(spoken(ENVELOPE), json.dumps(answer()).encode())[-1]
     assert isinstance(end, ReplyEnd)
     assert end.reply.text == "hello"
 
 
-def test_an_error_that_ends_a_stream_which_had_begun() -> None:
+def test_error_in_the_middle_of_a_stream() -> None:
     codec = spoken(ENVELOPE)
     chunk = {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "hel"}}]}
     last: dict[str, Any] = {"id": "r", "model": "m"}
@@ -471,7 +471,7 @@ def test_an_error_is_written_the_way_it_is_read() -> None:
         codec.read_reply(data)
 
 
-def test_codes_of_a_providers_own_in_the_usual_place() -> None:
+def test_provider_codes_in_standard_error_field() -> None:
     codec = spoken('[dialect.errors]\nkinds = { 1113 = "quota" }')
     told = {"error": {"code": "1113", "message": "no balance"}}
     error = codec.read_error(429, {"x-request-id": "q"}, json.dumps(told).encode())
@@ -486,7 +486,7 @@ def test_codes_of_a_providers_own_in_the_usual_place() -> None:
 # ── Names ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_names_lead_to_wires_and_dialects() -> None:
+def test_names_resolve_to_wires_and_dialects() -> None:
     assert wire.get("openai_chat") is not None
     assert repr(wire.get("deepseek")) == "<openai_chat of deepseek>"
     assert repr(wire.get("deepseek/anthropic")) == "<anthropic of deepseek>"
@@ -501,12 +501,12 @@ def test_names_lead_to_wires_and_dialects() -> None:
         ("deepseek/gemini", "does not support 'gemini'"),
     ],
 )
-def test_a_name_that_leads_nowhere_says_what_there_is(name: str, told: str) -> None:
+def test_unknown_name_error_lists_known_names(name: str, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         wire.get(name)
 
 
-def test_a_row_for_a_wire_that_is_not_here() -> None:
+def test_row_for_unknown_wire_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="no wire 'telegraph'"):
         spoken("", "telegraph")
 
@@ -529,7 +529,7 @@ def test_an_error_in_a_list_of_one_is_read() -> None:
     assert str(error) == "slow"
 
 
-def test_writes_of_a_router_have_no_lifetime_of_openais() -> None:
+def test_router_cache_writes_have_no_openai_ttl() -> None:
     told = {
         "prompt_tokens": 10,
         "completion_tokens": 1,

@@ -52,7 +52,7 @@ def test_a_value_that_is_not_utf8_is_an_invalid_request(name: str) -> None:
 
 
 @every_wire
-def test_json_nested_without_end_is_refused_everywhere(name: str) -> None:
+def test_deeply_nested_json_is_rejected(name: str) -> None:
     deep, codec = "[" * 100_000 + "]" * 100_000, wire.get(name)
     request = body(name)[:-1] + b',"unheard_of":' + deep.encode() + b"}"
     for read in (codec.parse, codec.split, codec.read_reply):
@@ -64,7 +64,7 @@ def test_json_nested_without_end_is_refused_everywhere(name: str) -> None:
     assert isinstance(events[-1], ReplyFail)
 
 
-def test_arguments_nested_without_end_are_sent_as_text() -> None:
+def test_deeply_nested_arguments_are_sent_as_text() -> None:
     """The model wrote them; they must not kill the next turn."""
     deep = '{"a":' * 5000 + "1" + "}" * 5000
     talk = [Message.user("hi"), Message.assistant(ToolCall("c", "f", deep))]
@@ -103,7 +103,7 @@ def test_dynamic_context_behind_the_conversation_is_never_certified(name: str) -
 
 
 @every_wire
-def test_an_envelope_is_reused_only_when_it_says_the_same_bytes(name: str) -> None:
+def test_envelope_is_reused_only_for_equal_bytes(name: str) -> None:
     one, other = (
         call(name, params=Params(max_tokens=9, metadata=metadata, user="u"))
         for metadata in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})
@@ -118,7 +118,7 @@ def test_an_envelope_is_reused_only_when_it_says_the_same_bytes(name: str) -> No
 
 
 @every_wire
-def test_fields_of_another_wire_are_told(name: str) -> None:
+def test_foreign_fields_give_notices(name: str) -> None:
     extras = {"somewhere_else": '{"logit_bias":{},"top_a":1}'}
     made = call(name, tools=(Tool("f", extras={"somewhere_else": '{"x":1}'}),), extras=extras)
     told = [str(n) for n in render(name, made).notices if n.code == "foreign_fields"]
@@ -127,7 +127,7 @@ def test_fields_of_another_wire_are_told(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "ollama", "gemini"])
-def test_a_stored_response_that_cannot_be_continued_is_told(name: str) -> None:
+def test_unsupported_continuation_gives_notice(name: str) -> None:
     asked = b'{"model":"gpt-5.6","input":"hi","previous_response_id":"r","max_output_tokens":9}'
     parsed = wire.get("openai_responses").parse(asked)
     assert parsed.ir.continuation == Continuation("r")

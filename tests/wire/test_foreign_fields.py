@@ -49,12 +49,12 @@ def told(rendered: Rendered) -> tuple[tuple[str, str], ...]:
 
 
 @every_wire
-def test_notices_follow_the_talk(name: str) -> None:
+def test_notices_follow_the_conversation(name: str) -> None:
     assert told(render(name, PromptIR.chat(TALK))) == TOLD
 
 
 @every_wire
-def test_a_talk_told_turn_by_turn_has_the_notices_of_one_told_at_once(name: str) -> None:
+def test_incremental_and_full_rendering_give_same_notices(name: str) -> None:
     talk = Conversation(TALK[:1])
     rendered = render(name, PromptIR.chat(talk))
     for message in TALK[1:]:
@@ -64,7 +64,7 @@ def test_a_talk_told_turn_by_turn_has_the_notices_of_one_told_at_once(name: str)
 
 
 @every_wire
-def test_sections_are_told_by_the_place_they_have_on_the_wire(name: str) -> None:
+def test_section_notices_name_their_wire_position(name: str) -> None:
     """A blank block is not sent, so it is not counted."""
     blocks = (PromptBlock("blank", " "), PromptBlock("rules", "Be terse.", extras=CITED))
     tools = (Tool("f"), Tool("g", extras=CITED))

@@ -39,7 +39,7 @@ def asking(name: str, *, tools: Any = (), blocks: Any = (), key: Any = None, **p
     return Call(ir=ir, model=MODELS[name], tools=tools, params=Params(max_tokens=9, **params))
 
 
-def test_a_lone_surrogate_makes_no_two_calls_the_same() -> None:
+def test_calls_with_lone_surrogates_are_never_equal() -> None:
     """The key is not said on this wire, and what it keeps from being compared is."""
     said = [
         body("anthropic", asking("anthropic", key="\ud800", metadata={"user_id": name}))
@@ -62,7 +62,7 @@ def test_a_lone_surrogate_makes_no_two_calls_the_same() -> None:
         ("temperature", None, float("nan")),
     ],
 )
-def test_what_is_refused_is_refused_after_what_looks_the_same(
+def test_invalid_call_is_rejected_after_similar_valid_call(
     field: str, fine: Any, wrong: Any
 ) -> None:
     body("openai_chat", asking("openai_chat", **{field: fine}))
@@ -71,7 +71,7 @@ def test_what_is_refused_is_refused_after_what_looks_the_same(
 
 
 @every_wire
-def test_tools_that_somebody_adds_to_a_list_are_sent(name: str) -> None:
+def test_tools_appended_to_caller_list_are_sent(name: str) -> None:
     tools = [Tool("one")]
     body(name, asking(name, tools=tools))
     tools.append(Tool("two"))
@@ -79,14 +79,14 @@ def test_tools_that_somebody_adds_to_a_list_are_sent(name: str) -> None:
 
 
 @every_wire
-def test_system_blocks_that_somebody_adds_to_a_list_are_sent(name: str) -> None:
+def test_system_blocks_appended_to_caller_list_are_sent(name: str) -> None:
     blocks = [PromptBlock("a", "You are terse.")]
     body(name, asking(name, blocks=blocks))
     blocks.append(PromptBlock("b", "You are kind."))
     assert b"You are kind." in body(name, asking(name, blocks=blocks))
 
 
-def test_extras_of_a_tool_are_sent_as_they_are_now() -> None:
+def test_changed_tool_extras_are_sent() -> None:
     extras = {"openai_chat": '{"x":1}'}
     tools = (Tool("one", extras=extras),)
     assert b'"x":1' in body("openai_chat", asking("openai_chat", tools=tools))
@@ -95,7 +95,7 @@ def test_extras_of_a_tool_are_sent_as_they_are_now() -> None:
 
 
 @pytest.mark.parametrize("place", ["system", "tools"])
-def test_whoever_changes_what_was_read_changes_it_for_nobody_else(place: str) -> None:
+def test_parsed_extras_are_copied_per_caller(place: str) -> None:
     said = {
         "system": b'"system":[{"type":"text","text":"a","citations":{}}]',
         "tools": b'"tools":[{"name":"a","input_schema":{},"defer":true}]',

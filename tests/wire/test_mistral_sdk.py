@@ -324,7 +324,7 @@ def test_the_sdk_reads_structured_output() -> None:
     assert told.choices[0].message.parsed == Weather(city="Zürich", rain=True)
 
 
-def test_the_request_of_the_sdk_is_read_and_said_again() -> None:
+def test_sdk_request_round_trips() -> None:
     """What the client sends, with Mistral's own words, is heard; and said again it is the same."""
     import httpx2 as httpx
 

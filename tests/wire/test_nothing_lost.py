@@ -80,7 +80,7 @@ IN_PART = [
 
 
 @pytest.mark.parametrize("name, field, value", IN_PART)
-def test_an_object_with_one_unknown_member_comes_back_whole(
+def test_object_with_unknown_member_round_trips(
     name: str, field: str, value: dict[str, Any]
 ) -> None:
     asked = parsed(name, **{field: value})
@@ -90,7 +90,7 @@ def test_an_object_with_one_unknown_member_comes_back_whole(
     assert len(left[field]) == 1, "what is understood is a parameter, not an extra"
 
 
-def test_an_effort_beside_something_unknown_reaches_the_other_wires() -> None:
+def test_effort_beside_unknown_field_reaches_other_wires() -> None:
     asked = parsed("openai_responses", reasoning={"effort": "low", "context": "all_turns"})
     assert asked.params.reasoning == Reasoning(effort="low")
     chat = render("openai_chat", asked)
@@ -98,7 +98,7 @@ def test_an_effort_beside_something_unknown_reaches_the_other_wires() -> None:
     assert body("openai_chat", asked)["reasoning_effort"] == "low"
 
 
-def test_an_object_whose_kind_is_unknown_is_left_as_it_is() -> None:
+def test_object_of_unknown_kind_is_kept() -> None:
     asked = parsed("anthropic", thinking={"type": "unheard_of", "budget_tokens": 1024})
     assert asked.params.reasoning is None
     assert body("anthropic", asked)["thinking"] == {"type": "unheard_of", "budget_tokens": 1024}
@@ -108,7 +108,7 @@ def test_an_object_whose_kind_is_unknown_is_left_as_it_is() -> None:
 
 
 @every_wire
-def test_a_field_said_twice_is_an_error(name: str) -> None:
+def test_field_in_params_and_extras_is_an_error(name: str) -> None:
     twice = call(
         name, params=Params(max_tokens=9, temperature=1), extras={name: '{"temperature":0}'}
     )
@@ -117,13 +117,13 @@ def test_a_field_said_twice_is_an_error(name: str) -> None:
 
 
 @every_wire
-def test_the_prompt_is_not_said_twice(name: str) -> None:
+def test_prompt_field_in_extras_is_an_error(name: str) -> None:
     field = "input" if name == "openai_responses" else "messages"
     with pytest.raises(InvalidRequest, match=rf"extras\.{name}\.{field}"):
         render(name, call(name, extras={name: f'{{"{field}":[]}}'}))
 
 
-def test_a_member_said_twice_is_an_error() -> None:
+def test_member_in_params_and_extras_is_an_error() -> None:
     params = Params(max_tokens=9, reasoning=Reasoning(effort="low"))
     extras = {"openai_responses": '{"reasoning":{"effort":"high"}}'}
     with pytest.raises(InvalidRequest, match=r"extras\.openai_responses\.reasoning\.effort"):
@@ -134,7 +134,7 @@ def test_a_member_said_twice_is_an_error() -> None:
 
 
 @every_wire
-def test_fields_of_parts_are_told_with_their_place(name: str) -> None:
+def test_foreign_part_fields_give_notices_with_paths(name: str) -> None:
     cited = {"elsewhere": '{"citations":[{"cited":"a"}],"empty":[]}'}
     talk = [
         Message.user("hi"),
@@ -151,7 +151,7 @@ def test_fields_of_parts_are_told_with_their_place(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat"])
-def test_ids_and_states_of_items_make_no_noise(name: str) -> None:
+def test_item_ids_and_states_give_no_notice(name: str) -> None:
     text = Text(
         "said",
         {
@@ -169,14 +169,14 @@ def test_ids_and_states_of_items_make_no_noise(name: str) -> None:
 
 
 @every_wire
-def test_fields_of_system_blocks_are_told(name: str) -> None:
+def test_foreign_system_block_fields_give_notices(name: str) -> None:
     block = PromptBlock("rules", "Be terse.", extras={"elsewhere": '{"citations":{}}'})
     rendered = render(name, call(name, system=(block,)))
     assert told(rendered, "foreign_fields") == ["system[0].extras.elsewhere"]
 
 
 @every_wire
-def test_a_notice_goes_when_what_it_is_about_goes(name: str) -> None:
+def test_notice_disappears_with_its_message(name: str) -> None:
     """Notices on tools are not kept with the envelope, which does not know the tools."""
     from anaphora.values import Tool
 
@@ -189,7 +189,7 @@ def test_a_notice_goes_when_what_it_is_about_goes(name: str) -> None:
 
 
 @every_wire
-def test_a_message_without_parts_is_told(name: str) -> None:
+def test_empty_message_gives_notice(name: str) -> None:
     rendered = render(name, call(name, Message.user("hi"), Message(role="user", parts=())))
     assert told(rendered, "empty_message") == ["conversation[1]"]
 
@@ -207,7 +207,7 @@ def test_law_6_a_response_to_compare_with_stays_with_its_provider(name: str, who
     assert "cache.compare_with" in told(rendered, "cache_option_left_out")
 
 
-def test_the_lifetime_of_a_request_goes_both_ways_between_openai_wires() -> None:
+def test_request_ttl_round_trips_between_openai_wires() -> None:
     for one, other in (("openai_chat", "openai_responses"), ("openai_responses", "openai_chat")):
         asked = parsed(one, prompt_cache_options={"ttl": "30m"})
         assert asked.ir.cache.automatic == "30m"
@@ -215,13 +215,13 @@ def test_the_lifetime_of_a_request_goes_both_ways_between_openai_wires() -> None
         assert render(other, asked).notices == ()
 
 
-def test_a_lifetime_that_chat_does_not_have_is_told() -> None:
+def test_ttl_unknown_to_chat_gives_notice() -> None:
     asked = parsed("openai_responses", prompt_cache_options={"ttl": "12h"})
     assert told(render("openai_chat", asked), "ttl_changed") == ["cache.automatic"]
     assert body("openai_chat", asked)["prompt_cache_options"] == {"ttl": "30m"}
 
 
-def test_what_chat_cannot_ask_of_a_cache_is_told() -> None:
+def test_cache_options_unknown_to_chat_give_notices() -> None:
     plan = PromptCachePlan(automatic="5m", compare_with=Earlier("openai", "r"), prewarm=True)
     old = Call(ir=PromptIR.chat([Message.user("x")], cache=plan), model="gpt-4.1")
     assert set(told(render("openai_chat", old), "cache_option_left_out")) == {
@@ -242,7 +242,7 @@ def test_what_chat_cannot_ask_of_a_cache_is_told() -> None:
         ("anthropic", {"input_tokens": -1, "output_tokens": -2}),
     ],
 )
-def test_a_negative_count_tells_nothing(name: str, usage: dict[str, int]) -> None:
+def test_negative_count_is_unknown(name: str, usage: dict[str, int]) -> None:
     read = _usage(name, usage)
     assert (read.input, read.output) == (None, None)
     assert json.loads(read.raw or "") == usage
@@ -293,7 +293,7 @@ def test_arguments_are_written_as_they_come(name: str) -> None:
 
 
 @every_wire
-def test_calls_whose_arguments_come_by_turns_are_kept_apart(name: str) -> None:
+def test_interleaved_call_arguments_are_kept_apart(name: str) -> None:
     writer = wire.get(name).writer()
     calls = ToolCall("a", "f", "[1,2,3]"), ToolCall("b", "g", "[4,5,6]")
     events: list[Event] = [ReplyStart("r", "m")]

@@ -68,7 +68,7 @@ def places(value: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("planting", ["kept", {"a": [1]}], ids=["text", "object"])
 @pytest.mark.parametrize("name, place", places(REPLIES))
-def test_a_whole_answer_is_written_with_it(name: str, place: Path, planting: Any) -> None:
+def test_unknown_reply_field_round_trips(name: str, place: Path, planting: Any) -> None:
     codec = wire.get(name)
     body = rich.planted(REPLIES[name], place, planting)
     again = json.loads(codec.write_reply(codec.read_reply(rich.encoded(body))))
@@ -80,7 +80,7 @@ def test_a_whole_answer_is_written_with_it(name: str, place: Path, planting: Any
 
 @pytest.mark.parametrize("planting", ["kept", {"a": [1]}], ids=["text", "object"])
 @pytest.mark.parametrize("name, place", places(STREAMS))
-def test_a_stream_is_written_with_it_or_a_notice_names_it(
+def test_unknown_stream_field_round_trips_or_gives_notice(
     name: str, place: Path, planting: Any
 ) -> None:
     events = read(name, rich.planted(STREAMS[name], place, planting))
@@ -103,11 +103,11 @@ def test_a_stream_is_written_with_it_or_a_notice_names_it(
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_usual_streams_need_no_notice(name: str) -> None:
+def test_documented_streams_give_no_notice(name: str) -> None:
     assert reply_of(read(name, STREAMS[name])).notices == ()
 
 
-def test_the_caller_of_a_tool_use_is_in_its_first_event() -> None:
+def test_tool_use_caller_is_in_first_event() -> None:
     """Clients read a tool use when it begins."""
     writer = wire.get("anthropic").writer()
     data = b"".join(map(writer.write, read("anthropic", STREAMS["anthropic"])))
@@ -119,6 +119,6 @@ def test_the_caller_of_a_tool_use_is_in_its_first_event() -> None:
     assert start["content_block"]["caller"] == {"type": "direct"}
 
 
-def test_a_chunk_behind_the_counts_is_read() -> None:
+def test_chunk_after_usage_is_read() -> None:
     extras = reply_of(read("openai_chat", STREAMS["openai_chat"])).extras or {}
     assert json.loads(extras["openai_chat"])["moderation"] == {"input": {"flagged": False}}

@@ -33,7 +33,7 @@ def names(notices: tuple[Notice, ...]) -> bool:
 
 @pytest.mark.parametrize("planting", ["kept", {"a": [1]}], ids=["text", "object"])
 @every_place
-def test_an_unknown_field_goes_back_where_it_stood(
+def test_unknown_field_round_trips_in_place(
     name: str, place: tuple[str | int, ...], planting: Any
 ) -> None:
     body = rich.planted(REQUESTS[name], place, planting)
@@ -115,7 +115,7 @@ def for_any_model(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name, target", list(itertools.permutations(MODELS, 2)))
-def test_another_wire_leaves_it_out_and_says_so(name: str, target: str) -> None:
+def test_other_wires_drop_unknown_field_with_notice(name: str, target: str) -> None:
     body = for_any_model(name)
     _, before = translated(name, body, target)
     silent = []

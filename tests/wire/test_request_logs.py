@@ -74,7 +74,7 @@ def forget(name: str) -> None:
 
 @pytest.mark.parametrize("name", MARKS)
 @given(requests=st.lists(talks, min_size=2, max_size=6), kept=st.booleans())
-def test_what_came_before_does_not_show(
+def test_split_is_independent_of_earlier_requests(
     name: str, requests: list[tuple[str | None, tuple[Said, ...]]], kept: bool
 ) -> None:
     codec = wire.get(name)
@@ -93,7 +93,7 @@ def test_what_came_before_does_not_show(
 
 
 @pytest.mark.parametrize("name", MARKS)
-def test_a_turn_goes_on_in_the_log_of_the_one_before(name: str) -> None:
+def test_next_turn_extends_the_log(name: str) -> None:
     codec, turns = wire.get(name), [("user", "one", "text"), ("assistant", "two", "text")]
     first = codec.split(body(name, None, tuple(turns)), (), PATH)
     again = codec.split(body(name, None, (*turns, ("user", "three", "text"))), (), PATH)
@@ -106,7 +106,7 @@ def test_a_turn_goes_on_in_the_log_of_the_one_before(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*MARKS, "ollama"])
-def test_fields_that_were_found_are_cut_as_the_body_is(name: str) -> None:
+def test_decoded_members_split_like_the_body(name: str) -> None:
     """And they are the same afterwards: others read them, too."""
     home = name if name in MARKS else "openai_chat"
     data = body(home, "Be brief.", (("user", "one", "text"), ("assistant", "two", "text")))

@@ -72,7 +72,7 @@ def test_the_second_request_shares_the_sections_of_the_first(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_shared_is_what_would_be_cut_anew(name: str) -> None:
+def test_shared_section_equals_new_split(name: str) -> None:
     data = body(name, "the same")
     first = split(name, data)
     cut, held = looks(first), ref(first.runs[0].log)
@@ -84,7 +84,7 @@ def test_what_is_shared_is_what_would_be_cut_anew(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tools_that_came_before_are_read_once(name: str) -> None:
+def test_repeated_tools_are_read_once(name: str) -> None:
     codec = wire.get(name)
     one, two = codec.parse(body(name, "one"), PATH), codec.parse(body(name, "two"), PATH)
     assert one.tools == two.tools
@@ -96,7 +96,7 @@ def test_tools_that_came_before_are_read_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("read", ["split", "parse"])
-def test_tools_that_are_no_list_are_refused_each_time(name: str, read: str) -> None:
+def test_tools_that_are_no_list_are_rejected_each_time(name: str, read: str) -> None:
     codec, data = wire.get(name), body(name, "x", tools=7)
     reading: Callable[[], object] = functools.partial(codec.parse, data, PATH)
     if read == "split":

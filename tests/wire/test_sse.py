@@ -53,7 +53,7 @@ streams = st.tuples(
 
 
 @given(streams, st.lists(st.integers(0, 200), max_size=8))
-def test_law_12_however_the_bytes_are_cut(stream: bytes, cuts: list[int]) -> None:
+def test_law_12_events_are_independent_of_chunking(stream: bytes, cuts: list[int]) -> None:
     expected = [data for _, data in EventDecoder().feed(stream)]
     marks = sorted(min(cut, len(stream)) for cut in cuts)
     pieces = [stream[a:b] for a, b in zip([0, *marks], [*marks, len(stream)], strict=True)]
@@ -63,20 +63,20 @@ def test_law_12_however_the_bytes_are_cut(stream: bytes, cuts: list[int]) -> Non
 
 
 @pytest.mark.parametrize("feed", ["feed", "feed_data"])
-def test_an_event_without_end_is_refused_before_it_fills_the_memory(feed: str) -> None:
+def test_endless_event_is_rejected_at_the_limit(feed: str) -> None:
     decode = getattr(EventDecoder(limit=1000), feed)
     with pytest.raises(Parse, match="more than 1000 bytes"):
         [decode(b"data: 123456") for _ in range(200)]
 
 
-def test_line_breaks_between_values_are_lines_of_data() -> None:
+def test_line_breaks_become_data_lines() -> None:
     """Arguments and blocks are the text that somebody else wrote, line breaks and all."""
     event = encode_event("", b'{"a":\n1,\r\n"b":"\\n"}')
     assert event.count(b"\n\n") == 1
     assert EventDecoder().feed(event) == [("", b'{"a":\n1, \n"b":"\\n"}')]
 
 
-def test_what_is_encoded_is_decoded() -> None:
+def test_encoding_round_trips() -> None:
     assert EventDecoder().feed(encode_event("ping", b"{}") + encode_event("", b"[DONE]")) == [
         ("ping", b"{}"),
         ("", b"[DONE]"),

@@ -88,12 +88,12 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("name, fields", ASKED)
-def test_what_clients_ask_for_now_and_then(name: str, fields: dict[str, Any]) -> None:
+def test_rare_request_forms_round_trip(name: str, fields: dict[str, Any]) -> None:
     outcome = exchanged(name, request={**REQUESTS[name], **fields})
     assert outcome.good, outcome
 
 
-def test_a_blank_system_prompt_is_none() -> None:
+def test_blank_system_prompt_is_dropped() -> None:
     messages = [{"role": "system", "content": ""}, *REQUESTS["openai_chat"]["messages"]]
     outcome = exchanged("openai_chat", request={**REQUESTS["openai_chat"], "messages": messages})
     assert outcome.good, outcome
@@ -107,9 +107,7 @@ def test_a_blank_system_prompt_is_none() -> None:
         ("api.cerebras.ai", {"verbosity": "low"}),
     ],
 )
-def test_what_a_host_has_no_field_for_goes_back_to_it_as_it_came(
-    host: str, fields: dict[str, Any]
-) -> None:
+def test_unsupported_field_is_sent_back_to_its_host(host: str, fields: dict[str, Any]) -> None:
     request = {**REQUESTS["openai_chat"], **fields, "presence_penalty": None}
     outcome = exchanged("openai_chat", request=request, host=host)
     assert outcome.good, outcome
@@ -125,9 +123,7 @@ def test_what_a_host_has_no_field_for_goes_back_to_it_as_it_came(
         ("api.z.ai", {"user": "u"}),
     ],
 )
-def test_a_parameter_in_openais_word_is_said_in_the_hosts(
-    host: str, fields: dict[str, Any]
-) -> None:
+def test_openai_parameter_is_encoded_for_the_host(host: str, fields: dict[str, Any]) -> None:
     outcome = exchanged("openai_chat", request={**REQUESTS["openai_chat"], **fields}, host=host)
     assert outcome.good, outcome
     assert "a parameter in OpenAI's form is in the host's" in outcome.overlooked
@@ -154,12 +150,12 @@ ANSWERED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("name, body", ANSWERED)
-def test_what_hosts_answer_now_and_then(name: str, body: dict[str, Any]) -> None:
+def test_rare_reply_forms_round_trip(name: str, body: dict[str, Any]) -> None:
     outcome = exchanged(name, response=body)
     assert outcome.good, outcome
 
 
-def test_what_is_really_lost_is_still_told() -> None:
+def test_real_losses_are_reported() -> None:
     lost = choice({"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}]})
     assert exchanged("openai_chat", response=lost).lost.endswith("function.arguments")
     body = {**REQUESTS["openai_chat"], "messages": [{"role": "user", "content": []}] * 2}
@@ -167,21 +163,21 @@ def test_what_is_really_lost_is_still_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["openai_chat", "gemini"])
-def test_counts_that_nobody_told_are_not_zero(name: str) -> None:
+def test_unreported_counts_are_not_zero(name: str) -> None:
     codec = wire.get(name)
     body = {**ANSWERS[name], "usage": None, "usageMetadata": None}
     again = codec.write_reply(codec.read_reply(json.dumps(body).encode()))
     assert codec.read_reply(again).usage == Usage()
 
 
-def test_an_assistant_who_said_nothing_keeps_its_place_on_its_own_wire() -> None:
+def test_empty_assistant_message_keeps_its_place() -> None:
     messages = [*REQUESTS["openai_chat"]["messages"], {"role": "assistant", "content": None}]
     body = json.dumps({**REQUESTS["openai_chat"], "messages": messages}).encode()
     silent = wire.get("openai_chat").parse(body).ir.segments[0].messages[-1]
     assert silent.parts == (Opaque("openai_chat", "message", '{"content":null}'),)
 
 
-def test_a_refusal_of_both_is_agreement_and_of_ours_alone_is_not() -> None:
+def test_rejection_by_both_is_agreement() -> None:
     refused = {**REQUESTS["openai_chat"], "model": "o3", "temperature": 0.5}
     both = exchanged("openai_chat", request=refused, status=400, response={"error": "no"})
     assert both.good
@@ -189,7 +185,7 @@ def test_a_refusal_of_both_is_agreement_and_of_ours_alone_is_not() -> None:
     assert exchanged("openai_chat", request=refused).unparsed
 
 
-def test_an_error_with_a_good_status_is_what_there_was_to_read() -> None:
+def test_error_with_status_200_is_read() -> None:
     told = {"error": {"code": 400, "message": "no"}}
     assert exchanged("openai_chat", response=told, host="openrouter.ai").good
 
@@ -202,7 +198,7 @@ ENDLESS = "9" * 5000
 
 @pytest.mark.parametrize("name", sorted(wire.names()))
 @pytest.mark.parametrize("field", ["max_tokens", "thinking", "reasoning", "seed", "random_seed"])
-def test_a_number_without_end_is_carried_or_refused(name: str, field: str) -> None:
+def test_huge_number_is_kept_or_rejected(name: str, field: str) -> None:
     codec = wire.get(name)
     request = REQUESTS.get(wire.dialect_of(name).wire if name not in wire.WIRES else name)
     body = json.dumps({**(request or REQUESTS["openai_chat"]), field: "@"})
@@ -211,7 +207,7 @@ def test_a_number_without_end_is_carried_or_refused(name: str, field: str) -> No
             codec.parse(body.replace('"@"', said).encode())
 
 
-def test_what_is_not_base64_names_its_place() -> None:
+def test_invalid_base64_names_its_path() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "ü"}
     content = [{"type": "image", "source": source}]
     body = {**REQUESTS["anthropic"], "messages": [{"role": "user", "content": content}]}
@@ -226,7 +222,7 @@ def events(*told: dict[str, Any]) -> bytes:
     return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in told)
 
 
-def test_a_compaction_gets_its_summary_and_the_answer_what_its_end_tells() -> None:
+def test_compaction_summary_and_final_fields_are_read() -> None:
     late = {"container": {"id": "c"}, "stop_details": {"type": "refusal"}}
     edits = {"applied_edits": [1]}
     block: dict[str, Any] = {"type": "compaction", "content": None}

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from anaphora.canonical import check_object
-from anaphora.prompt import Call, PromptBlock
-from anaphora.rendered import ChunkLog
-from anaphora.values import Bytes, Extras, FileId, Notice, Opaque, Part, Text, Ttl
+from anaphora.canonical import check_object, dumps, string
+from anaphora.catalog import Profile
+from anaphora.prompt import Call, OutputSchema, Params, PromptBlock
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend
+from anaphora.values import (
+    AnyTool,
+    Bytes,
+    CachePolicy,
+    Extras,
+    FileId,
+    Notice,
+    Opaque,
+    Part,
+    Section,
+    Text,
+    Ttl,
+)
+from anaphora.wire.params import ParamTable, schema_object
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -21,6 +35,7 @@ from anaphora.wire.reading import (
     object_members,
     request_error,
 )
+from anaphora.wire.rendering import render_items
 
 #: Providers whose file ids and response ids are valid here.
 OPENAI = ("openai", "openai_chat", "openai_responses")
@@ -29,6 +44,9 @@ OPENAI = ("openai", "openai_chat", "openai_responses")
 
 #: Tells OpenAI to write nothing to the cache but marked prefixes.
 ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
+
+#: Where in a chunk a marker goes.
+BEFORE_BRACE = -1
 
 #: The TTL that stands in for each that a caller may ask for.
 NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
@@ -155,7 +173,7 @@ def changed_role(place: SystemPlace, wanted: str, path: str) -> list[Notice]:
     return [Notice("role_changed", f"{place.role} is not a role of this model: {wanted}", path)]
 
 
-# ── Parts and parameters ─────────────────────────────────────────────────────────────────────────
+# ── Parts and sections ─────────────────────────────────────────────────────────────────────────
 
 
 def decode_base64(text: str, media_type: str) -> Bytes | None:
@@ -179,13 +197,6 @@ def data_url(source: Bytes) -> str:
     return f"data:{source.media_type};base64,{base64.b64encode(source.data).decode()}"
 
 
-def members(extras: Extras | None, key: str) -> bytes:
-    """The extras under a key, as JSON object members without the braces."""
-    if extras is None or key not in extras:
-        return b""
-    return object_text(extras[key], f"extras.{key}")
-
-
 def object_text(json: str, path: str) -> bytes:
     """A JSON object's members without the braces."""
     return check_object(json, path=path).strip()[1:-1].strip().encode()
@@ -200,18 +211,77 @@ def foreign_block(part: Opaque) -> Notice:
     return Notice("foreign_block", why)
 
 
-def notices_below(path: str, notices: Iterable[Notice]) -> list[Notice]:
-    """The notices with `path` before their own paths."""
-    return [
-        msgspec.structs.replace(each, path=f"{path}.{each.path}" if each.path else path)
-        for each in notices
-    ]
+def block_log(
+    blocks: tuple[PromptBlock, ...],
+    encode: Callable[[str, Extras | None], bytes],
+    nearest: Mapping[Ttl, Ttl] | None,
+) -> ChunkLog:
+    """The log of a system message, one chunk per block. `nearest` is None if no part is marked."""
+    splice = None if nearest is None else BEFORE_BRACE
+    append = render_items("system", blocks, lambda b: encode(b.text, b.extras), splice)
+    log = ChunkLog.of(append, [b.label for b in blocks], [b.cache for b in blocks])
+    if nearest is None:
+        log.policies = ()
+    else:
+        log.policies = tuple((i, None if ttl is None else nearest[ttl]) for i, ttl in log.policies)
+    return log
 
 
-def supported_policies(log: ChunkLog, nearest: Mapping[Ttl, Ttl]) -> tuple[Any, ...]:
-    """The cache policies of a log, with TTLs that OpenAI has."""
-    return tuple((i, nearest[ttl] if ttl is not None else None) for i, ttl in log.policies)
+def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[AnyTool], bytes]) -> ChunkLog:
+    """The log of tool definitions, which carry no breakpoints: their policies are left to the
+    messages."""
+    append = render_items("tools", tools, encode, None)
+    return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
+
+
+def split_run(
+    section: Section,
+    blocks: Sequence[tuple[bytes, bool]],
+    labels: Sequence[str],
+    *,
+    lead: bytes,
+    close: bytes = b"",
+    place: str = "",
+) -> ChunkRun:
+    """A section of a request that was cut into blocks: the bytes of each, and whether it may be
+    marked."""
+    append = LogAppend()
+    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
+    for index, (data, markable) in enumerate(blocks):
+        append.chunk(kind, b"," + data if index else data, BEFORE_BRACE if markable else None)
+    log = ChunkLog.of(append, list(labels), [CachePolicy.NONE] * len(labels))
+    source = tuple(labels)
+    return ChunkRun(section, log, len(log), lead=lead, close=close, source=source, place=place)
+
+
+def profile_value(profile: Profile, name: str, default: Any) -> Any:
+    figure = getattr(profile, name, None)
+    return default if figure is None else figure.value
+
+
+# ── Parameters ───────────────────────────────────────────────────────────────────────────────────
 
 
 def skip(_: Any) -> None:
     """The `encode` of rows that only decode."""
+
+
+def schema_members(output: OutputSchema) -> bytes:
+    """The members of an output format."""
+    schema = schema_object(output)
+    written = b'"name":' + string(output.name)
+    if output.description is not None:
+        written += b',"description":' + string(output.description)
+    written += b',"schema":' + schema
+    return written if output.strict is None else written + b',"strict":' + dumps(output.strict)
+
+
+def decode_params(
+    table: ParamTable, request: Any, extras: Members
+) -> tuple[Params, dict[str, Any]]:
+    """The parameters of a request, and its cache options; `extras` are its unknown fields."""
+    if "tool_choice" in extras and request.parallel_tool_calls is not None:
+        # It belongs to a choice that is not known here.
+        extras["parallel_tool_calls"] = msgspec.Raw(dumps(request.parallel_tool_calls))
+        request = msgspec.structs.replace(request, parallel_tool_calls=None)
+    return table.decode(request)

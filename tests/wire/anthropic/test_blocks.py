@@ -187,7 +187,7 @@ UNSAID: list[tuple[Part, str]] = [
 
 
 @pytest.mark.parametrize("part, code", UNSAID)
-def test_a_part_that_cannot_be_said_is_left_out_with_a_word(part: Part, code: str) -> None:
+def test_unsupported_part_is_dropped_with_notice(part: Part, code: str) -> None:
     data, notices = say(part)
     assert data is None
     assert [notice.code for notice in notices] == [code]
@@ -227,13 +227,13 @@ OTHERWISE: list[tuple[Part, bytes, str]] = [
 
 
 @pytest.mark.parametrize("part, data, code", OTHERWISE)
-def test_what_is_said_otherwise_is_told(part: Part, data: bytes, code: str) -> None:
+def test_changed_part_gives_notice(part: Part, data: bytes, code: str) -> None:
     said, notices = say(part)
     assert said == data
     assert [notice.code for notice in notices] == [code]
 
 
-def test_what_the_block_has_no_field_for_is_told() -> None:
+def test_unsupported_part_field_gives_notice() -> None:
     """Law 11: Anthropic's images have no detail; leaving it out is worth a word."""
     data, notices = say(Image(PNG, detail="high"))
     assert data == say(Image(PNG))[0]
@@ -271,12 +271,12 @@ def test_plain_text_that_is_not_utf8_is_an_invalid_request() -> None:
         say(Document(Bytes(b"\xff\xfe", "text/plain")))
 
 
-def test_what_is_no_part_is_refused_by_name() -> None:
+def test_non_part_is_rejected_by_type_name() -> None:
     with pytest.raises(InvalidRequest, match="Url is not a part"):
         encoder_for(Url("u"))
 
 
-def test_the_kinds_are_the_cache_rules_kinds() -> None:
+def test_kinds_match_the_cache_rules() -> None:
     kinds = {type(part).__name__: encoder_for(part)[0] for part, _ in SAID}
     assert kinds == {
         "Text": Kind.TEXT,
@@ -289,7 +289,7 @@ def test_the_kinds_are_the_cache_rules_kinds() -> None:
     }
 
 
-def test_markable_blocks_are_the_rules_tables() -> None:
+def test_markable_blocks_match_the_rules_table() -> None:
     """The wire and the catalog say the same about blocks that we carry without reading."""
     markable = set(rules("anthropic", "claude-sonnet-4-5").markable.value)
     read_here = {"tool", "text", "image", "document", "tool_use", "tool_result"}

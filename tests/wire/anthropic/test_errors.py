@@ -50,7 +50,7 @@ def test_an_error_by_status_and_code(
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b"\xff", b'{"error":"text"}'])
-def test_a_page_instead_of_an_error_object(body: bytes) -> None:
+def test_html_page_instead_of_error_object(body: bytes) -> None:
     read = anthropic.read_error(503, {"retry-after": "2"}, body)
     assert isinstance(read, errors.Overloaded)
     assert read.retry_after == 2
@@ -72,5 +72,5 @@ def test_a_page_instead_of_an_error_object(body: bytes) -> None:
         ({"retry-after": "inf"}, None),
     ],
 )
-def test_retry_after_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_forms(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, NOW) == seconds

@@ -6,21 +6,16 @@ re-serialised with sorted keys, so they prove meaning, not bytes.
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
+from support.exchanges import Exchanges, Json
 
 from anaphora import catalog
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan
 from anaphora.values import Message, Opaque, Text, Thinking, ToolCall, from_json, to_json
 from anaphora.wire import anthropic
-
-FILE = Path(__file__).parents[4] / "shared" / "exchanges" / "exchanges.jsonl.gz"
 
 STOPS = {
     "end_turn": "end",
@@ -33,20 +28,7 @@ STOPS = {
 }
 
 
-def answers() -> Iterator[Any]:
-    """Every single answer with status 200, as a test case of its own."""
-    if not FILE.exists():
-        reason = f"no recorded exchanges at {FILE}"
-        yield pytest.param(b"", id="none", marks=pytest.mark.skip(reason=reason))
-        return
-    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if (record["wire"], record["status"], record["stream"]) == ("anthropic", 200, False):
-                yield pytest.param(record["response"].encode(), id=str(record["id"]))
-
-
-every_answer = pytest.mark.parametrize("body", list(answers()))
+every = Exchanges("anthropic")
 
 
 def named(part: Any) -> dict[str, Any]:
@@ -76,8 +58,9 @@ def named(part: Any) -> dict[str, Any]:
     return block
 
 
-@every_answer
-def test_every_block_is_read(body: bytes) -> None:
+@every.reply
+def test_every_block_is_read(record: Json) -> None:
+    body = record["response"].encode()
     told, reply = json.loads(body), anthropic.read_reply(body)
     assert [named(part) for part in reply.message.parts] == told["content"]
     known = {
@@ -90,8 +73,9 @@ def test_every_block_is_read(body: bytes) -> None:
         assert isinstance(part, known.get(block["type"], Opaque))
 
 
-@every_answer
-def test_what_is_around_the_blocks_is_read(body: bytes) -> None:
+@every.reply
+def test_reply_fields_are_read(record: Json) -> None:
+    body = record["response"].encode()
     told, reply = json.loads(body), anthropic.read_reply(body)
     assert (reply.id, reply.model, reply.message.role) == (told["id"], told["model"], "assistant")
     assert reply.stop == STOPS[told["stop_reason"]]
@@ -101,8 +85,9 @@ def test_what_is_around_the_blocks_is_read(body: bytes) -> None:
     assert rest == {key: value for key, value in told.items() if key not in named_here}
 
 
-@every_answer
-def test_usage_is_read_to_the_token(body: bytes) -> None:
+@every.reply
+def test_usage_is_read_exactly(record: Json) -> None:
+    body = record["response"].encode()
     told, usage = json.loads(body)["usage"], anthropic.read_reply(body).usage
     assert usage.uncached == told["input_tokens"]
     assert usage.read == told["cache_read_input_tokens"]
@@ -117,9 +102,10 @@ def test_usage_is_read_to_the_token(body: bytes) -> None:
     assert json.loads(usage.raw) == told
 
 
-@every_answer
-def test_an_answer_becomes_history_unharmed(body: bytes) -> None:
+@every.reply
+def test_reply_round_trips_as_history(record: Json) -> None:
     """Law 9: replayed, live or from storage, it is the content that came."""
+    body = record["response"].encode()
     told, message = json.loads(body)["content"], anthropic.read_reply(body).message
     for answer in (message, from_json(to_json(message), Message)):
         call = Call(

@@ -109,7 +109,7 @@ def test_glue_leads_a_chunk(message: Message, chunk: bytes) -> None:
         [[USER, Message.assistant(Thinking("x"), "a")], [Message.user(Audio(Url("u")), "u")]],
     ],
 )
-def test_appending_keeps_every_byte_that_was_there(steps: list[list[Message]]) -> None:
+def test_appending_keeps_all_earlier_bytes(steps: list[list[Message]]) -> None:
     """Law 1, turn by turn; the suite's guard holds each against a cold rendering too."""
     talk, rendered, before = Conversation(), None, b""
     for step in steps:
@@ -119,7 +119,7 @@ def test_appending_keeps_every_byte_that_was_there(steps: list[list[Message]]) -
         before = rendered.data()
 
 
-def test_a_fork_shares_the_beginning_and_nothing_else() -> None:
+def test_fork_shares_only_the_common_prefix() -> None:
     trunk = Conversation([USER, ANSWER])
     first = render(trunk)
     left = render(trunk.append(Message.user("left")), previous=first)
@@ -196,7 +196,7 @@ def test_a_system_message_is_never_between_a_call_and_its_result() -> None:
     assert [role for role, _ in said] == ["user", "assistant", "user"]
 
 
-def test_an_answer_behind_a_system_message_changes_nothing() -> None:
+def test_reply_after_system_message_changes_nothing() -> None:
     talk = Conversation([USER, SYSTEM])
     first = render(talk, TAKES_SYSTEM)
     later = render(talk.append(ANSWER, USER), TAKES_SYSTEM, first)
@@ -204,7 +204,7 @@ def test_an_answer_behind_a_system_message_changes_nothing() -> None:
     assert [role for role, _ in messages_of(later)] == ["user", "system", "assistant", "user"]
 
 
-def test_a_user_turn_behind_a_system_message_turns_it_into_text() -> None:
+def test_user_turn_after_system_message_turns_it_into_text() -> None:
     talk = Conversation([USER, SYSTEM])
     first = render(talk, TAKES_SYSTEM)
     later = render(talk.append(USER), TAKES_SYSTEM, first)
@@ -212,13 +212,13 @@ def test_a_user_turn_behind_a_system_message_turns_it_into_text() -> None:
     assert "system_as_user" in [notice.code for notice in later.notices]
 
 
-def test_a_state_turn_behind_a_system_message_is_one_too() -> None:
+def test_state_turn_after_system_message_is_a_system_message() -> None:
     """A user block may not follow a system message; the history stays as it was."""
     rendered = render([USER, SYSTEM], TAKES_SYSTEM, tail=(Message.user("state"),))
     assert messages_of(rendered) == [("user", ["u"]), ("system", ["s", "state"])]
 
 
-def test_the_remainder_knows_what_stands_around_it() -> None:
+def test_incremental_rendering_knows_its_neighbours() -> None:
     """A segment of system messages is said by what comes before and after it."""
     segments = (
         Segment.of(SegmentRole.STABLE_PREFIX, Message.user("prefix")),
@@ -282,7 +282,7 @@ def test_a_notice_is_kept_with_the_turn_it_is_about() -> None:
     assert [notice.code for notice in later.notices] == ["blank_text", "audio_unsupported"]
 
 
-def test_a_role_nobody_knows_is_refused() -> None:
+def test_unknown_role_is_rejected() -> None:
     odd = Message(role="critic", parts=(Text("no"),))  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="critic") as caught:
         render([USER, odd])
@@ -290,7 +290,7 @@ def test_a_role_nobody_knows_is_refused() -> None:
 
 
 @pytest.mark.parametrize("messages", [[], [Message.user()], [Message.user("")]])
-def test_a_request_needs_something_said(messages: list[Message]) -> None:
+def test_request_needs_content(messages: list[Message]) -> None:
     with pytest.raises(InvalidRequest, match="at least one message"):
         render(messages)
 

@@ -127,7 +127,7 @@ def test_fields_stand_in_one_order() -> None:
         ({"anthropic": '{"speed" : "fast"}'}, b']}],"speed":"fast"}'),
     ],
 )
-def test_extras_of_this_wire_travel_along(extras: Extras | None, end: bytes) -> None:
+def test_extras_of_this_wire_are_sent(extras: Extras | None, end: bytes) -> None:
     assert body_of(Params(max_tokens=16), extras).endswith(end)
 
 
@@ -152,7 +152,7 @@ def test_max_tokens_may_be_zero() -> None:
         ({"max_tokens": 1, "user": "\ud800"}, "params.user"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_by_name(given: dict[str, Any], path: str) -> None:
+def test_invalid_parameter_names_its_field(given: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         render(Params(**given))
     assert caught.value.path == path
@@ -180,7 +180,7 @@ def test_a_broken_schema_names_its_tool() -> None:
         {"output": OutputSchema("{}", description="what it is")},
     ],
 )
-def test_what_anthropic_has_no_place_for_is_told(given: dict[str, Any]) -> None:
+def test_unsupported_parameters_give_notices(given: dict[str, Any]) -> None:
     """Law 11: a notice or a clear error, never a silent loss or a field that will be refused."""
     try:
         told = [notice.path for notice in render(Params(max_tokens=16, **given)).notices]
@@ -190,7 +190,7 @@ def test_what_anthropic_has_no_place_for_is_told(given: dict[str, Any]) -> None:
     assert path.startswith("params.")
 
 
-def test_knobs_are_what_is_sent() -> None:
+def test_cache_params_are_the_sent_bytes() -> None:
     """What voids a cache without being a chunk, named as the rules table names it."""
     params = Params(
         max_tokens=16,
@@ -212,7 +212,7 @@ def test_knobs_are_what_is_sent() -> None:
     )
 
 
-def test_the_request_around_the_body() -> None:
+def test_request_path_and_headers() -> None:
     request = anthropic.assemble(render(Params(max_tokens=16)), Plan())
     assert (request.method, request.path) == ("POST", "/v1/messages")
     assert dict(request.headers) == {

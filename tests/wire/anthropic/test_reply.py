@@ -84,7 +84,7 @@ def test_thinking_with_its_signature_and_redacted() -> None:
     )
 
 
-def test_blocks_we_have_no_name_for_are_carried_whole() -> None:
+def test_unknown_blocks_are_kept_whole() -> None:
     use, result, text = read("server_tool").message.parts
     assert use == Opaque(
         "anthropic",
@@ -109,7 +109,7 @@ def test_blocks_we_have_no_name_for_are_carried_whole() -> None:
         ("refusal", '{"stop_details":{"type":"refusal","category":"cyber","explanation":null}}'),
     ],
 )
-def test_fields_of_the_answer_without_a_name_are_kept(name: str, extras: str) -> None:
+def test_unknown_reply_fields_are_kept(name: str, extras: str) -> None:
     assert read(name).extras == {"anthropic": extras}
 
 
@@ -167,7 +167,7 @@ def test_usage_is_a_partition(name: str, usage: Usage, total_input: int) -> None
         ),
     ],
 )
-def test_what_is_not_reported_is_not_zero(usage: Any, expected: Usage) -> None:
+def test_unreported_usage_is_not_zero(usage: Any, expected: Usage) -> None:
     told = anthropic.read_reply(minimal(usage=usage)).usage
     assert told == expected
 
@@ -201,7 +201,7 @@ def test_stop_reasons(raw: str | None, stop: str) -> None:
     assert (reply.stop, reply.stop_raw) == (stop, raw)
 
 
-def test_the_sequence_it_stopped_at() -> None:
+def test_stop_sequence() -> None:
     assert read("stop_sequence").stop_sequence == "END"
     assert read("text").stop_sequence is None
 
@@ -241,7 +241,7 @@ def test_the_sequence_it_stopped_at() -> None:
         (minimal(usage={"input_tokens": "many"}), "$.usage"),
     ],
 )
-def test_a_malformed_answer_names_the_field(data: bytes, path: str) -> None:
+def test_malformed_reply_names_the_field(data: bytes, path: str) -> None:
     with pytest.raises(Parse) as caught:
         anthropic.read_reply(data)
     assert caught.value.path.startswith(path)
@@ -266,7 +266,7 @@ WITH_CONTENT = [name for name in NAMES if json.loads(body(name))["content"]]
 
 
 @pytest.mark.parametrize("name", WITH_CONTENT)
-def test_an_answer_goes_back_as_it_came(name: str) -> None:
+def test_reply_is_sent_back_unchanged(name: str) -> None:
     """Law 9: the same blocks, nothing lost and nothing added."""
     request = json.loads(replayed(read(name).message))
     assert request["messages"][1] == {
@@ -276,13 +276,13 @@ def test_an_answer_goes_back_as_it_came(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_CONTENT)
-def test_a_stored_answer_goes_back_as_the_live_one(name: str) -> None:
+def test_stored_reply_is_sent_back_like_live_one(name: str) -> None:
     """Law 9: byte for byte, after a round trip through a file."""
     message = read(name).message
     assert replayed(from_json(to_json(message), Message)) == replayed(message)
 
 
-def test_inputs_and_citations_go_back_byte_for_byte() -> None:
+def test_inputs_and_citations_round_trip_bytes() -> None:
     again = replayed(read("tool_use").message)
     assert '"input":{"query" : "caché",  "limit": 10.0, "deep":{"z":1,"a":[ ]}}'.encode() in again
     assert b'"cited_text":"It  is"' in replayed(read("server_tool").message)

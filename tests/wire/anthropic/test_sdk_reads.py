@@ -104,7 +104,7 @@ def test_the_sdk_accumulates_a_written_stream() -> None:
         check(stream.get_final_message())
 
 
-def test_the_sdk_raises_what_a_written_stream_error_says() -> None:
+def test_sdk_raises_written_stream_error() -> None:
     writer = anthropic.writer()
     events = [*reply_events(REPLY)[:4], ReplyFail("Overloaded", "busy", code="overloaded_error")]
     body = b"".join(writer.write(event) for event in events)
@@ -128,9 +128,7 @@ def test_the_sdk_raises_what_a_written_stream_error_says() -> None:
         (errors.Overloaded("busy"), sdk.InternalServerError),
     ],
 )
-def test_the_sdk_raises_what_a_written_error_means(
-    error: errors.Upstream, raised: type[Exception]
-) -> None:
+def test_sdk_raises_written_error(error: errors.Upstream, raised: type[Exception]) -> None:
     status, headers, body = anthropic.write_error(error)
     content_type = headers.pop("content-type")
     with (

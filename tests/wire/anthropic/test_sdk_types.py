@@ -255,7 +255,7 @@ def test_the_check_can_fail(spoil: Any) -> None:
         check(body)
 
 
-def test_the_types_still_lack_what_we_strip() -> None:
+def test_sdk_types_lack_stripped_fields() -> None:
     """When the SDK takes them back, the list above goes."""
     for name in DROPPED_FROM_THE_TYPES:
         body = body_of(CALLS["smallest"]) | {name: 1}

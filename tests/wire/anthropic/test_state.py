@@ -77,7 +77,7 @@ def texts(block: dict[str, Any]) -> list[str]:
     return [inner["text"] for inner in block["content"]]
 
 
-def test_the_state_rides_in_the_last_tool_result() -> None:
+def test_state_is_put_into_last_tool_result() -> None:
     rendered = render(in_a_loop(), "state 1")
     (result,) = messages_of(rendered)[-1]["content"]
     assert result == {
@@ -88,7 +88,7 @@ def test_the_state_rides_in_the_last_tool_result() -> None:
     assert rendered.notices == ()
 
 
-def test_what_carries_the_state_is_volatile_and_unmarked() -> None:
+def test_result_with_state_is_volatile_and_unmarked() -> None:
     """The last breakpoint stands before the result, since the result changes for this one turn."""
     rendered = render(in_a_loop(), "state 1")
     assert b"found" not in rendered.cacheable_data()
@@ -97,7 +97,7 @@ def test_what_carries_the_state_is_volatile_and_unmarked() -> None:
     assert "cache_control" not in json.dumps(messages[2])
 
 
-def test_next_turn_the_result_is_back_as_the_tool_gave_it() -> None:
+def test_next_turn_renders_result_without_state() -> None:
     """And all that stood before it holds, turn after turn."""
     talk = in_a_loop()
     first = render(talk, "state 1")
@@ -113,7 +113,7 @@ def test_next_turn_the_result_is_back_as_the_tool_gave_it() -> None:
     assert texts(messages_of(done)[4]["content"][0]) == ["more"]
 
 
-def test_of_several_results_the_last_one_carries() -> None:
+def test_last_of_several_results_takes_the_state() -> None:
     talk = Conversation(
         [
             Message.user("both"),
@@ -128,7 +128,7 @@ def test_of_several_results_the_last_one_carries() -> None:
     assert two["is_error"] is True
 
 
-def test_results_in_one_message_are_told_apart() -> None:
+def test_results_in_one_message_are_distinguished() -> None:
     talk = Conversation(
         [
             Message.user("both"),
@@ -142,7 +142,7 @@ def test_results_in_one_message_are_told_apart() -> None:
     assert b'"one"' in rendered.cacheable_data()
 
 
-def test_an_empty_result_carries_too() -> None:
+def test_empty_result_takes_the_state() -> None:
     talk = Conversation(
         [Message.user("u"), Message.assistant(ToolCall("c", "f")), Message.tool("c")]
     )
@@ -150,7 +150,7 @@ def test_an_empty_result_carries_too() -> None:
 
 
 @pytest.mark.parametrize("part", [Image(Url("i")), Document(Url("d")), Text("state")])
-def test_what_a_tool_may_answer_may_ride(part: Part) -> None:
+def test_state_may_hold_any_result_part(part: Part) -> None:
     rendered = render(in_a_loop(), "before", part)
     (result,) = messages_of(rendered)[-1]["content"]
     assert len(result["content"]) == 3
@@ -158,7 +158,7 @@ def test_what_a_tool_may_answer_may_ride(part: Part) -> None:
 
 
 @pytest.mark.parametrize("part", [ToolResult("x", "r"), Thinking("hm", "sig")])
-def test_what_cannot_ride_is_told(part: Part) -> None:
+def test_state_that_fits_no_result_gives_notice(part: Part) -> None:
     """It goes behind the result as it is, and a notice says what that costs."""
     rendered = render(in_a_loop(), "state", part)
     assert [block["type"] for block in messages_of(rendered)[-1]["content"]][:2] == [
@@ -179,7 +179,7 @@ def test_what_cannot_ride_is_told(part: Part) -> None:
         (TAKES_SYSTEM, Reasoning("adaptive")),  # keeps its thinking, so nothing needs to change
     ],
 )
-def test_where_no_thinking_is_stripped_the_state_is_a_block(
+def test_state_is_a_block_where_no_thinking_is_stripped(
     model: str, reasoning: Reasoning | None
 ) -> None:
     rendered = render(in_a_loop(), "state", model=model, reasoning=reasoning)
@@ -189,12 +189,12 @@ def test_where_no_thinking_is_stripped_the_state_is_a_block(
     assert state == {"type": "text", "text": "state"}
 
 
-def test_outside_a_loop_the_state_is_a_block() -> None:
+def test_state_is_a_block_outside_tool_loops() -> None:
     rendered = render(Conversation([Message.user("u")]), "state")
     assert [b["text"] for b in messages_of(rendered)[-1]["content"]] == ["u", "state"]
 
 
-def test_a_model_that_takes_system_messages_gets_one() -> None:
+def test_state_is_a_system_message_where_supported() -> None:
     """No model of today both strips thinking and takes them; a row for one is all it needs."""
     row = """
         provider = "anthropic"
@@ -216,7 +216,7 @@ def test_a_model_that_takes_system_messages_gets_one() -> None:
     assert rendered.notices == ()
 
 
-def test_a_mark_on_the_carrier_is_told() -> None:
+def test_mark_on_result_with_state_gives_notice() -> None:
     """The caller's mark cannot stand on what changes next turn; saying so is better than paying."""
     talk = in_a_loop()
     cache = PromptCachePlan(marks=(PartMark(talk[2].id),))
@@ -225,7 +225,7 @@ def test_a_mark_on_the_carrier_is_told() -> None:
     assert "cache_control" not in json.dumps(messages_of(rendered)[-1])
 
 
-def test_a_frozen_region_that_ends_with_the_carrier_ends_before_it() -> None:
+def test_frozen_region_ends_before_result_with_state() -> None:
     """B3: clamped to what is there. Right after a compaction every turn is frozen, the carrier
     too, so this is the usual case and no mistake of the caller's."""
     talk = in_a_loop()
@@ -235,7 +235,7 @@ def test_a_frozen_region_that_ends_with_the_carrier_ends_before_it() -> None:
     assert "cache_control" in messages_of(rendered)[1]["content"][-1]
 
 
-def test_no_notice_about_the_carrier_is_lost() -> None:
+def test_notices_of_result_with_state_are_kept() -> None:
     """What could not be said is told, whether or not the message carries the state."""
     talk = Conversation(
         [

@@ -8,51 +8,19 @@ one by one, independently of the wire's own list.
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
+from support.exchanges import Exchanges, Json
 
 from anaphora import catalog
-from anaphora.analysis import roundtrip
 from anaphora.errors import RequestRejected
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply, ReplyEnd, Text, Thinking, ToolCall, ToolResult
 from anaphora.wire import gemini
 
-FILE = Path(__file__).parents[4] / "shared" / "exchanges" / "exchanges.jsonl.gz"
-
-Json = dict[str, Any]
-
-
-def records() -> Iterator[Json]:
-    if FILE.exists():
-        with gzip.open(FILE, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                record = json.loads(line)
-                if record["wire"] == "gemini":
-                    yield record
-
-
-def cases(wanted: Callable[[Json], bool]) -> list[Any]:
-    if not FILE.exists():
-        reason = f"no recorded exchanges at {FILE}"
-        return [pytest.param({}, id="none", marks=pytest.mark.skip(reason=reason))]
-    return [pytest.param(r, id=f"{r['host']}-{r['id']}") for r in records() if wanted(r)]
-
-
-every_request = pytest.mark.parametrize("record", cases(lambda r: True))
-every_answer = pytest.mark.parametrize(
-    "record", cases(lambda r: r["status"] == 200 and not r["stream"])
-)
-every_stream = pytest.mark.parametrize(
-    "record", cases(lambda r: r["status"] == 200 and r["stream"])
-)
-every_error = pytest.mark.parametrize("record", cases(lambda r: r["status"] != 200))
+every = Exchanges("gemini")
 
 
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────
@@ -91,8 +59,8 @@ def expected(request: str) -> Json:
     return body
 
 
-@every_request
-def test_a_request_says_the_same_again(record: Json) -> None:
+@every.request
+def test_a_recorded_request_round_trips(record: Json) -> None:
     call = gemini.parse(record["request"].encode(), record["path"])
     rendered = gemini.render(call, catalog.profile("google", call.model))
     request = gemini.assemble(rendered, Plan())
@@ -106,8 +74,8 @@ def test_a_request_says_the_same_again(record: Json) -> None:
     assert request.path == f"/v1beta/models/{call.model}:{suffix}"
 
 
-@every_request
-def test_a_request_is_cut_and_put_together_again(record: Json) -> None:
+@every.request
+def test_a_split_recording_assembles_to_the_same_body(record: Json) -> None:
     """From its own bytes: inside parts and declarations nothing is renamed."""
     told = json.loads(record["request"])
     cut = gemini.split(record["request"].encode(), path=record["path"])
@@ -120,8 +88,8 @@ def test_a_request_is_cut_and_put_together_again(record: Json) -> None:
     assert body == told
 
 
-@every_request
-def test_a_requests_meaning_has_names(record: Json) -> None:
+@every.request
+def test_normalisations_of_requests_are_named(record: Json) -> None:
     """Not only carried along: text, calls, results and media are where a reader looks."""
     told = expected(record["request"])
     call = gemini.parse(record["request"].encode(), record["path"])
@@ -155,7 +123,7 @@ def test_a_requests_meaning_has_names(record: Json) -> None:
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@every_answer
+@every.reply
 def test_an_answer_is_read_without_loss(record: Json) -> None:
     told = json.loads(record["response"])
     written = json.loads(gemini.write_reply(gemini.read_reply(record["response"].encode())))
@@ -165,8 +133,8 @@ def test_an_answer_is_read_without_loss(record: Json) -> None:
     assert written == told
 
 
-@every_answer
-def test_an_answers_meaning_has_names(record: Json) -> None:
+@every.reply
+def test_normalisations_of_replies_are_named(record: Json) -> None:
     told = json.loads(record["response"])
     reply = gemini.read_reply(record["response"].encode())
     candidate = told["candidates"][0]
@@ -216,7 +184,7 @@ def check_stop(reply: Reply, told: str) -> None:
 # ── Streams and errors ───────────────────────────────────────────────────────────────────────────
 
 
-@every_stream
+@every.stream
 def test_a_stream_is_read_without_loss(record: Json) -> None:
     reader = gemini.reader()
     last = (reader.feed(record["response"].encode()) + reader.close())[-1]
@@ -242,16 +210,9 @@ def test_a_stream_is_read_without_loss(record: Json) -> None:
         assert extras["candidate"]["groundingMetadata"] == grounding[-1]
 
 
-@every_error
+@every.error
 def test_an_error_is_read(record: Json) -> None:
     error = gemini.read_error(record["status"], {}, record["response"].encode())
     told = json.loads(record["response"])["error"]
     assert type(error) is RequestRejected
     assert (error.status, error.code, str(error)) == (400, told["status"], told["message"])
-
-
-@pytest.mark.parametrize("record", cases(lambda r: True))
-def test_roundtrip_agrees(record: Json) -> None:
-    exchange = roundtrip.RecordedExchange(**{k: v for k, v in record.items() if v is not None})
-    outcome = roundtrip.check(exchange)
-    assert outcome.good, outcome

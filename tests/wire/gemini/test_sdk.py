@@ -369,7 +369,7 @@ def test_the_sdk_reads_a_stream(reply: Reply) -> None:
         check_reading(list(streamed(address)), reply)
 
 
-def test_the_sdk_sees_a_stream_fail() -> None:
+def test_the_sdk_raises_on_a_failed_stream() -> None:
     writer = gemini.writer()
     body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later", code="UNAVAILABLE"))

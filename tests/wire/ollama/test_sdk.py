@@ -264,7 +264,7 @@ SENT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("asked", SENT)
-def test_what_the_sdk_sends_is_read_and_said_again(
+def test_requests_of_the_sdk_round_trip(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict[str, Any]] = []
@@ -376,7 +376,7 @@ def check_stream(told: list[Any], reply: Reply) -> None:
     check_end(told[-1], reply)
 
 
-def test_the_sdk_sees_a_stream_fail() -> None:
+def test_the_sdk_raises_on_a_failed_stream() -> None:
     writer = ollama.writer()
     body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later"))

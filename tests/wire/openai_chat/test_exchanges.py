@@ -7,14 +7,12 @@ one by one, and counted: `pytest -s` shows the table.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import pytest
+from support.exchanges import Exchanges, Json, needs_exchanges, records
 
 from anaphora import catalog
 from anaphora.errors import RequestRejected
@@ -22,35 +20,7 @@ from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply, ReplyEnd, ReplyFail, Text, Thinking, ToolCall
 from anaphora.wire import openai_chat
 
-FILE = Path(__file__).parents[4] / "shared" / "exchanges" / "exchanges.jsonl.gz"
-
-Json = dict[str, Any]
-
-
-def records() -> Iterator[Json]:
-    if FILE.exists():
-        with gzip.open(FILE, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                record = json.loads(line)
-                if record["wire"] == "openai_chat":
-                    yield record
-
-
-def cases(wanted: Callable[[Json], bool]) -> list[Any]:
-    if not FILE.exists():
-        reason = f"no recorded exchanges at {FILE}"
-        return [pytest.param({}, id="none", marks=pytest.mark.skip(reason=reason))]
-    return [pytest.param(r, id=f"{r['host']}-{r['id']}") for r in records() if wanted(r)]
-
-
-every_request = pytest.mark.parametrize("record", cases(lambda r: True))
-every_answer = pytest.mark.parametrize(
-    "record", cases(lambda r: r["status"] == 200 and not r["stream"])
-)
-every_stream = pytest.mark.parametrize(
-    "record", cases(lambda r: r["status"] == 200 and r["stream"])
-)
-every_error = pytest.mark.parametrize("record", cases(lambda r: r["status"] != 200))
+every = Exchanges("openai_chat")
 
 
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────
@@ -178,14 +148,14 @@ def rendered_again(request: str) -> tuple[Json, tuple[Any, ...]]:
     return json.loads(body), rendered.notices
 
 
-@every_request
+@every.request
 def test_a_request_says_the_same_again(record: Json) -> None:
     said, notices = rendered_again(record["request"])
     assert said == normalised(json.loads(record["request"]), Counter())
     assert notices == ()
 
 
-@every_request
+@every.request
 def test_a_request_is_cut_and_put_together_again(record: Json) -> None:
     rendered = openai_chat.split(record["request"].encode())
     body = json.loads(openai_chat.assemble(rendered, Plan(marks=rendered.marks)).body.join())
@@ -228,14 +198,14 @@ def expected_answer(told: Json) -> Json:
     return told
 
 
-@every_answer
+@every.reply
 def test_an_answer_is_read_without_loss(record: Json) -> None:
     body = record["response"].encode()
     written = json.loads(openai_chat.write_reply(openai_chat.read_reply(body)))
     assert written == expected_answer(json.loads(body))
 
 
-@every_answer
+@every.reply
 def test_an_answers_meaning_has_names(record: Json) -> None:
     """Not only carried along: text, calls, reasoning, usage and stop are where a reader looks."""
     told = json.loads(record["response"])
@@ -297,7 +267,7 @@ def chunks(body: str) -> list[Json]:
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
-@every_stream
+@every.stream
 def test_a_stream_is_read_without_loss(record: Json) -> None:
     reader = openai_chat.reader()
     last = (reader.feed(record["response"].encode()) + reader.close())[-1]
@@ -335,7 +305,7 @@ def test_a_stream_is_read_without_loss(record: Json) -> None:
         check_usage(reply, counts[-1])
 
 
-@every_stream
+@every.stream
 def test_a_stream_is_read_the_same_however_it_is_cut(record: Json) -> None:
     body = record["response"].encode()
     whole = openai_chat.reader()
@@ -347,7 +317,7 @@ def test_a_stream_is_read_the_same_however_it_is_cut(record: Json) -> None:
         assert events + reader.close() == expected
 
 
-@every_stream
+@every.stream
 def test_a_stream_is_written_again(record: Json) -> None:
     reader, writer, again = openai_chat.reader(), openai_chat.writer(), openai_chat.reader()
     events = reader.feed(record["response"].encode()) + reader.close()
@@ -374,7 +344,7 @@ def extras(reply: Reply) -> Any:
     return json.loads((reply.extras or {}).get("openai_chat", "{}"))
 
 
-@every_error
+@every.error
 def test_an_error_is_read(record: Json) -> None:
     told = json.loads(record["response"])["error"]
     error = openai_chat.read_error(record["status"], {}, record["response"].encode())
@@ -386,13 +356,13 @@ def test_an_error_is_read(record: Json) -> None:
 # ── The table ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.skipif(not FILE.exists(), reason=f"no recorded exchanges at {FILE}")
+@needs_exchanges
 def test_the_table() -> None:
     """What was read, and how often each normalisation was needed: every one is explained."""
     counted: Counter[str] = Counter()
     hosts: Counter[str] = Counter()
     same = 0
-    for record in records():
+    for record in records("openai_chat"):
         hosts[record["host"]] += 1
         said, _ = rendered_again(record["request"])
         same += said == normalised(json.loads(record["request"]), counted)
@@ -402,7 +372,7 @@ def test_the_table() -> None:
     assert same == hosts.total()
 
 
-@every_answer
+@every.reply
 def test_an_answer_becomes_history_unharmed(record: Json) -> None:
     """Law 9: replayed, it is the message that came."""
     message = openai_chat.read_reply(record["response"].encode()).message

@@ -9,15 +9,13 @@ each was needed.
 from __future__ import annotations
 
 import copy
-import gzip
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from support.exchanges import Exchanges, needs_exchanges, records
 
 from anaphora import catalog
 from anaphora.errors import RequestRejected
@@ -43,37 +41,8 @@ from anaphora.values import (
 )
 from anaphora.wire import openai_responses as wire
 
-FILE = Path(__file__).parents[4] / "shared" / "exchanges" / "exchanges.jsonl.gz"
-
-
-def records() -> list[dict[str, Any]]:
-    if not FILE.exists():
-        return []
-    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
-        found = (json.loads(line) for line in lines)
-        return [record for record in found if record["wire"] == "openai_responses"]
-
-
-RECORDS = records()
-
-
-def cases(wanted: Callable[[dict[str, Any]], bool]) -> Iterator[Any]:
-    if not RECORDS:
-        reason = f"no recorded exchanges at {FILE}"
-        yield pytest.param({}, id="none", marks=pytest.mark.skip(reason=reason))
-    for record in RECORDS:
-        if wanted(record):
-            yield pytest.param(record, id=str(record["id"]))
-
-
-def is_answer(record: dict[str, Any]) -> bool:
-    return record["status"] == 200 and not record["stream"]
-
-
-every_request = pytest.mark.parametrize("record", list(cases(lambda _: True)))
-every_answer = pytest.mark.parametrize("record", list(cases(is_answer)))
-every_stream = pytest.mark.parametrize("record", list(cases(lambda r: bool(r["stream"]))))
-every_error = pytest.mark.parametrize("record", list(cases(lambda r: r["status"] != 200)))
+every = Exchanges("openai_responses")
+RECORDS = list(records("openai_responses"))
 
 
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────
@@ -150,7 +119,7 @@ class Normal:
                 marker["ttl"] = ttl
 
 
-@every_request
+@every.request
 def test_a_request_is_read_and_said_again(record: dict[str, Any]) -> None:
     told = json.loads(record["request"])
     again, call = said_again(record["request"].encode())
@@ -161,7 +130,7 @@ def test_a_request_is_read_and_said_again(record: dict[str, Any]) -> None:
     assert [m.role for m in read.ir.body_chat()] == [m.role for m in call.ir.body_chat()]
 
 
-@every_request
+@every.request
 def test_a_request_is_cut_without_loss(record: dict[str, Any]) -> None:
     told = json.loads(record["request"])
     cut = wire.split(record["request"].encode())
@@ -246,13 +215,13 @@ def check_usage(reply: Reply, told: dict[str, Any]) -> None:
     assert json.loads(usage.raw) == told
 
 
-@every_answer
+@every.reply
 def test_an_answer_is_read_without_loss(record: dict[str, Any]) -> None:
     body = record["response"].encode()
     check_reply(wire.read_reply(body), json.loads(body))
 
 
-@every_answer
+@every.reply
 def test_an_answer_becomes_history_unharmed(record: dict[str, Any]) -> None:
     """Law 9: replayed, live or from storage, it is the items that came."""
     body = record["response"].encode()
@@ -281,7 +250,7 @@ def events_of(stream: bytes) -> list[Event]:
     return [*reader.feed(stream), *reader.close()]
 
 
-@every_stream
+@every.stream
 def test_a_stream_is_read_without_loss(record: dict[str, Any]) -> None:
     body = last_response(record["response"])
     events = events_of(record["response"].encode())
@@ -292,7 +261,7 @@ def test_a_stream_is_read_without_loss(record: dict[str, Any]) -> None:
     assert end.reply == wire.read_reply(body)
 
 
-@every_stream
+@every.stream
 def test_the_parts_of_a_stream_are_those_of_the_answer(record: dict[str, Any]) -> None:
     events = events_of(record["response"].encode())
     end = events[-1]
@@ -311,7 +280,7 @@ def test_the_parts_of_a_stream_are_those_of_the_answer(record: dict[str, Any]) -
             assert named(part) == named(end.reply.message.parts[index])
 
 
-@every_stream
+@every.stream
 def test_a_stream_is_written_again_without_loss(record: dict[str, Any]) -> None:
     events = events_of(record["response"].encode())
     writer = wire.writer()
@@ -319,7 +288,7 @@ def test_a_stream_is_written_again_without_loss(record: dict[str, Any]) -> None:
     assert again[-1] == events[-1]
 
 
-@every_stream
+@every.stream
 def test_the_same_events_however_the_stream_is_cut(record: dict[str, Any]) -> None:
     stream = record["response"].encode()
     expected = events_of(stream)
@@ -334,7 +303,7 @@ def test_the_same_events_however_the_stream_is_cut(record: dict[str, Any]) -> No
 # ── Errors, and the table ────────────────────────────────────────────────────────────────────────
 
 
-@every_error
+@every.error
 def test_an_error_is_read_without_loss(record: dict[str, Any]) -> None:
     told = json.loads(record["response"])["error"]
     error = wire.read_error(record["status"], {}, record["response"].encode())
@@ -345,7 +314,7 @@ def test_an_error_is_read_without_loss(record: dict[str, Any]) -> None:
     assert (status, json.loads(body)["error"]["message"]) == (400, told["message"])
 
 
-@pytest.mark.skipif(not RECORDS, reason=f"no recorded exchanges at {FILE}")
+@needs_exchanges
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     used: Counter[str] = Counter()
     for record in RECORDS:

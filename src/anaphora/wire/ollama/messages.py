@@ -122,7 +122,7 @@ def _wire_messages(message: Message, calls: Calls, notices: Notices) -> list[Pie
             f"{message.role!r} is not a role; use system, user, assistant or tool", path="role"
         )
     if not pieces and not notices:
-        notices.append(Notice("empty_message", "a message that says nothing is left out"))
+        notices.append(Notice("empty_message", "an empty message is left out"))
     return pieces
 
 
@@ -160,7 +160,7 @@ def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
         texts.append(_TextMessage("", waiting))
     fields = message_fields(message.parts)
     if fields and not texts:
-        notices.append(Notice("fields_left_out", "fields of a message that says nothing"))
+        notices.append(Notice("fields_left_out", "fields of an empty message"))
     pieces: list[Piece] = []
     for text in texts:
         # Unknown fields stand in the first message: it is the one that they came with.
@@ -194,7 +194,7 @@ def _result(part: ToolResult, call: ToolCall | None, notices: Notices) -> bytes:
     """A tool's answer. Models look for the tool's name as well as the call's id, so the name comes
     from the call where the result has none; an id that was made here is not sent."""
     if part.error:
-        why = "Ollama has no error flag for tool results; the text has to say so"
+        why = "Ollama has no error flag for tool results; the text has to mention it"
         notices.append(Notice("error_flag_left_out", why, "error"))
     missing = read_form(part.extras).missing
     members = [b'"role":"tool"']
@@ -280,7 +280,7 @@ def write_assistant(message: Message, notices: Notices, *, answer: bool = False)
         return None
     if not fields.anything and not answer:
         if fields.unknown:
-            notices.append(Notice("fields_left_out", "fields of a message that says nothing"))
+            notices.append(Notice("fields_left_out", "fields of an empty message"))
         return None
     return b'{"role":"assistant",' + fields.members() + b"}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -12,7 +11,7 @@ from anaphora.prompt import BlockMark, MarkRequest, PromptIR, ToolMark
 from anaphora.rendered import ChunkRun
 from anaphora.values import Message, Ttl
 from anaphora.wire.markers import MarkLocation, find_message, nearest_ttls
-from anaphora.wire.openai import NEAREST
+from anaphora.wire.openai import NEAREST, profile_value
 
 #: The bytes that mark a part. Without a TTL it has the request's, which is always 30 minutes.
 MARKERS: dict[Ttl, bytes] = {
@@ -25,9 +24,6 @@ AUTOMATIC: dict[Ttl, bytes] = {"30m": b""}
 
 #: The TTL of `prompt_cache_options` for each that may be asked for.
 REQUEST_TTL: dict[Ttl, Ttl] = dict.fromkeys(NEAREST, "30m")
-
-#: Where in a chunk a marker goes.
-BEFORE_BRACE = -1
 
 #: Types of content parts that may carry a breakpoint.
 MARKABLE = frozenset({"text", "image_url", "input_audio", "file"})
@@ -57,23 +53,18 @@ class Traits(msgspec.Struct, frozen=True):
 def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> Traits:
     """`markers` are the dialect's, where they differ from OpenAI's; empty: it has none."""
     own = markers is None
-    breakpoints = _value(profile, "explicit_breakpoints", False) if own else bool(markers)
+    breakpoints = profile_value(profile, "explicit_breakpoints", False) if own else bool(markers)
     return Traits(
-        max_tokens_field=_value(profile, "max_tokens_field", "max_completion_tokens"),
-        system_role=_value(profile, "system_role", "developer"),
+        max_tokens_field=profile_value(profile, "max_tokens_field", "max_completion_tokens"),
+        system_role=profile_value(profile, "system_role", "developer"),
         breakpoints=breakpoints,
         options=own and breakpoints,
         markers=(MARKERS if markers is None else markers) if breakpoints else {},
         nearest=NEAREST if not markers else nearest_ttls(markers),
-        reasoning_field=_value(profile, "reasoning_field", None),
+        reasoning_field=profile_value(profile, "reasoning_field", None),
         host=profile.provider,
-        reasoning_needed=_value(profile, "reasoning_needed", False),
+        reasoning_needed=profile_value(profile, "reasoning_needed", False),
     )
-
-
-def _value(profile: Profile, name: str, default: Any) -> Any:
-    figure = getattr(profile, name, None)
-    return default if figure is None else figure.value
 
 
 def locate(

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from anaphora.canonical import dumps, string
+from anaphora.canonical import string
 from anaphora.catalog import Feature, Profile
 from anaphora.prompt import Call, OutputSchema, Params, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
 from anaphora.wire.markers import supported_ttl
-from anaphora.wire.openai import skip
+from anaphora.wire.openai import decode_params, schema_members, skip
 from anaphora.wire.params import (
     Param,
     ParamTable,
@@ -25,7 +25,6 @@ from anaphora.wire.params import (
     foreign_tier_notices,
     joined_fields,
     sampling_checks,
-    schema_object,
     system_text_notices,
     whole_number,
 )
@@ -59,17 +58,7 @@ def _choice_mode(choice: str | ForcedTool) -> str:
 
 
 def _encode_output(output: OutputSchema) -> bytes:
-    schema = schema_object(output)
-    description = b""
-    if output.description is not None:
-        description = b',"description":' + string(output.description)
-    strict = b"" if output.strict is None else b',"strict":' + dumps(output.strict)
-    return b'{"type":"json_schema","json_schema":{"name":%b%b,"schema":%b%b}}' % (
-        string(output.name),
-        description,
-        schema,
-        strict,
-    )
+    return b'{"type":"json_schema","json_schema":{' + schema_members(output) + b"}}"
 
 
 def _decode_output(form: ResponseFormat) -> OutputSchema:
@@ -211,16 +200,12 @@ def read_params(
 ) -> tuple[Params, dict[str, Any], Extras | None]:
     """The parameters of a request, its cache options, and its unknown fields."""
     extras: Members = unknown.remaining() if unknown is not None else {}
-    if "tool_choice" in extras and request.parallel_tool_calls is not None:
-        # It belongs to a choice that is not known here.
-        extras["parallel_tool_calls"] = msgspec.Raw(dumps(request.parallel_tool_calls))
-        request = msgspec.structs.replace(request, parallel_tool_calls=None)
     if request.stream_options is not NULL and (rest := _stream_options(request)) is not None:
         extras["stream_options"] = rest
     one, two = request.max_completion_tokens, request.max_tokens
     if two not in (None, two if one is None else one):
         raise request_error("differs from max_completion_tokens", "$.max_tokens")
-    params, cache = PARAMS.decode(request)
+    params, cache = decode_params(PARAMS, request, extras)
     return params, cache, extras_of(WIRE, extras)
 
 

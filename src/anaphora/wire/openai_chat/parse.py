@@ -34,11 +34,10 @@ from anaphora.prompt import (
     PromptCachePlan,
     PromptIR,
 )
-from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
+from anaphora.rendered import ChunkRun, Envelope, Kind, Mark, Rendered
 from anaphora.values import (
     AnyTool,
     Audio,
-    CachePolicy,
     Conversation,
     Document,
     Extras,
@@ -63,9 +62,11 @@ from anaphora.values import (
 from anaphora.wire.markers import PlacedMark
 from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS, SplitSection
 from anaphora.wire.openai import (
+    BEFORE_BRACE,
     breakpoint_ttl,
     decode_base64,
     decode_data_url,
+    split_run,
     take_breakpoint,
     with_role,
 )
@@ -86,40 +87,11 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .markers import BEFORE_BRACE, MARKABLE, MARKERS
+from . import types
+from .markers import MARKABLE, MARKERS
 from .params import PARAMS, read_params
 from .render import close, glue
-from .types import (
-    IN_CONTENT,
-    MEMO,
-    MESSAGE_FIELDS,
-    NULL,
-    OTHER_CALL,
-    PATH,
-    REASONING_FIELDS,
-    WIRE,
-    AssistantMessage,
-    AudioPart,
-    Content,
-    ContentPart,
-    File,
-    FilePart,
-    FunctionCall,
-    ImagePart,
-    ImageUrl,
-    InputAudio,
-    RefusalPart,
-    ReplyMessage,
-    Request,
-    RequestMessage,
-    SystemMessage,
-    TextPart,
-    ThinkingPart,
-    ThinkingText,
-    ToolDefinition,
-    ToolMessage,
-    UserMessage,
-)
+from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, NULL, OTHER_CALL, PATH, REASONING_FIELDS, WIRE
 
 #: The breakpoints of a message.
 Marks: TypeAlias = list[PlacedMark[Ttl]]
@@ -133,19 +105,19 @@ _NO_UNKNOWN: dict[int, Unknown] = {}
 #: An empty assistant message: it keeps its place here; other wires leave it out.
 _EMPTY: tuple[Part, ...] = (Opaque(WIRE, MESSAGE_FIELDS, '{"content":null}'),)
 
-REQUEST: LenientDecoder[Request] = LenientDecoder(
-    Request,
+REQUEST: LenientDecoder[types.Request] = LenientDecoder(
+    types.Request,
     whole=("tool_choice", "response_format", "metadata"),
     partial=("prompt_cache_options",),
 )
-PART: LenientDecoder[ContentPart | OtherBlock] = LenientDecoder(ContentPart)
-TOOL: LenientDecoder[ToolDefinition | OtherBlock] = LenientDecoder(ToolDefinition)
+PART: LenientDecoder[types.ContentPart | OtherBlock] = LenientDecoder(types.ContentPart)
+TOOL: LenientDecoder[types.ToolDefinition | OtherBlock] = LenientDecoder(types.ToolDefinition)
 
 _decode_text = msgspec.json.Decoder(str).decode
-_decode_image = msgspec.json.Decoder(ImageUrl).decode
-_decode_audio = msgspec.json.Decoder(InputAudio).decode
-_decode_file = msgspec.json.Decoder(File).decode
-_decode_thinking = msgspec.json.Decoder(list[ThinkingText]).decode
+_decode_image = msgspec.json.Decoder(types.ImageUrl).decode
+_decode_audio = msgspec.json.Decoder(types.InputAudio).decode
+_decode_file = msgspec.json.Decoder(types.File).decode
+_decode_thinking = msgspec.json.Decoder(list[types.ThinkingText]).decode
 
 
 @converts_errors(request_error)
@@ -217,24 +189,24 @@ def _read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
 
 
 def _read_message(
-    message: RequestMessage | OtherBlock, unknown: Unknown | None, index: int
+    message: types.RequestMessage | OtherBlock, unknown: Unknown | None, index: int
 ) -> _ReadMessage:
     if unknown is None:
         # Nearly every message.
-        if type(message) is UserMessage and type(message.content) is str:
+        if type(message) is types.UserMessage and type(message.content) is str:
             return "user", (Text(message.content),), _NO_MARKS
-        if type(message) is ToolMessage and type(message.content) is str:
+        if type(message) is types.ToolMessage and type(message.content) is str:
             result = ToolResult(message.tool_call_id or "", message.content)
             return "tool", (result,), _NO_MARKS
-        if type(message) is AssistantMessage and type(message.content) is str:
+        if type(message) is types.AssistantMessage and type(message.content) is str:
             return "assistant", read_assistant(message, None, "", _NO_MARKS), _NO_MARKS
     path = f"$.messages[{index}]"
     marks: Marks = []
     if isinstance(message, OtherBlock):
         raise request_error(f"{message.tag!r} is not a role here", f"{path}.role")
-    if isinstance(message, AssistantMessage):
+    if isinstance(message, types.AssistantMessage):
         return "assistant", read_assistant(message, unknown, path, marks) or _EMPTY, marks
-    if isinstance(message, ToolMessage):
+    if isinstance(message, types.ToolMessage):
         return "tool", (_read_result(message, unknown, path, marks),), marks
     parts: tuple[Part, ...]
     if isinstance(message.content, str):
@@ -242,16 +214,18 @@ def _read_message(
     else:
         inner = unknown.take_elements("content") if unknown is not None else _NO_UNKNOWN
         parts = tuple(read_content(message.content, inner, f"{path}.content", marks))
-    is_user = isinstance(message, UserMessage)
+    is_user = isinstance(message, types.UserMessage)
     if not is_user:
-        parts = with_role(parts, "system" if isinstance(message, SystemMessage) else "developer")
+        parts = with_role(
+            parts, "system" if isinstance(message, types.SystemMessage) else "developer"
+        )
     if unknown is not None:
         parts = (*parts, *message_fields(unknown))
     return "user" if is_user else "system", parts, marks
 
 
 def _read_result(
-    message: ToolMessage, unknown: Unknown | None, path: str, marks: Marks
+    message: types.ToolMessage, unknown: Unknown | None, path: str, marks: Marks
 ) -> ToolResult:
     call_id, content = message.tool_call_id or "", message.content
     inner, name, extras = _NO_UNKNOWN, None, None
@@ -271,7 +245,7 @@ def _read_result(
 
 
 def read_assistant(
-    message: AssistantMessage | ReplyMessage,
+    message: types.AssistantMessage | types.ReplyMessage,
     unknown: Unknown | None,
     path: str,
     marks: Marks,
@@ -282,7 +256,7 @@ def read_assistant(
 
     In a reply empty texts are left out; in a request they are kept.
     """
-    is_reply = type(message) is ReplyMessage
+    is_reply = type(message) is types.ReplyMessage
     parts: list[Part] = []
     others: Members = {}
     if message.reasoning_content is not NULL or message.reasoning is not NULL:
@@ -312,7 +286,7 @@ def read_assistant(
 
 
 def _read_reasoning(
-    message: AssistantMessage | ReplyMessage, parts: list[Part], others: Members
+    message: types.AssistantMessage | types.ReplyMessage, parts: list[Part], others: Members
 ) -> None:
     """The first field of reasoning that has a text becomes a part; any other is kept as it is."""
     for name in REASONING_FIELDS:
@@ -321,7 +295,7 @@ def _read_reasoning(
             continue
         if parts or bytes(raw)[:1] != b'"':
             others[name] = raw
-        elif (text := _decode_text(raw)) or type(message) is not ReplyMessage:
+        elif (text := _decode_text(raw)) or type(message) is not types.ReplyMessage:
             parts.append(Thinking(text, provider=WIRE, extras=reasoning_extras(name)))
 
 
@@ -335,7 +309,7 @@ def message_fields(unknown: Unknown | None, others: Members | None = None) -> li
     return [Opaque(WIRE, MESSAGE_FIELDS, encode_members(members).decode())]
 
 
-def _read_call(call: FunctionCall | OtherBlock, unknown: Unknown | None) -> Part:
+def _read_call(call: types.FunctionCall | OtherBlock, unknown: Unknown | None) -> Part:
     """A function call with its arguments as the model wrote them; any other call whole."""
     if isinstance(call, OtherBlock):
         return Opaque(WIRE, OTHER_CALL, bytes(call.raw).decode())
@@ -366,7 +340,7 @@ def reasoning_extras(field: str, members: bytes = b"") -> Extras:
 
 
 def read_content(
-    content: Content,
+    content: types.Content,
     unknown: dict[int, Unknown],
     path: str,
     marks: Marks,
@@ -389,7 +363,7 @@ def read_content(
 
 
 def read_part(
-    part: ContentPart | OtherBlock,
+    part: types.ContentPart | OtherBlock,
     unknown: Unknown | None,
     path: str,
     position: tuple[int, ...] = (),
@@ -399,9 +373,9 @@ def read_part(
     """A content part with its unknown fields as extras; one of another type or source whole."""
     if isinstance(part, OtherBlock):
         return _opaque(part.tag, part.members)
-    if isinstance(part, RefusalPart):
+    if isinstance(part, types.RefusalPart):
         return Refusal(part.refusal, unknown.extras(WIRE) if unknown is not None else None)
-    if not isinstance(part, ThinkingPart) and part.prompt_cache_breakpoint is not None:
+    if not isinstance(part, types.ThinkingPart) and part.prompt_cache_breakpoint is not None:
         field = "prompt_cache_breakpoint"
         ttl = breakpoint_ttl(part.prompt_cache_breakpoint, f"{path}.{field}", fail) or "30m"
         inner = unknown.take(field) if unknown is not None else None
@@ -409,7 +383,7 @@ def read_part(
         if marks is not None:
             marks.append((position, ttl, extras))
     members = unknown.remaining() if unknown is not None else {}
-    if isinstance(part, TextPart):
+    if isinstance(part, types.TextPart):
         return Text(part.text, extras_of(WIRE, members))
     kind = str(type(part).__struct_config__.tag)
     source: msgspec.Raw = getattr(part, kind)
@@ -466,10 +440,10 @@ def _read_thinking(source: msgspec.Raw, members: Members) -> Thinking:
 
 
 _READERS: dict[type, Any] = {
-    ImagePart: _read_image,
-    AudioPart: _read_audio,
-    FilePart: _read_file,
-    ThinkingPart: _read_thinking,
+    types.ImagePart: _read_image,
+    types.AudioPart: _read_audio,
+    types.FilePart: _read_file,
+    types.ThinkingPart: _read_thinking,
 }
 
 
@@ -576,15 +550,10 @@ def _split_system(raw: bytes, markers: _DialectMarkers) -> SplitSection | None:
     blocks = _split_content(message, "$.messages[0].content", markers)
     if not blocks:
         return None
-    append = LogAppend()
-    for index, block in enumerate(blocks):
-        data = b"," + block.data if index else block.data
-        append.chunk(Kind.SYSTEM, data, BEFORE_BRACE if block.markable else None)
     labels = [f"system{index}" for index in range(len(blocks))]
-    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
     lead = b'"messages":[' + _opening(role, message)
-    place = "messages[0].content"
-    run = ChunkRun("system", log, len(log), lead=lead, source=tuple(labels), place=place)
+    cut = [(block.data, block.markable) for block in blocks]
+    run = split_run("system", cut, labels, lead=lead, place="messages[0].content")
     marks = [Mark(index, block.ttl) for index, block in enumerate(blocks) if block.ttl is not None]
     return run, tuple(marks)
 
@@ -593,7 +562,6 @@ def _split_tools(listed: bytes) -> SplitSection | None:
     tools = list_elements(listed, "$.tools", request_error)
     if not tools:
         return None
-    append = LogAppend()
     labels = []
     for index, raw in enumerate(tools):
         path = f"$.tools[{index}]"
@@ -603,11 +571,8 @@ def _split_tools(listed: bytes) -> SplitSection | None:
             inner = object_members(function, f"{path}.function", request_error)
             name = _text(inner.get("name", NULL), f"{path}.function.name")
         labels.append(f"tool {name}" if name else f"tools{index}")
-        append.chunk(Kind.TOOL, b"," + bytes(raw) if index else bytes(raw), None)
-    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
-    return ChunkRun(
-        "tools", log, len(log), lead=b'"tools":[', close=b"],", source=tuple(labels)
-    ), ()
+    cut = [(bytes(raw), False) for raw in tools]
+    return split_run("tools", cut, labels, lead=b'"tools":[', close=b"],"), ()
 
 
 def _split_messages(

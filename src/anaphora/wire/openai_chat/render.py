@@ -23,7 +23,6 @@ from anaphora.values import (
     AnyTool,
     Audio,
     Bytes,
-    CachePolicy,
     Document,
     Extras,
     FileId,
@@ -43,35 +42,40 @@ from anaphora.values import (
 )
 from anaphora.wire.markers import policy_notices
 from anaphora.wire.openai import (
+    BEFORE_BRACE,
     ONLY_MARKS,
     OPENAI,
+    block_log,
     changed_role,
     data_url,
     foreign_block,
     foreign_file,
     key_slot,
-    members,
-    notices_below,
     object_text,
     options_free,
     place_of,
     role_of,
-    supported_policies,
+    tool_log,
 )
-from anaphora.wire.parts import UNFINISHED_REASONING, note_foreign_fields
+from anaphora.wire.parts import (
+    UNFINISHED_REASONING,
+    extra_members,
+    inner_and_outer,
+    note_foreign_fields,
+    notices_below,
+)
 from anaphora.wire.reading import Members, decode_members, encode_members
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
     finish_rendering,
     message_runs,
-    render_items,
     section_run,
     usable_previous,
     without_foreign_tools,
 )
 
-from .markers import AUTOMATIC, BEFORE_BRACE, MARKABLE, Traits, locate, traits_of
+from .markers import AUTOMATIC, MARKABLE, Traits, locate, traits_of
 from .params import envelope
 from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, OTHER_CALL, REASONING_FIELDS, WIRE
 
@@ -160,18 +164,12 @@ def render(
 def _system_run(
     blocks: tuple[PromptBlock, ...], traits: Traits, previous: Rendered | None, *, alone: bool
 ) -> ChunkRun:
-    def system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
-        splice = BEFORE_BRACE if traits.breakpoints else None
-        append = render_items("system", blocks, lambda b: text_part(b.text, b.extras), splice)
-        log = ChunkLog.of(append, [b.label for b in blocks], [b.cache for b in blocks])
-        log.policies = supported_policies(log, traits.nearest) if traits.breakpoints else ()
-        return log
-
+    nearest = traits.nearest if traits.breakpoints else None
     role = role_of(place_of(blocks), traits.system_role)
     return section_run(
         "system",
         blocks,
-        system_log,
+        lambda blocks: block_log(blocks, text_part, nearest),
         previous,
         MEMO,
         lead=b'"messages":[{"role":"%b","content":[' % role.encode(),
@@ -182,15 +180,13 @@ def _system_run(
 
 
 def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    # No definition carries a breakpoint, so the policies of tools are left to the messages.
-    append = render_items("tools", tools, _tool_definition, None)
-    return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
+    return tool_log(tools, _tool_definition)
 
 
 def _tool_definition(tool: AnyTool) -> bytes:
     if isinstance(tool, ProviderTool):
         return check_object(tool.json, path="json").encode()
-    inner, outer = _function_extras(tool.extras)
+    inner, outer = inner_and_outer(tool.extras, WIRE, "function")
     description = b',"description":' + string(tool.description) if tool.description else b""
     schema = check_object(tool.schema, path="schema").encode()
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
@@ -267,7 +263,7 @@ def add_message(
         pieces = lay_out(message, traits, notices)
     except InvalidRequest as problem:
         raise problem.within(place) from None
-    for notice in notices_below(place, notices):
+    for notice in notices_below(notices, place):
         append.notice(notice)
     for piece in pieces:
         if piece.opening is None:
@@ -331,7 +327,7 @@ def _result_pieces(message: Message, notices: Notices) -> list[Piece]:
 
 
 def _result(part: ToolResult, index: int, notices: Notices) -> list[Piece]:
-    fields = members(part.extras, WIRE)
+    fields = extra_members(part.extras, WIRE)
     opening = b'{"role":"tool","tool_call_id":%b%b,"content":[' % (
         string(part.call_id),
         b"," + fields if fields else b"",
@@ -479,7 +475,7 @@ def sort_parts(
             _sort_part(part, fields, own, field, host)
         except InvalidRequest as problem:
             raise problem.within(f"parts[{index}]") from None
-        notices += notices_below(f"parts[{index}]", own)
+        notices += notices_below(own, f"parts[{index}]")
     return fields
 
 
@@ -539,7 +535,7 @@ def assistant_message(message: Message, traits: Traits, notices: Notices) -> byt
 
 def tool_call(part: ToolCall) -> bytes:
     """The arguments are sent as the model wrote them, valid JSON or not."""
-    inner, outer = _function_extras(part.extras)
+    inner, outer = inner_and_outer(part.extras, WIRE, "function")
     try:
         arguments = string(part.arguments)
     except InvalidRequest as problem:
@@ -556,17 +552,6 @@ def tool_call(part: ToolCall) -> bytes:
         + outer
         + b"}"
     )
-
-
-def _function_extras(extras: Extras | None) -> tuple[bytes, bytes]:
-    """Extras inside `function` and beside it; each with its comma."""
-    outer = own_members(extras)
-    if not outer:
-        return b"", b""
-    inner = outer.pop("function", None)
-    inside = b"" if inner is None else encode_members(decode_members(inner))[1:-1]
-    beside = encode_members(outer)[1:-1]
-    return b"," + inside if inside else b"", b"," + beside if beside else b""
 
 
 def reasoning_field(part: Thinking, host: str | None = None) -> str | None:
@@ -623,7 +608,7 @@ def _encode_part(
         data = encode(part, own)
     except InvalidRequest as problem:
         raise problem.within(path) from None
-    notices += notices_below(path, own)
+    notices += notices_below(own, path)
     return kind, markable, data
 
 
@@ -730,7 +715,7 @@ def _closing(extras: Extras | None) -> bytes:
     """The end of an object, with the extras of this wire."""
     if extras is None:
         return b"}"
-    more = members(extras, WIRE)
+    more = extra_members(extras, WIRE)
     return b"," + more + b"}" if more else b"}"
 
 

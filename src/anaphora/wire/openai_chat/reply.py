@@ -11,7 +11,6 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
 from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
-from anaphora.wire.openai import members
 from anaphora.wire.openai_errors import from_json
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -169,7 +168,7 @@ def _write_message(message: Message) -> bytes:
     fields = sort_parts(Message(role="assistant", parts=others), [])
     if not fields.content:
         content = b"null"
-    elif len(texts) == len(fields.content) and not any(members(t.extras, WIRE) for t in texts):
+    elif len(texts) == len(fields.content) and not any(own_members(t.extras) for t in texts):
         content = string("".join(text.text for text in texts))
     else:
         content = b"[" + b",".join(fields.content) + b"]"

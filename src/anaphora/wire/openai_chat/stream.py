@@ -31,28 +31,17 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.sse import EventDecoder
 
+from . import types
 from .parse import PART, read_part, reasoning_extras
 from .reply import read_reply, read_stop, read_usage, write_choice
-from .types import (
-    IN_CONTENT,
-    MESSAGE_FIELDS,
-    NULL,
-    OTHER_CALL,
-    WIRE,
-    CallDelta,
-    ChoiceDelta,
-    Chunk,
-    Delta,
-    FunctionDelta,
-    TextChunk,
-)
+from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, WIRE
 
 #: OpenAI's limit on `n`.
 _MAX_CHOICES = 128
 
-_CHUNK: LenientDecoder[Chunk] = LenientDecoder(Chunk)
+_CHUNK: LenientDecoder[types.Chunk] = LenientDecoder(types.Chunk)
 
-_decode_text = msgspec.json.Decoder(TextChunk).decode
+_decode_text = msgspec.json.Decoder(types.TextChunk).decode
 
 #: Fields of a chunk that are read here; the others are carried in the reply's extras.
 _READ = ("id", "object", "model", "choices", "usage", "obfuscation", "error")
@@ -132,7 +121,7 @@ class StreamReader:
             events += build.fail(from_json(chunk.error))
         return events
 
-    def _keep_unknown(self, delta: ChoiceDelta, unknown: Unknown) -> None:
+    def _keep_unknown(self, delta: types.ChoiceDelta, unknown: Unknown) -> None:
         """Unknown fields of a choice and of a call are carried along. Those of a delta are left out
         with a notice: as fields of the message they would be sent back to the host, and hosts
         reject them."""
@@ -142,7 +131,7 @@ class StreamReader:
             self._build.note_dropped_fields("delta", inner.remaining())
         choice.keep(unknown.remaining())
 
-    def _on_choice(self, delta: ChoiceDelta, payload: bytes) -> list[Event]:
+    def _on_choice(self, delta: types.ChoiceDelta, payload: bytes) -> list[Event]:
         choice = self._choice_at(delta.index)
         events = choice.add(delta)
         if delta.finish_reason is not None:
@@ -212,7 +201,7 @@ class _OpenCall:
             extras["function"] = msgspec.Raw(encode_members(self.function_extras))
         return ToolCall(self.id, self.name, text, extras_of(WIRE, extras))
 
-    def differs(self, delta: CallDelta) -> bool:
+    def differs(self, delta: types.CallDelta) -> bool:
         """Whether a delta with a name begins another call. Some hosts number every call 0, or do
         not number them."""
         if delta.id and self.id:
@@ -244,7 +233,7 @@ class _ChoiceBuilder:
         """The calls of the last delta."""
         self._count = 0
 
-    def add(self, choice: ChoiceDelta) -> list[Event]:
+    def add(self, choice: types.ChoiceDelta) -> list[Event]:
         delta = choice.delta
         events: list[Event] = []
         if delta is not None:
@@ -345,9 +334,9 @@ class _ChoiceBuilder:
                 events += self.build.add_whole(self._next_index(), "opaque", part)
         return events
 
-    def _add_call(self, delta: CallDelta) -> list[Event]:
+    def _add_call(self, delta: types.CallDelta) -> list[Event]:
         events: list[Event] = []
-        function = delta.function or FunctionDelta()
+        function = delta.function or types.FunctionDelta()
         custom = delta.custom
         name = custom.name if custom is not None else function.name
         key = delta.index if delta.index is not None else max(0, len(self._calls) - 1)
@@ -370,7 +359,7 @@ class _ChoiceBuilder:
             text = dumps(text).decode()
         return [*events, self.build.add_text(call.index, text)] if text else events
 
-    def _collect(self, delta: Delta) -> None:
+    def _collect(self, delta: types.Delta) -> None:
         """Collects the fields that hosts send in pieces."""
         for name in _LIST_FIELDS:
             if items := getattr(delta, name):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -12,6 +11,7 @@ from anaphora.prompt import BlockMark, Call, MarkRequest, ToolMark
 from anaphora.rendered import ChunkRun
 from anaphora.values import Ttl
 from anaphora.wire.markers import MarkLocation, find_message
+from anaphora.wire.openai import profile_value
 
 MARKERS: dict[Ttl, bytes] = {
     "30m": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}',
@@ -20,9 +20,6 @@ MARKERS: dict[Ttl, bytes] = {
 
 #: The breakpoint that OpenAI sets by itself takes no bytes; its TTL is among the cache options.
 AUTOMATIC: dict[Ttl, bytes] = {"30m": b"", "12h": b""}
-
-#: Where in a chunk a marker goes.
-BEFORE_BRACE = -1
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -42,18 +39,13 @@ def traits_of(profile: Profile, slot: str | None = None) -> Traits:
     """The profile's traits. `slot` is the one that the system text came in, if any."""
     default = Traits()
     traits = Traits(
-        system_role=_value(profile, "system_role", default.system_role),
-        system_slot=_value(profile, "system_slot", default.system_slot),
-        explicit=_value(profile, "explicit_breakpoints", default.explicit),
+        system_role=profile_value(profile, "system_role", default.system_role),
+        system_slot=profile_value(profile, "system_slot", default.system_slot),
+        explicit=profile_value(profile, "explicit_breakpoints", default.explicit),
     )
     if slot is None or slot == traits.system_slot:
         return traits
     return msgspec.structs.replace(traits, system_slot=slot, kept=True)
-
-
-def _value(profile: Profile, name: str, default: Any) -> Any:
-    figure = getattr(profile, name, None)
-    return default if figure is None else figure.value
 
 
 def locate(

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from anaphora.canonical import dumps, string
+from anaphora.canonical import string
 from anaphora.catalog import Feature, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Earlier, OutputSchema, Params, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, SegmentRole, Ttl
-from anaphora.wire.openai import NEAREST, OPENAI, changed_role, place_of, skip
+from anaphora.wire.openai import (
+    NEAREST,
+    OPENAI,
+    changed_role,
+    decode_params,
+    place_of,
+    schema_members,
+    skip,
+)
 from anaphora.wire.params import (
     Param,
     ParamTable,
@@ -25,7 +31,6 @@ from anaphora.wire.params import (
     foreign_field_notices,
     foreign_tier_notices,
     joined_fields,
-    schema_object,
     system_text_notices,
     whole_number,
 )
@@ -45,17 +50,7 @@ def _encode_choice(choice: ToolChoice) -> bytes:
 
 
 def _encode_format(output: OutputSchema) -> bytes:
-    schema = schema_object(output)
-    description = b""
-    if output.description is not None:
-        description = b',"description":' + string(output.description)
-    strict = b"" if output.strict is None else b',"strict":' + dumps(output.strict)
-    return b'{"type":"json_schema","name":%b%b,"schema":%b%b}' % (
-        string(output.name),
-        description,
-        schema,
-        strict,
-    )
+    return b'{"type":"json_schema",' + schema_members(output) + b"}"
 
 
 def _decode_format(form: TextFormat) -> OutputSchema:
@@ -269,9 +264,5 @@ def read_params(
 ) -> tuple[Params, dict[str, Any], Extras | None]:
     """The parameters of a request, its cache options, and its unknown fields."""
     extras: Members = unknown.remaining() if unknown is not None else {}
-    if "tool_choice" in extras and request.parallel_tool_calls is not None:
-        # It belongs to a choice that is not known here.
-        extras["parallel_tool_calls"] = msgspec.Raw(dumps(request.parallel_tool_calls))
-        request = msgspec.structs.replace(request, parallel_tool_calls=None)
-    params, cache = PARAMS.decode(request)
+    params, cache = decode_params(PARAMS, request, extras)
     return params, cache, extras_of(WIRE, extras)

@@ -32,11 +32,10 @@ from anaphora.prompt import (
     PromptIR,
     Segment,
 )
-from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
+from anaphora.rendered import ChunkRun, Envelope, Kind, Mark, Rendered
 from anaphora.values import (
     AnyTool,
     Bytes,
-    CachePolicy,
     Conversation,
     Document,
     Extras,
@@ -49,7 +48,6 @@ from anaphora.values import (
     Refusal,
     ResultPart,
     Role,
-    Section,
     SegmentRole,
     Source,
     Text,
@@ -63,10 +61,12 @@ from anaphora.values import (
 from anaphora.wire.markers import PlacedMark
 from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS, SplitSection
 from anaphora.wire.openai import (
+    BEFORE_BRACE,
     SystemPlace,
     breakpoint_ttl,
     decode_data_url,
     keep_place,
+    split_run,
     take_breakpoint,
 )
 from anaphora.wire.reading import (
@@ -88,7 +88,8 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .markers import AUTOMATIC, BEFORE_BRACE, MARKERS
+from . import types
+from .markers import AUTOMATIC, MARKERS
 from .params import PARAMS, read_params
 from .render import (
     CLOSED,
@@ -101,25 +102,7 @@ from .render import (
     is_content,
     message_opening,
 )
-from .types import (
-    APP_ITEMS,
-    ITEM,
-    MEMO,
-    NULL,
-    PATH,
-    ROLES,
-    UNSET,
-    WIRE,
-    Content,
-    ContentPart,
-    FunctionTool,
-    InputText,
-    Item,
-    OptionalText,
-    OutputText,
-    ReasoningFields,
-    Request,
-)
+from .types import APP_ITEMS, ITEM, MEMO, NULL, PATH, ROLES, UNSET, WIRE
 
 #: The breakpoints of an item.
 Marks: TypeAlias = list[PlacedMark[Ttl | None]]
@@ -137,17 +120,17 @@ _CALL_FIELDS = frozenset(_CALL_NAMES)
 _NO_MARKS: Marks = []
 _NO_UNKNOWN: dict[int, Unknown] = {}
 
-_REQUEST: LenientDecoder[Request] = LenientDecoder(
-    Request,
+_REQUEST: LenientDecoder[types.Request] = LenientDecoder(
+    types.Request,
     whole=("input", "tool_choice", "parallel_tool_calls", "metadata"),
     partial=("reasoning", "text", "prompt_cache_options"),
 )
-_CONTENT: LenientDecoder[Content] = LenientDecoder(Content)
-_TOOL: LenientDecoder[FunctionTool | OtherBlock] = LenientDecoder(FunctionTool)
+_CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
+_TOOL: LenientDecoder[types.FunctionTool | OtherBlock] = LenientDecoder(types.FunctionTool)
 
-_decode_item = msgspec.json.Decoder(Item).decode
+_decode_item = msgspec.json.Decoder(types.Item).decode
 _decode_text = msgspec.json.Decoder(str).decode
-_decode_reasoning = msgspec.json.Decoder(ReasoningFields).decode
+_decode_reasoning = msgspec.json.Decoder(types.ReasoningFields).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -185,7 +168,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     return Call(ir=ir, model=request.model, tools=tools, params=params, extras=extras)
 
 
-def _read_decoded(items: list[Item]) -> list[_MarkedItem] | None:
+def _read_decoded(items: list[types.Item]) -> list[_MarkedItem] | None:
     """The items of a request that decoded strictly; None if one of them has a field that its type
     does not have."""
     read: list[_MarkedItem] = []
@@ -359,23 +342,24 @@ def _take(members: Members, name: str, path: str, fail: ErrorFactory) -> str:
 
 def _take_content(
     members: Members, name: str, path: str, fail: ErrorFactory
-) -> tuple[Content, dict[int, Unknown]]:
+) -> tuple[types.Content, dict[int, Unknown]]:
     if name not in members:
         raise fail("is missing", f"{path}.{name}")
     return _CONTENT.decode_list(members.pop(name), f"{path}.{name}", fail)
 
 
-def _read_item(item: Item, path: str | int, fail: ErrorFactory, marks: Marks) -> ReadItem | None:
+def _read_item(
+    item: types.Item, path: str | int, fail: ErrorFactory, marks: Marks
+) -> ReadItem | None:
     """An item that decoded strictly; None if it has a field that its type does not have. `path` may
     be its index in the input."""
-    kind, content, call_id, output = item.type, item.content, item.call_id, item.output
-    name, arguments = item.name, item.arguments
+    content, call_id = item.content, item.call_id
     fields: Members | None = None
     if not (item.id is item.status is item.phase is item.namespace is UNSET):
-        own = {each: getattr(item, each) for each in ("id", "status", "phase", "namespace")}
+        own = {name: getattr(item, name) for name in ("id", "status", "phase", "namespace")}
         fields = {n: msgspec.Raw(_encode(text)) for n, text in own.items() if text is not UNSET}
-    if kind == "message":
-        if content is UNSET or not (call_id is name is arguments is output is UNSET):
+    if item.type == "message":
+        if content is UNSET or not (call_id is item.name is item.arguments is item.output is UNSET):
             return None
         if fields is None and type(content) is str and item.role in ("user", "assistant"):
             return item.role, (Text(content),)  # type: ignore[return-value]
@@ -383,18 +367,21 @@ def _read_item(item: Item, path: str | int, fail: ErrorFactory, marks: Marks) ->
     if call_id is UNSET or not (item.role is content is UNSET):
         return None
     extras = None if fields is None else extras_of(WIRE, fields)
-    if kind == "function_call":
+    name, arguments, output = item.name, item.arguments, item.output
+    if item.type == "function_call":
         if name is UNSET or arguments is UNSET or output is not UNSET:
             return None
         return "assistant", (ToolCall(call_id, name, arguments, extras),)
-    if kind != "function_call_output" or output is UNSET or not (name is arguments is UNSET):
+    if item.type != "function_call_output" or output is UNSET or not (name is arguments is UNSET):
         return None
+    if fields is None and type(output) is str:
+        return "tool", (ToolResult(call_id, output),)
     return _read_output(call_id, output, _NO_UNKNOWN, extras, path, fail, marks)
 
 
 def _read_message(
-    name: OptionalText,
-    content: Content,
+    name: types.OptionalText,
+    content: types.Content,
     unknown: dict[int, Unknown],
     fields: Members,
     path: str | int,
@@ -429,7 +416,7 @@ def _read_message(
 
 def _read_output(
     call_id: str,
-    output: Content,
+    output: types.Content,
     unknown: dict[int, Unknown],
     extras: Extras | None,
     path: str | int,
@@ -461,7 +448,7 @@ def _read_reasoning(members: Members, path: str, fail: ErrorFactory) -> Thinking
 
 
 def _read_content(
-    content: Sequence[ContentPart | OtherBlock],
+    content: Sequence[types.ContentPart | OtherBlock],
     unknown: dict[int, Unknown],
     role: Role,
     place: tuple[str | int, str],
@@ -474,7 +461,7 @@ def _read_content(
     parts: list[Part] = []
     for index, part in enumerate(content):
         own = unknown.get(index)
-        if type(part) is InputText and own is None and part.prompt_cache_breakpoint is None:
+        if type(part) is types.InputText and own is None and part.prompt_cache_breakpoint is None:
             parts.append(Text(part.text))
             continue
         item = place[0] if isinstance(place[0], str) else f"$.input[{place[0]}]"
@@ -487,7 +474,7 @@ def _read_content(
 
 
 def _read_part(
-    part: ContentPart | OtherBlock,
+    part: types.ContentPart | OtherBlock,
     unknown: Unknown | None,
     role: Role,
     path: str,
@@ -508,9 +495,9 @@ def _read_part(
         inner = unknown.take(field) if unknown is not None else None
         marks.append((position, ttl, inner.extras(WIRE) if inner is not None else None))
     members = unknown.remaining(nulls=True) if unknown is not None else {}
-    if isinstance(part, InputText):
+    if isinstance(part, types.InputText):
         return Text(part.text, extras_of(WIRE, members))
-    if isinstance(part, OutputText):
+    if isinstance(part, types.OutputText):
         for name in ("logprobs", "annotations"):
             if (raw := getattr(part, name)) is not NULL:
                 members = {name: raw, **members}
@@ -796,8 +783,9 @@ def _output_piece(opening: bytes, raw: bytes, path: str, ttl: Ttl) -> _Piece:
 
 
 def _split_instructions(raw: bytes) -> SplitSection:
-    run = _labelled_run("system", INSTRUCTIONS, [raw], ["instructions"], b"")
-    return msgspec.structs.replace(run, place="instructions"), ()
+    labels = ["instructions"]
+    run = split_run("system", [(raw, False)], labels, lead=INSTRUCTIONS, place="instructions")
+    return run, ()
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
@@ -809,30 +797,16 @@ def _split_tools(raw: bytes) -> SplitSection | None:
         members = object_members(tool, f"$.tools[{index}]", request_error)
         name = _take_text(members, "name") or _take_text(members, "type") or str(index)
         labels.append(f"tool {name}")
-    return _labelled_run("tools", TOOLS, [bytes(tool) for tool in listed], labels, b"]"), ()
-
-
-def _labelled_run(
-    section: Section, lead: bytes, blocks: Sequence[bytes], labels: list[str], close: bytes
-) -> ChunkRun:
-    append = LogAppend()
-    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
-    for index, block in enumerate(blocks):
-        append.chunk(kind, b"," + block if index else block, None)
-    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
-    return ChunkRun(section, log, len(log), lead=lead, close=close, source=tuple(labels))
+    cut = [(bytes(tool), False) for tool in listed]
+    return split_run("tools", cut, labels, lead=TOOLS, close=b"]"), ()
 
 
 def _split_system(item: _SplitItem, marks: list[Mark]) -> ChunkRun:
-    append = LogAppend()
     for index, piece in enumerate(item.pieces):
         marks += [Mark(index, ttl) for _, ttl in piece.marks]
-        data = b"," + piece.data if index else piece.data
-        append.chunk(Kind.SYSTEM, data, BEFORE_BRACE if piece.markable else None)
     labels = [f"system{index}" for index in range(len(item.pieces))]
-    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
-    lead, place = INPUT + item.opening, "input[0].content"
-    return ChunkRun("system", log, len(log), lead=lead, source=tuple(labels), place=place)
+    cut = [(piece.data, piece.markable) for piece in item.pieces]
+    return split_run("system", cut, labels, lead=INPUT + item.opening, place="input[0].content")
 
 
 def _split_messages(

@@ -16,7 +16,7 @@ import msgspec
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
+from anaphora.prompt import Call, PromptIR, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
     AnyTool,
@@ -45,35 +45,40 @@ from anaphora.values import (
 )
 from anaphora.wire.markers import MarkLocation, policy_notices
 from anaphora.wire.openai import (
+    BEFORE_BRACE,
     NEAREST,
     ONLY_MARKS,
     OPENAI,
+    block_log,
     changed_role,
     data_url,
     foreign_block,
     foreign_file,
     key_slot,
-    members,
-    notices_below,
     options_free,
     place_of,
     role_of,
-    supported_policies,
+    tool_log,
 )
-from anaphora.wire.parts import UNFINISHED_REASONING, ReasoningFollowed, note_foreign_fields
+from anaphora.wire.parts import (
+    UNFINISHED_REASONING,
+    ReasoningFollowed,
+    extra_members,
+    note_foreign_fields,
+    notices_below,
+)
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
     finish_rendering,
     message_runs,
-    render_items,
     section_run,
     usable_previous,
     without_foreign_tools,
 )
 
-from .markers import AUTOMATIC, BEFORE_BRACE, MARKERS, Traits, locate, traits_of
+from .markers import AUTOMATIC, MARKERS, Traits, locate, traits_of
 from .params import automatic_ttl, continues, envelope
 from .types import APP_ITEMS, ITEM, MEMO, WIRE
 
@@ -178,21 +183,15 @@ def _system_run(ir: PromptIR, traits: Traits, previous: Rendered | None) -> list
     if not blocks:
         return []
 
-    def block_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
-        splice = BEFORE_BRACE if traits.explicit else None
-        append = render_items("system", blocks, lambda b: _text_part(b.text, b.extras), splice)
-        log = ChunkLog.of(append, [b.label for b in blocks], [b.cache for b in blocks])
-        log.policies = supported_policies(log, NEAREST) if traits.explicit else ()
-        return log
-
+    nearest = NEAREST if traits.explicit else None
     # The fields of the message itself, if it was read from a request.
     role = role_of(place_of(blocks), traits.system_role)
-    lead = INPUT + message_opening(role, members(blocks[0].extras, ITEM))
+    lead = INPUT + message_opening(role, extra_members(blocks[0].extras, ITEM))
     return [
         section_run(
             "system",
             blocks,
-            block_log,
+            lambda blocks: block_log(blocks, _text_part, nearest),
             previous,
             MEMO,
             lead=lead,
@@ -210,9 +209,7 @@ def _instruction_log(text: str) -> ChunkLog:
 
 
 def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    # No definition carries a breakpoint, so the policies of tools are left to the input.
-    append = render_items("tools", tools, _tool_definition, None)
-    return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
+    return tool_log(tools, _tool_definition)
 
 
 def _tool_definition(tool: AnyTool) -> bytes:
@@ -355,13 +352,13 @@ def add_message(
         try:
             piece = encode_part(part, role, _is_easy(message, position, inside), notices)
             if piece is not None and piece.content and begins and not isinstance(part, Opaque):
-                fields = members(part.extras, ITEM)
+                fields = extra_members(part.extras, ITEM)
         except InvalidRequest as problem:
             raise problem.within(path) from None
         if piece is not None and isinstance(part, Thinking) and not followed(index, position):
             notices.append(UNFINISHED_REASONING)
             piece = None
-        for notice in notices_below(path, notices):
+        for notice in notices_below(notices, path):
             append.notice(notice)
         if piece is None:
             continue
@@ -530,7 +527,7 @@ _OPENING = {
 def _easy_message(part: Text | Refusal) -> bytes:
     """An assistant's text that has no item of OpenAI's: the long form requires an id and
     annotations, this one does not."""
-    fields = members(part.extras, ITEM)
+    fields = extra_members(part.extras, ITEM)
     more = b"," + fields if fields else b""
     return (
         b'{"type":"message","role":"assistant"' + more + b',"content":' + string(part.text) + b"}"
@@ -609,7 +606,7 @@ class _ReasoningKept(msgspec.Struct, frozen=True):
 
 def reasoning_item(part: Thinking, default_id: str | None = None) -> bytes:
     """The reasoning as it came; without a summary in its extras, its text is one."""
-    kept = members(part.extras, WIRE)
+    kept = extra_members(part.extras, WIRE)
     try:
         known = msgspec.json.decode(b"{" + kept + b"}", type=_ReasoningKept)
     except DECODE_ERRORS as problem:
@@ -658,7 +655,7 @@ def _nested_splice(part: ToolResult, index: int) -> int | None:
 
 def _output_opening(part: ToolResult) -> bytes:
     """The item up to the first part of its output."""
-    more = members(part.extras, WIRE)
+    more = extra_members(part.extras, WIRE)
     return (
         b'{"type":"function_call_output","call_id":'
         + string(part.call_id)
@@ -709,7 +706,7 @@ def closing(extras: Extras | None) -> bytes:
     """The end of an object, with the extras of this wire."""
     if extras is None:
         return b"}"
-    more = members(extras, WIRE)
+    more = extra_members(extras, WIRE)
     return b"," + more + b"}" if more else b"}"
 
 

@@ -26,8 +26,8 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
-from anaphora.wire.openai import members
 from anaphora.wire.openai_errors import ErrorObject, from_object
+from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     converts_errors,
@@ -147,7 +147,7 @@ def write_reply(reply: Reply) -> bytes:
     lists them."""
     items = b",".join(output_items(reply.message.parts, reply.id, []))
     head = b'{"id":' + string(reply.id)
-    kept = members(reply.extras, WIRE)
+    kept = extra_members(reply.extras, WIRE)
     compacted = kept and bytes(decode_members(b"{" + kept + b"}").get("object", b""))
     if reply.model or compacted != string(_COMPACTED):
         head += b',"model":' + string(reply.model)
@@ -230,7 +230,7 @@ def message_item(group: Sequence[Part], default_id: str, notices: Notices) -> by
 def item_fields(part: Part, default_id: str, status: bytes = b"completed") -> bytes:
     """The fields of the message item that a part begins."""
     if begins_item(part) and not isinstance(part, Opaque):
-        return members(part.extras, ITEM)
+        return extra_members(part.extras, ITEM)
     return b'"id":' + string(default_id) + b',"status":"' + status + b'"'
 
 
@@ -244,7 +244,7 @@ def single_item(part: Part, reply_id: str, index: int, notices: Notices) -> byte
     """A part that is an item by itself. Reasoning of other providers becomes a summary."""
     if isinstance(part, ToolCall):
         item = function_call(part)
-        if members(part.extras, WIRE):
+        if extra_members(part.extras, WIRE):
             return item
         own = item_id("fc", reply_id, index)
         return item[:-1] + b',"id":' + string(own) + b',"status":"completed"}'

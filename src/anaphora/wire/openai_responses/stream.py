@@ -26,31 +26,15 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import ReplyBuilder
 from anaphora.wire.sse import EventDecoder
 
+from . import types
 from .reply import read_output, read_reply
-from .types import (
-    WIRE,
-    AnyEvent,
-    ArgumentsDelta,
-    CallHead,
-    Completed,
-    Created,
-    ErrorEvent,
-    ItemAdded,
-    ItemDone,
-    ItemHead,
-    PartAdded,
-    ReasoningDelta,
-    RefusalDelta,
-    SummaryAdded,
-    SummaryDelta,
-    TextDelta,
-)
+from .types import WIRE
 
-_EVENT: LenientDecoder[AnyEvent | OtherBlock] = LenientDecoder(AnyEvent, default_tag="")
+_EVENT: LenientDecoder[types.AnyEvent | OtherBlock] = LenientDecoder(types.AnyEvent, default_tag="")
 
-_decode = msgspec.json.Decoder(AnyEvent).decode
-_item_head = msgspec.json.Decoder(ItemHead).decode
-_call_head = msgspec.json.Decoder(CallHead).decode
+_decode = msgspec.json.Decoder(types.AnyEvent).decode
+_item_head = msgspec.json.Decoder(types.ItemHead).decode
+_call_head = msgspec.json.Decoder(types.CallHead).decode
 
 #: The bytes before the data of most events.
 _DELTA_LEAD = b"event: response.output_text.delta\ndata: "
@@ -58,11 +42,11 @@ _DELTA_SIZE = len(_DELTA_LEAD)
 
 #: The types of an item and its part that only a delta announces.
 _IMPLIED = {
-    TextDelta: ("message", "text"),
-    RefusalDelta: ("message", "refusal"),
-    ArgumentsDelta: ("function_call", "tool_call"),
-    SummaryDelta: ("reasoning", "thinking"),
-    ReasoningDelta: ("reasoning", "thinking"),
+    types.TextDelta: ("message", "text"),
+    types.RefusalDelta: ("message", "refusal"),
+    types.ArgumentsDelta: ("function_call", "tool_call"),
+    types.SummaryDelta: ("reasoning", "thinking"),
+    types.ReasoningDelta: ("reasoning", "thinking"),
 }
 
 
@@ -71,7 +55,7 @@ class _OpenItem:
 
     __slots__ = ("head", "index", "parts", "whole")
 
-    def __init__(self, index: int, head: ItemHead) -> None:
+    def __init__(self, index: int, head: types.ItemHead) -> None:
         self.index = index
         self.head = head
         self.parts: dict[int, int] = {}
@@ -100,7 +84,7 @@ class StreamReader:
             # One event in each piece. (Several events are not one JSON value.)
             try:
                 event = _decode(data[_DELTA_SIZE:])
-                if type(event) is TextDelta:
+                if type(event) is types.TextDelta:
                     index = texts[event.output_index, event.content_index]
                     return [build.add_text(index, event.delta)]
             except (msgspec.DecodeError, UnicodeError, KeyError, Parse):
@@ -116,7 +100,7 @@ class StreamReader:
                 except DECODE_ERRORS:
                     events += self._separate(payload)
                     continue
-                if type(event) is TextDelta:
+                if type(event) is types.TextDelta:
                     part = texts.get((event.output_index, event.content_index))
                     if part is not None:
                         events.append(add_text(part, event.delta))
@@ -147,40 +131,40 @@ class StreamReader:
             self._build.note_dropped_fields(kind, unknown.remaining(nulls=True))
         return self._on(event)
 
-    def _on(self, event: AnyEvent) -> list[Event]:
+    def _on(self, event: types.AnyEvent) -> list[Event]:
         match event:
-            case TextDelta():
+            case types.TextDelta():
                 return self._on_delta(event)
-            case PartAdded():
+            case types.PartAdded():
                 return self._on_part(event)
-            case SummaryAdded():
+            case types.SummaryAdded():
                 return self._on_summary(event)
-            case ItemAdded():
+            case types.ItemAdded():
                 return self._on_item(event)
-            case ItemDone():
+            case types.ItemDone():
                 return self._on_item_done(event)
-            case Created():
+            case types.Created():
                 return self._build.start(event.response.id, event.response.model)
-            case Completed():
+            case types.Completed():
                 return self._on_end(event)
-            case ErrorEvent():
+            case types.ErrorEvent():
                 error = event.error or ErrorObject(event.message, None, event.param, event.code)
                 return self._build.fail(from_object(error, 200))
 
-    def _on_item(self, event: ItemAdded) -> list[Event]:
+    def _on_item(self, event: types.ItemAdded) -> list[Event]:
         head = _head_of(event.item)
         index = event.output_index if event.output_index is not None else self._last + 1
         item = self._open(index, head)
         if head.type == "message":
             return []  # its parts have events of their own
-        if isinstance(head, CallHead):
+        if isinstance(head, types.CallHead):
             events = self._begin(item, 0, "tool_call")
             if head.arguments:
                 events.append(self._build.add_text(item.parts[0], head.arguments))
             return events
         return self._begin(item, 0, "thinking" if head.type == "reasoning" else "opaque")
 
-    def _on_part(self, event: PartAdded) -> list[Event]:
+    def _on_part(self, event: types.PartAdded) -> list[Event]:
         item = self._item(event.output_index, event.item_id, "message")
         kind = {"output_text": "text", "refusal": "refusal"}.get(event.part.type)
         content = event.content_index or 0
@@ -188,7 +172,7 @@ class StreamReader:
             return []
         return self._begin(item, content, kind)
 
-    def _on_summary(self, event: SummaryAdded) -> list[Event]:
+    def _on_summary(self, event: types.SummaryAdded) -> list[Event]:
         """A blank line between two parts of a summary."""
         index = self._item(event.output_index, event.item_id, "reasoning").parts.get(0, -1)
         part = self._build.open.get(index)
@@ -196,14 +180,14 @@ class StreamReader:
             return []
         return [self._build.add_text(index, "\n\n")]
 
-    def _on_delta(self, event: TextDelta) -> list[Event]:
+    def _on_delta(self, event: types.TextDelta) -> list[Event]:
         item_type, kind = _IMPLIED[type(event)]
         item = self._item(event.output_index, event.item_id, item_type)
         content = (event.content_index or 0) if item_type == "message" else 0
         events = [] if content in item.parts else self._begin(item, content, kind)
         return [*events, self._build.add_text(item.parts[content], event.delta)]
 
-    def _on_item_done(self, event: ItemDone) -> list[Event]:
+    def _on_item_done(self, event: types.ItemDone) -> list[Event]:
         head = _head_of(event.item)
         item = self._item(event.output_index, head.id, head.type)
         item.head = head
@@ -216,7 +200,7 @@ class StreamReader:
             events += self._build.end(index)
         return events
 
-    def _on_end(self, event: Completed) -> list[Event]:
+    def _on_end(self, event: types.Completed) -> list[Event]:
         build = self._build
         try:
             reply = read_reply(bytes(event.response))
@@ -239,7 +223,7 @@ class StreamReader:
         build.ended = True
         return [*events, ReplyEnd(reply)]
 
-    def _open(self, index: int, head: ItemHead) -> _OpenItem:
+    def _open(self, index: int, head: types.ItemHead) -> _OpenItem:
         item = self._items[index] = _OpenItem(index, head)
         self._last = index
         if head.id:
@@ -252,7 +236,7 @@ class StreamReader:
             index = self._by_id.get(item_id or "", self._last)
         item = self._items.get(index)
         if item is None:
-            item = self._open(max(index, 0), ItemHead(item_type, item_id))
+            item = self._open(max(index, 0), types.ItemHead(item_type, item_id))
         return item
 
     def _begin(self, item: _OpenItem, content: int, kind: str) -> list[Event]:
@@ -266,17 +250,17 @@ class StreamReader:
             return whole if whole is not None else _unfinished_part(kind, text, item.head)
 
         head = item.head
-        if kind == "tool_call" and isinstance(head, CallHead):
+        if kind == "tool_call" and isinstance(head, types.CallHead):
             return self._build.begin(
                 index, kind, finish, id=head.call_id, name=head.name, item=head.id
             )
         return self._build.begin(index, kind, finish, item=head.id)
 
 
-def _unfinished_part(kind: str, text: str, head: ItemHead) -> Part:
+def _unfinished_part(kind: str, text: str, head: types.ItemHead) -> Part:
     """A part whose item did not end."""
     if kind == "tool_call":
-        call = head if isinstance(head, CallHead) else CallHead()
+        call = head if isinstance(head, types.CallHead) else types.CallHead()
         return ToolCall(call.call_id or "", call.name or "", text)
     if kind == "thinking":
         return Thinking(text, provider=WIRE)
@@ -293,7 +277,7 @@ def part_kind(part: Part) -> str:
     return "tool_call" if isinstance(part, ToolCall) else "opaque"
 
 
-def _head_of(item: msgspec.Raw) -> ItemHead:
+def _head_of(item: msgspec.Raw) -> types.ItemHead:
     try:
         head = _item_head(item)
         return _call_head(item) if head.type == "function_call" else head

@@ -77,7 +77,7 @@ def test_reasoning_alone_is_left_out_and_stays_left_out(name: str) -> None:
 
 
 @every
-def test_the_assistant_goes_on_in_its_next_message(name: str) -> None:
+def test_assistant_continues_in_next_message(name: str) -> None:
     """Reasoning that was left out at the end is sent when something follows it after all."""
     cut = Conversation([Message.user("one"), Message.assistant(thinking(name))])
     first = render(name, cut)
@@ -105,7 +105,7 @@ def test_reasoning_behind_a_text_is_left_out_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_a_mark_on_reasoning_that_is_left_out_is_told(name: str) -> None:
+def test_mark_on_dropped_reasoning_gives_notice(name: str) -> None:
     said = Message.assistant("two", thinking(name), id="a1")
     talk = Conversation([Message.user("one"), said, Message.user("three")])
     rendered = render(name, talk, marks=(PartMark("a1", (1,), "5m"),))
@@ -145,9 +145,7 @@ def test_an_empty_signature_is_left_out_for_anthropic_only() -> None:
         ),
     ],
 )
-def test_hosts_that_tell_reasoning_in_fields_of_their_own(
-    provider: str, fields: dict[str, Any], said: str
-) -> None:
+def test_hosts_with_own_reasoning_fields(provider: str, fields: dict[str, Any], said: str) -> None:
     """From the host's own answer to the next request, with and without a text behind it."""
     codec = wire.codec_for(catalog.dialects().find(provider, "openai_chat"))
     message: dict[str, Any] = {"role": "assistant", "content": None, **fields}
@@ -216,7 +214,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 @every
-def test_a_recorded_request_with_it_differs_by_that_alone(name: str) -> None:
+def test_recorded_request_differs_only_by_dropped_reasoning(name: str) -> None:
     """Law 11: `parse` keeps it, and the difference that `render` makes is listed by name."""
     data, path = json.dumps(REQUESTS[name]), ""
     if name == "gemini":
@@ -239,7 +237,7 @@ def test_a_recorded_request_with_it_differs_by_that_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_what_cannot_be_sent_behind_reasoning_is_named_by_its_own_path(name: str) -> None:
+def test_invalid_part_after_reasoning_names_its_path(name: str) -> None:
     talk = Conversation([Message.user("one"), Message.assistant(thinking(name), Text("\ud800"))])
     with pytest.raises(InvalidRequest) as caught:
         render(name, talk)
@@ -252,7 +250,7 @@ def test_what_cannot_be_sent_behind_reasoning_is_named_by_its_own_path(name: str
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_many_cut_off_answers_in_a_row_are_looked_at_once(
+def test_consecutive_cut_off_replies_take_linear_time(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The work grows with the messages, and not with their square."""
@@ -280,7 +278,7 @@ def test_many_cut_off_answers_in_a_row_are_looked_at_once(
     assert count(200) < 2.5 * count(100)
 
 
-def test_a_message_that_says_nothing_settles_no_reasoning_before_it() -> None:
+def test_empty_message_does_not_settle_reasoning() -> None:
     """The assistant may still go on behind it: a warm render equals a cold one."""
     thought = Thinking("Hm.", signature="sig", provider="anthropic")
     talk = Conversation(

@@ -46,7 +46,7 @@ def said(call: Call) -> bytes:
 
 
 @given(some.frames(), some.turns, st.none() | some.texts)
-def test_law_11_what_was_said_is_read_and_said_again_to_the_byte(
+def test_law_11_parse_and_render_round_trip_bytes(
     frame: some.Frame, turns: list[list[Message]], state: str | None
 ) -> None:
     talk = Conversation([Message.user("hello"), *(m for turn in turns for m in turn)])
@@ -57,7 +57,7 @@ def test_law_11_what_was_said_is_read_and_said_again_to_the_byte(
 
 
 @given(some.frames(), some.turns, st.none() | some.texts)
-def test_split_cuts_a_rendered_request_where_render_did(
+def test_split_gives_the_chunks_of_render(
     frame: some.Frame, turns: list[list[Message]], state: str | None
 ) -> None:
     talk = Conversation([Message.user("hello"), *(m for turn in turns for m in turn)])
@@ -116,7 +116,7 @@ def test_unknown_fields_and_blocks_come_back_unchanged() -> None:
     assert again == expected
 
 
-def test_parse_finds_a_name_for_everything_it_knows() -> None:
+def test_parse_reads_all_documented_fields() -> None:
     call = anthropic.parse(json.dumps(REQUEST).encode())
     assert isinstance(call.tools[1], ProviderTool)
     assert call.tools[1].name == "web_search"
@@ -134,7 +134,7 @@ def test_parse_finds_a_name_for_everything_it_knows() -> None:
     }
 
 
-def test_split_keeps_the_order_of_keys_that_a_render_would_heal() -> None:
+def test_split_keeps_key_order() -> None:
     one = b'{"max_tokens":1,"model":"m","messages":[{"role":"user","content":"x"}],"tools":[%b]}'
     a = anthropic.split(one % b'{"name":"f","input_schema":{"type":"object","properties":{}}}')
     b = anthropic.split(one % b'{"name":"f","input_schema":{"properties":{},"type":"object"}}')
@@ -163,7 +163,7 @@ def test_split_keeps_the_order_of_keys_that_a_render_would_heal() -> None:
         ),
     ],
 )
-def test_a_request_that_cannot_be_is_refused_by_name(body: bytes, path: str) -> None:
+def test_invalid_request_names_its_field(body: bytes, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         anthropic.parse(body)
     assert caught.value.path == path
@@ -226,7 +226,7 @@ def test_law_7_stream_and_single_answer_agree_and_add_up(reply: Reply) -> None:
 
 
 @given(replies, st.data())
-def test_law_12_a_stream_gives_the_same_events_however_it_is_cut(
+def test_law_12_stream_events_are_independent_of_chunking(
     reply: Reply, data: st.DataObject
 ) -> None:
     writer = anthropic.writer()
@@ -295,7 +295,7 @@ def events_of(*events: dict[str, Any]) -> list[Any]:
         pytest.param((START, BLOCK, DELTA, LAST, END), id="a part that is never ended"),
     ],
 )
-def test_what_a_stream_may_do(events: tuple[dict[str, Any], ...]) -> None:
+def test_tolerated_stream_irregularities(events: tuple[dict[str, Any], ...]) -> None:
     found = events_of(*events)
     assert isinstance(found[0], ReplyStart)
     assert [e for e in found if isinstance(e, PartDelta)] == [PartDelta(0, "Hi")]
@@ -305,7 +305,7 @@ def test_what_a_stream_may_do(events: tuple[dict[str, Any], ...]) -> None:
     assert found[-1].reply.usage.uncached == 5
 
 
-def test_a_missing_start_is_made_up() -> None:
+def test_missing_start_is_added() -> None:
     found = events_of(*WHOLE[1:])
     assert found[0] == ReplyStart("", "")
     assert isinstance(found[-1], ReplyEnd)
@@ -320,7 +320,7 @@ def test_a_missing_start_is_made_up() -> None:
         ((), "Transport", None),
     ],
 )
-def test_a_broken_stream_fails_with_what_there_is(
+def test_broken_stream_fails_with_partial_reply(
     events: tuple[dict[str, Any], ...], error: str, code: str | None
 ) -> None:
     found = events_of(*events)
@@ -342,7 +342,7 @@ def test_a_broken_stream_fails_with_what_there_is(
         ),
     ],
 )
-def test_an_endless_answer_is_cut_off_with_a_clear_error(
+def test_endless_reply_is_rejected_at_the_limit(
     block: dict[str, Any], delta: dict[str, Any]
 ) -> None:
     reader = anthropic.reader()
@@ -373,7 +373,7 @@ json_values = st.recursive(
 
 
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
-def test_whatever_comes_in_only_our_errors_come_out(data: bytes) -> None:
+def test_arbitrary_input_raises_only_our_errors(data: bytes) -> None:
     for read in (anthropic.parse, anthropic.split, anthropic.read_reply):
         try:
             read(data)
@@ -386,7 +386,7 @@ def test_whatever_comes_in_only_our_errors_come_out(data: bytes) -> None:
         assert isinstance(events[-1], ReplyEnd | ReplyFail)
 
 
-def test_a_marker_inside_a_tool_result_leaves_its_fields_where_they_stood() -> None:
+def test_nested_marker_keeps_field_order() -> None:
     block = '{"type":"text","text":"a"%s}'
     result = '{"type":"tool_result","tool_use_id":"t","content":[%s],"is_error":true}'
     request = '{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[%s]}]}'

@@ -73,7 +73,7 @@ def test_an_unknown_field_changes_only_the_extras(answer: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("field", ["id", "type", "role", "model", "content"])
-def test_what_is_missing_is_named_all_the_same(field: str) -> None:
+def test_missing_field_is_named(field: str) -> None:
     answer = {
         "id": "msg_1",
         "type": "message",
