@@ -53,7 +53,7 @@ def test_a_save_that_would_save_nothing_is_refused(emu: Emulator, save: Any) -> 
     asyncio.run(main())
 
 
-def test_a_run_goes_on_when_the_first_message_cannot_be_saved(emu: Emulator) -> None:
+def test_run_continues_when_the_first_message_cannot_be_saved(emu: Emulator) -> None:
     def save(message: Message) -> None:
         raise OSError("disk full")
 

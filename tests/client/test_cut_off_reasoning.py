@@ -93,7 +93,7 @@ def codes(answered: Response) -> set[str]:
 @pytest.mark.parametrize("question", ["ponder", "muse"], ids=["at max_tokens", "signed"])
 @both
 @every
-def test_the_conversation_goes_on(emu: Emulator, name: str, stream: bool, question: str) -> None:
+def test_conversation_continues(emu: Emulator, name: str, stream: bool, question: str) -> None:
     notice = "empty_message" if name in HIDDEN else "unfinished_thinking"
 
     async def main() -> None:
@@ -200,7 +200,7 @@ def test_reasoning_that_is_followed_is_sent_back(emu: Emulator, name: str) -> No
     asyncio.run(main())
 
 
-def test_stored_responses_go_on_from_a_cut_off_answer(emu: Emulator) -> None:
+def test_stored_responses_continue_from_a_cut_off_reply(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["openai_responses"]) as talk:
             chat = talk.client.session("openai_responses", max_tokens=LIMIT, store=True)

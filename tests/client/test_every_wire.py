@@ -217,7 +217,7 @@ def plainly(reply: Reply) -> Any:
 
 @every
 @pytest.mark.parametrize("said", ["Hello", "How is the weather?", "ponder"])
-def test_a_stream_says_what_a_whole_answer_says(emu: Emulator, name: str, said: str) -> None:
+def test_stream_equals_the_whole_response(emu: Emulator, name: str, said: str) -> None:
     async def main() -> None:
         replies = []
         for stream in (False, True):
@@ -328,7 +328,7 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
 
 @both
 @every
-def test_thinking_comes_back_as_it_was_said(emu: Emulator, name: str, stream: bool) -> None:
+def test_thinking_is_sent_back_unchanged(emu: Emulator, name: str, stream: bool) -> None:
     """And goes back with the conversation, in the provider's own words, without a notice."""
     asking, shown = THINKING[name]
 
@@ -372,7 +372,7 @@ def test_an_answer_of_a_given_form(emu: Emulator, name: str, stream: bool) -> No
 
 @both
 @every
-def test_an_answer_of_another_form_is_told_once(emu: Emulator, name: str, stream: bool) -> None:
+def test_output_mismatch_is_recorded_once(emu: Emulator, name: str, stream: bool) -> None:
     """It is `Parse` for the caller; but it was given and paid for, so it is in the conversation, and
     whoever watches gets one record, with the answer and the error."""
 

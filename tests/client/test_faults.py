@@ -260,9 +260,7 @@ def test_the_second_attempt_is_answered(emu: Emulator, fault: str, wire: str, st
     [("rate-limit", 0.05), ("rate-limit-seconds", 0.05), ("rate-limit-ms", 0.05)],
 )
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_wait_is_what_the_provider_asks_for(
-    emu: Emulator, wire: str, fault: str, wait: float
-) -> None:
+def test_wait_is_the_retry_after(emu: Emulator, wire: str, fault: str, wait: float) -> None:
     async def main() -> None:
         async with talking(emu, [wire], **BRISK) as talk:
             talk.line.faults = [f"{fault}; seconds={wait}", None]
@@ -303,7 +301,7 @@ def test_max_attempts_are_meant_literally(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_silent_events_of_a_try_that_failed_are_never_heard(emu: Emulator, wire: str) -> None:
+def test_events_without_content_of_a_failed_attempt_are_dropped(emu: Emulator, wire: str) -> None:
     """A stream that broke before it said anything has begun with its id and its counts."""
 
     async def main() -> None:
@@ -358,7 +356,7 @@ def test_a_budget_that_ends_in_the_middle_of_a_stream(emu: Emulator, wire: str) 
     asyncio.run(main())
 
 
-def test_what_the_caller_does_between_two_events_is_not_interrupted(emu: Emulator) -> None:
+def test_caller_is_not_interrupted_between_two_events(emu: Emulator) -> None:
     """Only waiting for the provider is on the budget: this one is over when the answer is there."""
 
     async def main() -> None:
@@ -610,7 +608,7 @@ ROUTES = {
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_a_fallback_says_the_conversation_in_its_own_words(emu: Emulator, stream: bool) -> None:
+def test_fallback_renders_the_conversation_in_its_format(emu: Emulator, stream: bool) -> None:
     """It renders anew from what was said, not from what the other provider was told."""
     names = ("anthropic", "openai_responses", "gemini")
 
@@ -669,7 +667,7 @@ def test_when_every_hop_fails_the_first_ones_error_is_raised(emu: Emulator) -> N
     asyncio.run(main())
 
 
-def test_nothing_moves_once_something_was_heard(emu: Emulator) -> None:
+def test_no_fallback_after_the_first_event(emu: Emulator) -> None:
     async def main() -> None:
         names = ("anthropic", "openai_responses", "gemini")
         async with talking(emu, names, routes=ROUTES, **BRISK) as talk:
@@ -727,7 +725,7 @@ def test_an_answer_that_is_complete_is_not_less_so_when_the_line_breaks(
     asyncio.run(main())
 
 
-def test_usage_updates_are_heard_in_order(emu: Emulator) -> None:
+def test_usage_updates_come_in_order(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["anthropic"], **BRISK) as talk:
             heard = await ask(talk.client.session("anthropic"), "Hello", stream=True)

@@ -26,7 +26,7 @@ async def gone_through(turn: Any) -> list[Any]:
 
 
 @ways
-def test_what_is_awaited_again_is_not_sent_again(emu: Emulator, name: str) -> None:
+def test_awaiting_again_sends_nothing(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with talking(emu) as talk:
             chat = talk.client.session("anthropic")
@@ -39,7 +39,7 @@ def test_what_is_awaited_again_is_not_sent_again(emu: Emulator, name: str) -> No
 
 
 @ways
-def test_what_was_gone_through_has_its_answer(emu: Emulator, name: str) -> None:
+def test_iterated_turn_has_its_response(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with talking(emu) as talk:
             chat = talk.client.session("anthropic")
@@ -85,7 +85,7 @@ def test_two_who_await_the_same_do_not_send_twice(emu: Emulator, name: str) -> N
 
 
 @pytest.mark.parametrize("first", NAMES)
-def test_a_run_beside_another_says_nothing(emu: Emulator, first: str) -> None:
+def test_second_run_is_refused(emu: Emulator, first: str) -> None:
     """Its words would go out with the other's."""
 
     async def main() -> None:
@@ -93,7 +93,7 @@ def test_a_run_beside_another_says_nothing(emu: Emulator, first: str) -> None:
             chat = talk.client.session("anthropic")
             events = aiter(made(chat, first))
             await anext(events)
-            with pytest.raises(InvalidRequest, match="under way"):
+            with pytest.raises(InvalidRequest, match="in flight"):
                 await chat.run("Something else")
             await gone_through(events)
             assert [message.role for message in chat.messages] == ["user", "assistant"]
@@ -102,7 +102,7 @@ def test_a_run_beside_another_says_nothing(emu: Emulator, first: str) -> None:
     asyncio.run(main())
 
 
-def test_a_run_beside_tools_says_nothing(emu: Emulator) -> None:
+def test_second_run_while_tools_run_is_refused(emu: Emulator) -> None:
     started, release = asyncio.Event(), asyncio.Event()
     tools = ToolRegistry()
 
@@ -118,7 +118,7 @@ def test_a_run_beside_tools_says_nothing(emu: Emulator) -> None:
             chat = talk.client.session("anthropic", tools=tools)
             under_way = asyncio.ensure_future(chat.run("Hello?", max_turns=2))
             await started.wait()
-            with pytest.raises(InvalidRequest, match="under way"):
+            with pytest.raises(InvalidRequest, match="in flight"):
                 await chat.run()
             release.set()
             await under_way

@@ -149,7 +149,7 @@ def test_lint_and_explain_count_alike(emu: Emulator, name: str, tmp_path: Path) 
 
 @on_every_wire
 @pytest.mark.parametrize("room", [0, 1])
-def test_limits_reserve_what_a_preview_says(emu: Emulator, name: str, room: int) -> None:
+def test_limits_reserve_the_estimate_of_a_preview(emu: Emulator, name: str, room: int) -> None:
     """Two calls in a minute fit when there is room for twice the number, and not for one less."""
 
     async def main() -> None:
@@ -206,7 +206,7 @@ async def estranged(emu: Emulator, name: str) -> AsyncIterator[AsyncClient]:
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_after_a_bill_only_what_was_added_is_estimated(emu: Emulator, name: str) -> None:
+def test_after_a_bill_only_added_messages_are_estimated(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with estranged(emu, name) as client:
             chat = client.session(name, system=LONG)
@@ -224,7 +224,7 @@ def test_after_a_bill_only_what_was_added_is_estimated(emu: Emulator, name: str)
     asyncio.run(main())
 
 
-def test_markers_go_by_what_was_billed(emu: Emulator) -> None:
+def test_markers_depend_on_the_bill(emu: Emulator) -> None:
     """Estimated above the least that is cached, and billed below it: the next call is not marked."""
 
     async def main() -> None:

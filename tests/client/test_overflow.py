@@ -175,7 +175,7 @@ def test_a_message_that_only_mentions_tokens_is_no_overflow(message: str) -> Non
         assert type(error) is errors.RequestRejected
 
 
-def test_a_rate_limit_and_a_body_that_is_too_large_stay_what_they_are() -> None:
+def test_rate_limit_and_too_large_body_keep_their_class() -> None:
     """413 `request_too_large` is about bytes; 429 about tokens in a minute."""
     codec = wire.get("anthropic")
     body = b'{"error":{"type":"%b","message":"%b"}}'

@@ -30,7 +30,7 @@ ASKED = [
 
 @pytest.mark.parametrize(("route", "model", "asked"), ASKED)
 @pytest.mark.parametrize("alone", [True, False], ids=["a call", "a conversation"])
-def test_a_fallback_is_asked_for_a_model_that_it_has(
+def test_fallback_gets_a_model_that_it_has(
     emu: Emulator, route: str, model: str | None, asked: list[str], alone: bool
 ) -> None:
     async def main() -> None:

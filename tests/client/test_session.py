@@ -117,7 +117,9 @@ def test_a_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, str
 @CHANGED
 @pytest.mark.parametrize("how", ["warn", "off"])
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_broken_prefix_is_told_and_sent(emu: Emulator, planted: str, how: OnPrefixBreak) -> None:
+def test_broken_prefix_is_reported_and_sent(
+    emu: Emulator, planted: str, how: OnPrefixBreak
+) -> None:
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
             chat = talk.client.session(
@@ -143,7 +145,7 @@ def test_a_broken_prefix_is_told_and_sent(emu: Emulator, planted: str, how: OnPr
     asyncio.run(main())
 
 
-def test_what_is_too_short_to_be_cached_cannot_be_lost(emu: Emulator) -> None:
+def test_prompt_below_the_minimum_cannot_be_lost(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
             chat = talk.client.session("anthropic", on_prefix_break="raise")
@@ -158,7 +160,7 @@ def test_what_is_too_short_to_be_cached_cannot_be_lost(emu: Emulator) -> None:
 
 
 @every
-def test_a_preview_is_what_then_happens(emu: Emulator, name: str) -> None:
+def test_preview_matches_the_call(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with talking(emu, [name]) as talk:
             chat = talk.client.session(name, system=LONG, state="It is noon.")
@@ -184,7 +186,7 @@ def test_a_preview_is_what_then_happens(emu: Emulator, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_preview_tells_the_wait(emu: Emulator) -> None:
+def test_preview_has_the_wait(emu: Emulator) -> None:
     async def main() -> None:
         limits = {"requests_per_minute": 1}
         async with talking(emu, ["anthropic"], limits=limits) as talk:
@@ -205,7 +207,7 @@ def fields(body: bytes) -> dict[str, Any]:
 
 
 @both
-def test_only_what_is_new_goes_to_a_provider_that_stores(emu: Emulator, stream: bool) -> None:
+def test_only_new_messages_are_sent_to_a_provider_that_stores(emu: Emulator, stream: bool) -> None:
     name = "openai_responses"
 
     async def main() -> None:
@@ -233,7 +235,7 @@ def test_only_what_is_new_goes_to_a_provider_that_stores(emu: Emulator, stream: 
 
 
 @both
-def test_a_stored_response_that_is_gone_is_said_again(emu: Emulator, stream: bool) -> None:
+def test_missing_stored_response_is_sent_again(emu: Emulator, stream: bool) -> None:
     name = "openai_responses"
 
     async def main() -> None:
@@ -335,7 +337,7 @@ def test_a_handle_that_is_gone_is_no_reason_to_fail(emu: Emulator, stream: bool)
     asyncio.run(main())
 
 
-def test_a_handle_that_cannot_be_made_is_told(emu: Emulator) -> None:
+def test_handle_that_cannot_be_created_is_reported(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["gemini"], **HOLDING) as talk:
             chat = talk.client.session("gemini", system=VERY_LONG)
@@ -349,7 +351,7 @@ def test_a_handle_that_cannot_be_made_is_told(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_what_is_held_for_a_conversation_that_nobody_remembers_is_let_go(emu: Emulator) -> None:
+def test_handles_of_dropped_conversations_are_released(emu: Emulator) -> None:
     """Also of branches, and also when deleting fails: the client still closes."""
 
     async def main() -> None:
@@ -377,7 +379,7 @@ def test_what_is_held_for_a_conversation_that_nobody_remembers_is_let_go(emu: Em
 
 @pytest.mark.parametrize("store", [None, True])
 @pytest.mark.parametrize("name", ["anthropic", "openai_responses"])
-def test_a_prewarm_writes_what_the_first_turn_reads(
+def test_prewarm_writes_the_prefix_that_the_first_turn_reads(
     emu: Emulator, name: str, store: bool | None
 ) -> None:
     async def main() -> None:
@@ -416,7 +418,7 @@ def test_a_prewarm_in_between_leaves_the_conversation_alone(emu: Emulator) -> No
 
 
 @pytest.mark.parametrize("name", ["openai_chat", "gemini", "ollama"])
-def test_where_there_is_no_prewarm_that_is_said(emu: Emulator, name: str) -> None:
+def test_missing_prewarm_is_reported(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with talking(emu, [name]) as talk:
             with pytest.raises(errors.InvalidRequest, match="prewarm"):
@@ -429,9 +431,7 @@ def test_where_there_is_no_prewarm_that_is_said(emu: Emulator, name: str) -> Non
 @CHANGED
 @both
 @pytest.mark.parametrize("name", ["anthropic", "openai_responses"])
-def test_the_provider_is_asked_why_a_prefix_was_missed(
-    emu: Emulator, name: str, stream: bool
-) -> None:
+def test_diagnose_asks_the_provider(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         async with talking(emu, [name]) as talk:
             chat = talk.client.session(
@@ -454,7 +454,7 @@ def test_the_provider_is_asked_why_a_prefix_was_missed(
 
 
 @every
-def test_branches_go_on_side_by_side(emu: Emulator, name: str) -> None:
+def test_forks_run_in_parallel(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with talking(emu, [name]) as talk:
             chat = talk.client.session(name, system=LONG, on_prefix_break="raise")
@@ -480,7 +480,7 @@ def test_branches_go_on_side_by_side(emu: Emulator, name: str) -> None:
 
 @both
 @every
-def test_state_is_said_and_never_kept(emu: Emulator, name: str, stream: bool) -> None:
+def test_state_is_sent_and_never_kept(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         async with talking(emu, [name]) as talk:
             hours = iter(range(10))
@@ -503,7 +503,7 @@ def test_state_is_said_and_never_kept(emu: Emulator, name: str, stream: bool) ->
     asyncio.run(main())
 
 
-def test_what_an_app_says_meanwhile_is_not_lost(emu: Emulator) -> None:
+def test_messages_added_meanwhile_are_not_lost(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
             saved: list[Message] = []
@@ -522,7 +522,7 @@ def test_what_an_app_says_meanwhile_is_not_lost(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_a_hit_without_a_bill_says_that_it_is_predicted(emu: Emulator) -> None:
+def test_hit_without_a_bill_is_called_predicted(emu: Emulator) -> None:
     """Ollama reports no cached tokens."""
 
     async def main() -> None:

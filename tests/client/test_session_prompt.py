@@ -84,7 +84,7 @@ async def late() -> PromptIR:
         (late, "async function.*chat.prompt = await"),
     ],
 )
-def test_what_is_no_prompt_is_named(emu: Emulator, prompt: Any, reason: str) -> None:
+def test_invalid_prompt_is_named(emu: Emulator, prompt: Any, reason: str) -> None:
     async def main() -> None:
         async with talking(emu, ["anthropic"]) as talk:
             with pytest.raises(errors.InvalidRequest, match=reason) as caught:
@@ -100,7 +100,7 @@ def test_what_is_no_prompt_is_named(emu: Emulator, prompt: Any, reason: str) -> 
 @pytest.mark.parametrize(
     "returned, kind", [(None, "NoneType"), ("text", "str"), (late, "coroutine")]
 )
-def test_what_a_function_returns_is_checked(emu: Emulator, returned: Any, kind: str) -> None:
+def test_result_of_a_prompt_function_is_checked(emu: Emulator, returned: Any, kind: str) -> None:
     """At the turn; nothing is sent, and the next turn may go."""
     result = returned
 
@@ -350,7 +350,7 @@ def test_a_call_that_fails_leaves_the_history_as_it_was(emu: Emulator) -> None:
 
 @EDITED
 @pytest.mark.parametrize("store", [None, True])
-def test_what_the_app_appends_during_a_turn_is_kept(
+def test_messages_appended_during_a_turn_are_kept(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch, store: bool | None
 ) -> None:
     """Between two attempts, too; and a stored response without it is not continued."""
@@ -639,7 +639,7 @@ def test_no_compaction_while_a_turn_is_under_way(emu: Emulator) -> None:
             chat = talk.client.session("anthropic", messages=conversation("u0", "a1"))
             async with chat.send("u2") as events:
                 await anext(events)
-                with pytest.raises(errors.InvalidRequest, match="turn under way"):
+                with pytest.raises(errors.InvalidRequest, match="turn in flight"):
                     chat.compact(10)
                 async for _ in events:
                     pass
@@ -799,7 +799,7 @@ def test_an_overflow_is_compacted_on_every_wire(emu: Emulator, name: str, stream
     asyncio.run(main())
 
 
-def test_what_cannot_be_compacted_is_an_overflow(emu: Emulator) -> None:
+def test_prompt_that_cannot_be_compacted_is_an_overflow(emu: Emulator) -> None:
     """One message that is too long: the provider's error, and no second request."""
 
     async def main() -> None:
@@ -878,7 +878,7 @@ def test_a_compacted_history_is_saved_and_recalled(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_what_was_appended_survives_a_compaction_and_a_new_history(emu: Emulator) -> None:
+def test_appended_messages_survive_a_compaction_and_a_new_history(emu: Emulator) -> None:
     """It is still to be answered, whatever becomes of what stands before it."""
 
     async def main() -> None:

@@ -64,9 +64,7 @@ def as_sent(emu: Emulator, body: dict[str, Any]) -> Reply:
         if model != "gpt-4o" or slot in ("instructions", "system")
     ],
 )
-def test_a_chained_conversation_costs_what_it_would_cost_as_sent(
-    emu: Emulator, model: str, slot: str
-) -> None:
+def test_stored_conversation_is_priced_as_sent(emu: Emulator, model: str, slot: str) -> None:
     first = as_sent(emu, request(model, slot, "Good morning"))
     second = as_sent(emu, request(model, slot, "And now?", first.id))
     emu.reset()

@@ -1,4 +1,4 @@
-"""SPEC E1, E2 and E4 over the client: every wire in the small shape, against real servers."""
+"""SPEC E1, E2 and E4 over the client: every wire as an adapter, against real servers."""
 
 from __future__ import annotations
 
@@ -132,9 +132,7 @@ def test_e1_every_wire_streams(url: str, wire: str) -> None:
         ("refuse", "No.", "refusal"),
     ],
 )
-def test_e1_a_stream_is_the_text_and_why_it_ended(
-    url: str, text: str, said: str, reason: str
-) -> None:
+def test_e1_stream_is_text_and_finish_reason(url: str, text: str, said: str, reason: str) -> None:
     """Thinking is no text."""
     chunks = over(url, lambda adapter: gathered(adapter, request(text)))
     assert "".join(chunk.delta for chunk in chunks) == said
@@ -142,7 +140,7 @@ def test_e1_a_stream_is_the_text_and_why_it_ended(
 
 
 @pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])
-def test_e1_words_of_declining_are_text(url: str, wire: str) -> None:
+def test_e1_refusals_are_text(url: str, wire: str) -> None:
     """Where they have a part of their own."""
 
     async def both(adapter: ClientAdapter) -> list[str]:
@@ -360,7 +358,7 @@ def test_e4_invalid_field_is_named_and_nothing_is_sent(changes: dict[str, Any], 
     assert not seen
 
 
-def test_e4_what_a_model_refuses_is_named_by_the_requests_own_field(url: str) -> None:
+def test_e4_refused_parameter_is_named_by_the_requests_field(url: str) -> None:
     async def both(adapter: ClientAdapter) -> list[errors.InvalidRequest]:
         asked = request("greet me", "openai_chat", temperature=0.5)
         with pytest.raises(errors.InvalidRequest) as single:

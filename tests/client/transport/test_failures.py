@@ -1,4 +1,4 @@
-"""Every way a server can fail us: which phase, in which words, and what is left behind: nothing."""
+"""Every failure of a server: its phase, its message, and that no resource leaks."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def told(error: errors.Transport, phase: errors.Phase, *words: str) -> None:
     assert CANARY not in logged + repr(error)
 
 
-def test_only_what_may_be_otherwise_next_time_is_tried_again() -> None:
+def test_only_transient_failures_are_retryable() -> None:
     final = {"drips without end", "sends more than is taken", "sends a bomb"}
 
     async def retryable(name: str) -> bool:

@@ -117,7 +117,7 @@ def test_a_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
 
 @both
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_turns_bound_a_run_and_it_goes_on_from_there(
+def test_max_turns_bounds_a_run_that_can_be_continued(
     emu: Emulator, turns: int, stream: bool
 ) -> None:
     async def main() -> None:
@@ -151,7 +151,7 @@ def test_dollars_bound_a_run(emu: Emulator, stream: bool) -> None:
     asyncio.run(main())
 
 
-def test_what_nobody_can_price_is_not_begun(emu: Emulator) -> None:
+def test_run_without_a_price_is_not_begun(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, ["ollama"]) as talk:
             chat = talk.client.session("ollama", tools=steps([]))
@@ -243,7 +243,7 @@ def test_no_turns_are_no_run(emu: Emulator, turns: int) -> None:
 # ── Tools ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tools_run_side_by_side_unless_told_otherwise(emu: Emulator) -> None:
+def test_tools_run_in_parallel_by_default(emu: Emulator) -> None:
     """Two that wait for each other end only when both run."""
 
     async def main() -> None:
@@ -309,7 +309,7 @@ def test_without_a_registry_the_app_answers_itself(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_nothing_new_is_said_before_calls_are_answered(emu: Emulator) -> None:
+def test_new_content_is_refused_before_tool_results(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu, [HOME]) as talk:
             chat = talk.client.session(HOME, tools=steps([]))
@@ -361,7 +361,7 @@ async def crashes(talk: Talk, wire: str, at: int, stream: bool) -> list[bytes]:
 @both
 @pytest.mark.parametrize("at", [1, 3, 4])
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_run_goes_on_after_a_crash(emu: Emulator, wire: str, at: int, stream: bool) -> None:
+def test_run_continues_after_a_crash(emu: Emulator, wire: str, at: int, stream: bool) -> None:
     """From its saved messages another process sends the very bytes that the first one would have."""
 
     def unmarked(body: bytes) -> bytes:

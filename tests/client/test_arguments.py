@@ -83,7 +83,7 @@ def refused(emu: Emulator, path: str, act: Any) -> None:
 
 
 @pytest.mark.parametrize("mistake", CONTENTS)
-def test_something_that_nobody_says(emu: Emulator, mistake: str) -> None:
+def test_invalid_content_is_named(emu: Emulator, mistake: str) -> None:
     content, path = CONTENTS[mistake]
 
     async def act(client: Any, chat: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_message_of_another_kind_is_not_appended(emu: Emulator) -> None:
     refused(emu, "messages[0]", act)
 
 
-def test_parameters_may_be_said_as_mappings(emu: Emulator) -> None:
+def test_parameters_may_be_mappings(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu) as talk:
             chat = talk.client.session("anthropic", system=None, stop=["END"])
@@ -140,7 +140,7 @@ def test_parameters_may_be_said_as_mappings(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_dollars_that_nobody_knows_are_told_before_anything_is_said(emu: Emulator) -> None:
+def test_unknown_price_is_reported_before_anything_is_sent(emu: Emulator) -> None:
     async def main() -> None:
         async with talking(emu) as talk:
             chat = talk.client.session("ollama")
@@ -154,7 +154,7 @@ def test_dollars_that_nobody_knows_are_told_before_anything_is_said(emu: Emulato
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_call_comes_the_way_that_it_is_asked_for(emu: Emulator, asked: bool) -> None:
+def test_awaiting_or_iterating_decides_about_streaming(emu: Emulator, asked: bool) -> None:
     """Not as its parameters have it: those are of no use to whoever awaits it."""
 
     async def main() -> None:
@@ -197,7 +197,7 @@ def test_a_call_that_has_no_time_is_not_sent(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_a_choice_stays_what_it_is() -> None:
+def test_tool_choice_is_unchanged() -> None:
     from anaphora.client.arguments import params_of
 
     choice = ToolChoice("none")

@@ -130,7 +130,7 @@ def test_a_json_body_that_cannot_be_read_is_not_requested_again(wire: str) -> No
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_stream_that_breaks_off_keeps_what_it_had_said(wire: str) -> None:
+def test_broken_stream_keeps_its_partial_reply(wire: str) -> None:
     """Although no stream was requested."""
     writer = wires.get(wire).writer()
     said: list[Event] = [

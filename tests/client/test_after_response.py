@@ -161,7 +161,7 @@ def test_a_watcher_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptur
         assert codes(answered) == ["observer_failed"] * 2
         message = answered.notices[0].message
         assert "ValueError" in message
-        assert "test_after_answer.py:" in message
+        assert "test_after_response.py:" in message
         assert answered.cost_usd
     assert [record.error for record in played.records] == [None, None], "the others get the record"
     warned = [found for found in caplog.records if found.name == "anaphora"]
@@ -209,7 +209,7 @@ def _code(notice: Any) -> str:
 
 
 @in_a_session
-def test_what_a_save_says_of_its_failure_is_not_repeated(
+def test_message_of_a_failed_save_is_not_quoted(
     emu: Emulator, way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
     def save(message: Message) -> None:
@@ -407,7 +407,7 @@ def play_tier(way: Way, emu: Emulator, wire: str, model: str, tier: str) -> Play
     return play(way, emu, says=(call,), model=model, provider={"wire": wire})
 
 
-def test_a_preview_of_an_unknown_price_says_so(emu: Emulator) -> None:
+def test_preview_reports_an_unknown_price(emu: Emulator) -> None:
     client = AsyncClient.from_config(config(emu, "claude-fable-5-2"), environ={"KEY": KEY})
     preview = client.session("main").preview("Hello?")
     assert [notice.code for notice in preview.notices] == ["price_unknown"]
@@ -498,7 +498,7 @@ def test_a_step_that_fails(
 
 
 @in_a_session
-def test_a_conversation_that_cannot_go_on(
+def test_failure_to_add_the_reply_to_the_conversation(
     emu: Emulator, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*args: Any, **kwargs: Any) -> None:
