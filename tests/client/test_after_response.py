@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from support.talking import Line
+from support.emulated_client import RecordingTransport
 
 import anaphora
 from anaphora import AsyncClient, Client, ToolRegistry, errors
@@ -285,7 +285,7 @@ class SlowToClose:
         await asyncio.sleep(60)
 
 
-class SlowLine(Line):
+class SlowTransport(RecordingTransport):
     async def send(self, outgoing: Any) -> Any:
         return SlowToClose(await super().send(outgoing))
 
@@ -293,9 +293,9 @@ class SlowLine(Line):
 @pytest.mark.parametrize("through", ["client", "session"])
 def test_time_that_runs_out_while_a_connection_is_closed(emu: Emulator, through: str) -> None:
     async def main() -> None:
-        line = SlowLine()
+        transport = SlowTransport()
         client = AsyncClient.from_config(
-            config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}, transport=line
+            config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}, transport=transport
         )
         async with client:
             if through == "client":
@@ -307,8 +307,8 @@ def test_time_that_runs_out_while_a_connection_is_closed(emu: Emulator, through:
                 assert chat.cost_usd == answered.cost_usd
             assert answered.text
             assert "connection_failed" in codes(answered)
-            assert len(line.sent) == 1
-        await line.close()
+            assert len(transport.sent) == 1
+        await transport.close()
 
     asyncio.run(main())
 

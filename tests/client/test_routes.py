@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.talking import MODELS, talking
+from support.emulated_client import MODELS, connected
 
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, PromptIR
@@ -35,15 +35,15 @@ def test_fallback_gets_a_model_that_it_has(
 ) -> None:
     async def main() -> None:
         names = ["anthropic", "openai_chat"]
-        async with talking(emu, names, routes=ROUTES, retry={"max_attempts": 1}) as talk:
-            talk.line.faults = ["503", None]
+        async with connected(emu, names, routes=ROUTES, retry={"max_attempts": 1}) as emulated:
+            emulated.transport.faults = ["503", None]
             if not alone:
-                answered = await talk.client.session(route, model=model).send("Hello")
+                answered = await emulated.client.session(route, model=model).send("Hello")
             elif model is None:
-                answered = await talk.client.complete("Hello", route)
+                answered = await emulated.client.complete("Hello", route)
             else:
                 call = Call(ir=PromptIR.chat([Message.user("Hello")]), model=model)
-                answered = await talk.client.complete(call, route)
+                answered = await emulated.client.complete(call, route)
             assert [attempt.model for attempt in answered.attempts] == asked
 
     asyncio.run(main())

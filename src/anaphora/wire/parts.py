@@ -100,7 +100,7 @@ def fields_in_parts(parts: Iterable[Part], wires: tuple[str, ...], kind: str) ->
     for part in parts:
         if isinstance(part, Opaque) and is_fields_part(part, wires, kind):
             members |= decode_members(check_object(part.json, path="json"))
-    return encode_members(members)[1:-1]
+    return encode_members(members)[1:-1] if members else b""
 
 
 # ── Extras of other wires ────────────────────────────────────────────────────────────────────────

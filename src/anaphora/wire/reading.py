@@ -31,6 +31,7 @@ ErrorFactory = Callable[[str, str], AnaphoraError]
 
 decode_members = msgspec.json.Decoder(Members).decode
 decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_optional_elements = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
 _encode = msgspec.json.Encoder().encode
 _FIRST_IDS = tuple(f"m{index}" for index in range(256))
 
@@ -152,10 +153,8 @@ def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> M
 
 def list_elements(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> list[msgspec.Raw]:
     """The elements of a list; none where it is null."""
-    if bytes(raw) == b"null":
-        return []
     try:
-        return decode_elements(raw)
+        return _decode_optional_elements(raw) or []
     except DECODE_ERRORS as problem:
         raise _located(problem, path, fail) from None
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from blake3 import blake3
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import emulator, errors
 from anaphora.client.adapter import ClientAdapter, LlmMessage, LlmRequest, StreamChunk, TokenUsage
@@ -195,7 +195,7 @@ ANSWER = json.dumps(
 
 def test_e2_response_has_model_usage_and_raw_hash() -> None:
     """The raw hash is of the provider's own bytes, white space and all."""
-    with served(ANSWER, "application/json") as url:
+    with byte_server(ANSWER, "application/json") as url:
         response = over(url, lambda adapter: adapter.complete(request("who?", json_schema=PERSON)))
     assert response.raw_hash == blake3(ANSWER).hexdigest()
     assert response.model == "claude-that-answered"
@@ -207,7 +207,7 @@ def test_e2_response_has_model_usage_and_raw_hash() -> None:
 def test_e2_unreported_usage_is_none() -> None:
     body = json.loads(ANSWER)
     body["usage"] = {"output_tokens": 3}
-    with served(json.dumps(body).encode(), "application/json") as url:
+    with byte_server(json.dumps(body).encode(), "application/json") as url:
         assert over(url, lambda adapter: adapter.complete(request("who?"))).usage is None
 
 
@@ -224,7 +224,7 @@ def test_e2_all_fields_of_a_request_are_sent() -> None:
         max_tokens=123,
         json_schema=PERSON,
     )
-    with served(ANSWER, "application/json", seen=seen) as url:
+    with byte_server(ANSWER, "application/json", seen=seen) as url:
         over(url, lambda adapter: adapter.complete(asked))
     body = json.loads(seen[0][2])
     assert body["model"] == MODELS["anthropic"]
@@ -352,7 +352,7 @@ def test_e4_invalid_field_is_named_and_nothing_is_sent(changes: dict[str, Any], 
             await gathered(adapter, request("hello", **changes))
         return [single.value, streamed.value]
 
-    with served(ANSWER, "application/json", seen=seen) as url:
+    with byte_server(ANSWER, "application/json", seen=seen) as url:
         found = over(url, both)
     assert [error.path for error in found] == [path, path]
     assert not seen

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import trustme
+from support.http_requests import outgoing
 from support.raw_server import Handler, RawServer, answering, raw_server, reply
-from support.sending import outgoing
 
 from anaphora.client.transport.over_aiohttp import PIECE, AiohttpTransport
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import trustme
 from support.forward_proxy import forward_proxy
+from support.http_requests import CANARY, outgoing
 from support.raw_server import RawServer, answering, raw_server, reply, reset
-from support.sending import CANARY, outgoing
 
 from anaphora import errors
 from anaphora.client.transport.over_aiohttp import AiohttpTransport

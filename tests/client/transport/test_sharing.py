@@ -8,8 +8,8 @@ import gc
 import random
 
 import pytest
+from support.http_requests import outgoing
 from support.raw_server import Handler, RawServer, answering, raw_server, reply
-from support.sending import outgoing
 
 from anaphora import errors
 from anaphora.client.transport.over_aiohttp import AiohttpTransport

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import trustme
 from support.forward_proxy import forward_proxy
+from support.http_requests import outgoing
 from support.raw_server import RawServer, answering, raw_server, reply
-from support.sending import outgoing
 
 import anaphora
 from anaphora import errors

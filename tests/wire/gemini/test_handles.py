@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import strategies as some
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
@@ -313,7 +313,7 @@ def sdk_asks(do: Any) -> tuple[str, str, Any]:
 
     answer = json.dumps({"name": HANDLE, "expireTime": "2026-11-15T06:00:00Z"}).encode()
     seen: list[tuple[str, str, bytes]] = []
-    with served(answer, "application/json", seen=seen) as address:
+    with byte_server(answer, "application/json", seen=seen) as address:
         options = types.HttpOptions(base_url=address, api_version="v1beta")
         with genai.Client(api_key="not-a-key", http_options=options) as client:
             do(client)

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from pydantic import ConfigDict, TypeAdapter
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import catalog, errors
 from anaphora.cache.plan import plan_once
@@ -251,7 +251,7 @@ def check_reading(told: Any, reply: Reply) -> None:
 
 @pytest.mark.parametrize("reply", [REPLY, REFUSED])
 def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
-    with served(openai_chat.write_reply(reply), "application/json") as address:
+    with byte_server(openai_chat.write_reply(reply), "application/json") as address:
         told = client(address).chat.completions.create(**ask())
     check_reading(told, reply)
     if reply is REPLY:
@@ -268,7 +268,7 @@ def test_the_sdk_reads_a_stream(reply: Reply) -> None:
     writer = openai_chat.writer()
     body = b"".join(writer.write(event) for event in reply_events(reply))
     state = ChatCompletionStreamState()
-    with served(body, "text/event-stream") as address:
+    with byte_server(body, "text/event-stream") as address:
         for chunk in client(address).chat.completions.create(**ask(stream=True)):
             state.handle_chunk(chunk)
     check_reading(state.current_completion_snapshot, reply)
@@ -279,7 +279,7 @@ def test_the_sdk_sees_a_stream_fail() -> None:
     body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later", code="server_error"))
     with (
-        served(body, "text/event-stream") as address,
+        byte_server(body, "text/event-stream") as address,
         pytest.raises(sdk.APIError, match="try later"),
     ):
         list(client(address).chat.completions.create(**ask(stream=True)))
@@ -301,7 +301,7 @@ def test_the_sdk_reads_an_error(error: errors.Upstream, expected: str) -> None:
     status, headers, body = openai_chat.write_error(error)
     content_type = headers.pop("content-type")
     with (
-        served(body, content_type, status, headers) as address,
+        byte_server(body, content_type, status, headers) as address,
         pytest.raises(getattr(sdk, expected)) as caught,
     ):
         client(address).chat.completions.create(**ask())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import usual
+from support import message_strategies
 
 from anaphora.rendered import LogAppend
 from anaphora.values import Message, Text, ToolCall, ToolResult
@@ -37,15 +37,17 @@ TRAITS = st.builds(
 LAST = st.sampled_from([None, "user", "assistant", "tool"])
 
 
-@given(st.lists(usual.messages("openai_chat"), max_size=5), TRAITS, LAST)
+@given(st.lists(message_strategies.messages("openai_chat"), max_size=5), TRAITS, LAST)
 def test_both_ways_say_the_same(said: list[Message], traits: Traits, last: str | None) -> None:
     def thoroughly(to: LogAppend) -> None:
         role = last
         for message in said:
             role = add_message(to, message, role, "conversation", traits)
 
-    quickly = usual.outcome(lambda to: add_messages(to, said, last, "conversation", traits))
-    assert quickly == usual.outcome(thoroughly)
+    quickly = message_strategies.outcome(
+        lambda to: add_messages(to, said, last, "conversation", traits)
+    )
+    assert quickly == message_strategies.outcome(thoroughly)
 
 
 CALL = ToolCall("call_1", "look_up", '{"a":1}')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import usual
+from support import message_strategies
 
 from anaphora.rendered import LogAppend
 from anaphora.values import Message, Text, ToolCall, ToolResult
@@ -21,15 +21,17 @@ TRAITS = st.builds(
 STATES = st.sampled_from([None, "item", "user", "system"])
 
 
-@given(st.lists(usual.messages("openai_responses"), max_size=5), TRAITS, STATES)
+@given(st.lists(message_strategies.messages("openai_responses"), max_size=5), TRAITS, STATES)
 def test_both_ways_say_the_same(said: list[Message], traits: Traits, before: str | None) -> None:
     def thoroughly(to: LogAppend) -> None:
         state = before
         for message in said:
             state = add_message(to, message, state, "conversation", traits)
 
-    quickly = usual.outcome(lambda to: add_messages(to, said, before, "conversation", traits))
-    assert quickly == usual.outcome(thoroughly)
+    quickly = message_strategies.outcome(
+        lambda to: add_messages(to, said, before, "conversation", traits)
+    )
+    assert quickly == message_strategies.outcome(thoroughly)
 
 
 CALL = ToolCall("call_1", "look_up", '{"a":1}')

@@ -1,18 +1,8 @@
 """A generateContent request as a call, and as chunks of its own bytes.
 
 `parse` keeps everything where it stood and as it was written: arguments and schemas keep their
-text, missing ids stay missing on this wire, unknown fields become extras. It normalises only this:
-
-- names in snake_case become camelCase, a single element a list of one;
-- `null`, and an empty list or object of settings or tools, mean the same as a missing field;
-- the path names the model, so a `model` in the body goes; the system instruction has no role;
-- blank texts of the system instruction are left out;
-- a content without a role is the user's, and so is one of the role `function`;
-- functions that stand together share one tool object, and every other tool has its own;
-- no parameters, no arguments and no response mean the same as empty ones;
-- an empty description is none; levels of thinking are written in capitals; bytes are written in
-  standard base64;
-- messages get ids by position.
+text, missing ids stay missing on this wire, unknown fields become extras. The few forms that it
+normalises are listed in `analysis/roundtrip/gemini.py`.
 
 `split` normalises nothing inside a part, a tool or a declaration, so that a cache is billed, and a
 miss explained, by the bytes that were sent.

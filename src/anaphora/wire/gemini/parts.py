@@ -65,20 +65,20 @@ def no_calls(_: str) -> ToolCall | None:
 
 
 def write_parts(
-    parts: Sequence[Part], notices: Notices, find: FindCall = no_calls, place: str = "parts"
+    parts: Sequence[Part], notices: Notices, find: FindCall = no_calls
 ) -> list[tuple[Kind, bytes]]:
     """The kind and bytes of each part that Gemini has a form for."""
     written = []
     for index, part in enumerate(parts):
-        if is_content_fields(part):
+        if isinstance(part, Opaque) and is_content_fields(part):
             continue
         found: Notices = []
         try:
             kind, data = _write(part, found, find)
         except InvalidRequest as problem:
-            raise problem.within(f"{place}[{index}]") from None
+            raise problem.within(f"parts[{index}]") from None
         if found:
-            notices += notices_below(found, f"{place}[{index}]")
+            notices += notices_below(found, f"parts[{index}]")
         if data is not None:
             written.append((kind, data))
     return written

@@ -250,8 +250,9 @@ def _add_messages(
             parts = []
         elif not parts:
             notices.append(Notice("empty_message", "an empty message is left out"))
-        for notice in notices_below(notices, place):
-            append.notice(notice)
+        if notices:
+            for notice in notices_below(notices, place):
+                append.notice(notice)
         joins = message.role == last_role == "tool" and not content_fields(message.parts)
         for at, (kind, data) in enumerate(parts):
             if at or joins:

@@ -1,18 +1,8 @@
 """A request to Ollama as a call, and as chunks of its own bytes.
 
 `parse` keeps everything where it stood and as it was written: arguments and schemas keep their
-text, unknown fields become extras. It normalises only this:
-
-- `stream` is true when it is missing, and always written out;
-- roles are written small; missing content is an empty text; missing messages are none;
-- `null`, an empty list of images, calls, tools or stops, an empty description, name or id, empty
-  reasoning and no options mean the same as a missing field;
-- a function's `type` is written out in a tool and left out in a call; no arguments and no
-  parameters mean the same as an empty object of them;
-- a leading system message with a text becomes the system prompt;
-- a call without an id gets one by its position, and a result without one the id of the call it
-  answers; neither is sent back;
-- messages get ids by position.
+text, unknown fields become extras. A leading system message with a text becomes the system prompt;
+the few forms that it normalises are listed in `analysis/roundtrip/ollama.py`.
 
 `split` changes only the white space between the outermost fields of the request and of its system
 message, so that a miss is explained by the bytes that were sent.
