@@ -1,4 +1,4 @@
-"""The official SDK and we agree: what we send fits its types, and it reads what we write."""
+"""Requests fit the types of the official SDK, and it reads our replies, streams and errors."""
 
 from __future__ import annotations
 
@@ -188,8 +188,8 @@ def test_a_body_fits_the_types(name: str) -> None:
         lambda body: body["tools"][0].update(cache="1h"),
     ],
 )
-def test_the_check_can_fail(spoil: Any) -> None:
-    """A field too many or a value out of range, at any depth."""
+def test_comparison_detects_a_difference(spoil: Any) -> None:
+    """An extra field or a value out of range, at any depth."""
     body = body_of(CALLS["every part, every tool"])
     spoil(body)
     with pytest.raises(AssertionError):
@@ -233,32 +233,32 @@ def ask(**more: Any) -> dict[str, Any]:
     return {"model": "gpt-5.6", "messages": [{"role": "user", "content": "hi"}], **more}
 
 
-def check_reading(told: Any, reply: Reply) -> None:
-    assert (told.id, told.model) == (reply.id, reply.model)
-    message = told.choices[0].message
+def check_reading(notices: Any, reply: Reply) -> None:
+    assert (notices.id, notices.model) == (reply.id, reply.model)
+    message = notices.choices[0].message
     assert (message.content or "") == reply.text
     assert [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()] == [
         (c.id, c.name, c.arguments) for c in reply.tool_calls
     ]
     refused = [part.text for part in reply.message.parts if isinstance(part, Refusal)]
     assert [message.refusal] * len(refused) == refused
-    assert told.usage.prompt_tokens == reply.usage.input
-    assert told.usage.completion_tokens == reply.usage.output
+    assert notices.usage.prompt_tokens == reply.usage.input
+    assert notices.usage.completion_tokens == reply.usage.output
     if reply.usage.read is not None:
-        assert told.usage.prompt_tokens_details.cached_tokens == reply.usage.read
-        assert told.usage.prompt_tokens_details.cache_write_tokens == reply.usage.written_total
+        assert notices.usage.prompt_tokens_details.cached_tokens == reply.usage.read
+        assert notices.usage.prompt_tokens_details.cache_write_tokens == reply.usage.written_total
 
 
 @pytest.mark.parametrize("reply", [REPLY, REFUSED])
 def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
     with served(openai_chat.write_reply(reply), "application/json") as address:
-        told = client(address).chat.completions.create(**ask())
-    check_reading(told, reply)
+        notices = client(address).chat.completions.create(**ask())
+    check_reading(notices, reply)
     if reply is REPLY:
-        assert told.choices[1].message.content == "ho"
-        assert told.choices[0].finish_reason == "tool_calls"
-        assert (told.created, told.service_tier) == (5, "flex")
-        assert told.choices[0].message.reasoning == "hm"
+        assert notices.choices[1].message.content == "ho"
+        assert notices.choices[0].finish_reason == "tool_calls"
+        assert (notices.created, notices.service_tier) == (5, "flex")
+        assert notices.choices[0].message.reasoning == "hm"
 
 
 @pytest.mark.parametrize("reply", [REPLY, REFUSED])
@@ -274,7 +274,7 @@ def test_the_sdk_reads_a_stream(reply: Reply) -> None:
     check_reading(state.current_completion_snapshot, reply)
 
 
-def test_the_sdk_sees_a_stream_fail() -> None:
+def test_sdk_raises_on_a_failed_stream() -> None:
     writer = openai_chat.writer()
     body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later", code="server_error"))

@@ -1,11 +1,11 @@
-"""Usual messages are said in one go. That gives what the thorough way gives."""
+"""The fast encoding of plain messages gives the same bytes as the general one."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import usual
+from support import plain_messages
 
 from anaphora.rendered import LogAppend
 from anaphora.values import Message, Text, ToolCall, ToolResult
@@ -37,15 +37,19 @@ TRAITS = st.builds(
 LAST = st.sampled_from([None, "user", "assistant", "tool"])
 
 
-@given(st.lists(usual.messages("openai_chat"), max_size=5), TRAITS, LAST)
-def test_both_ways_say_the_same(said: list[Message], traits: Traits, last: str | None) -> None:
-    def thoroughly(to: LogAppend) -> None:
+@given(st.lists(plain_messages.messages("openai_chat"), max_size=5), TRAITS, LAST)
+def test_plain_and_general_encoding_agree(
+    encoded: list[Message], traits: Traits, last: str | None
+) -> None:
+    def general(to: LogAppend) -> None:
         role = last
-        for message in said:
+        for message in encoded:
             role = add_message(to, message, role, "conversation", traits)
 
-    quickly = usual.outcome(lambda to: add_messages(to, said, last, "conversation", traits))
-    assert quickly == usual.outcome(thoroughly)
+    plain = plain_messages.outcome(
+        lambda to: add_messages(to, encoded, last, "conversation", traits)
+    )
+    assert plain == plain_messages.outcome(general)
 
 
 CALL = ToolCall("call_1", "look_up", '{"a":1}')
@@ -64,8 +68,8 @@ CALL = ToolCall("call_1", "look_up", '{"a":1}')
     ],
     ids=lambda message: f"{message.role} {[type(part).__name__ for part in message.parts]}",
 )
-def test_these_are_usual(message: Message) -> None:
-    """Else the law above would compare the thorough way with itself."""
+def test_these_messages_are_plain(message: Message) -> None:
+    """Otherwise the law above would compare the general encoding with itself."""
     assert encode_plain(message, traits_with("developer", True, False)) is not None
 
 
@@ -84,9 +88,9 @@ def test_these_are_usual(message: Message) -> None:
     ],
     ids=repr,
 )
-def test_these_take_the_thorough_way(message: Message) -> None:
+def test_these_messages_are_not_plain(message: Message) -> None:
     assert encode_plain(message, traits_with("developer", True, False)) is None
 
 
-def test_calls_that_need_their_reasoning_take_the_thorough_way() -> None:
+def test_calls_that_need_reasoning_are_not_plain() -> None:
     assert encode_plain(Message.assistant("x", CALL), traits_with("system", False, True)) is None
