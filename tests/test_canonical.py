@@ -1,4 +1,4 @@
-"""The one JSON writer: what it writes, and what it refuses by name."""
+"""The JSON encoder: its output, and the values that it rejects."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Colour(enum.Enum):
         ([1 + 2j], "$[0]"),
     ],
 )
-def test_what_json_cannot_hold_is_refused_with_its_path(value: object, path: str) -> None:
+def test_invalid_values_are_rejected_with_their_path(value: object, path: str) -> None:
     """Never written as null, never as something near it."""
     with pytest.raises(InvalidJson) as caught:
         canonical.dumps(value)
@@ -87,7 +87,7 @@ def test_a_lone_surrogate_is_named_by_code_and_place() -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", ' {"a" : 1} ', '{"a":1,"a":2}', '{"é":[1,{"b":null}]}'])
-def test_an_object_is_given_back_as_it_is(text: str) -> None:
+def test_object_text_is_returned_unchanged(text: str) -> None:
     assert canonical.check_object(text) is text
     assert canonical.is_object(text)
 

@@ -1,4 +1,4 @@
-"""The Anthropic rows, held against the published tables and the SDK's own types."""
+"""The Anthropic rows compared with the published tables and the SDK's types."""
 
 from __future__ import annotations
 

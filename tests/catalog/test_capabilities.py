@@ -1,4 +1,4 @@
-"""Limits, capabilities and retirements: a table of facts, and the SDK's own list where it has one."""
+"""Limits, capabilities and retirements: a table of facts, and the SDK's list where it has one."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_unlisted_capabilities_are_false() -> None:
 
 
 @pytest.mark.parametrize("profile", catalog.models(), ids=lambda p: f"{p.provider}-{p.id}")
-def test_lists_are_in_the_order_of_their_words(profile: catalog.Profile) -> None:
+def test_lists_are_sorted_by_their_type(profile: catalog.Profile) -> None:
     for figure, kind in ((profile.capabilities, Capability), (profile.efforts, Effort)):
         if figure is not None:
             words = [word for word in typing.get_args(kind) if word in figure.value]

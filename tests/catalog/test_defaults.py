@@ -1,4 +1,4 @@
-"""What is assumed of a provider of which little is known, and that nobody is assumed less of."""
+"""The conservative defaults of providers with few known facts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ context_tokens = 32768
 
 
 @pytest.mark.parametrize("kind", ["rules", "profiles"])
-def test_it_states_every_figure_that_must_be_there(kind: RowKind) -> None:
+def test_defaults_state_every_required_figure(kind: RowKind) -> None:
     stated = {field for row in SHIPPED.defaults if row.kind == kind for field in row.figures}
     assert {name for name, field in FIELDS[kind].items() if field.required} <= stated
 
@@ -102,7 +102,7 @@ def test_the_estimate_reaches_from_the_densest_text_to_the_widest() -> None:
     ("text", "says"),
     [('provider = "acme"\n', "unknown field 'provider'"), ("[[rules]]\nslots = 1\n", "`source`")],
 )
-def test_its_form_is_that_of_the_others_but_for_the_name(text: str, says: str) -> None:
+def test_defaults_have_the_format_of_other_files(text: str, says: str) -> None:
     with pytest.raises(InvalidCatalog, match=says) as raised:
         _ = [row.figures for row in decode_defaults(text, file="defaults.toml")]
     assert raised.value.file == "defaults.toml"

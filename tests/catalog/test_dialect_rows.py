@@ -1,4 +1,4 @@
-"""What the rows say of each provider: a few facts each, as their sources give them."""
+"""Facts of each dialect row, as its sources state them."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_keys(name: str, auth: str) -> None:
 # ── Held against a vendor's own types ────────────────────────────────────────────────────────────
 
 
-def test_mistral_has_the_fields_that_its_row_names_and_not_those_it_denies() -> None:
+def test_mistral_fields_match_its_row() -> None:
     pytest.importorskip("mistralai")
     from mistralai.client.models import ChatCompletionRequest
 

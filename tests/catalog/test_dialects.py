@@ -1,4 +1,4 @@
-"""The rows of all dialects: their form, and where they are found."""
+"""Dialect rows: their format, and finding them."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_no_two_parameters_share_a_place(row: Dialect) -> None:
     [row for row in ROWS if "reasoning.mode" in row.fields],
     ids=lambda row: row.name,
 )
-def test_every_mode_but_the_rarest_has_a_word(row: Dialect) -> None:
+def test_every_common_mode_has_a_value(row: Dialect) -> None:
     """What is on is heard as `enabled`, or as `adaptive` where that is the provider's own word."""
     place = row.place("reasoning.mode")
     assert place is not None
@@ -272,7 +272,7 @@ def test_not_found(asked: tuple[str, ...], path: str, says: str) -> None:
     assert says in str(raised.value)
 
 
-def test_rows_of_ones_own_take_the_place_of_those_that_are_there() -> None:
+def test_custom_rows_replace_shipped_ones() -> None:
     mine = ROW.replace("acme", "groq").replace("https://groq.example", "https://proxy.example")
     changed = dialects().with_rows(mine)
     assert changed.find("groq").base_url == "https://proxy.example"
@@ -283,7 +283,7 @@ def test_rows_of_ones_own_take_the_place_of_those_that_are_there() -> None:
     assert order == [row.name for row in ROWS]
 
 
-def test_rows_of_ones_own_stand_beside_the_others() -> None:
+def test_custom_rows_are_added() -> None:
     more = ROW + 'hosts = ["acme.example"]\n' + ROW + 'surface = "beta"\n'
     changed = dialects().with_rows(more)
     assert [row.name for row in changed.rows[len(ROWS) :]] == [

@@ -1,4 +1,4 @@
-"""What holds for every provider in the catalog, whatever its rows say."""
+"""Facts that hold for every provider of the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the catalog says, it says who said so and when."""
+"""Every figure of the catalog has a source and a date."""
 
 from __future__ import annotations
 

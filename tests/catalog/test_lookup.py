@@ -1,4 +1,4 @@
-"""Which row a name finds, and what lies over what."""
+"""Finding the row of a name, and the layers of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAI rows, held against the published tables and the SDK's own types."""
+"""The OpenAI rows compared with the published tables and the SDK's types."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_matching(asked: str, found: str | None) -> None:
 
 
 @pytest.mark.parametrize("model", [*MODELS, "gpt-7"])
-def test_what_a_request_calls_things(model: str) -> None:
+def test_request_field_names(model: str) -> None:
     profile = catalog.profile("openai", model)
     assert profile.max_tokens_field is not None
     assert profile.system_role is not None

@@ -1,4 +1,4 @@
-"""Rows of our own prices: exact, strict, and each with its source and date."""
+"""Price rows: exact, strict, each with its source and date."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ as_at = 12:00:00
 """
 
 
-def test_decimals_are_what_was_written() -> None:
+def test_decimals_are_exact() -> None:
     (row,) = decode_prices(ROW).prices
     assert (row.input, row.output) == (Decimal("0.1"), Decimal(3))
 

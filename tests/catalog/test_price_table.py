@@ -1,4 +1,4 @@
-"""The shipped price table: never stale, and priced as genai-prices prices."""
+"""The shipped price table: up to date, and with the prices of genai-prices."""
 
 from __future__ import annotations
 

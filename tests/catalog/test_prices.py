@@ -1,4 +1,4 @@
-"""What a call costs: the base from price data, cache prices from the rules, to the last digit."""
+"""The cost of calls: base prices from price data, cache prices from the rules, to the last digit."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_one_price_in_full() -> None:
         (Usage(uncached=1, written={"unsplit": 0}, output=0), D("0.000004")),
     ],
 )
-def test_what_a_call_costs(usage: Usage, cost_usd: Decimal | None) -> None:
+def test_cost_of_a_call(usage: Usage, cost_usd: Decimal | None) -> None:
     assert priced("anthropic", "claude-opus-5-5").of(usage) == cost_usd
 
 
-def test_unsplit_writes_cost_what_the_caller_knows_them_to_be() -> None:
+def test_unsplit_writes_use_the_callers_ttl() -> None:
     usage = Usage(uncached=0, written={"unsplit": 1_000}, output=0)
     found = priced("anthropic", "claude-opus-5-5")
     assert found.of(usage, unsplit="5m") == D("0.005")
@@ -87,7 +87,7 @@ def test_unstated_price_is_unknown_and_not_free(provider: str, model: str) -> No
     assert price(provider, model, WHEN) is None
 
 
-def test_a_stated_nothing_is_nothing() -> None:
+def test_stated_zero_is_zero() -> None:
     found = priced("zai", "glm-4.7-flash")
     assert found.of(CALL) is None  # it has no TTL of an hour
     assert found.of(Usage(uncached=10, output=10)) == 0
@@ -108,7 +108,7 @@ def test_a_model_by_its_other_names(asked: str, like: str) -> None:
 # ── Rows of ours, and of yours ───────────────────────────────────────────────────────────────────
 
 
-def test_own_rows_are_for_what_the_price_data_lack() -> None:
+def test_own_rows_fill_gaps_of_the_price_data() -> None:
     found = priced("anthropic", "claude-mythos-5-1")
     assert (found.input, found.output, found.source) == (D(10), D(50), "[L]")
     assert found.date == datetime.date(2026, 11, 14)
@@ -161,7 +161,7 @@ def test_rules_win_and_the_difference_is_listed() -> None:
     assert found.read == D("0.04")
 
 
-def test_a_multiple_that_was_rounded_costs_what_the_data_say() -> None:
+def test_rounded_multiple_uses_the_listed_price() -> None:
     # 0.26 of 1.40 dollars is published as 0.186 times.
     found = priced("zai", "glm-5.3")
     assert (found.input, found.read, found.differences) == (D("1.4"), D("0.26"), ())
@@ -190,7 +190,7 @@ def test_automatic_hit_may_have_another_price() -> None:
     assert priced("alibaba", "qwen3.7-max").of(usage) == D("0.5")
 
 
-def test_rules_of_yours_decide_too() -> None:
+def test_custom_rules_apply() -> None:
     text = 'provider = "anthropic"\n[[rules]]\nsource = "x"\ndate = 2026-11-15\nread_price = 0.5\n'
     rules = catalog.shipped().with_rows(text).rules("anthropic", "claude-opus-5-5")
     found = price("anthropic", "claude-opus-5-5", WHEN, rules=rules)
@@ -253,7 +253,7 @@ def test_changed_price_has_a_date() -> None:
     assert after.date == datetime.date(2026, 8, 21)
 
 
-def test_above_a_length_the_whole_call_costs_more() -> None:
+def test_long_prompt_raises_the_price_of_the_whole_call() -> None:
     found = priced("openai", "gpt-5.6-sol")
     (tier,) = found.tiers
     assert tier.above == 272_000
@@ -266,7 +266,7 @@ def test_above_a_length_the_whole_call_costs_more() -> None:
     assert found.of(over) == (2_001 * 8 + 270_000 * D("0.8")) / 10**6
 
 
-def test_a_service_of_its_own_has_a_price_of_its_own() -> None:
+def test_service_tiers_have_their_own_prices() -> None:
     usual = price("openai", "gpt-5", WHEN, service_tier="default")
     flex = price("openai", "gpt-5", WHEN, service_tier="flex")
     batch = price("openai", "gpt-5", WHEN, batch=True)
@@ -294,13 +294,13 @@ AGREEING = [asked for asked in STATED if not priced(*asked).differences]
 counts = st.integers(min_value=0, max_value=400_000)
 
 
-def test_there_are_many_to_hold_it_against() -> None:
+def test_many_prices_are_compared() -> None:
     assert len(AGREEING) > 150
     assert len(STATED) - len(AGREEING) < 20
 
 
 @given(st.sampled_from(AGREEING), counts, counts, counts, counts)
-def test_where_they_agree_the_sum_is_the_librarys(
+def test_cost_equals_the_librarys_where_prices_agree(
     asked: tuple[str, str], uncached: int, read: int, written: int, output: int
 ) -> None:
     provider, model = asked

@@ -1,5 +1,5 @@
-"""What matters of every provider's models but the first two's, fact by fact, with who said so in
-the test's name, and held against the SDKs where one is installed."""
+"""Profiles of the other providers' models, fact by fact, compared with the SDKs where there is one; test
+names name the source."""
 
 from __future__ import annotations
 

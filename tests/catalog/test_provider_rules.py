@@ -1,5 +1,4 @@
-"""What matters of every provider's cache but the first two's, fact by fact, with who said so in the
-test's name."""
+"""Cache rules of the other providers, fact by fact; test names name the source."""
 
 from __future__ import annotations
 

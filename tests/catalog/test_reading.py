@@ -1,4 +1,4 @@
-"""A question about one provider opens that provider's file, and no other."""
+"""A lookup reads the files of its provider only."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_all_models_are_in_all_files(tables: Tables) -> None:
     assert found == catalog.models()
 
 
-def test_a_file_that_did_not_come_along_is_named() -> None:
+def test_missing_file_is_named() -> None:
     with pytest.raises(InvalidCatalog, match="missing in this installation") as raised:
         load.SHIPPED.read("nowhere.toml")
     assert raised.value.file == "nowhere.toml"

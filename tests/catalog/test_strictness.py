@@ -1,4 +1,4 @@
-"""Whatever is not of the promised form is refused, with the file and the row."""
+"""Invalid rows are rejected with the file and the row."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_refused(text: str, row: str, says: str) -> None:
     assert str(raised.value).startswith("mine.toml")
 
 
-def test_a_row_for_nothing_is_fine() -> None:
+def test_empty_row_is_valid() -> None:
     assert catalog.shipped().with_rows(HEAD).models() == catalog.models()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.talking import LONG, talking
+from support.emulated_client import LONG, connected
 
 from anaphora import CachePolicy, Conversation, Message, PromptBlock, PromptIR, ToolRegistry
 from anaphora.emulator.server import Emulator
@@ -46,20 +46,20 @@ def test_a_part_of_the_wrong_type_is_named(
 @pytest.mark.parametrize("save", [save_async, 5], ids=["async", "no function"])
 def test_a_save_that_would_save_nothing_is_refused(emu: Emulator, save: Any) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             with pytest.raises(InvalidRequest, match="save"):
-                talk.client.session("anthropic", save=save)
+                emulated.client.session("anthropic", save=save)
 
     asyncio.run(main())
 
 
-def test_a_run_goes_on_when_the_first_message_cannot_be_saved(emu: Emulator) -> None:
+def test_run_continues_when_the_first_message_cannot_be_saved(emu: Emulator) -> None:
     def save(message: Message) -> None:
         raise OSError("disk full")
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", tools=ToolRegistry(), save=save)
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", tools=ToolRegistry(), save=save)
             ran = await chat.run("Hello?")
             assert ran.text
             assert len(chat.messages) == 2
@@ -71,9 +71,9 @@ def test_a_run_goes_on_when_the_first_message_cannot_be_saved(emu: Emulator) -> 
 @pytest.mark.parametrize("name", ["openai_chat", "openai_responses"])
 def test_a_policy_that_the_wire_changes_is_a_notice(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
+        async with connected(emu, [name]) as emulated:
             block = PromptBlock("identity", LONG, CachePolicy.EPHEMERAL_1H)
-            chat = talk.client.session(name, model="gpt-5.6", system=[block])
+            chat = emulated.client.session(name, model="gpt-5.6", system=[block])
             response = await chat.send("Hello?")
             found = [(notice.code, notice.path) for notice in response.notices]
             assert ("ttl_changed", "system[0]") in found

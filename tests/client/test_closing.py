@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.talking import LONG, talking
+from support.emulated_client import LONG, connected
 
 from anaphora import AsyncClient
 from anaphora.client import client as client_module
@@ -97,13 +97,13 @@ def test_a_provider_that_does_not_let_go_does_not_keep_us(
     monkeypatch.setattr(client_module, "_RELEASE_TIMEOUT", 0.05)
 
     async def main() -> None:
-        async with talking(emu, ["gemini"], model="gemini-2.0-flash") as talk:
-            chat = talk.client.session("gemini", system=LONG * 3)
+        async with connected(emu, ["gemini"], model="gemini-2.0-flash") as emulated:
+            chat = emulated.client.session("gemini", system=LONG * 3)
             await chat.send("One")
             await chat.send("Two")
-            assert any("cachedContents" in request.url for request in talk.line.sent)
-            talk.line.faults = ["timeout"]
-            await asyncio.wait_for(talk.client.close(), 5)
-            assert talk.line.sent[-1].method == "DELETE"
+            assert any("cachedContents" in request.url for request in emulated.transport.sent)
+            emulated.transport.faults = ["timeout"]
+            await asyncio.wait_for(emulated.client.close(), 5)
+            assert emulated.transport.sent[-1].method == "DELETE"
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from support.talking import LONG, MODELS, talking
+from support.emulated_client import LONG, MODELS, connected
 
 from anaphora import emulator
 from anaphora.client.response import Response
@@ -93,12 +93,12 @@ def codes(answered: Response) -> set[str]:
 @pytest.mark.parametrize("question", ["ponder", "muse"], ids=["at max_tokens", "signed"])
 @both
 @every
-def test_the_conversation_goes_on(emu: Emulator, name: str, stream: bool, question: str) -> None:
+def test_conversation_continues(emu: Emulator, name: str, stream: bool, question: str) -> None:
     notice = "empty_message" if name in HIDDEN else "unfinished_thinking"
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(
                 name, system=LONG, max_tokens=LIMIT, reasoning=THINKING[name]
             )
             cut = await send(chat, question, stream=stream)
@@ -112,15 +112,15 @@ def test_the_conversation_goes_on(emu: Emulator, name: str, stream: bool, questi
                 assert answered.verdict is not None
                 assert answered.verdict.result != "miss"
             assert chat.messages[1].parts == cut.reply.message.parts
-            assert THOUGHT[:30].encode() not in talk.line.bodies[-1]
+            assert THOUGHT[:30].encode() not in emulated.transport.bodies[-1]
             # Saved and read again, the conversation renders to the same bytes.
             saved = [from_json(to_json(message), Message) for message in chat.messages]
-            again = talk.client.session(
+            again = emulated.client.session(
                 name, system=LONG, messages=saved, max_tokens=LIMIT, reasoning=THINKING[name]
             )
             for session in (chat, again):
                 await send(session, "thanks", stream=stream)
-            first, second = (MARKER.sub(b"", body) for body in talk.line.bodies[-2:])
+            first, second = (MARKER.sub(b"", body) for body in emulated.transport.bodies[-2:])
             assert first == second
 
     asyncio.run(main())
@@ -131,13 +131,15 @@ def test_white_space_behind_reasoning_is_left_out_with_it(emu: Emulator, stream:
     """Cut off right after the reasoning: Anthropic takes no text block of white space there."""
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             thought = Thinking("A whole thought.", signature="c2lnbmVk", provider="anthropic")
             saved = [Message.user("muse"), Message.assistant(thought, Text("\n\n"))]
-            chat = talk.client.session("anthropic", messages=saved)
+            chat = emulated.client.session("anthropic", messages=saved)
             answered = await send(chat, "thanks", stream=stream)
             assert "unfinished_thinking" in codes(answered)
-            assert [m["role"] for m in json.loads(talk.line.bodies[-1])["messages"]] == ["user"]
+            assert [m["role"] for m in json.loads(emulated.transport.bodies[-1])["messages"]] == [
+                "user"
+            ]
             assert len(chat.messages) == 4
 
     asyncio.run(main())
@@ -168,8 +170,8 @@ def test_a_run_that_is_cut_off_can_be_taken_up(emu: Emulator, name: str, stream:
             """Looks."""
             return "found"
 
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(
                 name, tools=tools, max_tokens=LIMIT, reasoning=THINKING[name], state="It is noon."
             )
             for said in ("look", None):  # without a message the tool's result is answered again
@@ -190,22 +192,22 @@ def test_a_run_that_is_cut_off_can_be_taken_up(emu: Emulator, name: str, stream:
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in HIDDEN])
 def test_reasoning_that_is_followed_is_sent_back(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, max_tokens=LIMIT, reasoning=THINKING[name])
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, max_tokens=LIMIT, reasoning=THINKING[name])
             await chat.send("conclude")
             answered = await chat.send("thanks")
-            assert b"Of course." in talk.line.bodies[-1]
+            assert b"Of course." in emulated.transport.bodies[-1]
             assert "unfinished_thinking" not in codes(answered)
 
     asyncio.run(main())
 
 
-def test_stored_responses_go_on_from_a_cut_off_answer(emu: Emulator) -> None:
+def test_stored_responses_continue_from_a_cut_off_reply(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["openai_responses"]) as talk:
-            chat = talk.client.session("openai_responses", max_tokens=LIMIT, store=True)
+        async with connected(emu, ["openai_responses"]) as emulated:
+            chat = emulated.client.session("openai_responses", max_tokens=LIMIT, store=True)
             assert (await chat.send("ponder")).reply.stop == "length"
             assert (await chat.send("thanks")).text == "You are welcome."
-            assert b"previous_response_id" in talk.line.bodies[-1]
+            assert b"previous_response_id" in emulated.transport.bodies[-1]
 
     asyncio.run(main())

@@ -107,7 +107,7 @@ def test_results_json_cannot_say(value: object, reason: str) -> None:
     result = answered(value)
     assert result.error
     assert isinstance(result.content, str)
-    assert result.content.startswith("the tool ran, but its result cannot be said as JSON: ")
+    assert result.content.startswith("the tool ran, but its result is not valid JSON: ")
     assert reason in result.content
 
 
@@ -211,7 +211,7 @@ def test_a_tool_may_have_more_time_than_the_others() -> None:
     assert run(registry_of(patient, timeout=3600), "patient", timeout=0.001).content == "done"
 
 
-def test_a_sync_tool_that_timed_out_runs_on_and_is_not_heard() -> None:
+def test_result_of_a_timed_out_sync_tool_is_discarded() -> None:
     release, ended = threading.Event(), threading.Event()
 
     def stubborn() -> NoReturn:
@@ -309,7 +309,7 @@ def test_mcp_errors_are_errors() -> None:
     )
 
 
-def test_tools_that_never_return_keep_nobody_waiting() -> None:
+def test_tools_that_never_return_block_nothing() -> None:
     """More of them than a loop's executor has threads; and it ends at once."""
     release = threading.Event()
     registry = ToolRegistry()

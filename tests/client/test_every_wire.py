@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from blake3 import blake3
-from support.talking import LONG, MODELS, Talk, talking
+from support.emulated_client import LONG, MODELS, Connected, connected
 
 from anaphora import AsyncClient, emulator, errors
 from anaphora.cache.prefix import first_difference
@@ -124,12 +124,12 @@ async def turn(
 @every
 def test_a_conversation(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG)
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, system=LONG)
             spent = Decimal(0)
             for number, said in enumerate(("Hello", "More", "And more")):
                 answered, heard = await turn(chat, said, stream=stream)
-                check_account(emu, talk, answered, name, stream, first=not number)
+                check_account(emu, emulated, answered, name, stream, first=not number)
                 if stream:
                     check_events(heard, answered.reply)
                 assert chat.last is answered
@@ -142,11 +142,11 @@ def test_a_conversation(emu: Emulator, name: str, stream: bool) -> None:
 
 
 def check_account(
-    emu: Emulator, talk: Talk, answered: Response, name: str, stream: bool, *, first: bool
+    emu: Emulator, emulated: Connected, answered: Response, name: str, stream: bool, *, first: bool
 ) -> None:
     """The bill, the verdict and the record against what the emulator says of the same call."""
     billed, usage, record = emu.requests()[0], answered.usage, answered.record
-    assert talk.records[-1] is record
+    assert emulated.records[-1] is record
     assert answered.text
     assert usage.output == billed["output"]
     assert usage.input == billed["read"] + billed["uncached"] + sum(billed["written"].values())
@@ -163,7 +163,7 @@ def check_account(
     if not first and name not in UNTOLD:
         assert record.predicted == billed["read"]
         assert billed["read"]
-    assert answered.raw_hash == blake3(talk.line.received[-1]).hexdigest()
+    assert answered.raw_hash == blake3(emulated.transport.received[-1]).hexdigest()
     assert (record.provider, record.model, record.answered_by) == (name, MODELS[name], MODELS[name])
     assert record.streamed is stream
     assert record.error is None
@@ -217,13 +217,13 @@ def plainly(reply: Reply) -> Any:
 
 @every
 @pytest.mark.parametrize("said", ["Hello", "How is the weather?", "ponder"])
-def test_a_stream_says_what_a_whole_answer_says(emu: Emulator, name: str, said: str) -> None:
+def test_stream_equals_the_whole_response(emu: Emulator, name: str, said: str) -> None:
     async def main() -> None:
         replies = []
         for stream in (False, True):
             emu.reset()
-            async with talking(emu, [name]) as talk:
-                chat = talk.client.session(
+            async with connected(emu, [name]) as emulated:
+                chat = emulated.client.session(
                     name, system=LONG, tools=weather(), reasoning=THINKING[name][0], max_tokens=4000
                 )
                 answered, _ = await turn(chat, said, stream=stream)
@@ -237,20 +237,20 @@ def test_a_stream_says_what_a_whole_answer_says(emu: Emulator, name: str, said: 
 @every
 def test_a_call_on_its_own(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
+        async with connected(emu, [name]) as emulated:
             ir = PromptIR.chat((Message.user("Hello"),))
             call = Call(ir=ir, model=MODELS[name], params=Params(max_tokens=200))
-            answered, heard = await turn(talk.client, call, stream=stream, provider=name)
+            answered, heard = await turn(emulated.client, call, stream=stream, provider=name)
             if stream:
                 check_events(heard, answered.reply)
             billed = emu.requests()[0]
             assert answered.usage.output == billed["output"]
-            assert answered.raw_hash == blake3(talk.line.received[-1]).hexdigest()
+            assert answered.raw_hash == blake3(emulated.transport.received[-1]).hexdigest()
             assert (answered.cost_usd is None) == (name in UNPRICED)
             if answered.cost_usd is not None:
                 assert answered.cost_usd == Decimal(billed["cost_usd"])
             assert answered.verdict is None  # nothing is remembered from call to call
-            (record,) = talk.records
+            (record,) = emulated.records
             assert record is answered.record
             assert record.blocks
 
@@ -259,9 +259,9 @@ def test_a_call_on_its_own(emu: Emulator, name: str, stream: bool) -> None:
 
 def test_a_text_alone_is_a_call(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            whole = await talk.client.complete("Hello", "anthropic")
-            heard = [event async for event in talk.client.stream("Hello", "anthropic")]
+        async with connected(emu, ["anthropic"]) as emulated:
+            whole = await emulated.client.complete("Hello", "anthropic")
+            heard = [event async for event in emulated.client.stream("Hello", "anthropic")]
             assert isinstance(heard[-1], ReplyEnd)
             assert heard[-1].reply.text == whole.text
 
@@ -289,8 +289,8 @@ def weather(asked: list[str] | None = None) -> ToolRegistry:
 def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         asked: list[str] = []
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, tools=weather(asked))
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, system=LONG, tools=weather(asked))
             running = chat.run("How is the weather?", parallel=False)
             if stream:
                 steps = [step async for step in running]
@@ -318,7 +318,7 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
             assert ran.last.verdict.result == "hit"
             assert ran.cost_usd == chat.cost_usd
             check_prefixes(emu, 2)
-            assert len(talk.records) == 2
+            assert len(emulated.records) == 2
 
     asyncio.run(main())
 
@@ -328,13 +328,13 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
 
 @both
 @every
-def test_thinking_comes_back_as_it_was_said(emu: Emulator, name: str, stream: bool) -> None:
+def test_thinking_is_sent_back_unchanged(emu: Emulator, name: str, stream: bool) -> None:
     """And goes back with the conversation, in the provider's own words, without a notice."""
     asking, shown = THINKING[name]
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, reasoning=asking, max_tokens=4000)
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, system=LONG, reasoning=asking, max_tokens=4000)
             first, heard = await turn(chat, "ponder", stream=stream)
             thoughts = [part for part in first.reply.message.parts if isinstance(part, Thinking)]
             assert [part.text for part in thoughts] == ["Let me see."] * shown
@@ -359,12 +359,12 @@ def test_thinking_comes_back_as_it_was_said(emu: Emulator, name: str, stream: bo
 @every
 def test_an_answer_of_a_given_form(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name)
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name)
             answered, _ = await turn(chat, "Plan a trip", stream=stream, output=Trip)
             assert isinstance(answered.parsed, Trip)
             assert answered.parsed == Trip(**msgspec.json.decode(answered.text))
-            once = await talk.client.complete("Plan a trip", name, output=Trip)
+            once = await emulated.client.complete("Plan a trip", name, output=Trip)
             assert isinstance(once.parsed, Trip)
 
     asyncio.run(main())
@@ -372,17 +372,17 @@ def test_an_answer_of_a_given_form(emu: Emulator, name: str, stream: bool) -> No
 
 @both
 @every
-def test_an_answer_of_another_form_is_told_once(emu: Emulator, name: str, stream: bool) -> None:
+def test_output_mismatch_is_recorded_once(emu: Emulator, name: str, stream: bool) -> None:
     """It is `Parse` for the caller; but it was given and paid for, so it is in the conversation, and
     whoever watches gets one record, with the answer and the error."""
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name)
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name)
             with pytest.raises(errors.Parse) as caught:
                 await turn(chat, "misshapen", stream=stream, output=Trip)
             assert "city" in caught.value.path
-            (record,) = talk.records
+            (record,) = emulated.records
             check_misshapen(record, caught.value)
             assert [message.role for message in chat.messages] == ["user", "assistant"]
             assert chat.last is not None
@@ -390,10 +390,10 @@ def test_an_answer_of_another_form_is_told_once(emu: Emulator, name: str, stream
             assert chat.cost_usd == chat.last.cost_usd
             answered, _ = await turn(chat, "Go on", stream=stream)
             assert answered.text
-            talk.records.clear()
+            emulated.records.clear()
             with pytest.raises(errors.Parse) as caught:
-                await turn(talk.client, "misshapen", stream=stream, provider=name, output=Trip)
-            (record,) = talk.records
+                await turn(emulated.client, "misshapen", stream=stream, provider=name, output=Trip)
+            (record,) = emulated.records
             check_misshapen(record, caught.value)
 
     asyncio.run(main())
@@ -411,10 +411,10 @@ def check_misshapen(record: Any, problem: errors.Parse) -> None:
 @every
 def test_a_refusal_is_no_answer_of_that_form(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
+        async with connected(emu, [name]) as emulated:
             with pytest.raises(errors.Parse):
-                await talk.client.session(name).send("decline", output=Trip)
-            assert len(talk.records) == 1
+                await emulated.client.session(name).send("decline", output=Trip)
+            assert len(emulated.records) == 1
 
     asyncio.run(main())
 
@@ -427,8 +427,10 @@ def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
     """Each keeps to itself: its own messages, its own prefix, its own bill."""
 
     async def main() -> None:
-        async with talking(emu) as talk:
-            chats = [talk.client.session(NAMES[n % len(NAMES)], system=f"{n}. ") for n in range(50)]
+        async with connected(emu) as emulated:
+            chats = [
+                emulated.client.session(NAMES[n % len(NAMES)], system=f"{n}. ") for n in range(50)
+            ]
 
             async def talks(number: int) -> None:
                 for said in range(3):
@@ -439,11 +441,11 @@ def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
                 said = [message.parts for message in chat.messages if message.role == "user"]
                 assert said == [(Text(f"{number}/{turn}"),) for turn in range(3)]
                 assert len(chat.messages) == 6
-            assert len(talk.records) == len(emu.requests()) == 150
-            assert {record.error for record in talk.records} == {None}
-            spent = sum(record.cost_usd or 0 for record in talk.records)
+            assert len(emulated.records) == len(emu.requests()) == 150
+            assert {record.error for record in emulated.records} == {None}
+            spent = sum(record.cost_usd or 0 for record in emulated.records)
             assert sum(chat.cost_usd or 0 for chat in chats) == spent
-            results = [record.verdict.result for record in talk.records if record.verdict]
+            results = [record.verdict.result for record in emulated.records if record.verdict]
             assert results.count("first") == 50
 
     asyncio.run(main())

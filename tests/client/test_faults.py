@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.emulated_client import MODELS, WIRES, Connected, connected
 from support.raw_server import RawServer, raw_server, reset
-from support.talking import MODELS, WIRES, Talk, talking
 
 from anaphora import errors
 from anaphora import wire as wires
@@ -154,15 +154,15 @@ def test_a_fault(emu: Emulator, fault: str, wire: str) -> None:
     late = FAULTS[fault][0] is LATE
 
     async def main(stream: bool) -> None:
-        async with talking(emu, [wire], **BRISK) as talk:
-            plain = await talk.client.session(wire).send("Hello there")
+        async with connected(emu, [wire], **BRISK) as emulated:
+            plain = await emulated.client.session(wire).send("Hello there")
             emu.reset()
-        async with talking(emu, [wire], **(HASTY if late else BRISK)) as talk:
-            chat = talk.client.session(wire)
-            talk.line.faults = [fault]
+        async with connected(emu, [wire], **(HASTY if late else BRISK)) as emulated:
+            chat = emulated.client.session(wire)
+            emulated.transport.faults = [fault]
             problem, heard = await failing(chat, "Hello there", stream=stream)
             seen = ELSEWHERE.get((fault, wire), FAULTS[fault][stream])
-            check(emu, talk, chat, seen, problem)
+            check(emu, emulated, chat, seen, problem)
             if problem is None:
                 assert chat.last is not None
                 twice = fault == "duplicate-events" and stream and wire in TWICE
@@ -175,7 +175,7 @@ def test_a_fault(emu: Emulator, fault: str, wire: str) -> None:
                     await ask(chat, "And now?", stream=stream)
                 assert len(emu.requests()) == 1
             elif not late:  # on a busy machine the next answer could be late as well
-                await goes_on(talk, chat, stream)
+                await goes_on(emulated, chat, stream)
 
     asyncio.run(main(stream=False))
     emu.reset()
@@ -184,13 +184,13 @@ def test_a_fault(emu: Emulator, fault: str, wire: str) -> None:
 
 def check(
     emu: Emulator,
-    talk: Talk,
+    emulated: Connected,
     chat: Session,
     seen: Seen,
     problem: errors.AnaphoraError | None,
 ) -> None:
     """The error, the attempts, the one record, and how often the provider was asked."""
-    (record,) = talk.records
+    (record,) = emulated.records
     assert type(problem) is (seen.error or type(None))
     assert record.error == (seen.error and seen.error.__name__)
     tries = record.attempts
@@ -217,15 +217,15 @@ def check_partial(problem: errors.AnaphoraError, heard: list[Event]) -> None:
         assert problem.partial.text == said
 
 
-async def goes_on(talk: Talk, chat: Session, stream: bool) -> None:
+async def goes_on(emulated: Connected, chat: Session, stream: bool) -> None:
     """After a failure the conversation is as it was, and the next turn is answered at once."""
-    before, sent = len(chat.messages), len(talk.line.sent)
-    talk.line.faults = []
+    before, sent = len(chat.messages), len(emulated.transport.sent)
+    emulated.transport.faults = []
     problem, _ = await failing(chat, "And now?", stream=stream)
     assert problem is None
     assert len(chat.messages) == before + 2
-    assert len(talk.line.sent) == sent + 1
-    assert talk.line.in_use == 0
+    assert len(emulated.transport.sent) == sent + 1
+    assert emulated.transport.in_use == 0
 
 
 # ── Sending again ────────────────────────────────────────────────────────────────────────────────
@@ -236,9 +236,9 @@ async def goes_on(talk: Talk, chat: Session, stream: bool) -> None:
 @pytest.mark.parametrize("fault", ["rate-limit-ms; seconds=0.02", "503", "reset", "cut; after=0"])
 def test_the_second_attempt_is_answered(emu: Emulator, fault: str, wire: str, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [wire], **BRISK) as talk:
-            chat = talk.client.session(wire)
-            talk.line.faults = [fault, None]
+        async with connected(emu, [wire], **BRISK) as emulated:
+            chat = emulated.client.session(wire)
+            emulated.transport.faults = [fault, None]
             heard = await ask(chat, "Hello", stream=stream)
             assert chat.last is not None
             first, second = chat.last.attempts
@@ -247,7 +247,7 @@ def test_the_second_attempt_is_answered(emu: Emulator, fault: str, wire: str, st
             assert first.wait is not None
             assert second.at >= first.at + first.seconds + first.wait - 0.002
             assert len(emu.requests()) == 2
-            assert talk.line.bodies[0] == talk.line.bodies[1]
+            assert emulated.transport.bodies[0] == emulated.transport.bodies[1]
             if stream:
                 assert sum(isinstance(event, ReplyStart) for event in heard) == 1
                 assert isinstance(heard[-1], ReplyEnd)
@@ -260,13 +260,11 @@ def test_the_second_attempt_is_answered(emu: Emulator, fault: str, wire: str, st
     [("rate-limit", 0.05), ("rate-limit-seconds", 0.05), ("rate-limit-ms", 0.05)],
 )
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_wait_is_what_the_provider_asks_for(
-    emu: Emulator, wire: str, fault: str, wait: float
-) -> None:
+def test_wait_is_the_retry_after(emu: Emulator, wire: str, fault: str, wait: float) -> None:
     async def main() -> None:
-        async with talking(emu, [wire], **BRISK) as talk:
-            talk.line.faults = [f"{fault}; seconds={wait}", None]
-            answered = await talk.client.complete("Hello", wire)
+        async with connected(emu, [wire], **BRISK) as emulated:
+            emulated.transport.faults = [f"{fault}; seconds={wait}", None]
+            answered = await emulated.client.complete("Hello", wire)
             first, second = answered.attempts
             assert first.wait == pytest.approx(wait)
             assert second.at - first.at >= wait
@@ -276,9 +274,9 @@ def test_the_wait_is_what_the_provider_asks_for(
 
 def test_a_date_is_waited_for(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["openai_chat"], **BRISK) as talk:
-            talk.line.faults = ["rate-limit-date; seconds=0.1", None]
-            answered = await talk.client.complete("Hello", "openai_chat")
+        async with connected(emu, ["openai_chat"], **BRISK) as emulated:
+            emulated.transport.faults = ["rate-limit-date; seconds=0.1", None]
+            answered = await emulated.client.complete("Hello", "openai_chat")
             first, second = answered.attempts
             # Dates have whole seconds, and the emulator rounds them up.
             assert first.wait is not None
@@ -293,23 +291,23 @@ def test_max_attempts_are_meant_literally(emu: Emulator) -> None:
         for most in (1, 2, 4):
             emu.reset()
             retry = {"max_attempts": most, "first_wait": 0.001}
-            async with talking(emu, ["anthropic"], **(BRISK | {"retry": retry})) as talk:
-                talk.line.faults = ["503"]
+            async with connected(emu, ["anthropic"], **(BRISK | {"retry": retry})) as emulated:
+                emulated.transport.faults = ["503"]
                 with pytest.raises(errors.Overloaded) as caught:
-                    await talk.client.complete("Hello", "anthropic")
+                    await emulated.client.complete("Hello", "anthropic")
                 assert len(caught.value.attempts) == len(emu.requests()) == most
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_silent_events_of_a_try_that_failed_are_never_heard(emu: Emulator, wire: str) -> None:
+def test_events_without_content_of_a_failed_attempt_are_dropped(emu: Emulator, wire: str) -> None:
     """A stream that broke before it said anything has begun with its id and its counts."""
 
     async def main() -> None:
-        async with talking(emu, [wire], **BRISK) as talk:
-            chat = talk.client.session(wire)
-            talk.line.faults = ["cut; after=1", None]
+        async with connected(emu, [wire], **BRISK) as emulated:
+            chat = emulated.client.session(wire)
+            emulated.transport.faults = ["cut; after=1", None]
             problem, heard = await failing(chat, "Hello", stream=True)
             starts = [event for event in heard if isinstance(event, ReplyStart)]
             assert len(starts) == 1
@@ -327,15 +325,15 @@ def test_silent_events_of_a_try_that_failed_are_never_heard(emu: Emulator, wire:
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 def test_a_budget_that_ends_before_the_answer_begins(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"], **BRISK) as talk:
-            chat = talk.client.session("anthropic")
-            talk.line.faults = ["timeout"]
+        async with connected(emu, ["anthropic"], **BRISK) as emulated:
+            chat = emulated.client.session("anthropic")
+            emulated.transport.faults = ["timeout"]
             problem, _ = await failing(chat, "Hello", stream=stream, timeout=0.1)
             assert isinstance(problem, errors.Timeout)
             assert problem.timeout_ms == 100
             assert [attempt.error for attempt in problem.attempts] == ["Timeout"]
             assert problem.attempts[0].seconds >= 0.09
-            await goes_on(talk, chat, stream)
+            await goes_on(emulated, chat, stream)
 
     asyncio.run(main())
 
@@ -343,27 +341,27 @@ def test_a_budget_that_ends_before_the_answer_begins(emu: Emulator, stream: bool
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_budget_that_ends_in_the_middle_of_a_stream(emu: Emulator, wire: str) -> None:
     async def main() -> None:
-        async with talking(emu, [wire], **BRISK) as talk:
-            chat = talk.client.session(wire)
+        async with connected(emu, [wire], **BRISK) as emulated:
+            chat = emulated.client.session(wire)
             await chat.send("Warm")
             before = chat.messages
-            talk.line.faults = ["slow-drip; seconds=0.03"]
+            emulated.transport.faults = ["slow-drip; seconds=0.03"]
             problem, heard = await failing(chat, "Hello", stream=True, timeout=0.25)
             assert isinstance(problem, errors.Timeout)
             assert len(problem.attempts) == 1
             check_partial(problem, heard)
             assert chat.messages == before
-            await goes_on(talk, chat, stream=True)
+            await goes_on(emulated, chat, stream=True)
 
     asyncio.run(main())
 
 
-def test_what_the_caller_does_between_two_events_is_not_interrupted(emu: Emulator) -> None:
+def test_caller_is_not_interrupted_between_two_events(emu: Emulator) -> None:
     """Only waiting for the provider is on the budget: this one is over when the answer is there."""
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"], **BRISK) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu, ["anthropic"], **BRISK) as emulated:
+            chat = emulated.client.session("anthropic")
             count = 0
             async for _ in chat.send("Hello", timeout=0.3):
                 if not count:
@@ -378,12 +376,12 @@ def test_what_the_caller_does_between_two_events_is_not_interrupted(emu: Emulato
 def test_all_attempts_share_one_budget(emu: Emulator) -> None:
     async def main() -> None:
         settings: dict[str, Any] = HASTY | {"retry": {"max_attempts": 50, "first_wait": 0.001}}
-        async with talking(emu, ["anthropic"], **settings) as talk:
-            talk.line.faults = ["timeout"]  # a tenth of a second each
+        async with connected(emu, ["anthropic"], **settings) as emulated:
+            emulated.transport.faults = ["timeout"]  # a tenth of a second each
             with pytest.raises((errors.Timeout, errors.Transport)) as caught:
-                await talk.client.complete("Hello", "anthropic", timeout=0.35)
+                await emulated.client.complete("Hello", "anthropic", timeout=0.35)
             assert 3 <= len(caught.value.attempts) <= 4
-            assert len(talk.line.sent) == len(caught.value.attempts)
+            assert len(emulated.transport.sent) == len(caught.value.attempts)
 
     asyncio.run(main())
 
@@ -395,18 +393,18 @@ def test_a_budget_that_ends_in_the_queue(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         waits: list[float] = []
         limited: dict[str, Any] = BRISK | {"limits": {"concurrency": 1}}
-        async with talking(emu, ["anthropic"], on_wait=waits.append, **limited) as talk:
-            talk.line.faults = ["slow-first-byte; seconds=0.4", None]
-            first = asyncio.create_task(talk.client.complete("First", "anthropic"))
+        async with connected(emu, ["anthropic"], on_wait=waits.append, **limited) as emulated:
+            emulated.transport.faults = ["slow-first-byte; seconds=0.4", None]
+            first = asyncio.create_task(emulated.client.complete("First", "anthropic"))
             await asyncio.sleep(0.05)
-            chat = talk.client.session("anthropic")
+            chat = emulated.client.session("anthropic")
             problem, _ = await failing(chat, "Second", stream=stream, timeout=0.1)
             assert isinstance(problem, errors.Throttled)
             assert [attempt.error for attempt in problem.attempts] == ["Throttled"]
             assert waits == [0.0]
             await first
-            assert len(talk.line.sent) == 1
-            await goes_on(talk, chat, stream)
+            assert len(emulated.transport.sent) == 1
+            await goes_on(emulated, chat, stream)
 
     asyncio.run(main())
 
@@ -436,18 +434,18 @@ def test_a_call_that_is_cancelled(
     emu: Emulator, fault: str, tried: list[str], wire: str, stream: bool
 ) -> None:
     async def main() -> None:
-        async with talking(emu, [wire], **BRISK) as talk:
-            chat = talk.client.session(wire)
-            talk.line.faults = [fault]
+        async with connected(emu, [wire], **BRISK) as emulated:
+            chat = emulated.client.session(wire)
+            emulated.transport.faults = [fault]
             await cancelled(chat, stream=stream, after=0.12)
-            (record,) = talk.records
+            (record,) = emulated.records
             assert record.error == "CancelledError"
             assert [attempt.error for attempt in record.attempts] == tried
-            assert talk.line.in_use == 0
+            assert emulated.transport.in_use == 0
             assert chat.messages == ()
             if "rate" in fault:
                 return  # the gate keeps the next call waiting just as long
-            await goes_on(talk, chat, stream)
+            await goes_on(emulated, chat, stream)
 
     asyncio.run(main())
 
@@ -455,15 +453,15 @@ def test_a_call_that_is_cancelled(
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 def test_a_call_that_is_cancelled_in_the_queue(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"], **BRISK, limits={"concurrency": 1}) as talk:
-            talk.line.faults = ["slow-first-byte; seconds=0.2", None]
-            first = asyncio.create_task(talk.client.complete("First", "anthropic"))
+        async with connected(emu, ["anthropic"], **BRISK, limits={"concurrency": 1}) as emulated:
+            emulated.transport.faults = ["slow-first-byte; seconds=0.2", None]
+            first = asyncio.create_task(emulated.client.complete("First", "anthropic"))
             await asyncio.sleep(0.05)
-            chat = talk.client.session("anthropic")
+            chat = emulated.client.session("anthropic")
             await cancelled(chat, stream=stream, after=0.05)
-            assert len(talk.line.sent) == 1
+            assert len(emulated.transport.sent) == 1
             await first
-            await goes_on(talk, chat, stream)
+            await goes_on(emulated, chat, stream)
 
     asyncio.run(main())
 
@@ -473,14 +471,14 @@ def test_a_stream_that_is_left(emu: Emulator, wire: str) -> None:
     """`break` needs no ceremony: the next turn may follow at once."""
 
     async def main() -> None:
-        async with talking(emu, [wire], **BRISK) as talk:
-            chat = talk.client.session(wire)
-            talk.line.faults = ["slow-drip; seconds=0.01"]
+        async with connected(emu, [wire], **BRISK) as emulated:
+            chat = emulated.client.session(wire)
+            emulated.transport.faults = ["slow-drip; seconds=0.01"]
             async for event in chat.send("Hello"):
                 if isinstance(event, PartDelta):
                     break
-            await goes_on(talk, chat, stream=False)
-            left, answered = talk.records
+            await goes_on(emulated, chat, stream=False)
+            left, answered = emulated.records
             assert left.error == "GeneratorExit"
             assert answered.error is None
             assert len(chat.messages) == 2
@@ -490,23 +488,23 @@ def test_a_stream_that_is_left(emu: Emulator, wire: str) -> None:
 
 def test_a_stream_that_is_left_with_its_last_event_was_answered(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"], **BRISK) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu, ["anthropic"], **BRISK) as emulated:
+            chat = emulated.client.session("anthropic")
             async for event in chat.send("Hello"):
                 if isinstance(event, ReplyEnd):
                     break
             assert len(chat.messages) == 2
-            await goes_on(talk, chat, stream=True)
-            assert [record.error for record in talk.records] == [None, None]
+            await goes_on(emulated, chat, stream=True)
+            assert [record.error for record in emulated.records] == [None, None]
 
     asyncio.run(main())
 
 
 def test_two_turns_at_once_are_refused(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"], **BRISK) as talk:
-            chat = talk.client.session("anthropic")
-            talk.line.faults = ["slow-first-byte; seconds=0.1", None]
+        async with connected(emu, ["anthropic"], **BRISK) as emulated:
+            chat = emulated.client.session("anthropic")
+            emulated.transport.faults = ["slow-first-byte; seconds=0.1", None]
             first = asyncio.create_task(ask(chat, "Hello", stream=False))
             await asyncio.sleep(0.02)
             with pytest.raises(errors.InvalidRequest, match="fork"):
@@ -527,9 +525,9 @@ def test_the_breaker_opens_and_lets_a_probe_through(emu: Emulator) -> None:
             "retry": {"max_attempts": 1},
             "breaker": {"failures": 2, "open_for": 0.2, "within": 10.0},
         }
-        async with talking(emu, ["anthropic"], **settings) as talk:
-            chat = talk.client.session("anthropic")
-            talk.line.faults = ["503"]
+        async with connected(emu, ["anthropic"], **settings) as emulated:
+            chat = emulated.client.session("anthropic")
+            emulated.transport.faults = ["503"]
             for _ in range(2):
                 problem, _ = await failing(chat, "Hello", stream=False)
                 assert isinstance(problem, errors.Overloaded)
@@ -538,23 +536,23 @@ def test_the_breaker_opens_and_lets_a_probe_through(emu: Emulator) -> None:
                 assert isinstance(problem, errors.Unavailable)
                 assert 0 < problem.wait <= 0.2
                 assert [attempt.error for attempt in problem.attempts] == ["Unavailable"]
-            assert len(talk.line.sent) == 2
+            assert len(emulated.transport.sent) == 2
             await asyncio.sleep(0.22)
             problem, _ = await failing(chat, "Hello", stream=False)  # the probe, and it fails
             assert isinstance(problem, errors.Overloaded)
             problem, _ = await failing(chat, "Hello", stream=False)
             assert isinstance(problem, errors.Unavailable)
             await asyncio.sleep(0.22)
-            talk.line.faults = ["slow-first-byte; seconds=0.1", None]
+            emulated.transport.faults = ["slow-first-byte; seconds=0.1", None]
             probe = asyncio.create_task(ask(chat, "Hello", stream=False))
             await asyncio.sleep(0.02)
-            others = [talk.client.session("anthropic") for _ in range(2)]
+            others = [emulated.client.session("anthropic") for _ in range(2)]
             for other in others:  # each is turned away, and takes nobody's place
                 problem, _ = await failing(other, "Hello", stream=False)
                 assert isinstance(problem, errors.Unavailable)
             await probe
             await others[0].send("Hello")
-            assert len(talk.line.sent) == 5
+            assert len(emulated.transport.sent) == 5
 
     asyncio.run(main())
 
@@ -566,13 +564,13 @@ def test_a_probe_that_is_cancelled_gives_its_place_back(emu: Emulator, stream: b
             "retry": {"max_attempts": 1},
             "breaker": {"failures": 1, "open_for": 0.1},
         }
-        async with talking(emu, ["anthropic"], **settings) as talk:
-            chat = talk.client.session("anthropic")
-            talk.line.faults = ["503", "timeout", None]
+        async with connected(emu, ["anthropic"], **settings) as emulated:
+            chat = emulated.client.session("anthropic")
+            emulated.transport.faults = ["503", "timeout", None]
             await failing(chat, "Hello", stream=False)
             await asyncio.sleep(0.12)
             await cancelled(chat, stream=stream, after=0.02)
-            await goes_on(talk, chat, stream)
+            await goes_on(emulated, chat, stream)
 
     asyncio.run(main())
 
@@ -585,9 +583,9 @@ def test_a_mistake_of_the_apps_is_no_failure_of_the_providers(emu: Emulator) -> 
             "retry": {"max_attempts": 1},
             "breaker": {"failures": 1, "open_for": 0.1},
         }
-        async with talking(emu, ["anthropic"], **settings) as talk:
-            chat = talk.client.session("anthropic")
-            talk.line.faults = ["503", None]
+        async with connected(emu, ["anthropic"], **settings) as emulated:
+            chat = emulated.client.session("anthropic")
+            emulated.transport.faults = ["503", None]
             await failing(chat, "Hello", stream=False)
             await asyncio.sleep(0.12)
 
@@ -599,7 +597,7 @@ def test_a_mistake_of_the_apps_is_no_failure_of_the_providers(emu: Emulator) -> 
                 with pytest.raises(LookupError):
                     await ask(chat, "Hello", stream=stream)
             chat.state = None
-            await goes_on(talk, chat, stream=False)
+            await goes_on(emulated, chat, stream=False)
 
     asyncio.run(main())
 
@@ -610,19 +608,19 @@ ROUTES = {
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_a_fallback_says_the_conversation_in_its_own_words(emu: Emulator, stream: bool) -> None:
+def test_fallback_renders_the_conversation_in_its_format(emu: Emulator, stream: bool) -> None:
     """It renders anew from what was said, not from what the other provider was told."""
     names = ("anthropic", "openai_responses", "gemini")
 
     async def main() -> None:
         retry = {"max_attempts": 1}
-        async with talking(emu, names, routes=ROUTES, **(BRISK | {"retry": retry})) as talk:
-            chat = talk.client.session("main", system="Be terse. " * 900)
+        async with connected(emu, names, routes=ROUTES, **(BRISK | {"retry": retry})) as emulated:
+            chat = emulated.client.session("main", system="Be terse. " * 900)
             await ask(chat, "One", stream=stream)
             assert chat.provider == "anthropic"
             cached = chat.last
             assert cached is not None
-            talk.line.faults = ["503", "503", None]
+            emulated.transport.faults = ["503", "503", None]
             await ask(chat, "Two", stream=stream)
             assert chat.provider == "gemini"
             moved = chat.last
@@ -633,11 +631,11 @@ def test_a_fallback_says_the_conversation_in_its_own_words(emu: Emulator, stream
             assert "anthropic" in notice.message
             assert "gemini" in notice.message
             # The same as the last hop would be told by somebody who never was elsewhere.
-            alone = talk.client.session(
+            alone = emulated.client.session(
                 "gemini", system="Be terse. " * 900, messages=chat.messages[:2]
             )
             await ask(alone, "Two", stream=stream)
-            assert talk.line.bodies[-2] == talk.line.bodies[-1]
+            assert emulated.transport.bodies[-2] == emulated.transport.bodies[-1]
             # It stays where it is now cached, and says nothing of moving.
             await ask(chat, "Three", stream=stream)
             assert chat.provider == "gemini"
@@ -652,9 +650,9 @@ def test_a_fallback_says_the_conversation_in_its_own_words(emu: Emulator, stream
 def test_when_every_hop_fails_the_first_ones_error_is_raised(emu: Emulator) -> None:
     async def main() -> None:
         names = ("anthropic", "openai_responses", "gemini")
-        async with talking(emu, names, routes=ROUTES, **BRISK) as talk:
-            talk.line.faults = ["503", "503", "spend-cap", "reset", "reset"]
-            chat = talk.client.session("main")
+        async with connected(emu, names, routes=ROUTES, **BRISK) as emulated:
+            emulated.transport.faults = ["503", "503", "spend-cap", "reset", "reset"]
+            chat = emulated.client.session("main")
             problem, _ = await failing(chat, "Hello", stream=False)
             assert isinstance(problem, errors.Overloaded)
             assert [(tried.provider, tried.error) for tried in problem.attempts] == [
@@ -664,21 +662,21 @@ def test_when_every_hop_fails_the_first_ones_error_is_raised(emu: Emulator) -> N
                 ("gemini", "Transport"),
                 ("gemini", "Transport"),
             ]
-            await goes_on(talk, chat, stream=True)
+            await goes_on(emulated, chat, stream=True)
 
     asyncio.run(main())
 
 
-def test_nothing_moves_once_something_was_heard(emu: Emulator) -> None:
+def test_no_fallback_after_the_first_event(emu: Emulator) -> None:
     async def main() -> None:
         names = ("anthropic", "openai_responses", "gemini")
-        async with talking(emu, names, routes=ROUTES, **BRISK) as talk:
-            talk.line.faults = ["cut", None]
-            chat = talk.client.session("main")
+        async with connected(emu, names, routes=ROUTES, **BRISK) as emulated:
+            emulated.transport.faults = ["cut", None]
+            chat = emulated.client.session("main")
             problem, heard = await failing(chat, "Hello", stream=True)
             assert isinstance(problem, errors.Transport)
             check_partial(problem, heard)
-            assert len(talk.line.sent) == 1
+            assert len(emulated.transport.sent) == 1
 
     asyncio.run(main())
 
@@ -713,24 +711,24 @@ def test_an_answer_that_is_complete_is_not_less_so_when_the_line_breaks(
             await reader.read()
 
     async def main() -> None:
-        async with raw_server(handler) as server, talking(server, [wire], **BRISK) as talk:
-            chat = talk.client.session(wire)
+        async with raw_server(handler) as server, connected(server, [wire], **BRISK) as emulated:
+            chat = emulated.client.session(wire)
             heard = await ask(chat, "Hello", stream=True)
             assert isinstance(heard[-1], ReplyEnd)
             assert chat.last is not None
             assert chat.last.text == "All is said."
             assert [attempt.error for attempt in chat.last.attempts] == [None]
-            assert [record.error for record in talk.records] == [None]
+            assert [record.error for record in emulated.records] == [None]
             assert len(server.requests) == 1
             await server.closed()
 
     asyncio.run(main())
 
 
-def test_usage_updates_are_heard_in_order(emu: Emulator) -> None:
+def test_usage_updates_come_in_order(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"], **BRISK) as talk:
-            heard = await ask(talk.client.session("anthropic"), "Hello", stream=True)
+        async with connected(emu, ["anthropic"], **BRISK) as emulated:
+            heard = await ask(emulated.client.session("anthropic"), "Hello", stream=True)
             kinds = [type(event) for event in heard]
             assert kinds[0] is ReplyStart
             assert kinds[1] is UsageUpdate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.talking import LONG, Talk, talking
+from support.emulated_client import LONG, Connected, connected
 
 from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
@@ -13,18 +13,18 @@ from anaphora.emulator.server import Emulator
 MODEL = "gemini-2.0-flash"
 
 
-async def holding(talk: Talk) -> Session:
+async def holding(emulated: Connected) -> Session:
     """A conversation whose system prompt the provider has just begun to hold."""
-    chat = talk.client.session("gemini", system=LONG * 3)
-    created = methods(talk, "cachedContents").count("POST")
+    chat = emulated.client.session("gemini", system=LONG * 3)
+    created = methods(emulated, "cachedContents").count("POST")
     await chat.send("One")
     await chat.send("Two")
-    assert methods(talk, "cachedContents").count("POST") == created + 1
+    assert methods(emulated, "cachedContents").count("POST") == created + 1
     return chat
 
 
-def methods(talk: Talk, path: str = "") -> list[str]:
-    return [request.method for request in talk.line.sent if path in request.url]
+def methods(emulated: Connected, path: str = "") -> list[str]:
+    return [request.method for request in emulated.transport.sent if path in request.url]
 
 
 @pytest.mark.parametrize("late", [0, 100_000])
@@ -34,12 +34,12 @@ def test_closing_deletes_handles_that_are_alive_and_expired(
     emu.advance(-late)  # so that the handle expires in our past
 
     async def run() -> None:
-        async with talking(emu, ["gemini"], model=MODEL) as talk:
-            chat = await holding(talk)
+        async with connected(emu, ["gemini"], model=MODEL) as emulated:
+            chat = await holding(emulated)
             await chat.close()
-            assert methods(talk)[-1] == "DELETE"
-            await talk.client.close()
-            assert methods(talk).count("DELETE") == 1, "nothing is held any more"
+            assert methods(emulated)[-1] == "DELETE"
+            await emulated.client.close()
+            assert methods(emulated).count("DELETE") == 1, "nothing is held any more"
 
     asyncio.run(run())
     assert caplog.messages == []
@@ -51,11 +51,11 @@ def test_handle_that_cannot_be_deleted_is_logged(
     """It costs until it expires; one that is gone already is not logged."""
 
     async def run() -> None:
-        async with talking(emu, ["gemini"], model=MODEL) as talk:
-            chat = await holding(talk)
-            talk.line.faults = ["503"]
+        async with connected(emu, ["gemini"], model=MODEL) as emulated:
+            chat = await holding(emulated)
+            emulated.transport.faults = ["503"]
             await chat.close()
-            talk.line.faults = []
+            emulated.transport.faults = []
 
     asyncio.run(run())
     (message,) = caplog.messages
@@ -65,13 +65,13 @@ def test_handle_that_cannot_be_deleted_is_logged(
 
 def test_open_conversation_is_forgotten_when_its_handle_has_expired(emu: Emulator) -> None:
     async def run() -> None:
-        async with talking(emu, ["gemini"], model=MODEL) as talk:
+        async with connected(emu, ["gemini"], model=MODEL) as emulated:
             emu.advance(-100_000)
-            await holding(talk)
+            await holding(emulated)
             emu.advance(100_000)
-            await holding(talk)
-            await holding(talk)
-            await talk.client.close()
-            assert methods(talk).count("DELETE") == 2, "of the second and the third"
+            await holding(emulated)
+            await holding(emulated)
+            await emulated.client.close()
+            assert methods(emulated).count("DELETE") == 2, "of the second and the third"
 
     asyncio.run(run())

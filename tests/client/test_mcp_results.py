@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 import pytest
-from support.talking import WIRES, talking
+from support.emulated_client import WIRES, connected
 
 from anaphora import emulator
 from anaphora.emulator.options import EmulatorOptions
@@ -89,10 +89,10 @@ def test_a_result_is_sent_once(wire: str, result: dict[str, Any], word: str, tim
     async def main() -> None:
         script = EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))
         with emulator.running(script) as emu:
-            async with talking(emu, [wire]) as talk:
-                chat = talk.client.session(wire, tools=registry)
+            async with connected(emu, [wire]) as emulated:
+                chat = emulated.client.session(wire, tools=registry)
                 await chat.run("begin")
-                sent = json.dumps(json.loads(talk.line.bodies[-1]))
+                sent = json.dumps(json.loads(emulated.transport.bodies[-1]))
                 assert sent.count(word) == times
 
     asyncio.run(main())

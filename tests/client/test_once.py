@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.talking import talking
+from support.emulated_client import connected
 
 from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
@@ -26,27 +26,27 @@ async def gone_through(turn: Any) -> list[Any]:
 
 
 @ways
-def test_what_is_awaited_again_is_not_sent_again(emu: Emulator, name: str) -> None:
+def test_awaiting_again_sends_nothing(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic")
             turn = made(chat, name)
             first = await turn
             assert await turn is first
-            assert (len(talk.line.sent), len(chat.messages)) == (1, 2)
+            assert (len(emulated.transport.sent), len(chat.messages)) == (1, 2)
 
     asyncio.run(main())
 
 
 @ways
-def test_what_was_gone_through_has_its_answer(emu: Emulator, name: str) -> None:
+def test_iterated_turn_has_its_response(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic")
             turn = made(chat, name)
             await gone_through(turn)
             await turn
-            assert (len(talk.line.sent), len(chat.messages)) == (1, 2)
+            assert (len(emulated.transport.sent), len(chat.messages)) == (1, 2)
 
     asyncio.run(main())
 
@@ -57,13 +57,13 @@ def test_events_come_once(emu: Emulator, name: str, awaited: bool) -> None:
     """They would be those of another answer, which nobody notes."""
 
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic")
             turn = made(chat, name)
             await (turn if awaited else gone_through(turn))
             with pytest.raises(InvalidRequest, match="already consumed"):
                 await gone_through(turn)
-            assert (len(talk.line.sent), len(chat.messages)) == (1, 2)
+            assert (len(emulated.transport.sent), len(chat.messages)) == (1, 2)
 
     asyncio.run(main())
 
@@ -71,29 +71,29 @@ def test_events_come_once(emu: Emulator, name: str, awaited: bool) -> None:
 @ways
 def test_two_who_await_the_same_do_not_send_twice(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic")
             turn = made(chat, name)
             one, other = await asyncio.gather(
                 *(asyncio.ensure_future(turn) for _ in range(2)), return_exceptions=True
             )
             assert isinstance(other, InvalidRequest)
             assert not isinstance(one, Exception)
-            assert len(talk.line.sent) == 1
+            assert len(emulated.transport.sent) == 1
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("first", NAMES)
-def test_a_run_beside_another_says_nothing(emu: Emulator, first: str) -> None:
+def test_second_run_is_refused(emu: Emulator, first: str) -> None:
     """Its words would go out with the other's."""
 
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic")
             events = aiter(made(chat, first))
             await anext(events)
-            with pytest.raises(InvalidRequest, match="under way"):
+            with pytest.raises(InvalidRequest, match="in flight"):
                 await chat.run("Something else")
             await gone_through(events)
             assert [message.role for message in chat.messages] == ["user", "assistant"]
@@ -102,7 +102,7 @@ def test_a_run_beside_another_says_nothing(emu: Emulator, first: str) -> None:
     asyncio.run(main())
 
 
-def test_a_run_beside_tools_says_nothing(emu: Emulator) -> None:
+def test_second_run_while_tools_run_is_refused(emu: Emulator) -> None:
     started, release = asyncio.Event(), asyncio.Event()
     tools = ToolRegistry()
 
@@ -114,16 +114,16 @@ def test_a_run_beside_tools_says_nothing(emu: Emulator) -> None:
         return "done"
 
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic", tools=tools)
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic", tools=tools)
             under_way = asyncio.ensure_future(chat.run("Hello?", max_turns=2))
             await started.wait()
-            with pytest.raises(InvalidRequest, match="under way"):
+            with pytest.raises(InvalidRequest, match="in flight"):
                 await chat.run()
             release.set()
             await under_way
             roles = [message.role for message in chat.messages]
             assert roles[:3] == ["user", "assistant", "tool"]
-            assert len(talk.line.sent) == 2
+            assert len(emulated.transport.sent) == 2
 
     asyncio.run(main())

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
+from support.emulated_client import KEY, LONG, MODELS, WIRES, Connected, connected, settings
 from support.raw_server import answering, raw_server, reply
-from support.talking import KEY, LONG, MODELS, WIRES, Talk, settings, talking
 
 from anaphora import AsyncClient
 from anaphora.cli.common import anaphora
@@ -51,8 +51,8 @@ def registry() -> ToolRegistry:
     return tools
 
 
-def session(talk: Talk, name: str, system: str = LONG) -> Session:
-    return talk.client.session(name, system=system, tools=registry())
+def session(emulated: Connected, name: str, system: str = LONG) -> Session:
+    return emulated.client.session(name, system=system, tools=registry())
 
 
 def told(*arguments: object) -> Any:
@@ -67,16 +67,18 @@ def test_all_count_alike(emu: Emulator, name: str, said: str, tmp_path: Path) ->
     message = Message.user("What is this?", *([PICTURE] if said == "image" else []))
 
     async def main() -> tuple[int, dict[str, Any]]:
-        async with talking(emu, [name]) as talk:
-            chat = session(talk, name)
+        async with connected(emu, [name]) as emulated:
+            chat = session(emulated, name)
             seen = chat.preview(message)
             counted = seen.usage.input
             assert counted is not None
             assert seen.bounds[0] <= counted <= seen.bounds[1]
             answered = await chat.send(message)
             assert answered.usage.input == counted, "the bill"
-            assert sum(block.tokens for block in talk.records[-1].blocks) == counted, "the record"
-            sent, reply = talk.line.sent[-1], bytes(talk.line.received[-1])
+            assert sum(block.tokens for block in emulated.records[-1].blocks) == counted, (
+                "the record"
+            )
+            sent, reply = emulated.transport.sent[-1], bytes(emulated.transport.received[-1])
             return counted, {
                 "url": sent.url,
                 "request": json.loads(bytes(sent.body)),
@@ -113,19 +115,19 @@ def _where(name: str) -> dict[str, str]:
 @on_every_wire
 def test_lint_and_explain_count_alike(emu: Emulator, name: str, tmp_path: Path) -> None:
     async def main() -> tuple[int, int, str, dict[str, Any]]:
-        async with talking(emu, [name]) as talk:
-            chat = session(talk, name, "Be brief.")
+        async with connected(emu, [name]) as emulated:
+            chat = session(emulated, name, "Be brief.")
             short = chat.preview("Hello")
             await chat.send("Hello")
-            body = bytes(talk.line.sent[-1].body).decode()
-            long = session(talk, name)
+            body = bytes(emulated.transport.sent[-1].body).decode()
+            long = session(emulated, name)
             seen = long.preview("Hello")
             await long.send("Hello")
             return (
                 short.usage.input or 0,
                 seen.usage.input or 0,
                 body,
-                json.loads(bytes(talk.line.sent[-1].body)),
+                json.loads(bytes(emulated.transport.sent[-1].body)),
             )
 
     short, long, body, request = asyncio.run(main())
@@ -149,20 +151,20 @@ def test_lint_and_explain_count_alike(emu: Emulator, name: str, tmp_path: Path) 
 
 @on_every_wire
 @pytest.mark.parametrize("room", [0, 1])
-def test_limits_reserve_what_a_preview_says(emu: Emulator, name: str, room: int) -> None:
+def test_limits_reserve_the_estimate_of_a_preview(emu: Emulator, name: str, room: int) -> None:
     """Two calls in a minute fit when there is room for twice the number, and not for one less."""
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            counted = session(talk, name).preview("Hello").usage.input or 0
+        async with connected(emu, [name]) as emulated:
+            counted = session(emulated, name).preview("Hello").usage.input or 0
         limits = {"tokens_per_minute": 2 * counted - room}
-        async with talking(emu, [name], limits=limits) as talk:
-            talk.line.faults = ["timeout"]  # no bill: what was reserved counts
+        async with connected(emu, [name], limits=limits) as emulated:
+            emulated.transport.faults = ["timeout"]  # no bill: what was reserved counts
             for _ in range(2):
                 with pytest.raises(AnaphoraError):
-                    await session(talk, name).send("Hello", timeout=0.3)
-            assert len(talk.line.sent) == 2 - room
-            assert session(talk, name).preview("Hello").wait > 0
+                    await session(emulated, name).send("Hello", timeout=0.3)
+            assert len(emulated.transport.sent) == 2 - room
+            assert session(emulated, name).preview("Hello").wait > 0
 
     asyncio.run(main())
 
@@ -170,19 +172,19 @@ def test_limits_reserve_what_a_preview_says(emu: Emulator, name: str, room: int)
 @on_every_wire
 def test_a_single_call_reserves_the_same(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            seen = talk.client.session(name, system=LONG).preview("Hello")
+        async with connected(emu, [name]) as emulated:
+            seen = emulated.client.session(name, system=LONG).preview("Hello")
         counted = seen.usage.input or 0
         for room in (0, 1):
             limits = {"tokens_per_minute": 2 * counted - room}
-            async with talking(emu, [name], limits=limits) as talk:
-                talk.line.faults = ["timeout"]
+            async with connected(emu, [name], limits=limits) as emulated:
+                emulated.transport.faults = ["timeout"]
                 ir = PromptIR.chat([Message.user("Hello")], system=LONG)
                 call = Call(ir=ir, model=MODELS[name], params=Params(max_tokens=1024))
                 for _ in range(2):
                     with pytest.raises(AnaphoraError):
-                        await talk.client.complete(call, name, timeout=0.3)
-                assert len(talk.line.sent) == 2 - room
+                        await emulated.client.complete(call, name, timeout=0.3)
+                assert len(emulated.transport.sent) == 2 - room
 
     asyncio.run(main())
 
@@ -206,7 +208,7 @@ async def estranged(emu: Emulator, name: str) -> AsyncIterator[AsyncClient]:
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_after_a_bill_only_what_was_added_is_estimated(emu: Emulator, name: str) -> None:
+def test_after_a_bill_only_added_messages_are_estimated(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with estranged(emu, name) as client:
             chat = client.session(name, system=LONG)
@@ -224,7 +226,7 @@ def test_after_a_bill_only_what_was_added_is_estimated(emu: Emulator, name: str)
     asyncio.run(main())
 
 
-def test_markers_go_by_what_was_billed(emu: Emulator) -> None:
+def test_markers_depend_on_the_bill(emu: Emulator) -> None:
     """Estimated above the least that is cached, and billed below it: the next call is not marked."""
 
     async def main() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from support.emulated_client import KEY, RecordingTransport, settings
 from support.raw_server import answering, raw_server, reply
-from support.talking import KEY, Line, settings
 
 from anaphora import AsyncClient, catalog, emulator, errors, wire
 from anaphora.catalog import Dialect, is_overflow
@@ -62,16 +62,16 @@ def overflow(
     emu: Emulator, name: str, model: str, text: str, *, stream: bool, fault: str = ""
 ) -> errors.ContextOverflow:
     async def main() -> errors.ContextOverflow:
-        line = Line()
-        line.faults = [fault] if fault else []
+        transport = RecordingTransport()
+        transport.faults = [fault] if fault else []
         config = {"providers": {"one": provider(emu, ROWS[name], model)}}
         try:
             async with AsyncClient.from_config(
-                config, environ={"KEY": KEY}, transport=line
+                config, environ={"KEY": KEY}, transport=transport
             ) as client:
                 return await overflows_with(client.session("one"), text, stream=stream)
         finally:
-            await line.close()
+            await transport.close()
 
     return asyncio.run(main())
 
@@ -175,7 +175,7 @@ def test_a_message_that_only_mentions_tokens_is_no_overflow(message: str) -> Non
         assert type(error) is errors.RequestRejected
 
 
-def test_a_rate_limit_and_a_body_that_is_too_large_stay_what_they_are() -> None:
+def test_rate_limit_and_too_large_body_keep_their_class() -> None:
     """413 `request_too_large` is about bytes; 429 about tokens in a minute."""
     codec = wire.get("anthropic")
     body = b'{"error":{"type":"%b","message":"%b"}}'

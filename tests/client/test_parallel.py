@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.talking import talking
+from support.emulated_client import connected
 
 from anaphora import emulator
 from anaphora.emulator.options import EmulatorOptions
@@ -61,8 +61,8 @@ def test_tools_run_side_by_side_where_that_is_allowed(scripted: Emulator, said: 
 
     async def main() -> None:
         # Gemini cannot be told: it calls several tools all the same.
-        async with talking(scripted, ["gemini"]) as talk:
-            chat = talk.client.session("gemini", tools=tools, **conversation)
+        async with connected(scripted, ["gemini"]) as emulated:
+            chat = emulated.client.session("gemini", tools=tools, **conversation)
             assert (await chat.run("begin", **run)).text == "All done."
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from support.talking import LONG, MODELS, Talk, talking
+from support.emulated_client import LONG, MODELS, Connected, connected
 
 from anaphora import Message, PromptBlock, Tool
 from anaphora.emulator.server import Emulator
@@ -34,8 +34,8 @@ def markers(value: Any, path: str = "") -> list[tuple[str, str]]:
     return inside if own is None else [*inside, (path, own.get("ttl", ""))]
 
 
-def sent_markers(talk: Talk) -> list[tuple[str, str]]:
-    return markers(json.loads(talk.line.bodies[-1]))
+def sent_markers(emulated: Connected) -> list[tuple[str, str]]:
+    return markers(json.loads(emulated.transport.bodies[-1]))
 
 
 def blocks(policies: tuple[CachePolicy, ...]) -> tuple[PromptBlock, ...]:
@@ -66,23 +66,23 @@ def test_session_and_single_call_place_the_same_markers(
     an earlier call that began alike, a single call is not expected to be used again."""
     system, tools = blocks(policies), (Tool("look", LONG, cache=tool_policy),)
 
-    async def earlier(talk: Talk) -> None:
+    async def earlier(emulated: Connected) -> None:
         if history == "a single call":
-            await talk.client.complete(single(system, tools, "Earlier?", name), name)
+            await emulated.client.complete(single(system, tools, "Earlier?", name), name)
         for number in range({"a session": 1, "two sessions": 2}.get(history, 0)):
-            chat = talk.client.session(name, system=system, tools=tools)
+            chat = emulated.client.session(name, system=system, tools=tools)
             await chat.send(f"Earlier {number}?", tool_choice=ToolChoice("none"))
             await chat.send("And?", tool_choice=ToolChoice("none"))
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            await earlier(talk)
-            await talk.client.session(name, system=system, tools=tools).send("Now?")
-            by_session = sent_markers(talk)
-        async with talking(emu, [name]) as talk:
-            await earlier(talk)
-            await talk.client.complete(single(system, tools, "Now?", name), name)
-            by_single_call = sent_markers(talk)
+        async with connected(emu, [name]) as emulated:
+            await earlier(emulated)
+            await emulated.client.session(name, system=system, tools=tools).send("Now?")
+            by_session = sent_markers(emulated)
+        async with connected(emu, [name]) as emulated:
+            await earlier(emulated)
+            await emulated.client.complete(single(system, tools, "Now?", name), name)
+            by_single_call = sent_markers(emulated)
         # Tools carry no breakpoint on Responses: their policy asks for nothing there, and without
         # a system prompt no other call could read what this one writes.
         given = policies if name == "openai_responses" else (tool_policy, *policies)
@@ -103,15 +103,15 @@ def test_a1_a4_a_session_keeps_the_identity_for_the_next_caller(emu: Emulator) -
     def system(sender: str) -> list[PromptBlock]:
         return [
             PromptBlock.cached_long("identity", LONG),
-            PromptBlock.plain("sender", f"You talk to {sender}."),
+            PromptBlock.plain("sender", f"You emulated to {sender}."),
         ]
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             for sender in ("Ann", "Bob"):
-                chat = talk.client.session("anthropic", system=system(sender))
+                chat = emulated.client.session("anthropic", system=system(sender))
                 response = await chat.send("Hello?")
-                found = dict(sent_markers(talk))
+                found = dict(sent_markers(emulated))
                 assert found["system[0]"] == "1h"
                 assert "system[1]" not in found
         assert response.usage.read is not None
@@ -189,10 +189,10 @@ def test_single_calls_that_continue_each_other_are_cached_like_a_session(emu: Em
     async def main() -> None:
         history = [Message.user("Begin: " + LONG)]
         usages = []
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             for _ in range(4):
                 call = Call(ir=PromptIR.chat(history), model="claude-sonnet-4-5")
-                response = await talk.client.complete(call, "anthropic")
+                response = await emulated.client.complete(call, "anthropic")
                 usages.append(response.usage)
                 history += [response.reply.message, Message.user("More: " + LONG)]
         assert [bool(usage.written_total) for usage in usages] == [False, True, True, True]
@@ -207,9 +207,9 @@ def test_a_marked_single_call_is_written_at_once(emu: Emulator, streamed: bool) 
     call = single((PromptBlock.cached_short("guide", LONG),), (), "Hello?")
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             for _ in range(2):
-                turn = talk.client.send(call, "anthropic")
+                turn = emulated.client.send(call, "anthropic")
                 if streamed:
                     async for _ in turn:
                         pass

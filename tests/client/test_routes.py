@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.talking import MODELS, talking
+from support.emulated_client import MODELS, connected
 
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, PromptIR
@@ -30,20 +30,20 @@ ASKED = [
 
 @pytest.mark.parametrize(("route", "model", "asked"), ASKED)
 @pytest.mark.parametrize("alone", [True, False], ids=["a call", "a conversation"])
-def test_a_fallback_is_asked_for_a_model_that_it_has(
+def test_fallback_gets_a_model_that_it_has(
     emu: Emulator, route: str, model: str | None, asked: list[str], alone: bool
 ) -> None:
     async def main() -> None:
         names = ["anthropic", "openai_chat"]
-        async with talking(emu, names, routes=ROUTES, retry={"max_attempts": 1}) as talk:
-            talk.line.faults = ["503", None]
+        async with connected(emu, names, routes=ROUTES, retry={"max_attempts": 1}) as emulated:
+            emulated.transport.faults = ["503", None]
             if not alone:
-                answered = await talk.client.session(route, model=model).send("Hello")
+                answered = await emulated.client.session(route, model=model).send("Hello")
             elif model is None:
-                answered = await talk.client.complete("Hello", route)
+                answered = await emulated.client.complete("Hello", route)
             else:
                 call = Call(ir=PromptIR.chat([Message.user("Hello")]), model=model)
-                answered = await talk.client.complete(call, route)
+                answered = await emulated.client.complete(call, route)
             assert [attempt.model for attempt in answered.attempts] == asked
 
     asyncio.run(main())

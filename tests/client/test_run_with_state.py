@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.talking import MODELS, talking
+from support.emulated_client import MODELS, connected
 
 from anaphora.client.session.run import RunResult
 from anaphora.emulator.server import Emulator
@@ -39,8 +39,8 @@ def test_run_with_tools_and_state_ends_after_the_results(
 ) -> None:
     async def main() -> None:
         clock = iter(f"It is 09:{minute}." for minute in range(10, 60))
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, tools=fares(), state=lambda: next(clock))
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, tools=fares(), state=lambda: next(clock))
             # A finished answer, then a new question: the tool is called again.
             for question in ("Book me a flight to Rome.", "And one to Oslo?"):
                 run = chat.run(question)
@@ -61,9 +61,9 @@ def test_the_tool_that_the_user_names_is_called_with_a_state_behind_the_question
     emu: Emulator, name: str
 ) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
+        async with connected(emu, [name]) as emulated:
             for tool in ("find_fare", "find_hotel"):
-                chat = talk.client.session(name, tools=fares(), state="It is 09:41.")
+                chat = emulated.client.session(name, tools=fares(), state="It is 09:41.")
                 answered = await chat.send(f"Use {tool} for Rome.")
                 called = [p.name for p in answered.reply.message.parts if isinstance(p, ToolCall)]
                 assert called == [tool]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.talking import LONG, MODELS, talking
+from support.emulated_client import LONG, MODELS, connected
 
 from anaphora import errors
 from anaphora.client.session import OnPrefixBreak, PrefixWarning, Session
@@ -87,21 +87,23 @@ async def two_turns(chat: Session) -> None:
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
 def test_a_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, tools=registry(), on_prefix_break="raise")
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(
+                name, system=LONG, tools=registry(), on_prefix_break="raise"
+            )
             await two_turns(chat)
-            sent, before = len(talk.line.sent), chat.messages
+            sent, before = len(emulated.transport.sent), chat.messages
             PLANTED[planted](chat)
             changed = chat.messages
             with pytest.raises(errors.PrefixBroken) as caught:
                 await say(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
-            assert len(talk.line.sent) == sent
+            assert len(emulated.transport.sent) == sent
             assert caught.value.path
             assert caught.value.label
             assert caught.value.offset > 0
             assert chat.messages == changed
             assert [attempt.error for attempt in caught.value.attempts] == ["PrefixBroken"]
-            assert talk.records[-1].error == "PrefixBroken"
+            assert emulated.records[-1].error == "PrefixBroken"
             # What was as before is sent.
             if planted == "a tool more":
                 chat.tools.remove("added")
@@ -117,10 +119,12 @@ def test_a_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, str
 @CHANGED
 @pytest.mark.parametrize("how", ["warn", "off"])
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_broken_prefix_is_told_and_sent(emu: Emulator, planted: str, how: OnPrefixBreak) -> None:
+def test_broken_prefix_is_reported_and_sent(
+    emu: Emulator, planted: str, how: OnPrefixBreak
+) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session(
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session(
                 "anthropic", system=LONG, tools=registry(), on_prefix_break=how
             )
             await two_turns(chat)
@@ -143,10 +147,10 @@ def test_a_broken_prefix_is_told_and_sent(emu: Emulator, planted: str, how: OnPr
     asyncio.run(main())
 
 
-def test_what_is_too_short_to_be_cached_cannot_be_lost(emu: Emulator) -> None:
+def test_prompt_below_the_minimum_cannot_be_lost(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", on_prefix_break="raise")
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", on_prefix_break="raise")
             await chat.send("One", output={"type": "object", "properties": {}})
             await chat.send("Two")
             assert len(chat.messages) == 4
@@ -158,19 +162,19 @@ def test_what_is_too_short_to_be_cached_cannot_be_lost(emu: Emulator) -> None:
 
 
 @every
-def test_a_preview_is_what_then_happens(emu: Emulator, name: str) -> None:
+def test_preview_matches_the_call(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, state="It is noon.")
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, system=LONG, state="It is noon.")
             for said in ("One", "Two", "Three"):
-                asked, messages = len(talk.line.sent), chat.messages
+                asked, messages = len(emulated.transport.sent), chat.messages
                 seen = chat.preview(said)
                 assert chat.preview(said) == seen  # looking changes nothing
-                assert len(talk.line.sent) == asked
+                assert len(emulated.transport.sent) == asked
                 assert chat.messages == messages
                 answered = await chat.send(said)
                 usage = answered.usage
-                assert seen.size == len(talk.line.bodies[-1])
+                assert seen.size == len(emulated.transport.bodies[-1])
                 assert seen.usage.input == usage.input
                 billed = emu.requests()[0]
                 if name != "ollama":  # which says nothing of its cache
@@ -184,11 +188,11 @@ def test_a_preview_is_what_then_happens(emu: Emulator, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_preview_tells_the_wait(emu: Emulator) -> None:
+def test_preview_has_the_wait(emu: Emulator) -> None:
     async def main() -> None:
         limits = {"requests_per_minute": 1}
-        async with talking(emu, ["anthropic"], limits=limits) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu, ["anthropic"], limits=limits) as emulated:
+            chat = emulated.client.session("anthropic")
             assert chat.preview("One").wait == 0
             await chat.send("One")
             assert 50 < chat.preview("Two").wait <= 60
@@ -205,16 +209,16 @@ def fields(body: bytes) -> dict[str, Any]:
 
 
 @both
-def test_only_what_is_new_goes_to_a_provider_that_stores(emu: Emulator, stream: bool) -> None:
+def test_only_new_messages_are_sent_to_a_provider_that_stores(emu: Emulator, stream: bool) -> None:
     name = "openai_responses"
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, store=True)
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, system=LONG, store=True)
             last = None
             for said in ("One", "Two", "Three"):
                 await say(chat, said, stream=stream)
-                body = fields(talk.line.bodies[-1])
+                body = fields(emulated.transport.bodies[-1])
                 assert body["store"] is True
                 assert body.get("previous_response_id") == last
                 if last is not None:
@@ -223,7 +227,7 @@ def test_only_what_is_new_goes_to_a_provider_that_stores(emu: Emulator, stream: 
                 assert chat.last is not None
                 last = chat.last.reply.id
             # As far as the provider is concerned, it is the whole conversation.
-            whole = talk.client.session(name, system=LONG, messages=chat.messages[:4])
+            whole = emulated.client.session(name, system=LONG, messages=chat.messages[:4])
             await say(whole, "Three", stream=stream)
             assert whole.last is not None
             assert chat.last is not None
@@ -233,12 +237,12 @@ def test_only_what_is_new_goes_to_a_provider_that_stores(emu: Emulator, stream: 
 
 
 @both
-def test_a_stored_response_that_is_gone_is_said_again(emu: Emulator, stream: bool) -> None:
+def test_missing_stored_response_is_sent_again(emu: Emulator, stream: bool) -> None:
     name = "openai_responses"
 
     async def main() -> None:
-        async with talking(emu, [name], retry={"max_attempts": 1}) as talk:
-            chat = talk.client.session(name, system=LONG, store=True)
+        async with connected(emu, [name], retry={"max_attempts": 1}) as emulated:
+            chat = emulated.client.session(name, system=LONG, store=True)
             await say(chat, "One", stream=stream)
             await say(chat, "Two", stream=stream)
             emu.reset()
@@ -247,13 +251,13 @@ def test_a_stored_response_that_is_gone_is_said_again(emu: Emulator, stream: boo
             gone, answered = chat.last.attempts
             assert (gone.error, gone.status) == ("NotFound", 400)
             assert answered.error is None
-            whole = fields(talk.line.bodies[-1])
+            whole = fields(emulated.transport.bodies[-1])
             assert "previous_response_id" not in whole
             assert len(whole["input"]) > 5
             # From there it goes on as ever.
             await say(chat, "Four", stream=stream)
             assert len(chat.last.attempts) == 1
-            assert len(fields(talk.line.bodies[-1])["input"]) == 1
+            assert len(fields(emulated.transport.bodies[-1])["input"]) == 1
             assert len(chat.messages) == 8
 
     asyncio.run(main())
@@ -288,13 +292,13 @@ def test_a_beginning_is_held_used_extended_and_let_go(
     emu: Emulator, later: Callable[[float], None], stream: bool
 ) -> None:
     async def main() -> None:
-        async with talking(emu, ["gemini"], **HOLDING) as talk:
-            chat = talk.client.session("gemini", system=VERY_LONG)
+        async with connected(emu, ["gemini"], **HOLDING) as emulated:
+            chat = emulated.client.session("gemini", system=VERY_LONG)
             await say(chat, "One", stream=stream)
             assert held(emu) == []
             await say(chat, "Two", stream=stream)
             assert held(emu) == ["POST"]
-            body = fields(talk.line.bodies[-1])
+            body = fields(emulated.transport.bodies[-1])
             assert body["cachedContent"].startswith("cachedContents/")
             assert "systemInstruction" not in body
             assert chat.last is not None
@@ -318,8 +322,8 @@ def test_a_beginning_is_held_used_extended_and_let_go(
 @both
 def test_a_handle_that_is_gone_is_no_reason_to_fail(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, ["gemini"], retry={"max_attempts": 1}, **HOLDING) as talk:
-            chat = talk.client.session("gemini", system=VERY_LONG)
+        async with connected(emu, ["gemini"], retry={"max_attempts": 1}, **HOLDING) as emulated:
+            chat = emulated.client.session("gemini", system=VERY_LONG)
             for said in ("One", "Two"):
                 await say(chat, said, stream=stream)
             assert held(emu) == ["POST"]
@@ -327,7 +331,7 @@ def test_a_handle_that_is_gone_is_no_reason_to_fail(emu: Emulator, stream: bool)
             await say(chat, "Three", stream=stream)
             assert chat.last is not None
             assert [attempt.error for attempt in chat.last.attempts] == ["Forbidden", None]
-            assert "systemInstruction" in fields(talk.line.bodies[-1])
+            assert "systemInstruction" in fields(emulated.transport.bodies[-1])
             assert len(chat.messages) == 6
         # There is nothing left to be deleted.
         assert held(emu) == ["POST"]
@@ -335,28 +339,28 @@ def test_a_handle_that_is_gone_is_no_reason_to_fail(emu: Emulator, stream: bool)
     asyncio.run(main())
 
 
-def test_a_handle_that_cannot_be_made_is_told(emu: Emulator) -> None:
+def test_handle_that_cannot_be_created_is_reported(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["gemini"], **HOLDING) as talk:
-            chat = talk.client.session("gemini", system=VERY_LONG)
+        async with connected(emu, ["gemini"], **HOLDING) as emulated:
+            chat = emulated.client.session("gemini", system=VERY_LONG)
             await chat.send("One")
-            talk.line.faults = ["503", None]
+            emulated.transport.faults = ["503", None]
             answered = await chat.send("Two")
             assert "handle_failed" in [notice.code for notice in answered.notices]
-            assert "systemInstruction" in fields(talk.line.bodies[-1])
+            assert "systemInstruction" in fields(emulated.transport.bodies[-1])
             assert len(answered.attempts) == 1
 
     asyncio.run(main())
 
 
-def test_what_is_held_for_a_conversation_that_nobody_remembers_is_let_go(emu: Emulator) -> None:
+def test_handles_of_dropped_conversations_are_released(emu: Emulator) -> None:
     """Also of branches, and also when deleting fails: the client still closes."""
 
     async def main() -> None:
-        async with talking(emu, ["gemini"], **HOLDING) as talk:
+        async with connected(emu, ["gemini"], **HOLDING) as emulated:
 
             async def forgotten() -> None:
-                chat = talk.client.session("gemini", system=VERY_LONG)
+                chat = emulated.client.session("gemini", system=VERY_LONG)
                 await chat.send("One")
                 await chat.send("Two")
                 branch = chat.fork()
@@ -366,7 +370,7 @@ def test_what_is_held_for_a_conversation_that_nobody_remembers_is_let_go(emu: Em
             await forgotten()
             made = held(emu).count("POST")
             assert made
-            talk.line.faults = ["503"]
+            emulated.transport.faults = ["503"]
         assert held(emu).count("DELETE") == made
 
     asyncio.run(main())
@@ -377,12 +381,12 @@ def test_what_is_held_for_a_conversation_that_nobody_remembers_is_let_go(emu: Em
 
 @pytest.mark.parametrize("store", [None, True])
 @pytest.mark.parametrize("name", ["anthropic", "openai_responses"])
-def test_a_prewarm_writes_what_the_first_turn_reads(
+def test_prewarm_writes_the_prefix_that_the_first_turn_reads(
     emu: Emulator, name: str, store: bool | None
 ) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, on_prefix_break="raise", store=store)
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, system=LONG, on_prefix_break="raise", store=store)
             warm = await chat.prewarm()
             assert warm.record.operation == "prewarm"
             assert warm.usage.written_total
@@ -392,7 +396,7 @@ def test_a_prewarm_writes_what_the_first_turn_reads(
             assert first.usage.read == warm.usage.written_total
             assert first.verdict is not None
             assert first.verdict.result == "hit", str(first.verdict)
-            assert "previous_response_id" not in fields(talk.line.bodies[-1])
+            assert "previous_response_id" not in fields(emulated.transport.bodies[-1])
             assert not first.notices
             await chat.send("Two")
             assert len(chat.messages) == 4
@@ -402,8 +406,8 @@ def test_a_prewarm_writes_what_the_first_turn_reads(
 
 def test_a_prewarm_in_between_leaves_the_conversation_alone(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", system=LONG, on_prefix_break="raise")
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", system=LONG, on_prefix_break="raise")
             await chat.send("One")
             before = chat.messages
             await chat.prewarm()
@@ -416,12 +420,12 @@ def test_a_prewarm_in_between_leaves_the_conversation_alone(emu: Emulator) -> No
 
 
 @pytest.mark.parametrize("name", ["openai_chat", "gemini", "ollama"])
-def test_where_there_is_no_prewarm_that_is_said(emu: Emulator, name: str) -> None:
+def test_missing_prewarm_is_reported(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
+        async with connected(emu, [name]) as emulated:
             with pytest.raises(errors.InvalidRequest, match="prewarm"):
-                await talk.client.session(name).prewarm()
-            assert not talk.line.sent
+                await emulated.client.session(name).prewarm()
+            assert not emulated.transport.sent
 
     asyncio.run(main())
 
@@ -429,12 +433,10 @@ def test_where_there_is_no_prewarm_that_is_said(emu: Emulator, name: str) -> Non
 @CHANGED
 @both
 @pytest.mark.parametrize("name", ["anthropic", "openai_responses"])
-def test_the_provider_is_asked_why_a_prefix_was_missed(
-    emu: Emulator, name: str, stream: bool
-) -> None:
+def test_diagnose_asks_the_provider(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(
                 name, system=LONG, tools=registry(), diagnose=True, on_prefix_break="off"
             )
             await two_turns(chat)
@@ -454,10 +456,10 @@ def test_the_provider_is_asked_why_a_prefix_was_missed(
 
 
 @every
-def test_branches_go_on_side_by_side(emu: Emulator, name: str) -> None:
+def test_forks_run_in_parallel(emu: Emulator, name: str) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, system=LONG, on_prefix_break="raise")
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, system=LONG, on_prefix_break="raise")
             await chat.send("Root")
             root = chat.messages
             branches = [chat.fork(), chat.fork(), chat]
@@ -480,11 +482,11 @@ def test_branches_go_on_side_by_side(emu: Emulator, name: str) -> None:
 
 @both
 @every
-def test_state_is_said_and_never_kept(emu: Emulator, name: str, stream: bool) -> None:
+def test_state_is_sent_and_never_kept(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
+        async with connected(emu, [name]) as emulated:
             hours = iter(range(10))
-            chat = talk.client.session(
+            chat = emulated.client.session(
                 name,
                 system=LONG,
                 on_prefix_break="raise",
@@ -492,7 +494,7 @@ def test_state_is_said_and_never_kept(emu: Emulator, name: str, stream: bool) ->
             )
             for number, said in enumerate(("One", "Two", "Three")):
                 await say(chat, said, stream=stream)
-                body = talk.line.bodies[-1]
+                body = emulated.transport.bodies[-1]
                 assert body.count(b"o'clock") == 1
                 assert f"It is {number} o'clock.".encode() in body
             assert "o'clock" not in repr(chat.messages)
@@ -503,11 +505,11 @@ def test_state_is_said_and_never_kept(emu: Emulator, name: str, stream: bool) ->
     asyncio.run(main())
 
 
-def test_what_an_app_says_meanwhile_is_not_lost(emu: Emulator) -> None:
+def test_messages_added_meanwhile_are_not_lost(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             saved: list[Message] = []
-            chat = talk.client.session("anthropic", save=saved.append)
+            chat = emulated.client.session("anthropic", save=saved.append)
             async for event in chat.send("One"):
                 if isinstance(event, ReplyEnd):
                     break
@@ -522,12 +524,12 @@ def test_what_an_app_says_meanwhile_is_not_lost(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_a_hit_without_a_bill_says_that_it_is_predicted(emu: Emulator) -> None:
+def test_hit_without_a_bill_is_called_predicted(emu: Emulator) -> None:
     """Ollama reports no cached tokens."""
 
     async def main() -> None:
-        async with talking(emu, ["ollama"]) as talk:
-            chat = talk.client.session("ollama", system=LONG)
+        async with connected(emu, ["ollama"]) as emulated:
+            chat = emulated.client.session("ollama", system=LONG)
             await chat.send("Hello?")
             response = await chat.send("And?")
             assert response.usage.read is None

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.bodies import marked, message_texts, system_texts
-from support.talking import LONG, WIRES, settings, talking
+from support.emulated_client import LONG, WIRES, connected, settings
 
 from anaphora import Client, errors
 from anaphora.client.session import Session
@@ -62,11 +62,11 @@ def test_a_prompt_stands_alone(emu: Emulator, keyword: str, value: Any) -> None:
     """The error names both keywords."""
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             with pytest.raises(
                 errors.InvalidRequest, match=f"prompt and {keyword} cannot be combined"
             ):
-                talk.client.session("anthropic", prompt=PromptIR(), **{keyword: value})
+                emulated.client.session("anthropic", prompt=PromptIR(), **{keyword: value})
 
     asyncio.run(main())
 
@@ -84,13 +84,13 @@ async def late() -> PromptIR:
         (late, "async function.*chat.prompt = await"),
     ],
 )
-def test_what_is_no_prompt_is_named(emu: Emulator, prompt: Any, reason: str) -> None:
+def test_invalid_prompt_is_named(emu: Emulator, prompt: Any, reason: str) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             with pytest.raises(errors.InvalidRequest, match=reason) as caught:
-                talk.client.session("anthropic", prompt=prompt)
+                emulated.client.session("anthropic", prompt=prompt)
             assert caught.value.path == "prompt"
-            chat = talk.client.session("anthropic", prompt=PromptIR())
+            chat = emulated.client.session("anthropic", prompt=PromptIR())
             with pytest.raises(errors.InvalidRequest, match=reason):
                 chat.prompt = prompt
 
@@ -100,7 +100,7 @@ def test_what_is_no_prompt_is_named(emu: Emulator, prompt: Any, reason: str) -> 
 @pytest.mark.parametrize(
     "returned, kind", [(None, "NoneType"), ("text", "str"), (late, "coroutine")]
 )
-def test_what_a_function_returns_is_checked(emu: Emulator, returned: Any, kind: str) -> None:
+def test_result_of_a_prompt_function_is_checked(emu: Emulator, returned: Any, kind: str) -> None:
     """At the turn; nothing is sent, and the next turn may go."""
     result = returned
 
@@ -109,32 +109,32 @@ def test_what_a_function_returns_is_checked(emu: Emulator, returned: Any, kind: 
 
     async def main() -> None:
         nonlocal result
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", prompt=render)
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", prompt=render)
             with pytest.raises(errors.InvalidRequest, match=f"returned {kind}") as caught:
                 await chat.send("Hello")
             assert caught.value.path == "prompt"
-            assert talk.line.sent == []
+            assert emulated.transport.sent == []
             result = PromptIR(system_text="SYSTEM")
             await chat.send("Hello")
-            assert system_texts(talk.line.bodies[-1]) == ["SYSTEM"]
+            assert system_texts(emulated.transport.bodies[-1]) == ["SYSTEM"]
 
     asyncio.run(main())
 
 
 def test_state_and_prompt_are_not_combined_later_either(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", prompt=PromptIR())
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", prompt=PromptIR())
             with pytest.raises(errors.InvalidRequest, match="state and prompt"):
                 chat.state = "It is 09:41."
-            chat = talk.client.session("anthropic", system="A", state="It is 09:41.")
+            chat = emulated.client.session("anthropic", system="A", state="It is 09:41.")
             with pytest.raises(errors.InvalidRequest, match="prompt and state"):
                 chat.prompt = PromptIR(system_text="B")
             chat.state = None
             chat.prompt = PromptIR(system_text="B")
             await chat.send("Hello")
-            assert system_texts(talk.line.bodies[-1]) == ["B"]
+            assert system_texts(emulated.transport.bodies[-1]) == ["B"]
 
     asyncio.run(main())
 
@@ -147,17 +147,17 @@ def test_keywords_are_a_short_form_of_a_prompt(emu: Emulator, name: str) -> None
     ir = PromptIR.chat(start, system=LONG, tail=[Message.user("It is 09:41.")], cache=cache)
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            keywords = talk.client.session(
+        async with connected(emu, [name]) as emulated:
+            keywords = emulated.client.session(
                 name, system=LONG, messages=start, state=lambda: "It is 09:41.", cache=cache
             )
-            prompt = talk.client.session(name, prompt=ir)
+            prompt = emulated.client.session(name, prompt=ir)
             assert keywords.prompt == PromptIR(system_text=LONG, cache=cache)
             bodies = []
             for chat in (keywords, prompt):
                 emu.reset()
                 await chat.send("u2")
-                bodies.append(talk.line.bodies[-1])
+                bodies.append(emulated.transport.bodies[-1])
             assert bodies[0] == bodies[1]
 
     asyncio.run(main())
@@ -189,27 +189,27 @@ def test_a_function_is_called_once_a_turn(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         retry = {"max_attempts": 2, "first_wait": 0.01}
         names = ["anthropic", "openai_responses"]
-        async with talking(emu, names, routes=ROUTE, retry=retry) as talk:
-            chat = talk.client.session("main", prompt=asking)
+        async with connected(emu, names, routes=ROUTE, retry=retry) as emulated:
+            chat = emulated.client.session("main", prompt=asking)
             assert asking.calls == 0
-            talk.line.faults = ["503", "503", None]
+            emulated.transport.faults = ["503", "503", None]
             if stream:
                 async for _ in chat.send("One"):
                     pass
             else:
                 await chat.send("One")
-            assert len(talk.line.sent) == 3
+            assert len(emulated.transport.sent) == 3
             assert asking.calls == 1
-            assert [message_texts(body)[-1] for body in talk.line.bodies] == ["call 1"] * 3
+            assert [message_texts(body)[-1] for body in emulated.transport.bodies] == ["call 1"] * 3
             chat.preview("Two")
             assert asking.calls == 2
             await chat.send("Two")
             assert asking.calls == 3
-            talk.line.faults = ["spend-cap"]
+            emulated.transport.faults = ["spend-cap"]
             with pytest.raises(errors.QuotaExhausted):
                 await chat.send("Three")
             assert asking.calls == 4
-            talk.line.faults = []
+            emulated.transport.faults = []
             await chat.prewarm()
             assert asking.calls == 5
 
@@ -221,20 +221,20 @@ def test_new_parts_take_effect_at_the_next_turn(emu: Emulator) -> None:
     """Not in the middle of one: what was sent again is what was sent first."""
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", prompt=PromptIR(system_text="A"))
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", prompt=PromptIR(system_text="A"))
             turn = chat.send("One")
             chat.prompt = PromptIR(system_text="B")
             await turn
-            assert system_texts(talk.line.bodies[-1]) == ["B"]
+            assert system_texts(emulated.transport.bodies[-1]) == ["B"]
             async with chat.send("Two") as events:
                 await anext(events)
                 chat.prompt = PromptIR(system_text="C")
                 async for _ in events:
                     pass
-            assert system_texts(talk.line.bodies[-1]) == ["B"]
+            assert system_texts(emulated.transport.bodies[-1]) == ["B"]
             await chat.send("Three")
-            assert system_texts(talk.line.bodies[-1]) == ["C"]
+            assert system_texts(emulated.transport.bodies[-1]) == ["C"]
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
@@ -258,8 +258,8 @@ def test_new_dynamic_context_is_no_broken_prefix(emu: Emulator, name: str) -> No
 
     async def main() -> None:
         nonlocal turn
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, prompt=render, on_prefix_break="raise")
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, prompt=render, on_prefix_break="raise")
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 for turn in range(4):
@@ -279,9 +279,9 @@ def test_the_same_conversation_changes_nothing(emu: Emulator) -> None:
     start = conversation("u0", "a1")
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             first = RenderedContext(turns=start, state_turn=Message.user("1"))
-            chat = talk.client.session("anthropic", prompt=first, on_prefix_break="raise")
+            chat = emulated.client.session("anthropic", prompt=first, on_prefix_break="raise")
             assert said(chat) == ["u0", "a1"]
             await chat.send("u2")
             chat.prompt = msgspec.structs.replace(first, state_turn=Message.user("2"))
@@ -296,8 +296,8 @@ def test_a_conversation_that_continues_the_history_extends_it(emu: Emulator) -> 
     """Messages of the session are kept as they are: nothing is rendered again."""
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", system=LONG)
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", system=LONG)
             await chat.send("u0")
             before = chat.messages
             mine = conversation(*said(chat), "u2", "a3")
@@ -317,9 +317,9 @@ def test_any_other_conversation_replaces_the_history(emu: Emulator, cut: str) ->
     new = conversation("other", "a1") if cut == "edited" else conversation("u0", "a1")
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             start = conversation("u0", "a1")
-            chat = talk.client.session("anthropic", prompt=PromptIR.chat(start, system=LONG))
+            chat = emulated.client.session("anthropic", prompt=PromptIR.chat(start, system=LONG))
             await chat.send("u2")
             chat.prompt = PromptIR.chat(new, system=LONG)
             assert len(chat.messages) == 4, "a new prompt takes effect at the next turn"
@@ -327,7 +327,7 @@ def test_any_other_conversation_replaces_the_history(emu: Emulator, cut: str) ->
                 warnings.simplefilter("always")
                 await chat.send("u4")
             assert said(chat)[:3] == [new[0].text, "a1", "u4"]
-            assert message_texts(talk.line.bodies[-1]) == [new[0].text, "a1", "u4"]
+            assert message_texts(emulated.transport.bodies[-1]) == [new[0].text, "a1", "u4"]
             assert {"history_replaced", "prefix_breaks"} <= set(codes(chat))
 
     asyncio.run(main())
@@ -335,10 +335,12 @@ def test_any_other_conversation_replaces_the_history(emu: Emulator, cut: str) ->
 
 def test_a_call_that_fails_leaves_the_history_as_it_was(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", system=LONG, messages=conversation("u0", "a1"))
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session(
+                "anthropic", system=LONG, messages=conversation("u0", "a1")
+            )
             chat.prompt = PromptIR.chat(conversation("other", "a1"), system=LONG)
-            talk.line.faults = ["spend-cap", None]
+            emulated.transport.faults = ["spend-cap", None]
             with pytest.raises(errors.QuotaExhausted):
                 await chat.send("u2")
             assert said(chat) == ["u0", "a1"]
@@ -350,7 +352,7 @@ def test_a_call_that_fails_leaves_the_history_as_it_was(emu: Emulator) -> None:
 
 @EDITED
 @pytest.mark.parametrize("store", [None, True])
-def test_what_the_app_appends_during_a_turn_is_kept(
+def test_messages_appended_during_a_turn_are_kept(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch, store: bool | None
 ) -> None:
     """Between two attempts, too; and a stored response without it is not continued."""
@@ -358,9 +360,9 @@ def test_what_the_app_appends_during_a_turn_is_kept(
     async def main() -> None:
         retry = {"max_attempts": 1}
         names = ["anthropic", "openai_responses"]
-        async with talking(emu, names, routes=ROUTE, retry=retry) as talk:
-            chat = talk.client.session("main", prompt=PromptIR(system_text=LONG), store=store)
-            send = talk.line.send
+        async with connected(emu, names, routes=ROUTE, retry=retry) as emulated:
+            chat = emulated.client.session("main", prompt=PromptIR(system_text=LONG), store=store)
+            send = emulated.transport.send
             sent = 0
 
             async def appending(outgoing: Any) -> Any:
@@ -370,14 +372,14 @@ def test_what_the_app_appends_during_a_turn_is_kept(
                     chat.append(Message.user("by the way"))
                 return await send(outgoing)
 
-            monkeypatch.setattr(talk.line, "send", appending)
-            talk.line.faults = ["503", None]
+            monkeypatch.setattr(emulated.transport, "send", appending)
+            emulated.transport.faults = ["503", None]
             await chat.send("One")
             assert sent == 2
             assert said(chat)[:2] == ["by the way", "One"]
-            assert message_texts(talk.line.bodies[-1]) == ["One"]
+            assert message_texts(emulated.transport.bodies[-1]) == ["One"]
             await chat.send("Two")
-            assert message_texts(talk.line.bodies[-1]) == said(chat)[:-1]
+            assert message_texts(emulated.transport.bodies[-1]) == said(chat)[:-1]
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -404,8 +406,8 @@ def test_a_run_whose_function_returns_the_saved_history(emu: Emulator, name: str
         return RenderedContext(system_stable=LONG, turns=Conversation(saved))
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(
                 name, prompt=render, tools=registry(), save=saved.append, on_prefix_break="raise"
             )
             for text in ("Find the fare to Rome.", "And to Athens."):
@@ -428,8 +430,8 @@ def test_a_run_whose_function_returns_the_history_before_it(emu: Emulator, name:
     past = conversation("u0", "a1")
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(
                 name,
                 prompt=lambda: RenderedContext(system_stable=LONG, turns=past),
                 tools=registry(),
@@ -446,14 +448,14 @@ def test_a_history_without_the_call_of_a_result_is_refused(emu: Emulator) -> Non
     start = [Message.user("u0"), Message.assistant(ToolCall("c1", "fare", '{"city":"Rome"}'))]
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", messages=start, tools=registry())
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", messages=start, tools=registry())
             chat.append(Message(role="tool", parts=(ToolResult("c1", "89 EUR"),)))
             chat.prompt = lambda: PromptIR.chat(conversation("another"))
             with pytest.raises(errors.InvalidRequest, match="lacks the tool call 'c1'") as caught:
                 await chat.send()
             assert caught.value.path == "prompt"
-            assert talk.line.sent == []
+            assert emulated.transport.sent == []
 
     asyncio.run(main())
 
@@ -471,9 +473,9 @@ def test_a_history_that_is_brought_again_is_not_compared_by_content(
         return same(self, other)
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             start = conversation(*(str(at) for at in range(200)))
-            chat = talk.client.session("anthropic", messages=start, system=LONG)
+            chat = emulated.client.session("anthropic", messages=start, system=LONG)
 
             def view() -> RenderedContext:
                 return RenderedContext(system_stable=LONG, turns=chat.conversation)
@@ -504,14 +506,14 @@ def test_marks_name_messages_by_the_apps_own_ids(emu: Emulator) -> None:
         return PromptIR.chat(turns, system="Ada", cache=cache)
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", prompt=render, on_prefix_break="raise")
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", prompt=render, on_prefix_break="raise")
             for at in range(3):
                 kept.append(Message.user(f"u{at} {PAGE}"))
                 answered = await chat.send()
                 kept.append(answered.reply.message)
                 assert not {"mark_left_out", "frozen_boundary_missing"} & set(codes(chat))
-            assert {kept[1].text, kept[3].text} <= set(marked(talk.line.bodies[-1]))
+            assert {kept[1].text, kept[3].text} <= set(marked(emulated.transport.bodies[-1]))
 
     asyncio.run(main())
 
@@ -527,10 +529,10 @@ def test_many_marks_are_found_in_one_pass(emu: Emulator, monkeypatch: pytest.Mon
         return get(self, at)
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             for count in (100, 400):
                 turns = conversation(*(str(at) for at in range(count)))
-                chat = talk.client.session("anthropic", messages=turns)
+                chat = emulated.client.session("anthropic", messages=turns)
                 copied = Conversation(Message(role=m.role, parts=m.parts) for m in turns)
                 cache = PromptCachePlan(marks=tuple(PartMark(message.id) for message in copied))
                 before = looked
@@ -554,10 +556,10 @@ def test_a_conversation_is_at_home_whatever_its_dynamic_context(emu: Emulator) -
 
     async def main() -> None:
         names = ["anthropic", "openai_chat"]
-        async with talking(emu, names, routes={"main": hops}) as talk:
+        async with connected(emu, names, routes={"main": hops}) as emulated:
             homes = set()
             for number in range(12):
-                chat = talk.client.session("main", prompt=prompt(number))
+                chat = emulated.client.session("main", prompt=prompt(number))
                 homes.add(chat.preview("Hello").provider)
             assert len(homes) == 1
 
@@ -571,15 +573,15 @@ def test_a_fork_keeps_prompt_and_history(emu: Emulator) -> None:
     )
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", prompt=context, on_prefix_break="raise")
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", prompt=context, on_prefix_break="raise")
             await chat.send("u2")
             other = chat.fork()
             other.prompt = msgspec.structs.replace(context, state_turn=Message.user("other"))
             await other.send("right")
-            assert message_texts(talk.line.bodies[-1])[-2:] == ["right", "other"]
+            assert message_texts(emulated.transport.bodies[-1])[-2:] == ["right", "other"]
             await chat.send("left")
-            assert message_texts(talk.line.bodies[-1])[-2:] == ["left", "state"]
+            assert message_texts(emulated.transport.bodies[-1])[-2:] == ["left", "state"]
             assert said(chat)[:4] == said(other)[:4]
 
     asyncio.run(main())
@@ -593,9 +595,9 @@ def test_a_fork_keeps_prompt_and_history(emu: Emulator) -> None:
 )
 def test_a_wrong_compact_at_is_named(emu: Emulator, value: Any) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             with pytest.raises(errors.InvalidRequest, match="number of input tokens") as caught:
-                talk.client.session("anthropic", compact_at=value)
+                emulated.client.session("anthropic", compact_at=value)
             assert caught.value.path == "compact_at"
 
     asyncio.run(main())
@@ -603,10 +605,10 @@ def test_a_wrong_compact_at_is_named(emu: Emulator, value: Any) -> None:
 
 def test_a_share_of_an_unknown_window_is_refused(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             with pytest.raises(errors.InvalidRequest, match="states none for some-model"):
-                talk.client.session("anthropic", model="some-model", compact_at=0.5)
-            talk.client.session("anthropic", model="some-model", compact_at=50_000)
+                emulated.client.session("anthropic", model="some-model", compact_at=0.5)
+            emulated.client.session("anthropic", model="some-model", compact_at=50_000)
 
     asyncio.run(main())
 
@@ -624,8 +626,8 @@ def test_wrong_arguments_of_compact_are_named(
     emu: Emulator, arguments: dict[str, Any], path: str
 ) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", messages=conversation("u0", "a1"))
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", messages=conversation("u0", "a1"))
             with pytest.raises(errors.InvalidRequest) as caught:
                 chat.compact(**arguments)
             assert caught.value.path == path
@@ -635,11 +637,11 @@ def test_wrong_arguments_of_compact_are_named(
 
 def test_no_compaction_while_a_turn_is_under_way(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", messages=conversation("u0", "a1"))
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", messages=conversation("u0", "a1"))
             async with chat.send("u2") as events:
                 await anext(events)
-                with pytest.raises(errors.InvalidRequest, match="turn under way"):
+                with pytest.raises(errors.InvalidRequest, match="turn in flight"):
                     chat.compact(10)
                 async for _ in events:
                     pass
@@ -649,8 +651,8 @@ def test_no_compaction_while_a_turn_is_under_way(emu: Emulator) -> None:
 
 def test_an_empty_history_is_compact(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            assert talk.client.session("anthropic").compact(10).dropped == 0
+        async with connected(emu, ["anthropic"]) as emulated:
+            assert emulated.client.session("anthropic").compact(10).dropped == 0
 
     asyncio.run(main())
 
@@ -664,8 +666,8 @@ def test_a_long_prompt_is_compacted_before_it_is_sent(
     """The notice says what went and where the boundary is; `on_prefix_break="raise"` lets it pass."""
 
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            chat = talk.client.session(name, compact_at=15_000, on_prefix_break="raise")
+        async with connected(emu, [name]) as emulated:
+            chat = emulated.client.session(name, compact_at=15_000, on_prefix_break="raise")
             compactions = []
             for turn in range(8):
                 if stream:
@@ -682,7 +684,7 @@ def test_a_long_prompt_is_compacted_before_it_is_sent(
                     assert notice.tokens > 0
                     frozen = notice.message.rpartition(" ")[2]
                     assert frozen in [message.id for message in chat.messages]
-                assert message_texts(talk.line.bodies[-1]) == said(chat)[:-1]
+                assert message_texts(emulated.transport.bodies[-1]) == said(chat)[:-1]
                 assert said(chat)[-2].startswith(f"u{turn} ")
             # Half is left to grow into: not at every turn.
             assert 0 < sum(compactions) < 5
@@ -695,9 +697,9 @@ def test_compact_at_is_a_share_of_the_models_window(emu: Emulator) -> None:
     """A preview shows it, too, and changes nothing."""
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             turns = conversation(*(f"{at} {PAGE}" for at in range(8)))
-            chat = talk.client.session("anthropic", messages=turns, compact_at=0.1)
+            chat = emulated.client.session("anthropic", messages=turns, compact_at=0.1)
             preview = chat.preview("u8")
             assert "compacted" in [notice.code for notice in preview.notices]
             assert (preview.usage.input or 0) <= 10_000
@@ -719,7 +721,7 @@ def test_compaction_spares_everything_but_the_history(emu: Emulator) -> None:
     ]
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
+        async with connected(emu, ["anthropic"]) as emulated:
             ir = PromptIR(
                 system_text="SYSTEM",
                 segments=(
@@ -728,12 +730,14 @@ def test_compaction_spares_everything_but_the_history(emu: Emulator) -> None:
                     Segment.of(R.VOLATILE_TAIL, Message.user("STATE")),
                 ),
             )
-            chat = talk.client.session("anthropic", prompt=ir, compact_at=5_000, tools=registry())
+            chat = emulated.client.session(
+                "anthropic", prompt=ir, compact_at=5_000, tools=registry()
+            )
             await chat.send(ToolResult("c1", "89 EUR"))
             assert "compacted" in codes(chat)
-            body = json.loads(talk.line.bodies[-1])
-            assert system_texts(talk.line.bodies[-1]) == ["SYSTEM"]
-            texts = message_texts(talk.line.bodies[-1])
+            body = json.loads(emulated.transport.bodies[-1])
+            assert system_texts(emulated.transport.bodies[-1]) == ["SYSTEM"]
+            texts = message_texts(emulated.transport.bodies[-1])
             assert (texts[0], texts[1], texts[-1]) == ("PREFIX", "Look.", "STATE")
             kinds = [block["type"] for message in body["messages"] for block in message["content"]]
             assert kinds == ["text", "text", "tool_use", "tool_result", "text"]
@@ -754,10 +758,10 @@ def test_a_prompt_that_the_provider_finds_too_long_is_compacted_once_more(
     page = "word " * 1_000
 
     async def main() -> None:
-        async with talking(emu, ["openai_chat"]) as talk:
+        async with connected(emu, ["openai_chat"]) as emulated:
             length = 12 if compact_at > 100_000 else 60
             turns = conversation(*(f"{at} {page}" for at in range(length)))
-            chat = talk.client.session(
+            chat = emulated.client.session(
                 "openai_chat", model=SMALL, messages=turns, compact_at=compact_at, max_tokens=100
             )
             if stream:
@@ -771,7 +775,7 @@ def test_a_prompt_that_the_provider_finds_too_long_is_compacted_once_more(
             assert 2 < len(chat.messages) < length
             assert said(chat)[-2] == "last"
             # Without compact_at the error is the app's to handle.
-            chat = talk.client.session("openai_chat", model=SMALL, messages=turns)
+            chat = emulated.client.session("openai_chat", model=SMALL, messages=turns)
             with pytest.raises(errors.ContextOverflow):
                 await chat.send("last")
 
@@ -782,10 +786,10 @@ def test_a_prompt_that_the_provider_finds_too_long_is_compacted_once_more(
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 def test_an_overflow_is_compacted_on_every_wire(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
+        async with connected(emu, [name]) as emulated:
             turns = conversation(*(f"{at} " + "word " * 500 for at in range(12)))
-            chat = talk.client.session(name, messages=turns, compact_at=10_000_000)
-            talk.line.faults = ["context-overflow", None]
+            chat = emulated.client.session(name, messages=turns, compact_at=10_000_000)
+            emulated.transport.faults = ["context-overflow", None]
             if stream:
                 async for _ in chat.send("last"):
                     pass
@@ -794,22 +798,22 @@ def test_an_overflow_is_compacted_on_every_wire(emu: Emulator, name: str, stream
             assert chat.last is not None
             assert [attempt.error for attempt in chat.last.attempts] == ["ContextOverflow", None]
             assert "compacted" in codes(chat)
-            assert len(talk.line.bodies[1]) < len(talk.line.bodies[0])
+            assert len(emulated.transport.bodies[1]) < len(emulated.transport.bodies[0])
 
     asyncio.run(main())
 
 
-def test_what_cannot_be_compacted_is_an_overflow(emu: Emulator) -> None:
+def test_prompt_that_cannot_be_compacted_is_an_overflow(emu: Emulator) -> None:
     """One message that is too long: the provider's error, and no second request."""
 
     async def main() -> None:
-        async with talking(emu, ["openai_chat"]) as talk:
-            chat = talk.client.session("openai_chat", model=SMALL, compact_at=10_000_000)
+        async with connected(emu, ["openai_chat"]) as emulated:
+            chat = emulated.client.session("openai_chat", model=SMALL, compact_at=10_000_000)
             chat.append(Message.user("word " * 20_000))
             with pytest.raises(errors.ContextOverflow) as caught:
                 await chat.send()
             assert caught.value.status == 400
-            assert len(talk.line.sent) == 1
+            assert len(emulated.transport.sent) == 1
             assert len(chat.messages) == 1
 
     asyncio.run(main())
@@ -825,8 +829,8 @@ def test_an_app_that_brings_its_whole_history_does_not_undo_a_compaction(emu: Em
         return RenderedContext(system_stable="Ada", turns=Conversation(copies))
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", prompt=render, save=saved.append)
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", prompt=render, save=saved.append)
             for at in range(6):
                 await chat.send(f"u{at} {PAGE}")
             done = chat.compact(25, tokens=lambda _: 10)
@@ -836,7 +840,7 @@ def test_an_app_that_brings_its_whole_history_does_not_undo_a_compaction(emu: Em
                 await chat.send(f"u{at} {PAGE}")
                 assert len(chat.messages) == 2 + 2 * (at - 5)
                 assert "history_replaced" not in codes(chat)
-                assert deep in marked(talk.line.bodies[-1])
+                assert deep in marked(emulated.transport.bodies[-1])
                 if at > 6:
                     assert "prefix_breaks" not in codes(chat)
             assert len(saved) == 18
@@ -850,8 +854,8 @@ def test_a_compacted_history_is_saved_and_recalled(emu: Emulator) -> None:
     saved: list[Message] = []
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", system=LONG, save=saved.append)
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", system=LONG, save=saved.append)
             for at in range(3):
                 await chat.send(f"u{at}")
             chat.compact(25, tokens=lambda _: 10)
@@ -859,7 +863,7 @@ def test_a_compacted_history_is_saved_and_recalled(emu: Emulator) -> None:
             answered = await chat.send("u3")
             assert tuple(saved) == chat.messages
             assert len(saved) == 4
-            again = talk.client.session(
+            again = emulated.client.session(
                 "anthropic", system=LONG, messages=saved, on_prefix_break="raise"
             )
             now = time.time()
@@ -878,18 +882,18 @@ def test_a_compacted_history_is_saved_and_recalled(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_what_was_appended_survives_a_compaction_and_a_new_history(emu: Emulator) -> None:
+def test_appended_messages_survive_a_compaction_and_a_new_history(emu: Emulator) -> None:
     """It is still to be answered, whatever becomes of what stands before it."""
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", messages=conversation(*"abcd"))
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", messages=conversation(*"abcd"))
             chat.append(Message.user("new"))
             chat.compact(35, tokens=lambda _: 10)
             assert said(chat) == ["c", "d", "new"]
             chat.prompt = PromptIR.chat(conversation("other", "past"))
             await chat.send()
-            assert message_texts(talk.line.bodies[-1]) == ["other", "past", "new"]
+            assert message_texts(emulated.transport.bodies[-1]) == ["other", "past", "new"]
 
     asyncio.run(main())
 
@@ -898,8 +902,8 @@ def test_ids_stay_unique_after_a_compaction(emu: Emulator) -> None:
     """The boundary names one message, however long the conversation goes on."""
 
     async def main() -> None:
-        async with talking(emu, ["anthropic"]) as talk:
-            chat = talk.client.session("anthropic", messages=conversation(*"abcdefgh"))
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", messages=conversation(*"abcdefgh"))
             chat.compact(45, tokens=lambda _: 10)
             for at in range(6):
                 await chat.send(f"u{at}")

@@ -1,4 +1,4 @@
-"""Answers of a given form: what is asked for, and what is taken for an answer."""
+"""Structured output: the schemas that are sent, and how replies are read."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_json_schema_is_sent_as_written() -> None:
     assert (found.output.name, found.output.description) == ("person", "Whoever it is about")
 
 
-def test_a_reference_with_words_beside_it_is_wrapped() -> None:
+def test_reference_with_other_keywords_is_wrapped() -> None:
     """Strict mode refuses a `$ref` that has company."""
 
     class Outer(msgspec.Struct):
@@ -230,7 +230,7 @@ class Two(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("source", [Trip, Person, Film, Model, Node, Owner])
-def test_making_it_again_gives_the_same_bytes(source: Any) -> None:
+def test_schema_bytes_are_deterministic(source: Any) -> None:
     assert output_of(source).output == output_of(source).output
 
 
@@ -247,7 +247,7 @@ def test_making_it_again_gives_the_same_bytes(source: Any) -> None:
         ({"type": object()}, "output.schema.type"),
     ],
 )
-def test_what_gives_no_schema_is_refused(source: Any, path: str) -> None:
+def test_types_without_a_schema_are_rejected(source: Any, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         output_of(source)
     assert caught.value.path == path
@@ -452,7 +452,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(json_values)
-def test_whatever_comes_is_a_value_or_a_parse_error(value: Any) -> None:
+def test_any_reply_is_a_value_or_a_parse_error(value: Any) -> None:
     for structured in FORMS:
         try:
             structured.parse(json.dumps(value))
@@ -544,6 +544,6 @@ def test_a_schema_that_json_cannot_hold_is_refused_with_its_path() -> None:
     assert caught.value.path == "output.schema.maximum"
 
 
-def test_a_form_that_is_made_already_is_used_as_it_is() -> None:
+def test_structured_is_returned_unchanged() -> None:
     person = output_of(Person)
     assert output_of(person) is person

@@ -73,7 +73,7 @@ def test_a_conversation(running: emulator.Emulator) -> None:
         chat.close()
 
 
-def test_what_else_a_client_can(running: emulator.Emulator) -> None:
+def test_other_methods_of_the_client(running: emulator.Emulator) -> None:
     with client_of(running.url) as client:
         assert client.notices == ()
         *_, last = client.stream("Hello?", "main")
@@ -232,7 +232,7 @@ def test_a_call_has_its_time() -> None:
         background.call(server.closed)
 
 
-def test_closing_from_another_thread_ends_what_is_under_way() -> None:
+def test_closing_from_another_thread_cancels_calls() -> None:
     with silent_server() as (background, server), client_of(server.url) as client:
         events = iter(client.session("main").send("Hello?"))
         assert first_text(events) == "Well"
@@ -252,7 +252,7 @@ async def nothing() -> None:
     pass
 
 
-def test_things_come_one_by_one_as_they_are_asked_for() -> None:
+def test_items_come_one_by_one_on_request() -> None:
     made: list[int] = []
 
     async def numbers() -> Any:
@@ -283,7 +283,7 @@ def test_a_time_limit_goes_through_all_steps() -> None:
     background.close(nothing)
 
 
-def test_waiting_for_oneself_is_refused() -> None:
+def test_sync_client_in_its_own_thread_is_refused() -> None:
     background = Background("test")
 
     async def inner() -> None:

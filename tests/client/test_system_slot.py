@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
-from support.talking import KEY, LONG, talking
+from support.emulated_client import KEY, LONG, connected
 
 from anaphora import wire
 from anaphora.cli import roundtrip, translate
@@ -64,19 +64,17 @@ def as_sent(emu: Emulator, body: dict[str, Any]) -> Reply:
         if model != "gpt-4o" or slot in ("instructions", "system")
     ],
 )
-def test_a_chained_conversation_costs_what_it_would_cost_as_sent(
-    emu: Emulator, model: str, slot: str
-) -> None:
+def test_stored_conversation_is_priced_as_sent(emu: Emulator, model: str, slot: str) -> None:
     first = as_sent(emu, request(model, slot, "Good morning"))
     second = as_sent(emu, request(model, slot, "And now?", first.id))
     emu.reset()
 
     async def main() -> None:
-        async with talking(emu, ["openai_responses"]) as talk:
+        async with connected(emu, ["openai_responses"]) as emulated:
 
             async def through(body: dict[str, Any]) -> Reply:
                 call = wire.get("openai_responses").parse(json.dumps(body).encode())
-                return (await talk.client.complete(call, "openai_responses")).reply
+                return (await emulated.client.complete(call, "openai_responses")).reply
 
             one = await through(request(model, slot, "Good morning"))
             two = await through(request(model, slot, "And now?", one.id))
@@ -100,8 +98,8 @@ def test_a_session_keeps_the_slot_of_a_prompt_that_was_read(
     )
 
     async def main() -> None:
-        async with talking(emu, ["openai_responses"]) as talk:
-            chat = talk.client.session(
+        async with connected(emu, ["openai_responses"]) as emulated:
+            chat = emulated.client.session(
                 "openai_responses",
                 model=model,
                 system=read.ir.system_blocks,
@@ -109,7 +107,7 @@ def test_a_session_keeps_the_slot_of_a_prompt_that_was_read(
                 params=Params(max_tokens=50),
             )
             one, two = await chat.send("Good morning"), await chat.send("And now?")
-            assert "previous_response_id" in json.loads(talk.line.bodies[1])
+            assert "previous_response_id" in json.loads(emulated.transport.bodies[1])
             assert one.usage.input == first.usage.input
             # The first answer, which is in it, may be longer or shorter than the other one.
             assert abs((two.usage.input or 0) - (second.usage.input or 0)) < len(LONG) // 50

@@ -25,7 +25,7 @@ from anaphora.emulator.server import Emulator
 MESSAGES: Any = [{"role": "user", "content": "Hello"}]
 MISSING = "the end is missing"
 #: How long a client waits for the next byte.
-PATIENCE, IMPATIENCE = 30.0, 0.5
+PATIENCE, IMPATIENCE = 30.0, 0.3
 
 #: A client, the fault to ask for, and whether to stream.
 Asking = Callable[[Any, str, bool], Any]

@@ -77,6 +77,16 @@ def test_continued_conversation_is_a_hit() -> None:
     assert last["read"] > 0
 
 
+def test_journal_takes_prompts_without_content() -> None:
+    engine = Engine()
+    data = json.dumps({"model": "gpt-4o", "input": []}).encode()
+    for _ in range(2):
+        headers = {"authorization": "Bearer k"}
+        request = EmulatorRequest(method="POST", path="/v1/responses", headers=headers, body=data)
+        assert engine.respond(request).status == 200
+    assert [entry["status"] for entry in engine.journal.entries()] == [200, 200]
+
+
 def test_rejected_request_is_in_the_journal_and_not_billed() -> None:
     engine = Engine()
     assert ask(engine, {**body(LONG), "wat": 1}).status == 400

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 from support.llama import Llama
+from support.llama_calls import WIRES
 from support.llama_client import registry, with_client
-from support.llama_talk import WIRES
 
 from anaphora import errors
 from anaphora.client.client import AsyncClient

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from support.llama import Llama
+from support.llama_calls import LOOK, WIRES, ask, conversation, request
 from support.llama_client import LOOPING, OWN, apart, changed, registry, with_client
-from support.llama_talk import LOOK, WIRES, ask, conversation, request
 
 from anaphora.client.client import AsyncClient
 from anaphora.client.response import Response

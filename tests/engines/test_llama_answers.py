@@ -7,7 +7,7 @@ import re
 
 import pytest
 from support.llama import Llama
-from support.llama_talk import (
+from support.llama_calls import (
     LOOK,
     NOW,
     WIRES,

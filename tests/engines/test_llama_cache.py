@@ -11,7 +11,7 @@ import json
 
 import pytest
 from support.llama import Llama
-from support.llama_talk import LOOK, NOW, WIRES, ask, call, conversation, read, rendered, stream
+from support.llama_calls import LOOK, NOW, WIRES, ask, call, conversation, read, rendered, stream
 
 from anaphora import cache
 from anaphora.prompt import Call, Params, PromptIR

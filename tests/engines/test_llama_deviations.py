@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.llama import Llama
-from support.llama_talk import (
+from support.llama_calls import (
     LOOK,
     NOW,
     WIRES,

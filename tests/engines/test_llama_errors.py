@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.llama import Answer, Llama
-from support.llama_talk import WIRES, call, request, streaming
+from support.llama_calls import WIRES, call, request, streaming
 
 from anaphora import errors, wire
 from anaphora.errors import Upstream

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.llama import Llama, missing_package, running
-from support.llama_talk import ask, call
+from support.llama_calls import ask, call
 
 TESTS = Path(__file__).parents[1]
 

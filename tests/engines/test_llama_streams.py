@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.llama import Llama
-from support.llama_talk import LOOK, NOW, WIRES, ask, call, read, stream
+from support.llama_calls import LOOK, NOW, WIRES, ask, call, read, stream
 
 from anaphora.prompt import Call, ToolChoice
 from anaphora.values import (

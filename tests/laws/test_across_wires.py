@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support import asking
+from support import feature_calls
 from support import strategies as some
 from support.features import FEATURES
 from support.journeys import can_say, check, leaks, travel
@@ -62,8 +62,8 @@ json_objects = st.sampled_from(["{}", '{"a":1}', '{"b": [1, 2], "a": "é"}'])
 user_parts: st.SearchStrategy[Part] = st.one_of(
     st.builds(Text, nonblank),
     st.just(Image(Url("https://example.invalid/a.png"), "low")),
-    st.just(Image(asking.PNG, "low")),
-    st.just(Document(asking.PDF, "a.pdf")),
+    st.just(Image(feature_calls.PNG, "low")),
+    st.just(Document(feature_calls.PDF, "a.pdf")),
 )
 #: Another provider's reasoning, wherever it goes: no wire but one takes it.
 thoughts = st.just(Thinking("hm", "c2ln", provider="anthropic"))
@@ -110,7 +110,9 @@ parameters = st.builds(
         | st.just(Reasoning("disabled"))
     ),
     output=maybe(
-        st.builds(OutputSchema, st.just(asking.SCHEMA), st.sampled_from(["answer", "weather"]))
+        st.builds(
+            OutputSchema, st.just(feature_calls.SCHEMA), st.sampled_from(["answer", "weather"])
+        )
     ),
     metadata=maybe(st.dictionaries(words.filter(str.isalpha), words, min_size=1, max_size=2)),
     user=maybe(words),
@@ -203,7 +205,7 @@ def test_law_6_dialect_values_stay_in_their_dialect(row: catalog.Dialect, call: 
 def test_a_loss_in_silence_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     from anaphora.wire.openai_chat import params, types
 
-    call = asking.base(params={"top_k": 5, "seed": 7})
+    call = feature_calls.base(params={"top_k": 5, "seed": 7})
     stops = [(WIRES[name], name) for name in ("gemini", "openai_chat")]
     check(call, stops)
     types.MEMO.clear()
@@ -217,7 +219,7 @@ def test_a_loss_of_what_all_can_say_would_be_seen(monkeypatch: pytest.MonkeyPatc
     from anaphora.values import Notice
     from anaphora.wire.gemini import params, types
 
-    call = asking.base(params={"seed": 7})
+    call = feature_calls.base(params={"seed": 7})
     stops = [(WIRES[name], name) for name in ("gemini", "openai_chat")]
     assert all(can_say(stop, spoken, "seed") for stop, spoken in stops)
     fields = params._fields
@@ -235,7 +237,7 @@ def test_a_loss_of_what_all_can_say_would_be_seen(monkeypatch: pytest.MonkeyPatc
 
 def test_a_leak_would_be_seen() -> None:
     """Fields with no name go on where they came from: on the same wire that is right, and seen."""
-    call = asking.unheard_of("openai_chat")
+    call = feature_calls.unheard_of("openai_chat")
     assert not leaks(call, [WIRES["openai_chat"]], WIRES["gemini"])
     bare = replace(call, extras=None)
     through = wire.get("openai_chat").parse(send(WIRES["openai_chat"], call).body)
@@ -322,7 +324,7 @@ def test_law_6_provider_specific_fields_stay_with_their_provider(first: str, sec
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_law_6_an_anthropic_service_tier_goes_only_where_it_is_known(row: catalog.Dialect) -> None:
-    call = asking.base(params={"service_tier": "standard_only"})
+    call = feature_calls.base(params={"service_tier": "standard_only"})
     known = row.wire == "anthropic" or row.name == "mistral/openai_chat"
     assert ("standard_only" in send(spoken_by(row), call).body.decode()) == known
 
@@ -363,5 +365,5 @@ def test_law_6_reasoning_of_one_host_is_not_sent_to_another() -> None:
     }
     message = deepseek.read_reply(json.dumps(answer).encode()).message
     talk = [Message.user("hello"), message, Message.tool("c1", "found")]
-    sent = send(WIRES["openai_chat"], asking.base(talk=talk, tools=(asking.LOOK,)))
+    sent = send(WIRES["openai_chat"], feature_calls.base(talk=talk, tools=(feature_calls.LOOK,)))
     assert b"reasoning_content" not in sent.body

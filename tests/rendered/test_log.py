@@ -1,4 +1,4 @@
-"""The render log: edits, forks, reloads, views that outlive a turn, threads, and letting go."""
+"""The render log: edits, forks, reloads, views that outlive a turn, threads, and garbage collection."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_edited_turn_is_rendered_anew_from_there() -> None:
 
 @pytest.mark.breaks_prefix(reason="any earlier turn, edited or not, may be handed in as previous")
 @given(some.frames(), some.turns, st.data())
-def test_whatever_was_rendered_before_the_result_is_that_of_a_cold_render(
+def test_warm_render_equals_cold_render(
     frame: some.Frame, turns: list[list[Message]], data: st.DataObject
 ) -> None:
     """The guard in conftest.py holds every warm render against a cold one."""
@@ -145,7 +145,7 @@ def test_messages_are_let_go_with_the_conversation_and_sections_soon_after() -> 
     assert [log() for log in sections] == [None, None]
 
 
-def test_calls_on_their_own_share_the_sections_of_the_call_before() -> None:
+def test_single_calls_share_sections_of_the_previous_call() -> None:
     tools = (Tool("look"),)
 
     def section() -> int:

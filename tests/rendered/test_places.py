@@ -1,4 +1,4 @@
-"""Where things stand in a log, however it came to hold them: at once, turn by turn, in a fork."""
+"""Positions in a log that was filled at once, turn by turn, or as a fork."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def everything(log: ChunkLog) -> tuple[object, ...]:
 
 
 @given(messages, messages)
-def test_a_log_holds_the_same_however_it_was_filled(one: Messages, two: Messages) -> None:
+def test_log_is_independent_of_how_it_was_filled(one: Messages, two: Messages) -> None:
     whole = ChunkLog(fill(LogAppend(), one + two))
     begun = ChunkLog(fill(LogAppend(), one))
     at = len(begun)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.bodies import marked, message_texts, system_texts
-from support.talking import LONG, WIRES, Talk, talking
+from support.emulated_client import LONG, WIRES, Connected, connected
 
 from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
@@ -39,10 +39,10 @@ def state(text: str) -> Message:
     return Message.user(f"state: {text}")
 
 
-def run(emu: Emulator, name: str, test: Callable[[Talk], Awaitable[None]]) -> None:
+def run(emu: Emulator, name: str, test: Callable[[Connected], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            await test(talk)
+        async with connected(emu, [name]) as emulated:
+            await test(emulated)
 
     asyncio.run(main())
 
@@ -64,13 +64,13 @@ def test_b1_both_system_slots_reach_every_turn(emu: Emulator, name: str) -> None
     """B1: identity and knowledge lead every request; as one text where the wire has one field."""
     context = RenderedContext(system_stable="I am Ada.", system_knowledge="Rome.", turns=history(2))
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(name, prompt=context)
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(name, prompt=context)
         await chat.send("u2")
         await chat.send("u4")
-        for body in talk.line.bodies:
+        for body in emulated.transport.bodies:
             assert "\n\n".join(system_texts(body)) == context.system_text
-        assert message_texts(talk.line.bodies[-1]) == texts_of(chat)[:-1]
+        assert message_texts(emulated.transport.bodies[-1]) == texts_of(chat)[:-1]
         assert texts_of(chat)[:3] == ["u0", "a1", "u2"]
 
     run(emu, name, test)
@@ -80,10 +80,10 @@ def test_b1_each_system_slot_carries_a_marker(emu: Emulator) -> None:
     """B1: system[0] and system[1] are marked, so a change of the second spares the first."""
     context = RenderedContext(system_stable=IDENTITY, system_knowledge=KNOWLEDGE)
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session("anthropic", prompt=context)
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session("anthropic", prompt=context)
         await chat.send("u0")
-        system = json.loads(talk.line.bodies[-1])["system"]
+        system = json.loads(emulated.transport.bodies[-1])["system"]
         assert ["cache_control" in block for block in system] == [True, True]
 
     run(emu, "anthropic", test)
@@ -94,13 +94,13 @@ def test_b1_new_knowledge_takes_effect_at_the_next_turn(emu: Emulator) -> None:
     """B1: the context is rendered by the app; the session keeps the history."""
     context = RenderedContext(system_stable=IDENTITY, system_knowledge=KNOWLEDGE)
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session("anthropic", prompt=context, on_prefix_break="off")
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session("anthropic", prompt=context, on_prefix_break="off")
         await chat.send("u0")
         chat.prompt = msgspec.structs.replace(context, system_knowledge="It moved to Athens.")
         await chat.send("u2")
-        assert system_texts(talk.line.bodies[-1]) == [IDENTITY, "It moved to Athens."]
-        assert message_texts(talk.line.bodies[-1])[::2] == ["u0", "u2"]
+        assert system_texts(emulated.transport.bodies[-1]) == [IDENTITY, "It moved to Athens."]
+        assert message_texts(emulated.transport.bodies[-1])[::2] == ["u0", "u2"]
 
     run(emu, "anthropic", test)
 
@@ -117,16 +117,16 @@ def test_b2_the_state_turn_is_last_and_never_kept(emu: Emulator, name: str, stre
     def render() -> RenderedContext:
         return RenderedContext(system_stable=LONG, state_turn=state(str(turn)))
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         nonlocal turn
-        chat = talk.client.session(name, prompt=render, on_prefix_break="raise")
+        chat = emulated.client.session(name, prompt=render, on_prefix_break="raise")
         for turn in range(3):
             if stream:
                 async for _ in chat.send(f"u{turn}"):
                     pass
             else:
                 await chat.send(f"u{turn}")
-            texts = message_texts(talk.line.bodies[-1])
+            texts = message_texts(emulated.transport.bodies[-1])
             assert texts[-1] == f"state: {turn}"
             assert texts[:-1] == texts_of(chat)[:-1]
         assert not any(text.startswith("state") for text in texts_of(chat))
@@ -140,12 +140,12 @@ def test_b2_the_state_turn_is_last_and_never_kept(emu: Emulator, name: str, stre
 def test_b2_the_state_turn_stands_behind_the_last_marker(emu: Emulator) -> None:
     """B2: on Anthropic it is the unmarked end."""
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         context = RenderedContext(system_stable=LONG, turns=history(2), state_turn=state("now"))
-        chat = talk.client.session("anthropic", prompt=context)
+        chat = emulated.client.session("anthropic", prompt=context)
         await chat.send("u2")
-        assert message_texts(talk.line.bodies[-1])[-1] == "state: now"
-        assert marked(talk.line.bodies[-1])[-1] == "u2"
+        assert message_texts(emulated.transport.bodies[-1])[-1] == "state: now"
+        assert marked(emulated.transport.bodies[-1])[-1] == "u2"
 
     run(emu, "anthropic", test)
 
@@ -158,11 +158,11 @@ def test_b3_the_deep_breakpoint_stays_while_the_tail_rolls(emu: Emulator) -> Non
     context = RenderedContext(system_stable="Ada", turns=history(4, PAGE), frozen_prefix_len=2)
     deep = context.turns[1].text
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session("anthropic", prompt=context)
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session("anthropic", prompt=context)
         for text in ("u4", "u6"):
             await chat.send(text)
-            marks = marked(talk.line.bodies[-1])
+            marks = marked(emulated.transport.bodies[-1])
             assert deep in marks
             assert marks[-1] == text
 
@@ -176,13 +176,13 @@ def test_b3_a_new_boundary_takes_effect_at_the_next_turn(
     """B3: counted in the session's history where the context brings none; clamped."""
     turns = history(4, PAGE)
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(
             "anthropic", prompt=RenderedContext(system_stable="Ada", turns=turns)
         )
         chat.prompt = RenderedContext(system_stable="Ada", frozen_prefix_len=frozen)
         await chat.send("u4")
-        marks = marked(talk.line.bodies[-1])
+        marks = marked(emulated.transport.bodies[-1])
         assert marks[-1] == "u4"
         deep = [turn.text for turn in turns if turn.text in marks]
         assert deep == [turns[2 if boundary is None else boundary].text]  # None: the rolling pair
@@ -201,8 +201,8 @@ def test_b3_the_boundary_is_found_whatever_ids_the_app_uses(emu: Emulator) -> No
         frozen = len(turns) - 1 or None
         return RenderedContext(system_stable="Ada", turns=turns, frozen_prefix_len=frozen)
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session("anthropic", prompt=render, on_prefix_break="raise")
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session("anthropic", prompt=render, on_prefix_break="raise")
         for at in range(3):
             kept.append(f"u{at} {PAGE}")
             answered = await chat.send()
@@ -210,7 +210,7 @@ def test_b3_the_boundary_is_found_whatever_ids_the_app_uses(emu: Emulator) -> No
             assert texts_of(chat) == kept
             assert "frozen_boundary_missing" not in codes(chat)
         # The last frozen message was an answer of the provider's.
-        body = talk.line.bodies[-1]
+        body = emulated.transport.bodies[-1]
         assert kept[3] in marked(body)
         assert message_texts(body) == kept[:-1]
 
@@ -221,11 +221,11 @@ def test_b3_without_a_boundary_the_rolling_pair_is_used(emu: Emulator) -> None:
     """B3: the last message, and the last user turn before it."""
     turns = history(4, PAGE)
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         context = RenderedContext(system_stable="Ada", turns=turns)
-        chat = talk.client.session("anthropic", prompt=context)
+        chat = emulated.client.session("anthropic", prompt=context)
         await chat.send("u4")
-        assert marked(talk.line.bodies[-1])[-2:] == [turns[2].text, "u4"]
+        assert marked(emulated.transport.bodies[-1])[-2:] == [turns[2].text, "u4"]
 
     run(emu, "anthropic", test)
 
@@ -252,19 +252,19 @@ def test_b4_the_older_shape_is_sent_with_a_notice_of_its_cost(emu: Emulator, nam
     def render() -> RenderedContext:
         return older_shape(state(str(turn)), *kept)
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         nonlocal turn
-        chat = talk.client.session(name, prompt=render, on_prefix_break="raise")
+        chat = emulated.client.session(name, prompt=render, on_prefix_break="raise")
         for turn in range(3):
             kept.append(Message.user(f"u{turn}"))
             answered = await chat.send()
             assert codes(chat).count("state_in_turns") == 1
             assert "history_replaced" not in codes(chat)
-            texts = message_texts(talk.line.bodies[-1])
+            texts = message_texts(emulated.transport.bodies[-1])
             assert texts == [f"state: {turn}", *(message.text for message in kept)]
             kept.append(Message.assistant(answered.text))
             if name == "anthropic":
-                messages = json.loads(talk.line.bodies[-1])["messages"]
+                messages = json.loads(emulated.transport.bodies[-1])["messages"]
                 assert not any("cache_control" in b for m in messages for b in m["content"])
 
     run(emu, name, test)
@@ -279,8 +279,8 @@ def test_b5_a_sessions_turns_extend_each_other(emu: Emulator, name: str) -> None
     session brings into the history ends that."""
     context = RenderedContext(system_stable=LONG, turns=history(2), state_turn=state("0"))
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(name, prompt=context)
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(name, prompt=context)
 
         def fingerprint() -> Any:
             return msgspec.structs.replace(context, turns=chat.conversation).prefix_fingerprint()
@@ -324,9 +324,9 @@ def test_b6_the_remaining_messages_are_sent_and_frozen(
 ) -> None:
     """B6: newest kept first, loops whole; a compaction on purpose is no broken prefix."""
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         prompt = RenderedContext(system_stable=LONG, turns=Conversation(LOOP))
-        chat = talk.client.session(name, prompt=prompt, on_prefix_break=on_prefix_break)
+        chat = emulated.client.session(name, prompt=prompt, on_prefix_break=on_prefix_break)
         await chat.send("more")
         answer = texts_of(chat)[-1]
         done = chat.compact(65, tokens=ten)
@@ -338,7 +338,7 @@ def test_b6_the_remaining_messages_are_sent_and_frozen(
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             await chat.send("and more")
-        assert "old" not in message_texts(talk.line.bodies[-1])
+        assert "old" not in message_texts(emulated.transport.bodies[-1])
         assert {"prefix_breaks"} <= set(codes(chat))
         # From here on it is a prefix like any other.
         await chat.send("and again")
@@ -354,23 +354,23 @@ def test_b6_the_remaining_messages_are_sent_and_frozen(
 def test_b6_the_boundary_moves_with_a_compaction_and_stays_until_the_next(emu: Emulator) -> None:
     """B6 and B3: the deep breakpoint stands at the end of what was left, turn after turn."""
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         context = RenderedContext(system_stable="Ada", turns=history(6, PAGE), frozen_prefix_len=2)
-        chat = talk.client.session("anthropic", prompt=context)
+        chat = emulated.client.session("anthropic", prompt=context)
         await chat.send("u6")
-        assert context.turns[1].text in marked(talk.line.bodies[-1])
+        assert context.turns[1].text in marked(emulated.transport.bodies[-1])
         chat.compact(45, tokens=ten)
         deep = chat.messages[-1]
         assert len(chat.messages) == 4
         for text in ("u8", "u10"):
             await chat.send(text)
-            assert marked(talk.line.bodies[-1])[-1] == text
+            assert marked(emulated.transport.bodies[-1])[-1] == text
             assert "frozen_boundary_missing" not in codes(chat)
-        assert deep.text in marked(talk.line.bodies[-1])
+        assert deep.text in marked(emulated.transport.bodies[-1])
         # The prompt's own boundary counts again when it is a new one.
         chat.prompt = msgspec.structs.replace(context, turns=Conversation(), frozen_prefix_len=1)
         await chat.send("u12")
-        assert chat.messages[0].text in marked(talk.line.bodies[-1])
+        assert chat.messages[0].text in marked(emulated.transport.bodies[-1])
 
     run(emu, "anthropic", test)
 
@@ -378,9 +378,9 @@ def test_b6_the_boundary_moves_with_a_compaction_and_stays_until_the_next(emu: E
 def test_b6_within_the_budget_nothing_changes(emu: Emulator) -> None:
     """B6: no byte changed, so the boundary does not move and nothing is written again."""
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         context = RenderedContext(system_stable=LONG, turns=history(2), frozen_prefix_len=1)
-        chat = talk.client.session("anthropic", prompt=context, on_prefix_break="raise")
+        chat = emulated.client.session("anthropic", prompt=context, on_prefix_break="raise")
         await chat.send("u2")
         before = chat.conversation
         done = chat.compact(10_000)
@@ -396,13 +396,13 @@ def test_b6_within_the_budget_nothing_changes(emu: Emulator) -> None:
 def test_b6_a_summary_replaces_the_dropped_messages(emu: Emulator, name: str) -> None:
     """B6: it stands first, and the newest messages follow."""
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(name, prompt=RenderedContext(turns=Conversation(LOOP)))
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(name, prompt=RenderedContext(turns=Conversation(LOOP)))
         done = chat.compact(55, summary="They talked.", tokens=ten)
         assert done.dropped == 2
         assert done.context.frozen_prefix_len == 5
         await chat.send("more")
-        texts = message_texts(talk.line.bodies[-1])
+        texts = message_texts(emulated.transport.bodies[-1])
         assert texts[:2] == ["They talked.", "look it up"]
         assert texts[-1] == "more"
 
@@ -413,8 +413,8 @@ def test_b6_a_summary_replaces_the_dropped_messages(emu: Emulator, name: str) ->
 def test_b6_tokens_are_the_models_estimate(emu: Emulator) -> None:
     """B6: without a counter of the app's the budget is in the provider's tokens."""
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session("anthropic", prompt=RenderedContext(turns=history(8, PAGE)))
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session("anthropic", prompt=RenderedContext(turns=history(8, PAGE)))
         await chat.send("u8")
         assert chat.last is not None
         billed = chat.last.usage.input
@@ -439,12 +439,12 @@ def test_b7_a_context_and_its_prompt_send_the_same_bytes(emu: Emulator, name: st
         frozen_prefix_len=2,
     )
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         sessions = [
-            talk.client.session(name, prompt=context),
-            talk.client.session(name, prompt=context.to_ir()),
-            talk.client.session(name, prompt=lambda: context),
-            talk.client.session(name),
+            emulated.client.session(name, prompt=context),
+            emulated.client.session(name, prompt=context.to_ir()),
+            emulated.client.session(name, prompt=lambda: context),
+            emulated.client.session(name),
         ]
         sessions[-1].prompt = context
         for text in ("u4", "u6"):
@@ -455,7 +455,7 @@ def test_b7_a_context_and_its_prompt_send_the_same_bytes(emu: Emulator, name: st
                 )
                 emu.reset()
                 await chat.send(text)
-                bodies.append(talk.line.bodies[-1])
+                bodies.append(emulated.transport.bodies[-1])
             assert len(set(bodies)) == 1
             assert message_texts(bodies[0])[-1] == "state: open"
 

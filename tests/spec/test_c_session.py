@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.bodies import marked, message_texts, system_texts
-from support.talking import LONG, WIRES, Talk, talking
+from support.emulated_client import LONG, WIRES, Connected, connected
 
 from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
@@ -49,10 +49,10 @@ def whole(turn: int = 0, **more: Any) -> PromptIR:
     )
 
 
-def run(emu: Emulator, name: str, test: Callable[[Talk], Awaitable[None]]) -> None:
+def run(emu: Emulator, name: str, test: Callable[[Connected], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with talking(emu, [name]) as talk:
-            await test(talk)
+        async with connected(emu, [name]) as emulated:
+            await test(emulated)
 
     asyncio.run(main())
 
@@ -62,8 +62,8 @@ def codes(chat: Session) -> list[str]:
     return [notice.code for notice in chat.last.notices]
 
 
-def fields(talk: Talk) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(talk.line.bodies[-1])
+def fields(emulated: Connected) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(emulated.transport.bodies[-1])
     return found
 
 
@@ -76,11 +76,13 @@ def test_c1_the_system_text_is_authoritative(emu: Emulator, name: str) -> None:
     blocks = (PromptBlock.plain("base", "Base."), PromptBlock.plain("env", "Env."))
     ir = PromptIR(system_text="Base.\n\nEnv.", system_blocks=blocks)
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(name, prompt=ir)
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(name, prompt=ir)
         await chat.send("u0")
         await chat.send("u2")
-        assert all("\n\n".join(system_texts(b)) == ir.system_text for b in talk.line.bodies)
+        assert all(
+            "\n\n".join(system_texts(b)) == ir.system_text for b in emulated.transport.bodies
+        )
 
     run(emu, name, test)
 
@@ -93,11 +95,11 @@ def test_c1_the_cache_plan_is_the_authority_on_breakpoints(emu: Emulator) -> Non
         cache=PromptCachePlan(marks=(BlockMark(0), PartMark(START[1].id))),
     )
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session("anthropic", prompt=ir)
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session("anthropic", prompt=ir)
         for text in ("u2", "u4"):
             await chat.send(text)
-            assert {LONG, "a1"} <= set(marked(talk.line.bodies[-1]))
+            assert {LONG, "a1"} <= set(marked(emulated.transport.bodies[-1]))
 
     run(emu, "anthropic", test)
 
@@ -107,13 +109,13 @@ def test_c1_the_cache_plan_is_the_authority_on_breakpoints(emu: Emulator) -> Non
 def test_c2_every_role_reaches_the_wire_at_every_turn(emu: Emulator, name: str) -> None:
     """C2: new dynamic context, system remainder and state take effect at the next turn."""
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(name, prompt=whole(0), on_prefix_break="off")
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(name, prompt=whole(0), on_prefix_break="off")
         assert [message.text for message in chat.messages] == ["u0", "a1"]
         for turn in range(3):
             chat.prompt = whole(turn)
             await chat.send(f"u{turn}")
-            texts = message_texts(talk.line.bodies[-1])
+            texts = message_texts(emulated.transport.bodies[-1])
             for role in ("DYNAMIC", "REMAINDER", "VOLATILE"):
                 assert [text for text in texts if text.startswith(role)] == [f"{role} {turn}"]
         assert [message.text for message in chat.messages][:5:2] == ["u0", "u0", "u1"]
@@ -127,10 +129,10 @@ def test_c3_blank_blocks_leave_no_gap(emu: Emulator, name: str) -> None:
     """C3: without an authoritative text, the blocks that are not blank."""
     blocks = tuple(PromptBlock.plain(text.strip() or "blank", text) for text in ("A", "  ", "B"))
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(name, prompt=PromptIR(system_blocks=blocks))
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(name, prompt=PromptIR(system_blocks=blocks))
         await chat.send("u0")
-        assert "\n\n".join(system_texts(talk.line.bodies[-1])) == "A\n\nB"
+        assert "\n\n".join(system_texts(emulated.transport.bodies[-1])) == "A\n\nB"
 
     run(emu, name, test)
 
@@ -143,8 +145,8 @@ def test_c3_blank_blocks_leave_no_gap(emu: Emulator, name: str) -> None:
 def test_c4_the_order_of_the_body(emu: Emulator, name: str, stream: bool) -> None:
     """C4: stable prefix, dynamic context, system remainder, conversation, volatile tail."""
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(name, prompt=whole, on_prefix_break="off")
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(name, prompt=whole, on_prefix_break="off")
         for text in ("u2", "u4"):
             if stream:
                 async for _ in chat.send(text):
@@ -153,7 +155,7 @@ def test_c4_the_order_of_the_body(emu: Emulator, name: str, stream: bool) -> Non
                 await chat.send(text)
             history = [message.text for message in chat.messages[:-1]]
             lead = ["PREFIX", "DYNAMIC 0", "REMAINDER 0"]
-            assert message_texts(talk.line.bodies[-1]) == [*lead, *history, "VOLATILE 0"]
+            assert message_texts(emulated.transport.bodies[-1]) == [*lead, *history, "VOLATILE 0"]
         assert history[-1] == "u4"
 
     run(emu, name, test)
@@ -164,16 +166,16 @@ def test_c4_the_order_of_the_body(emu: Emulator, name: str, stream: bool) -> Non
 def test_c4_positions_can_be_chosen(emu: Emulator, name: str) -> None:
     """C4 and F: `dynamic_position` and `state_position` hold in a session."""
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         ir = whole(dynamic_position="tail")
-        chat = talk.client.session(name, prompt=ir, on_prefix_break="off")
+        chat = emulated.client.session(name, prompt=ir, on_prefix_break="off")
         await chat.send("u2")
-        texts = message_texts(talk.line.bodies[-1])
+        texts = message_texts(emulated.transport.bodies[-1])
         assert texts[:2] == ["PREFIX", "REMAINDER 0"]
         assert texts[-3:] == ["u2", "DYNAMIC 0", "VOLATILE 0"]
         chat.prompt = msgspec.structs.replace(ir, state_position="head")
         await chat.send("u4")
-        assert message_texts(talk.line.bodies[-1])[0] == "VOLATILE 0"
+        assert message_texts(emulated.transport.bodies[-1])[0] == "VOLATILE 0"
 
     run(emu, name, test)
 
@@ -187,17 +189,19 @@ RESPONSES = "openai_responses"
 def test_c5_a_stored_conversation_sends_the_delta_in_its_own_order(emu: Emulator) -> None:
     """C5: system remainder first, dynamic context, conversation tail, volatile tail."""
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(RESPONSES, prompt=whole(0), store=True, on_prefix_break="off")
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(
+            RESPONSES, prompt=whole(0), store=True, on_prefix_break="off"
+        )
         await chat.send("u2")
-        assert "previous_response_id" not in fields(talk)
+        assert "previous_response_id" not in fields(emulated)
         assert chat.last is not None
         before = chat.last.reply.id
         chat.prompt = whole(1)
         await chat.send("u4")
-        assert fields(talk)["previous_response_id"] == before
-        texts = message_texts(talk.line.bodies[-1])
-        assert [*system_texts(talk.line.bodies[-1]), *texts] == [
+        assert fields(emulated)["previous_response_id"] == before
+        texts = message_texts(emulated.transport.bodies[-1])
+        assert [*system_texts(emulated.transport.bodies[-1]), *texts] == [
             "REMAINDER 1",
             "DYNAMIC 1",
             "u4",
@@ -208,9 +212,9 @@ def test_c5_a_stored_conversation_sends_the_delta_in_its_own_order(emu: Emulator
     run(emu, RESPONSES, test)
 
 
-async def stored(talk: Talk) -> tuple[str, Message]:
+async def stored(emulated: Connected) -> tuple[str, Message]:
     """A response that the provider keeps, and the answer in it."""
-    first = talk.client.session(RESPONSES, system=LONG, store=True)
+    first = emulated.client.session(RESPONSES, system=LONG, store=True)
     answered = await first.send("u0")
     return answered.reply.id, answered.reply.message
 
@@ -229,8 +233,8 @@ def test_c6_the_prompts_own_continuation_holds_for_the_first_turn(
     """C6: what comes after the committed assistant message, found by id; then the session goes on
     from its own answers."""
 
-    async def test(talk: Talk) -> None:
-        previous, answer = await stored(talk)
+    async def test(emulated: Connected) -> None:
+        previous, answer = await stored(emulated)
         answer = msgspec.structs.replace(answer, id="answer")
         turns = Conversation([Message.user("u0"), answer, Message.user("u2")])
         ir = PromptIR(
@@ -238,16 +242,16 @@ def test_c6_the_prompts_own_continuation_holds_for_the_first_turn(
             segments=(Segment(R.CONVERSATION, turns),),
             continuation=Continuation(previous, boundary),
         )
-        chat = talk.client.session(RESPONSES, prompt=ir, on_prefix_break="off")
+        chat = emulated.client.session(RESPONSES, prompt=ir, on_prefix_break="off")
         await chat.send("u4")
-        assert fields(talk)["previous_response_id"] == previous
-        texts = message_texts(talk.line.bodies[-1])
+        assert fields(emulated)["previous_response_id"] == previous
+        texts = message_texts(emulated.transport.bodies[-1])
         assert texts == [answer.text if text == "ANSWER" else text for text in sent]
         assert chat.last is not None
         own = chat.last.reply.id
         await chat.send("u6")
-        assert fields(talk)["previous_response_id"] == own
-        assert message_texts(talk.line.bodies[-1]) == ["u6"]
+        assert fields(emulated)["previous_response_id"] == own
+        assert message_texts(emulated.transport.bodies[-1]) == ["u6"]
 
     run(emu, RESPONSES, test)
 
@@ -255,15 +259,15 @@ def test_c6_the_prompts_own_continuation_holds_for_the_first_turn(
 def test_c6_a_continuation_is_used_once_it_was_answered(emu: Emulator) -> None:
     """C6: a call that failed used nothing up."""
 
-    async def test(talk: Talk) -> None:
-        previous, _ = await stored(talk)
+    async def test(emulated: Connected) -> None:
+        previous, _ = await stored(emulated)
         ir = PromptIR(system_text=LONG, continuation=Continuation(previous))
-        chat = talk.client.session(RESPONSES, prompt=ir, on_prefix_break="off")
-        talk.line.faults = ["spend-cap", None]
+        chat = emulated.client.session(RESPONSES, prompt=ir, on_prefix_break="off")
+        emulated.transport.faults = ["spend-cap", None]
         with pytest.raises(QuotaExhausted):
             await chat.send("u2")
         await chat.send("u2")
-        assert fields(talk)["previous_response_id"] == previous
+        assert fields(emulated)["previous_response_id"] == previous
 
     run(emu, RESPONSES, test)
 
@@ -272,20 +276,20 @@ def test_c6_a_continuation_is_used_once_it_was_answered(emu: Emulator) -> None:
 def test_c6_a_history_that_was_shortened_continues_no_stored_response(emu: Emulator) -> None:
     """C6: the provider would still read the dropped part; all that is left is sent instead."""
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(RESPONSES, system=LONG, store=True)
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(RESPONSES, system=LONG, store=True)
         for text in ("u0", "u2", "u4"):
             await chat.send(text)
-        assert "previous_response_id" in fields(talk)
+        assert "previous_response_id" in fields(emulated)
         chat.compact(25, tokens=lambda _: 10)
         await chat.send("u6")
-        assert "previous_response_id" not in fields(talk)
-        texts = message_texts(talk.line.bodies[-1])
+        assert "previous_response_id" not in fields(emulated)
+        texts = message_texts(emulated.transport.bodies[-1])
         assert texts == [message.text for message in chat.messages[:-1]]
         assert texts[0] == "u4"
         await chat.send("u8")
-        assert "previous_response_id" in fields(talk)
-        assert message_texts(talk.line.bodies[-1]) == ["u8"]
+        assert "previous_response_id" in fields(emulated)
+        assert message_texts(emulated.transport.bodies[-1]) == ["u8"]
 
     run(emu, RESPONSES, test)
 
@@ -303,20 +307,20 @@ def test_c6_a_new_beginning_continues_no_stored_response(
         prefix = Segment.of(R.STABLE_PREFIX, Message.user(parts.get("PREFIX", "PREFIX")))
         return PromptIR(system_text=parts.get("SYSTEM", "SYSTEM"), segments=(prefix,))
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(
             RESPONSES, model=model, prompt=prompt(), store=True, on_prefix_break="off"
         )
         for text in ("u0", "u2"):
             await chat.send(text)
-        assert "previous_response_id" in fields(talk)
+        assert "previous_response_id" in fields(emulated)
         chat.prompt = prompt(**{changed: "ANOTHER"})
         await chat.send("u4")
-        assert "previous_response_id" not in fields(talk)
-        assert b'"ANOTHER"' in talk.line.bodies[-1]
-        assert b'"u0"' in talk.line.bodies[-1]
+        assert "previous_response_id" not in fields(emulated)
+        assert b'"ANOTHER"' in emulated.transport.bodies[-1]
+        assert b'"u0"' in emulated.transport.bodies[-1]
         await chat.send("u6")
-        assert "previous_response_id" in fields(talk)
+        assert "previous_response_id" in fields(emulated)
 
     run(emu, RESPONSES, test)
 
@@ -329,8 +333,8 @@ def test_c6_what_only_a_lost_response_held_is_not_left_out(
     """C6: when the stored response is gone, the whole conversation is sent instead. Where the app
     has only the new messages, the model would answer without the rest, so the error is raised."""
 
-    async def test(talk: Talk) -> None:
-        previous, answer = await stored(talk)
+    async def test(emulated: Connected) -> None:
+        previous, answer = await stored(emulated)
         turns = (Message.user("u0"), answer) if known else ()
         continuation = Continuation(previous, answer.id)
         if through == "client":
@@ -340,14 +344,14 @@ def test_c6_what_only_a_lost_response_held_is_not_left_out(
                 segments=(Segment.of(R.CONVERSATION, *turns, Message.user("u2")),),
                 continuation=continuation,
             )
-            sending = talk.client.send(Call(ir=ir, model="gpt-5.6"), RESPONSES)
+            sending = emulated.client.send(Call(ir=ir, model="gpt-5.6"), RESPONSES)
         else:
             ir = PromptIR(
                 system_text=LONG,
                 segments=(Segment.of(R.CONVERSATION, *turns),),
                 continuation=continuation,
             )
-            chat = talk.client.session(RESPONSES, prompt=ir, on_prefix_break="off")
+            chat = emulated.client.session(RESPONSES, prompt=ir, on_prefix_break="off")
             if through == "session, later":
                 await chat.send("u2")
             emu.reset()
@@ -355,11 +359,11 @@ def test_c6_what_only_a_lost_response_held_is_not_left_out(
         if not known:
             with pytest.raises(NotFound):
                 await sending
-            assert "previous_response_id" in fields(talk)
+            assert "previous_response_id" in fields(emulated)
             return
         await sending
-        assert "previous_response_id" not in fields(talk)
-        assert message_texts(talk.line.bodies[-1])[:2] == ["u0", answer.text]
+        assert "previous_response_id" not in fields(emulated)
+        assert message_texts(emulated.transport.bodies[-1])[:2] == ["u0", answer.text]
 
     run(emu, RESPONSES, test)
 
@@ -370,13 +374,13 @@ def test_c7_instructions_are_trimmed_and_left_out_when_blank(
 ) -> None:
     """C7: on models that take the system prompt as `instructions`."""
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         prompt = PromptIR(system_text=system)
-        chat = talk.client.session(RESPONSES, model="gpt-5.2", prompt=prompt, store=False)
+        chat = emulated.client.session(RESPONSES, model="gpt-5.2", prompt=prompt, store=False)
         await chat.send("u0")
-        assert fields(talk).get("instructions") == instructions
-        assert fields(talk)["store"] is False
-        assert message_texts(talk.line.bodies[-1]) == ["u0"]
+        assert fields(emulated).get("instructions") == instructions
+        assert fields(emulated)["store"] is False
+        assert message_texts(emulated.transport.bodies[-1]) == ["u0"]
 
     run(emu, RESPONSES, test)
 
@@ -384,8 +388,8 @@ def test_c7_instructions_are_trimmed_and_left_out_when_blank(
 def test_c7_the_callers_policy_is_kept(emu: Emulator) -> None:
     """C7: store, verbosity, include and truncation are the caller's."""
 
-    async def test(talk: Talk) -> None:
-        chat = talk.client.session(
+    async def test(emulated: Connected) -> None:
+        chat = emulated.client.session(
             RESPONSES,
             prompt=whole(),
             store=False,
@@ -394,11 +398,11 @@ def test_c7_the_callers_policy_is_kept(emu: Emulator) -> None:
             truncation="auto",
         )
         await chat.send("u2")
-        body = fields(talk)
+        body = fields(emulated)
         assert body["text"]["verbosity"] == "low"
         assert body["include"] == ["reasoning.encrypted_content"]
         assert (body["store"], body["truncation"]) == (False, "auto")
-        assert message_texts(talk.line.bodies[-1])[-1] == "VOLATILE 0"
+        assert message_texts(emulated.transport.bodies[-1])[-1] == "VOLATILE 0"
 
     run(emu, RESPONSES, test)
 
@@ -406,12 +410,12 @@ def test_c7_the_callers_policy_is_kept(emu: Emulator) -> None:
 def test_c7_without_storing_the_whole_input_goes_out_with_a_notice(emu: Emulator) -> None:
     """C7 and F: the real service refuses `store: false` with a response to continue."""
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         ir = whole(continuation=Continuation("resp_earlier", START[1].id))
-        chat = talk.client.session(RESPONSES, prompt=ir, store=False)
+        chat = emulated.client.session(RESPONSES, prompt=ir, store=False)
         await chat.send("u2")
-        assert "previous_response_id" not in fields(talk)
-        assert message_texts(talk.line.bodies[-1])[:4] == [
+        assert "previous_response_id" not in fields(emulated)
+        assert message_texts(emulated.transport.bodies[-1])[:4] == [
             "PREFIX",
             "DYNAMIC 0",
             "REMAINDER 0",
@@ -426,11 +430,11 @@ def test_c7_without_storing_the_whole_input_goes_out_with_a_notice(emu: Emulator
 def test_c7_other_wires_leave_a_continuation_out_with_a_notice(emu: Emulator, name: str) -> None:
     """C7 and F: they are stateless, so everything is sent."""
 
-    async def test(talk: Talk) -> None:
+    async def test(emulated: Connected) -> None:
         ir = whole(continuation=Continuation("resp_earlier", START[1].id))
-        chat = talk.client.session(name, prompt=ir)
+        chat = emulated.client.session(name, prompt=ir)
         await chat.send("u2")
         assert "continuation_left_out" in codes(chat)
-        assert "u0" in message_texts(talk.line.bodies[-1])
+        assert "u0" in message_texts(emulated.transport.bodies[-1])
 
     run(emu, name, test)

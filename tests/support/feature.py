@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from support.asking import Make
-from support.seeing import See
+from support.call_views import See
+from support.feature_calls import Make
 
 
 class Feature(NamedTuple):

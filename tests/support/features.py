@@ -8,8 +8,8 @@ here) is there twice: as the target's own, and as somebody else's.
 from __future__ import annotations
 
 from msgspec.structs import replace
-from support import asking as ask
-from support import seeing as see
+from support import call_views as see
+from support import feature_calls as ask
 from support.feature import Feature, rows
 
 from anaphora.prompt import BlockMark, Continuation, ToolMark

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from support import seeing as see
+from support import call_views as see
 from support.features import FEATURES
 from support.outcomes import Sent, Target, fields, is_about, outcome, plain, read, send
 

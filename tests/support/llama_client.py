@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from support.llama import MODEL, Llama
-from support.llama_talk import WIRES
+from support.llama_calls import WIRES
 
 from anaphora.client.client import AsyncClient
 from anaphora.client.observe import Watcher

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
-from support.asking import base
 from support.feature import Feature
+from support.feature_calls import base
 
 from anaphora import catalog, wire
 from anaphora.errors import InvalidRequest

@@ -1,4 +1,4 @@
-"""What bills teach: a known prefix keeps its count, and growth is estimated by growth."""
+"""Calibration by bills: a billed prefix keeps its count, growth is estimated by growth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_without_a_bill_the_estimate_stands() -> None:
 
 
 @given(some=bills, estimated=st.integers(1, 10**5), billed=st.integers(10**4, 10**5))
-def test_a_billed_prompt_is_what_it_was_billed(
+def test_billed_prompt_counts_as_billed(
     some: list[tuple[int, int]], estimated: int, billed: int
 ) -> None:
     assert calibrated(learned(after(some), estimated, billed), estimated) == billed
@@ -69,12 +69,12 @@ def test_a_conversation_that_was_cut_begins_anew() -> None:
     assert points == ((1000, 1100), (2000, 2500))
 
 
-def test_a_bill_of_nothing_teaches_nothing() -> None:
+def test_empty_bill_is_ignored() -> None:
     assert learned(((1000, 1100),), 2000, None) == ((1000, 1100),)
     assert learned(((1000, 1100),), 2000, 0) == ((1000, 1100),)
     assert learned(((1000, 1100),), 2000, -5) == ((1000, 1100),)
 
 
-def test_a_bill_that_cannot_be_right_teaches_nothing() -> None:
+def test_implausible_bill_is_ignored() -> None:
     assert learned(((1000, 1100),), 5000, 1) == ((1000, 1100),)
     assert learned(((1000, 1100),), 5000, 10**9) == ((1000, 1100),)

@@ -1,4 +1,4 @@
-"""Counts of a growing prompt: they add up, keep what was counted, and cost what is new."""
+"""Counts of a growing prompt: they add up, are kept, and cost only what is new."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_tokens_before_a_byte(place: str) -> None:
 
 
 @on_every_wire
-def test_what_was_split_counts_as_what_was_rendered(place: str) -> None:
+def test_split_request_counts_like_the_rendered_one(place: str) -> None:
     wire, profile = PLACES[place]
     schema = OutputSchema('{"type":"object","properties":{"city":{"type":"string"}}}')
     conversation = Conversation([Message.user("Look:", PICTURE)])
@@ -139,7 +139,7 @@ def test_what_was_split_counts_as_what_was_rendered(place: str) -> None:
 # ── Cost ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_turn_looks_at_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turn_examines_new_chunks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     odd = sizes._odd
 
@@ -217,7 +217,7 @@ def test_encrypted_reasoning_is_thinner_than_text() -> None:
     assert measured(item, Kind.THINKING).tokens(4.4) == pytest.approx(500, abs=20)
 
 
-def test_tools_cost_claude_more_than_they_say() -> None:
+def test_claude_bills_tools_beyond_their_text() -> None:
     with_tool = total("anthropic", Message.user("Hi"), tools=(WEATHER,))
     # As billed: 470 tokens and more for one small function.
     assert with_tool - total("anthropic", Message.user("Hi")) > 400
@@ -269,7 +269,7 @@ def test_bill_calibrates_the_cached_part() -> None:
     assert Counts(rendered, bills).total == whole
 
 
-def test_a_cached_part_that_ends_elsewhere_teaches_nothing() -> None:
+def test_mismatching_cached_part_is_ignored() -> None:
     """A provider that takes no notice of markers caches whole granules."""
     counts = Counts(render("anthropic", Conversation([Message.user("Hi " * 5000)])))
     whole = counts.total

@@ -1,4 +1,4 @@
-"""One stable set of tools, and calls bound to them."""
+"""The tool registry: a stable set of tools, and calls bound to them."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_binding_a_function() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", " ", "{}"])
-def test_nothing_written_means_no_arguments(arguments: str) -> None:
+def test_empty_text_means_no_arguments(arguments: str) -> None:
     registry = ToolRegistry()
     registry.add(lambda: "now", name="now")
     registry.add_schema("here", "", {}, lambda given_arguments: given_arguments)
@@ -305,7 +305,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize("text, path, reason", PROBLEMS, ids=range(len(PROBLEMS)))
-def test_arguments_that_do_not_fit_a_schema(text: str, path: str, reason: str) -> None:
+def test_arguments_that_do_not_match_a_schema(text: str, path: str, reason: str) -> None:
     registry = ToolRegistry()
     registry.add_schema("find", "", SCHEMA, print)
     with pytest.raises(InvalidRequest) as caught:

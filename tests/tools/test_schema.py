@@ -1,4 +1,4 @@
-"""One text for one schema, whatever order its keywords came in."""
+"""Canonical schemas are independent of the order of keywords."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_sorted_properties_on_request() -> None:
         ({1, 2}, "schema.properties.q.default"),
     ],
 )
-def test_what_json_cannot_hold_is_refused_with_its_path(value: Any, path: str) -> None:
+def test_invalid_values_are_rejected_with_their_path(value: Any, path: str) -> None:
     with pytest.raises(InvalidJson) as caught:
         canonical_schema({"properties": {"q": {"default": value}}})
     assert caught.value.path == path
@@ -266,7 +266,7 @@ def test_canonicalisation_is_idempotent(schema: dict[str, Any], sort_properties:
 
 
 @given(schemas, st.randoms(use_true_random=False))
-def test_keyword_order_never_shows(schema: dict[str, Any], order: random.Random) -> None:
+def test_keyword_order_does_not_matter(schema: dict[str, Any], order: random.Random) -> None:
     assert canonical_schema(shuffled(schema, order)) == canonical_schema(schema)
 
 

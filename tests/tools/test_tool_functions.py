@@ -1,4 +1,4 @@
-"""Python functions as tools: what the model is told about them."""
+"""Tools from Python functions: what the model sees."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_defaults() -> None:
     assert schema(configure)["required"] == []
 
 
-def test_arguments_left_out_are_the_functions_own_defaults() -> None:
+def test_omitted_arguments_use_the_functions_defaults() -> None:
     shared = [1]
 
     def collect(item: int, into: list[int] = shared) -> list[int]:

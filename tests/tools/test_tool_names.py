@@ -1,4 +1,4 @@
-"""Names every provider takes, and which tool each of them stands for."""
+"""Tool names that every provider accepts."""
 
 from __future__ import annotations
 

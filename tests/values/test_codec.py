@@ -1,4 +1,4 @@
-"""Values to JSON and back: exact one way, strict the other."""
+"""Values to JSON and back: exact encoding, strict decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation that grows: what is shared, what is copied, and how two are compared."""
+"""Conversations: sharing, copying and comparing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_appending_several_and_none() -> None:
     assert first.append() == first
 
 
-def test_what_others_remember_is_shared_along_a_line_and_not_with_a_fork() -> None:
+def test_memo_is_shared_between_views_but_not_with_forks() -> None:
     trunk = talk("a")
     left, right = trunk.append(Message.user("l")), trunk.append(Message.user("r"))
     left.memo["seen"] = 1
@@ -111,7 +111,7 @@ def test_numbering_leaves_the_callers_message_alone() -> None:
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_is_a_sequence_of_exactly_its_own_messages() -> None:
+def test_conversation_is_a_sequence_of_its_messages() -> None:
     first = talk("a", "b", "c")
     first.append(Message.user("d"))
     assert len(first) == 3
@@ -191,7 +191,7 @@ def test_the_same_messages_need_no_comparing() -> None:
         (from_json(to_json(talk("a", "b", "c")), Conversation), 3),
     ],
 )
-def test_reloaded_messages_are_compared_by_what_they_say(other: Conversation, common: int) -> None:
+def test_reloaded_messages_are_compared_by_content(other: Conversation, common: int) -> None:
     mine = talk("a", "b", "c")
     assert mine.common_prefix(other) == common
     assert other.common_prefix(mine) == common

@@ -13,10 +13,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from pydantic import BaseModel
-from support import asking
+from support import feature_calls
+from support.byte_server import byte_server
 from support.features import FEATURES
 from support.outcomes import Sent, Target, send
-from support.served import served
 
 from anaphora import errors, wire
 from anaphora.prompt import Call, ToolChoice
@@ -129,14 +129,14 @@ def test_a_whole_conversation_fits_the_types() -> None:
     reply = MISTRAL.read_reply(json.dumps(given).encode())
     look = Image(Url("https://example.invalid/a.png"), "low")
     talk = [
-        Message.user("What is it?", Image(asking.PNG), look),
+        Message.user("What is it?", Image(feature_calls.PNG), look),
         reply.message,
         Message.tool("call_0001", "a cat", name="look"),
         Message.tool("call_0002", (Text("a"), Text("dog")), error=True),
         Message.system("In French."),
         Message.user("And now?"),
     ]
-    sent = said(asking.base(talk=talk, tools=(asking.LOOK,)))
+    sent = said(feature_calls.base(talk=talk, tools=(feature_calls.LOOK,)))
     assert not problems(sent)
     again = json.loads(sent.body)["messages"][2]
     assert again["content"] == given["choices"][0]["message"]["content"]  # type: ignore[index]
@@ -156,7 +156,7 @@ def test_a_whole_conversation_fits_the_types() -> None:
 )
 def test_the_check_can_fail(spoil: Any) -> None:
     """A field too many, a value or a word that is none, at any depth."""
-    sent = said(asking.base(tools=(asking.LOOK,)))
+    sent = said(feature_calls.base(tools=(feature_calls.LOOK,)))
     assert not problems(sent)
     body = json.loads(sent.body)
     spoil(body)
@@ -199,7 +199,7 @@ THOUGHT = Reply(
 def asked(body: bytes, kind: str = "application/json", **more: Any) -> Iterator[Any]:
     """The SDK's client, talking to a server that gives this answer."""
     with (
-        served(body, kind, **more) as address,
+        byte_server(body, kind, **more) as address,
         sdk.Mistral(api_key="not-a-key", server_url=address) as client,
     ):
         yield client
@@ -284,7 +284,7 @@ def test_the_async_client_reads_a_single_answer(reply: Reply) -> None:
         async with sdk.Mistral(api_key="not-a-key", server_url=address) as client:
             return await client.chat.complete_async(**ASK)
 
-    with served(MISTRAL.write_reply(reply), "application/json") as address:
+    with byte_server(MISTRAL.write_reply(reply), "application/json") as address:
         check_answer(asyncio.run(answer(address)), reply)
 
 
@@ -307,7 +307,7 @@ def test_the_async_client_reads_a_stream(reply: Reply) -> None:
         ):
             return [event.data async for event in events]
 
-    with served(streamed(reply), "text/event-stream") as address:
+    with byte_server(streamed(reply), "text/event-stream") as address:
         check_stream(asyncio.run(answer(address)), reply)
 
 

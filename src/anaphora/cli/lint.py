@@ -12,16 +12,7 @@ import msgspec
 
 from anaphora import catalog, wire
 from anaphora.analysis import lint
-from anaphora.analysis.lint import (
-    RULES,
-    SEVERITIES,
-    Costs,
-    Finding,
-    LintConfig,
-    Severity,
-    at_least,
-    sarif,
-)
+from anaphora.analysis.lint import Costs, Finding, LintConfig, Severity, at_least
 from anaphora.analysis.lint.checks import PER_TOKEN
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
@@ -104,7 +95,7 @@ def command(
     if as_json:
         print_json({"findings": findings, "unpriced": unpriced})
     elif as_sarif:
-        print_json(sarif(findings, version("anaphora")))
+        print_json(lint.sarif(findings, version("anaphora")))
     else:
         print_page(_lines(findings, threshold, unpriced))
     if prompts.problems or any(
@@ -122,13 +113,13 @@ def _config(named: Path | None) -> LintConfig:
         config = msgspec.toml.decode(file.read_bytes(), type=LintConfig)
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise InvalidRequest(str(problem), path=str(file)) from None
-    if config.severity is not None and config.severity not in SEVERITIES:
-        raise InvalidRequest(f"is one of {', '.join(SEVERITIES)}", path=f"{file}: severity")
+    if config.severity is not None and config.severity not in lint.SEVERITIES:
+        raise InvalidRequest(f"is one of {', '.join(lint.SEVERITIES)}", path=f"{file}: severity")
     for index, ignore in enumerate(config.ignore):
         place = f"{file}: ignore[{index}]"
         if not ignore.reason.strip():
             raise InvalidRequest("a suppression needs a reason", path=f"{place}.reason")
-        if "*" not in ignore.rule and ignore.rule not in RULES:
+        if "*" not in ignore.rule and ignore.rule not in lint.RULES:
             raise InvalidRequest(f"there is no rule {ignore.rule!r}", path=f"{place}.rule")
     return config
 
@@ -272,7 +263,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
     where = f"{finding.file} {finding.path}".rstrip()
     if finding.line is not None:
         where = f"{finding.file}:{finding.line}:{finding.column}"
-    rule = RULES[finding.rule]
+    rule = lint.RULES[finding.rule]
     severity = (finding.severity, _COLOURS[finding.severity])
     yield [f"{where}: ", severity, f" [{finding.rule}] {rule.title}"]
     if finding.excerpt:
@@ -291,7 +282,7 @@ def _total(findings: list[Finding], threshold: Severity) -> str:
     unsuppressed = [finding for finding in findings if finding.suppressed is None]
     counts = [
         f"{count} {severity}{'s' if count > 1 else ''}"
-        for severity in reversed(SEVERITIES)
+        for severity in reversed(lint.SEVERITIES)
         if (count := sum(finding.severity == severity for finding in unsuppressed))
     ]
     total = ", ".join(counts) or "nothing found"

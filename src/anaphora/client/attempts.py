@@ -1,4 +1,4 @@
-"""Sends one call: attempts, waits and fallbacks, until it is answered or given up.
+"""Sends one call: attempts, waits and fallbacks, until it is answered or fails.
 
 The policy (`retry.retry_policy`) decides what comes next and never sleeps; this module acts on it.
 Nothing is sent again once an event has reached the caller.
@@ -77,7 +77,7 @@ class Attempts:
         self._whole: set[int] = set()
         """Targets for which the call was prepared once more."""
         self._policy: Generator[Try | Wait, Failed | None, AnaphoraError] | None = None
-        self._heard = False
+        self._streamed = False
         """An event has reached the caller."""
         self._attempting = self._queueing = False
         """An attempt has begun; it waits for rate limits."""
@@ -172,22 +172,22 @@ class Attempts:
                         raise
                     if piece is not None:
                         digest.update(piece)
-                        if not self._heard:
+                        if not self._streamed:
                             head += piece
                     for event in reader.close() if piece is None else reader.feed(piece):
                         if isinstance(event, ReplyFail):
                             error = event_error(event)
-                            if not self._heard and isinstance(error, Parse | Transport):
+                            if not self._streamed and isinstance(error, Parse | Transport):
                                 error = body_error(endpoint, answer, bytes(head)) or error
                             error.partial = event.partial
                             raise error
                         if isinstance(event, ReplyEnd):
                             self._answered(event.reply, digest.hexdigest(), answer, admission)
-                        if not self._heard:
+                        if not self._streamed:
                             if isinstance(event, _SILENT):
                                 held.append(event)
                                 continue
-                            self._heard = True
+                            self._streamed = True
                             for silent in held:
                                 yield silent
                         yield event
@@ -209,7 +209,7 @@ class Attempts:
         wait = endpoint.breaker.enters(monotonic())
         if wait:
             raise Unavailable(
-                f"{endpoint.id} failed too often lately and is tried again in {wait:.0f} s",
+                f"{endpoint.id} failed repeatedly; its circuit breaker is open for {wait:.0f} s",
                 wait=wait,
             )
         prepared = flight.prepared.get(index)
@@ -280,12 +280,12 @@ class Attempts:
         self._over(error, now)
         prepared = flight.prepared.get(index)
         again = prepared is not None and isinstance(error, prepared.prepare_again_on)
-        if again and not self._heard and index not in self._whole:
+        if again and not self._streamed and index not in self._whole:
             del flight.prepared[index]
             self._whole.add(index)
             return Try(index)
         try:
-            step = self._retry_policy().send(Failed(error, now, self._heard))
+            step = self._retry_policy().send(Failed(error, now, self._streamed))
         except StopIteration as end:
             final: AnaphoraError = end.value
             raise final from (None if final is error else error)
@@ -315,7 +315,7 @@ class Attempts:
 
     def _is_late(self, problem: BaseException) -> bool:
         """Whether the reply was complete before the problem: then it is only reported. Otherwise
-        the attempt ends here, where it was cancelled or failed for a reason of our own."""
+        the attempt ends here: it was cancelled, or failed inside the client."""
         if self._flight.reply is not None and isinstance(problem, Exception):
             self._flight.failed("connection_failed", problem)
             return True

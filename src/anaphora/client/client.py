@@ -318,8 +318,8 @@ def _prompt_source(
     """The source that the keywords of a session stand for."""
     if prompt is None:
         return PromptSource(prompt_from(system, cache), state, from_keywords=True)
-    given = {"system": system, "messages": messages, "state": state, "cache": cache}
-    for name, value in given.items():
+    keywords = {"system": system, "messages": messages, "state": state, "cache": cache}
+    for name, value in keywords.items():
         if value is not None and not (isinstance(value, Sized) and not len(value)):
             raise InvalidRequest(
                 f"prompt and {name} cannot be combined: the prompt has {_PLACES[name]} for that",

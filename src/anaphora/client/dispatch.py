@@ -1,4 +1,4 @@
-"""Running the tools a model asked for; every failure becomes a result that the model can act on."""
+"""Runs the tool calls of a model; every failure becomes a result that the model can act on."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ async def dispatch(
     *,
     timeout: float | None = None,
 ) -> ToolResult:
-    """The tool's answer to one call; a failure of any kind is an answer with `error` set.
+    """The result of one tool call; a failure of any kind is a result with `error` set.
 
-    A string is said as it is, None as nothing; parts stay parts; structs, dataclasses and plain
-    data become JSON text. The tool's own timeout goes before `timeout`; both are in seconds.
+    A string is used as it is, None becomes an empty text; parts stay parts; structs, dataclasses
+    and plain data become JSON text. The tool's timeout goes before `timeout`; both are in seconds.
     Cancelling the caller cancels the tool.
 
-    Async tools are awaited; sync ones run in a thread of their own. A thread cannot be stopped:
-    when a sync tool times out or is cancelled, its function runs on to its end and its result or
-    exception is discarded. Nobody waits for it: neither the tools after it, nor the client that is
-    closed, nor the end of the program, which ends it wherever it is.
+    Async tools are awaited; sync ones run in a new thread. A thread cannot be stopped: when a sync
+    tool times out or is cancelled, its function runs to its end and the result is discarded.
+    Neither the next tool, nor closing the client, nor the end of the program waits for it.
     """
     try:
         bound = registry.bind(call)
@@ -53,8 +52,8 @@ async def dispatch(
     try:
         return _success(call, value)
     except InvalidRequest as problem:
-        return _failure(call, f"the tool ran, but its result cannot be said as JSON: {problem}")
-    except Exception as problem:  # code of the result's own type
+        return _failure(call, f"the tool ran, but its result is not valid JSON: {problem}")
+    except Exception as problem:  # from code of the result's type
         return _failure(call, f"the tool ran, but its result failed with {_described(problem)}")
 
 
@@ -65,9 +64,9 @@ async def dispatch_all(
     timeout: float | None = None,
     parallel: bool = True,
 ) -> tuple[ToolResult, ...]:
-    """The answers in the order of the calls, whichever tool finished first.
+    """The results in the order of the calls, whichever tool finished first.
 
-    `timeout` holds for each call. With `parallel=False` a call starts when the one before it ended.
+    `timeout` is for each call. With `parallel=False` a call starts when the one before has ended.
     """
     if not parallel:
         return tuple([await dispatch(registry, call, timeout=timeout) for call in calls])
@@ -78,20 +77,20 @@ async def dispatch_all(
 
 async def _run(bound: Bound) -> Any:
     value = bound() if bound.is_async else await _in_thread(bound)
-    # A sync function may hand back a coroutine (a lambda, a decorated function).
+    # A sync function may return a coroutine (a lambda, a decorated function).
     return await value if inspect.isawaitable(value) else value
 
 
 async def _in_thread(bound: Bound) -> Any:
-    """In a daemon of its own: in the loop's executor, a few tools that never return would keep
-    everything else waiting that needs a thread there, and the program from ending."""
+    """In a daemon thread: in the loop's executor, a few tools that never return would block
+    everything else that needs a thread, and the end of the program."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def tell(value: Any, problem: BaseException | None) -> None:
+    def finish(value: Any, problem: BaseException | None) -> None:
         if done.done():
-            return  # nobody waits for it any more
+            return  # it was cancelled
         if problem is None:
             done.set_result(value)
         else:
@@ -103,15 +102,15 @@ async def _in_thread(bound: Bound) -> Any:
         try:
             value = context.run(bound)
         except StopIteration as stop:
-            # A future cannot carry StopIteration; Python 3.11 would wait for it for ever.
+            # A future cannot carry StopIteration; Python 3.11 would wait forever.
             problem = RuntimeError("the tool raised StopIteration")
             problem.__cause__ = stop
         except SystemExit as left:
-            problem = RuntimeError(f"the tool left with {left.code!r}")  # the program goes on
+            problem = RuntimeError(f"the tool left with {left.code!r}")
         except BaseException as raised:
             problem = raised
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(tell, value, problem)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(finish, value, problem)
 
     threading.Thread(target=run, name=f"tool {bound.call.name}", daemon=True).start()
     return await done
@@ -121,7 +120,7 @@ def _described(problem: Exception) -> str:
     kind = type(problem).__name__
     try:
         return f"{kind}: {problem}".removesuffix(": ")
-    except Exception:  # its own `__str__`
+    except Exception:  # from the exception's `__str__`
         return kind
 
 
@@ -133,8 +132,8 @@ def _success(call: ToolCall, value: object) -> ToolResult:
 
 
 def _failure(call: ToolCall, message: str) -> ToolResult:
-    sayable = message.encode("utf-8", "replace").decode()
-    return ToolResult(call_id=call.id, content=sayable, error=True, name=call.name)
+    encodable = message.encode("utf-8", "replace").decode()
+    return ToolResult(call_id=call.id, content=encodable, error=True, name=call.name)
 
 
 def _content(value: object) -> str | tuple[ResultPart, ...]:
@@ -160,13 +159,10 @@ def _are_parts(values: Iterable[object]) -> bool:
 
 
 def _check(content: str | tuple[ResultPart, ...]) -> None:
-    """Finds text no request could carry now, rather than at the next render."""
-    texts = (
-        [content]
-        if isinstance(content, str)
-        else [part.text for part in content if isinstance(part, Text)]
-    )
-    for text in texts:
+    """Rejects text that no request can carry, before it is rendered."""
+    parts = () if isinstance(content, str) else content
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    for text in [content] if isinstance(content, str) else texts:
         try:
             text.encode()
         except UnicodeEncodeError as problem:

@@ -6,7 +6,7 @@
         if isinstance(step, Wait):      sleep step.seconds;  step = policy.send(None)
         else:                           send to hop step.hop
             answered:                   policy.close()
-            failed:                     step = policy.send(Failed(error, now, heard))
+            failed:                     step = policy.send(Failed(error, now, streamed))
                                         its StopIteration holds the error to raise
 
 It never sleeps and reads no clock: `deadline` and `Failed.at` are on the driver's clock.
@@ -72,11 +72,11 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """How an attempt failed; `heard`: an event had reached the caller."""
+    """How an attempt failed; `streamed`: an event had reached the caller."""
 
     error: AnaphoraError
     at: float
-    heard: bool = False
+    streamed: bool = False
 
 
 def retry_policy(
@@ -93,7 +93,7 @@ def retry_policy(
             if failed is None:
                 raise TypeError("send Failed(...) after a Try")
             error, sent = failed.error, sent + 1
-            if failed.heard or isinstance(error, Timeout):
+            if failed.streamed or isinstance(error, Timeout):
                 return error
             if sent >= retry.max_attempts or not _is_retryable(error):
                 break

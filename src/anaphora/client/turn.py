@@ -3,7 +3,7 @@
     response = await chat.send("…")
     async for event in chat.send("…"): ...
 
-A `TurnRequest` is what a turn asks for; a `Caller` (a session, or a single call) makes it.
+A `TurnRequest` holds what a turn sends; a `Caller` (a session, or a single call) makes it.
 """
 
 from __future__ import annotations

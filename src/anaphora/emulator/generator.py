@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import CacheRules
 from anaphora.errors import RequestRejected
@@ -53,6 +53,8 @@ class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     call: Call
     rendered: Rendered
     plan: Plan
+    prefixes: RenderedPrompt
+    """The same with the cache keys of its prefixes."""
     facts: ModelFacts
     items: tuple[bytes, ...] = ()
     """Responses: the input items of the whole chain."""
@@ -83,7 +85,13 @@ class PromptReader:
                 raise RequestRejected(reason, status=400, param="model")
             plan = Plan(held=complete.held)
         return ParsedPrompt(
-            body=body, call=call, rendered=rendered, plan=plan, facts=facts, items=complete.items
+            body=body,
+            call=call,
+            rendered=rendered,
+            plan=plan,
+            prefixes=RenderedPrompt(rendered, plan),
+            facts=facts,
+            items=complete.items,
         )
 
     def split(self, request: RoutedRequest) -> tuple[Rendered, ModelFacts]:
@@ -133,15 +141,23 @@ class Generator:
     def respond(self, request: RoutedRequest, prompt: ParsedPrompt) -> EmulatorResponse:
         host, facts, call = request.host, prompt.facts, prompt.call
         entry, workspace = request.entry, request.workspace
-        rendered_prompt = RenderedPrompt(prompt.rendered, prompt.plan)
-        seed = self._seed(prompt, rendered_prompt)
+        seed = self._seed(prompt)
         generated = self._generate(request, prompt, seed)
         others = self._others(host, prompt, seed)
         stream = host.is_stream(request, call)
         latency = self._options.latency
         if generated.pace is not None:
             latency = Latency(latency.first, generated.pace)
-        outcome = self._bill(request, prompt, rendered_prompt, latency, generated, stream)
+        began = request.now + latency.first
+        pieces = sum(_length(part) // 12 for part in generated.parts) if stream else 0
+        outcome = self._billing.bill(
+            prompt.prefixes,
+            facts,
+            now=request.now,
+            began=began,
+            ended=began + pieces * latency.pace,
+            workspace=workspace,
+        )
         usage = host.usage(outcome, facts, (generated, *others))
         sent = SentCall(
             rendered=prompt.rendered, plan=prompt.plan, at=request.now, usage=usage, route=workspace
@@ -149,11 +165,7 @@ class Generator:
         compared = call.ir.cache.compare_with
         earlier = None if compared is None else self._journal.sent(workspace, compared.id)
         context = ReplyContext(
-            request=request,
-            call=call,
-            reply=generated,
-            sent=sent,
-            earlier=earlier,
+            request=request, call=call, reply=generated, sent=sent, earlier=earlier
         )
         reply = Reply(
             id=self._ids.next(host.reply_id_prefix),
@@ -173,9 +185,10 @@ class Generator:
         headers = {"content-type": host.content_type}
         return EmulatorResponse(headers=headers, chunks=(chunk,), wire=host.wire)
 
-    def _seed(self, prompt: ParsedPrompt, rendered_prompt: RenderedPrompt) -> bytes:
+    def _seed(self, prompt: ParsedPrompt) -> bytes:
         """Depends on the prompt and its parameters only: the reply is the same in a stream."""
-        prefix = rendered_prompt.key(len(rendered_prompt) - 1) if len(rendered_prompt) else b""
+        prefixes = prompt.prefixes
+        prefix = prefixes.key(len(prefixes) - 1) if len(prefixes) else b""
         params = prompt.rendered.envelope.cache_params
         values = [name.encode() + b"\0" + value for name, value in params]
         return join_seed(b"%d" % self._options.seed, prefix, *values)
@@ -198,27 +211,6 @@ class Generator:
                 request.entry.scripted = True
                 return reply
         return generate_reply(call, request.host, profile, self._schemas, seed)
-
-    def _bill(
-        self,
-        request: RoutedRequest,
-        prompt: ParsedPrompt,
-        rendered_prompt: RenderedPrompt,
-        latency: Latency,
-        reply: GeneratedReply,
-        stream: bool,
-    ) -> Outcome:
-        """Bills the call; other calls can read what it writes once its response has begun."""
-        began = request.now + latency.first
-        pieces = sum(_length(part) // 12 for part in reply.parts) if stream else 0
-        return self._billing.bill(
-            rendered_prompt,
-            prompt.facts,
-            now=request.now,
-            began=began,
-            ended=began + pieces * latency.pace,
-            workspace=request.workspace,
-        )
 
     def _others(self, host: Host, prompt: ParsedPrompt, seed: bytes) -> list[GeneratedReply]:
         """The replies after the first: Chat's `n`, Gemini's `candidateCount`."""

@@ -7,6 +7,7 @@ fields, decode a request's fields into parameters, and give a notice for what ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import msgspec
@@ -80,10 +81,18 @@ class ParamTable:
         self._cache_params = {rule: path.split(".") for rule, path in cache_params.items()}
         fields = [(row, row.name if row.field == "" else row.field) for row in rows]
         self._encoded = [(row, field.split(".")) for row, field in fields if field is not None]
-        self._decoded = [
-            (row.name.partition("."), field.split("."), row.decode)
+        decoded = [
+            (row, field.rpartition("."))
             for row, field in fields
             if field is not None and row.decode is not encode_only
+        ]
+        #: The fields that stand side by side in an object, with the path of the object.
+        self._decoded = [
+            (
+                path.split(".") if path else [],
+                [(*row.name.partition("."), field, row.decode) for row, (_, _, field) in rows],
+            )
+            for path, rows in groupby(decoded, key=lambda item: item[1][0])
         ]
 
     def encode(self, call: Call) -> FieldTree:
@@ -142,14 +151,15 @@ class ParamTable:
         """The parameters of a request, and its options of the cache plan."""
         values: dict[str, Any] = {}
         groups: dict[str, dict[str, Any]] = {}
-        for (group, _, name), field, decode in self._decoded:
-            value = request
-            for attribute in field:
-                value = getattr(value, attribute, None)
-                if value is None:
-                    break
-            else:
-                if decode is not None:
+        for path, rows in self._decoded:
+            holder = request
+            for attribute in path:
+                holder = getattr(holder, attribute, None)
+            if holder is None:
+                continue
+            for group, _, name, field, decode in rows:
+                value = getattr(holder, field, None)
+                if value is not None and decode is not None:
                     value = decode(value)
                 if value is None:
                     continue

@@ -1,5 +1,5 @@
-"""What the part writers of several wires share: arguments, extras, notices for extras of other
-wires, and reasoning that nothing follows."""
+"""What the part writers of several wires share: arguments, extras, unknown fields, notices for
+extras of other wires, and reasoning that nothing follows."""
 
 from __future__ import annotations
 
@@ -78,6 +78,29 @@ def inner_and_outer(extras: Extras | None, wire: str, field: str) -> tuple[bytes
 
 def _following(members: Members) -> bytes:
     return b"," + encode_members(members)[1:-1] if members else b""
+
+
+# ── Unknown fields of a message ──────────────────────────────────────────────────────────────────
+#
+# They are kept in an opaque part of a kind that only their own wire reads.
+
+
+def fields_part(wire: str, kind: str, members: Members) -> list[Part]:
+    """The part that holds these fields; none where there are none."""
+    return [Opaque(wire, kind, encode_members(members).decode())] if members else []
+
+
+def is_fields_part(part: Part, wires: tuple[str, ...], kind: str) -> bool:
+    return isinstance(part, Opaque) and part.kind == kind and part.provider in wires
+
+
+def fields_in_parts(parts: Iterable[Part], wires: tuple[str, ...], kind: str) -> bytes:
+    """The fields that these parts hold, as members of an object without its braces."""
+    members: Members = {}
+    for part in parts:
+        if isinstance(part, Opaque) and is_fields_part(part, wires, kind):
+            members |= decode_members(check_object(part.json, path="json"))
+    return encode_members(members)[1:-1] if members else b""
 
 
 # ── Extras of other wires ────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -31,6 +31,7 @@ ErrorFactory = Callable[[str, str], AnaphoraError]
 
 decode_members = msgspec.json.Decoder(Members).decode
 decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_optional_elements = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
 _encode = msgspec.json.Encoder().encode
 _FIRST_IDS = tuple(f"m{index}" for index in range(256))
 
@@ -152,10 +153,8 @@ def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> M
 
 def list_elements(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> list[msgspec.Raw]:
     """The elements of a list; none where it is null."""
-    if bytes(raw) == b"null":
-        return []
     try:
-        return decode_elements(raw)
+        return _decode_optional_elements(raw) or []
     except DECODE_ERRORS as problem:
         raise _located(problem, path, fail) from None
 
@@ -190,8 +189,8 @@ class LenientDecoder(Generic[T]):
     The structs forbid unknown fields. A tag that no struct has gives an `OtherBlock`. Options name
     fields of the outermost struct: of those in `whole` a value that does not decode is unknown as a
     whole, of those in `partial` each member that does not decode is unknown by itself.
-    `default_tag` stands for a missing tag. A name that a struct does not have is also looked up as
-    `rename` spells it.
+    `default_tag` stands for a missing tag. `respell` gives another spelling of a
+    field's name, which is accepted as well.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ class LenientDecoder(Generic[T]):
         whole: Iterable[str] = (),
         partial: Iterable[str] = (),
         default_tag: str | None = None,
-        rename: Callable[[str], str] | None = None,
+        respell: Callable[[str], str] | None = None,
     ) -> None:
         self.strict: Callable[[bytes | msgspec.Raw], T] = msgspec.json.Decoder(kind).decode
         known: dict[Any, _Node] = {}
@@ -209,9 +208,10 @@ class LenientDecoder(Generic[T]):
         if isinstance(self._node, _Object):
             self._node.replace(whole, _Whole)
             self._node.replace(partial, _Partial)
-        for node in known.values():
-            if isinstance(node, _Object):
-                node.set_rename(rename)
+        if respell is not None:
+            for node in known.values():
+                if isinstance(node, _Object):
+                    node.accept(respell)
 
     def decode(
         self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
@@ -287,13 +287,14 @@ class _Object(_Node):
             node = _node(field.type, known)
             self._fields[field.encode_name] = field.name, node.strict, node
         self._required = [field.encode_name for field in fields if field.required]
-        self._rename: Callable[[str], str] | None = None
+        self._aliases: dict[str, str] = {}
 
-    def set_rename(self, rename: Callable[[str], str] | None) -> None:
-        self._rename = rename
+    def accept(self, respell: Callable[[str], str]) -> None:
+        """Accepts the fields under another spelling, too."""
+        self._aliases = _aliases(self._fields, respell)
         for _, _, node in self._fields.values():
             if isinstance(node, _Partial):
-                node.rename = rename
+                node.accept(respell)
 
     def replace(self, names: Iterable[str], kind: type[_Node]) -> None:
         """Decodes these fields another way."""
@@ -306,8 +307,8 @@ class _Object(_Node):
         return self.from_members(_object(raw))
 
     def from_members(self, members: Members) -> _Separated:
-        if self._rename is not None:
-            members = _renamed(members, self._fields, self._rename)
+        if self._aliases:
+            members = _renamed(members, self._aliases)
         values: dict[str, Any] = {}
         unknown: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]] = {}
         fields = self._fields
@@ -435,14 +436,17 @@ class _Partial(_Whole):
             field.encode_name: (field.name, field.required, msgspec.json.Decoder(field.type).decode)
             for field in msgspec.structs.fields(self._struct)
         }
-        self.rename: Callable[[str], str] | None = None
+        self._aliases: dict[str, str] = {}
+
+    def accept(self, respell: Callable[[str], str]) -> None:
+        self._aliases = _aliases(self._fields, respell)
 
     def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
         if bytes(raw)[:1] != b"{":
             return super().separate(raw)
         rest = {n: v for n, v in decode_members(raw).items() if bytes(v) != b"null"}
-        if self.rename is not None:
-            rest = _renamed(rest, self._fields, self.rename)
+        if self._aliases:
+            rest = _renamed(rest, self._aliases)
         values = {}
         for name, (attribute, required, decode) in self._fields.items():
             try:
@@ -455,14 +459,20 @@ class _Partial(_Whole):
         return self._struct(**values), Unknown(dict(rest)) if rest else None
 
 
-def _renamed(members: Members, known: Container[str], rename: Callable[[str], str]) -> Members:
-    """The members, those with another spelling of a known name under that name."""
+def _aliases(names: Iterable[str], respell: Callable[[str], str]) -> dict[str, str]:
+    return {spelled: name for name in names if (spelled := respell(name)) != name}
+
+
+def _renamed(members: Members, aliases: dict[str, str]) -> Members:
+    """The members, those under another spelling of a known name under that name."""
+    if aliases.keys().isdisjoint(members):
+        return members
     renamed: Members = {}
     for name, raw in members.items():
-        spelled = name if name in known or rename(name) not in known else rename(name)
-        if spelled in renamed:
-            raise _Invalid("is given in two spellings", f".{spelled}")
-        renamed[spelled] = raw
+        known = aliases.get(name, name)
+        if known in renamed:
+            raise _Invalid("is given in two spellings", f".{known}")
+        renamed[known] = raw
     return renamed
 
 

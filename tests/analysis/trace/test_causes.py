@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.tracing import bill
+from support.small_traces import bill
 
 from anaphora.analysis.trace import CAUSE_TEXTS, Predicted, TraceUsage
 from anaphora.cache.simulator import Outcome, Span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.tracing import assistant, at, bill, calls_tool, tool, trace_of, user
+from support.small_traces import assistant, at, bill, calls_tool, tool, trace_of, user
 
 from anaphora.analysis.trace import (
     Predicted,

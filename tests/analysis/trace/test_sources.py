@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.tracing import at, bill, trace_of
+from support.small_traces import at, bill, trace_of
 
 from anaphora import catalog
 from anaphora.analysis.trace import TraceCall, unsupported

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.cache.plan.candidates import Chance, best_marks
+from anaphora.cache.plan.marking import Chance, best_marks
 
 sizes = st.lists(st.integers(1, 500), min_size=1, max_size=9)
 

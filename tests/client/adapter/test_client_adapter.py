@@ -1,4 +1,4 @@
-"""SPEC E1, E2 and E4 over the client: every wire in the small shape, against real servers."""
+"""SPEC E1, E2 and E4 over the client: every wire as an adapter, against real servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from blake3 import blake3
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import emulator, errors
 from anaphora.client.adapter import ClientAdapter, LlmMessage, LlmRequest, StreamChunk, TokenUsage
@@ -132,9 +132,7 @@ def test_e1_every_wire_streams(url: str, wire: str) -> None:
         ("refuse", "No.", "refusal"),
     ],
 )
-def test_e1_a_stream_is_the_text_and_why_it_ended(
-    url: str, text: str, said: str, reason: str
-) -> None:
+def test_e1_stream_is_text_and_finish_reason(url: str, text: str, said: str, reason: str) -> None:
     """Thinking is no text."""
     chunks = over(url, lambda adapter: gathered(adapter, request(text)))
     assert "".join(chunk.delta for chunk in chunks) == said
@@ -142,7 +140,7 @@ def test_e1_a_stream_is_the_text_and_why_it_ended(
 
 
 @pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])
-def test_e1_words_of_declining_are_text(url: str, wire: str) -> None:
+def test_e1_refusals_are_text(url: str, wire: str) -> None:
     """Where they have a part of their own."""
 
     async def both(adapter: ClientAdapter) -> list[str]:
@@ -197,7 +195,7 @@ ANSWER = json.dumps(
 
 def test_e2_response_has_model_usage_and_raw_hash() -> None:
     """The raw hash is of the provider's own bytes, white space and all."""
-    with served(ANSWER, "application/json") as url:
+    with byte_server(ANSWER, "application/json") as url:
         response = over(url, lambda adapter: adapter.complete(request("who?", json_schema=PERSON)))
     assert response.raw_hash == blake3(ANSWER).hexdigest()
     assert response.model == "claude-that-answered"
@@ -209,7 +207,7 @@ def test_e2_response_has_model_usage_and_raw_hash() -> None:
 def test_e2_unreported_usage_is_none() -> None:
     body = json.loads(ANSWER)
     body["usage"] = {"output_tokens": 3}
-    with served(json.dumps(body).encode(), "application/json") as url:
+    with byte_server(json.dumps(body).encode(), "application/json") as url:
         assert over(url, lambda adapter: adapter.complete(request("who?"))).usage is None
 
 
@@ -226,7 +224,7 @@ def test_e2_all_fields_of_a_request_are_sent() -> None:
         max_tokens=123,
         json_schema=PERSON,
     )
-    with served(ANSWER, "application/json", seen=seen) as url:
+    with byte_server(ANSWER, "application/json", seen=seen) as url:
         over(url, lambda adapter: adapter.complete(asked))
     body = json.loads(seen[0][2])
     assert body["model"] == MODELS["anthropic"]
@@ -354,13 +352,13 @@ def test_e4_invalid_field_is_named_and_nothing_is_sent(changes: dict[str, Any], 
             await gathered(adapter, request("hello", **changes))
         return [single.value, streamed.value]
 
-    with served(ANSWER, "application/json", seen=seen) as url:
+    with byte_server(ANSWER, "application/json", seen=seen) as url:
         found = over(url, both)
     assert [error.path for error in found] == [path, path]
     assert not seen
 
 
-def test_e4_what_a_model_refuses_is_named_by_the_requests_own_field(url: str) -> None:
+def test_e4_refused_parameter_is_named_by_the_requests_field(url: str) -> None:
     async def both(adapter: ClientAdapter) -> list[errors.InvalidRequest]:
         asked = request("greet me", "openai_chat", temperature=0.5)
         with pytest.raises(errors.InvalidRequest) as single:

@@ -1,4 +1,4 @@
-"""The caller's budget holds whatever the time is spent on."""
+"""The caller's time limit holds for all work of a call."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def spend(timeout_ms: int, *work: Callable[[], Awaitable[object]]) -> list[objec
 
 @pytest.mark.parametrize("work", [never, late_by_its_own_account])
 @pytest.mark.parametrize("ms", [0, 20])
-def test_the_error_names_the_callers_own_figure(
-    work: Callable[[], Awaitable[object]], ms: int
-) -> None:
+def test_timeout_error_names_timeout_ms(work: Callable[[], Awaitable[object]], ms: int) -> None:
     with pytest.raises(Timeout) as caught:
         spend(ms, work)
     assert caught.value.timeout_ms == ms

@@ -1,4 +1,4 @@
-"""Numbers as serde_json writes them: what a hash made by another language depends on."""
+"""Numbers as serde_json writes them, so that hashes agree between languages."""
 
 from __future__ import annotations
 
@@ -108,6 +108,6 @@ def test_a_double_is_json_for_the_same_number(value: float) -> None:
     assert json.loads(double(value)) == value
 
 
-def test_what_a_single_cannot_hold_is_an_error() -> None:
+def test_overflow_is_an_error() -> None:
     with pytest.raises(OverflowError):
         single(3.5e38)

@@ -1,4 +1,4 @@
-"""What a client is made from."""
+"""Sources of a client configuration."""
 
 from __future__ import annotations
 

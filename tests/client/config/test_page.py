@@ -1,4 +1,4 @@
-"""docs/config.md and the schema say what the structs are."""
+"""docs/config.md and the schema match the structs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llm.yaml: what is read, and what is said about what is wrong."""
+"""Reading llm.yaml, and its error messages."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_every_field_is_read() -> None:
     )
 
 
-def test_numbers_become_what_their_field_is() -> None:
+def test_numbers_are_converted_to_the_fields_type() -> None:
     config = ClientConfig.from_text("providers: {a: {max_tokens: 64.0, timeouts: {total: 5}}}")
     assert type(config.providers["a"].max_tokens) is int
     assert type(config.providers["a"].timeouts.total) is float
@@ -214,7 +214,7 @@ def test_too_deep_is_no_crash() -> None:
         "providers: {a: {key: 'sk-canary",
     ],
 )
-def test_what_was_put_into_the_wrong_place_is_not_shown(text: str) -> None:
+def test_misplaced_keys_are_not_shown(text: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
         ClientConfig.from_text(text)
     assert "canary" not in str(raised.value)

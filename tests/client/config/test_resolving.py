@@ -1,4 +1,4 @@
-"""From what llm.yaml says to what a client needs."""
+"""Resolving the providers of llm.yaml."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_without_a_key_there_is_no_header_for_one() -> None:
     assert one.headers() == {}
 
 
-def test_headers_come_along_in_lower_case() -> None:
+def test_headers_are_in_lower_case() -> None:
     one = resolved(wire="anthropic", headers={"X-Team": "search"}, key={"env": "KEY"})
     assert one.headers() == {"x-team": "search", "x-api-key": "sk-1"}
 
@@ -246,7 +246,7 @@ def test_secrets_and_certificates_are_beside_the_file(tmp_path: Path) -> None:
         assert one.provider.ca == str(tmp_path / "ours.pem")
 
 
-def test_the_environment_is_the_processes_unless_it_is_given(
+def test_environment_defaults_to_the_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OURS_AND_NOBODYS", "sk-3")

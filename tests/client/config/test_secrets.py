@@ -1,4 +1,4 @@
-"""Keys: where they are found, and that nobody sees them."""
+"""Finding keys, and never showing them."""
 
 from __future__ import annotations
 

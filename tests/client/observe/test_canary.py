@@ -141,6 +141,6 @@ def test_the_planting_reaches_every_place_where_text_has_been() -> None:
 
 
 @pytest.mark.parametrize("export", EXPORTS)
-def test_what_the_app_named_does_leave(export: Callable[[Record], str]) -> None:
+def test_application_names_are_exported(export: Callable[[Record], str]) -> None:
     """So that the tests above do not pass because nothing leaves at all."""
     assert "claude-sonnet-4-5" in export(FULL)

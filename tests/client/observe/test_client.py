@@ -1,4 +1,4 @@
-"""Real calls of a real client to the emulator, seen by everybody who watches."""
+"""Calls of a client to the emulator, with all watchers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_conversation(
     assert KEY not in repr(seen.records)
 
 
-def test_a_call_that_fails_until_it_is_given_up(
+def test_call_that_fails_on_every_attempt(
     running: emulator.Emulator, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     headers = {"x-emulator-fault": "529"}

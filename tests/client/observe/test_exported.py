@@ -1,4 +1,4 @@
-"""What may leave, word by word."""
+"""The values that may be exported."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_shares_lose_names_but_no_tokens(given: list[BlockShare], most: int) -> 
 
 
 @given(st.lists(st.sampled_from("abcdefgh")), st.integers(0, 5))
-def test_what_was_let_through_once_always_is(given: list[str], most: int) -> None:
+def test_passed_names_always_pass(given: list[str], most: int) -> None:
     bounded = BoundedNames(most)
     said = [bounded(text) for text in given]
     through = set(said) - {"other"}

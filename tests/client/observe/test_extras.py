@@ -1,4 +1,4 @@
-"""What is missing is named, and nothing of it is loaded before it is asked for."""
+"""Missing packages are named, and nothing is loaded before it is used."""
 
 from __future__ import annotations
 

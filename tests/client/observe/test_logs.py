@@ -1,4 +1,4 @@
-"""A line for each call: keys and values, one line whatever the names are."""
+"""A log line for each call, also with unusual names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conventions' histograms, with the boundaries they ask for."""
+"""The conventions' histograms, with their boundaries."""
 
 from __future__ import annotations
 

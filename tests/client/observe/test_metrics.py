@@ -1,4 +1,4 @@
-"""What Prometheus scrapes adds up to what the records said, in a bounded number of series."""
+"""Prometheus series add up to the records, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_unreported_values_have_no_series() -> None:
     assert series(registry, "anaphora_unpriced_calls_total") == {("local", "qwen3:8b"): 1}
 
 
-def test_a_hit_lost_nothing_to_no_cause() -> None:
+def test_hit_has_no_lost_tokens() -> None:
     hit = Verdict(result="hit", left=700, billed=700, cost_usd=Decimal(0))
     registry = counted(msgspec.structs.replace(FULL, verdict=hit))
     assert series(registry, "anaphora_verdicts_total") == {("hit", "none"): 1}
@@ -109,7 +109,7 @@ def test_a_write_that_was_not_read_yet_does_not_turn_a_counter_back() -> None:
     assert series(registry, "anaphora_unsaved_usd_total")[MAIN] == pytest.approx(0.0005)
 
 
-def test_attempts_belong_to_the_provider_they_went_to() -> None:
+def test_attempts_count_for_their_provider() -> None:
     spare = msgspec.structs.replace(ANSWERED, provider="spare")
     registry = counted(msgspec.structs.replace(FULL, attempts=(FAILED, spare)))
     found = series(registry, "anaphora_attempts_total")

@@ -1,4 +1,4 @@
-"""docs/observability.md names what is exported: no more, no less."""
+"""docs/observability.md lists exactly what is exported."""
 
 from __future__ import annotations
 

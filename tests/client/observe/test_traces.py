@@ -1,4 +1,4 @@
-"""One call, one span: by the conventions, with the record's own times, below the caller's span."""
+"""One span for each call: by the conventions, with the record's times, below the caller's span."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_everything_that_is_known_of_a_call(watched: Watched) -> None:
+def test_all_attributes_of_a_call(watched: Watched) -> None:
     span = watched.span(FULL)
     assert (span.name, span.kind) == ("chat claude-sonnet-4-5", SpanKind.CLIENT)
     assert span.start_time == AT * 10**9
@@ -107,7 +107,7 @@ def test_unknown_values_are_left_out(watched: Watched) -> None:
     }
 
 
-def test_each_attempt_that_failed_is_an_event_at_the_time_it_failed(watched: Watched) -> None:
+def test_failed_attempts_are_events(watched: Watched) -> None:
     (event,) = watched.span(FULL).events
     assert event.name == "anaphora.attempt.failed"
     assert event.timestamp == (AT + 0.75) * 10**9
@@ -157,7 +157,7 @@ def test_global_tracer_is_the_default_and_needs_no_sdk() -> None:
     Traces()(FULL)
 
 
-def test_prewarming_is_an_operation_of_its_own(watched: Watched) -> None:
+def test_prewarm_is_its_own_operation(watched: Watched) -> None:
     assert watched.span(msgspec.structs.replace(FULL, operation="prewarm")).name == (
         "prewarm claude-sonnet-4-5"
     )

@@ -1,4 +1,4 @@
-"""Whoever watches cannot break what is watched, and is not silent about failing."""
+"""A failing watcher does not break the call, and is logged."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_a_probe_that_learned_nothing_makes_place_for_another(error: AnaphoraErr
     assert breaker.enters(31.0) > 0
 
 
-def test_a_probe_whose_end_nobody_tells_is_not_waited_for_forever() -> None:
+def test_probe_without_an_outcome_expires() -> None:
     breaker = opened()
     assert breaker.enters(30.0) == 0.0
     assert breaker.allows(59.0) == 1.0

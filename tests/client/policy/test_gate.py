@@ -1,4 +1,4 @@
-"""Calls that wait for their turn: a real event loop, on a clock on which waiting takes no time."""
+"""Calls that wait for the limits, on a real event loop with virtual time."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_rate_limit_blocks_the_lane_and_fails_late_calls_at_once() -> None:
     run(main)
 
 
-def test_what_could_not_be_sent_does_not_count() -> None:
+def test_unsent_calls_do_not_count() -> None:
     async def main() -> None:
         calls = Calls(LimitsConfig(requests_per_minute=1))
         for phase, wait in (("connect", 0.0), ("body", 0.0), ("connect", 60.0)):
@@ -190,7 +190,7 @@ def test_headers_and_bills_let_others_go_earlier_or_later() -> None:
     run(main)
 
 
-def test_what_on_wait_raises_gives_the_place_back() -> None:
+def test_exception_in_on_wait_frees_the_place() -> None:
     async def main() -> None:
         calls = Calls(LimitsConfig(requests_per_minute=1))
         await calls.call("a")
@@ -206,7 +206,7 @@ def test_what_on_wait_raises_gives_the_place_back() -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_turn_that_was_given_to_a_cancelled_call_goes_to_the_next(before: bool) -> None:
+def test_start_of_a_cancelled_call_goes_to_the_next(before: bool) -> None:
     async def main() -> None:
         calls = Calls(LimitsConfig(concurrency=1))
         async with calls.gate.of_model("m").admit(1):

@@ -1,5 +1,4 @@
-"""What the provider's headers teach: nobody is held back by what is plenty or unknown, everybody by
-what is used up."""
+"""Limits from response headers: scarce ones delay calls, plentiful or unknown ones do not."""
 
 from __future__ import annotations
 
@@ -75,14 +74,14 @@ def test_how_long_a_call_waits(headers: dict[str, str], tokens: int, wait: float
         assert limiter.queue.advance(held.at + 1e-6) == [held]
 
 
-def test_what_started_since_is_taken_off() -> None:
+def test_later_starts_are_subtracted() -> None:
     limiter, lane = heard(**openai("requests", "2", "10", "48s"))
     assert [limiter.reserve(lane, 1, 100.0).at for _ in range(4)] == pytest.approx(
         [100.0, 100.0, 106.0, 112.0]
     )
 
 
-def test_what_was_not_sent_is_put_back() -> None:
+def test_unsent_calls_are_added_back() -> None:
     limiter, lane = heard(**openai("requests", "1", "10", "54s"))
     limiter.cancel(limiter.reserve(lane, 1, 100.0), 100.0)
     assert limiter.wait(lane, 1, 100.0) == 0.0
@@ -114,7 +113,7 @@ def test_response_without_headers_changes_nothing() -> None:
     assert limiter.wait(lane, 1, 101.0) == pytest.approx(11.0, abs=1e-4)
 
 
-def test_a_rate_limit_stops_the_model_until_it_is_over() -> None:
+def test_rate_limit_blocks_the_model_until_retry_after() -> None:
     limiter = Limiter(LimitsConfig())
     lane, other = limiter.lane("m"), limiter.lane("other")
     assert lane.block(errors.RateLimited("slow", retry_after=20.0), 100.0)
@@ -135,7 +134,7 @@ def test_a_rate_limit_stops_the_model_until_it_is_over() -> None:
         errors.Transport("gone"),
     ],
 )
-def test_other_errors_stop_nothing(error: errors.AnaphoraError) -> None:
+def test_other_errors_block_nothing(error: errors.AnaphoraError) -> None:
     limiter = Limiter(LimitsConfig())
     assert not limiter.lane("m").block(error, 100.0)
     assert limiter.wait(limiter.lane("m"), 1, 100.0) == 0.0

@@ -1,4 +1,4 @@
-"""Who starts when: the arithmetic of the limits, on a clock that the test moves."""
+"""The limiter's arithmetic, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_calls_start_at_the_first_allowed_time_as_forecast(
 
 
 @given(arrivals=arrivals, requests=st.integers(1, 6))
-def test_whatever_way_the_provider_counts_it_does_not_refuse(
+def test_no_way_of_counting_refuses_a_call(
     arrivals: list[tuple[float, int]], requests: int
 ) -> None:
     drive = Drive(LimitsConfig(requests_per_minute=requests))
@@ -268,7 +268,7 @@ def test_a_call_larger_than_a_whole_minute_is_refused_at_once() -> None:
     assert drive.come(51, "b").state == "started"
 
 
-def test_what_was_billed_is_what_counts() -> None:
+def test_billed_tokens_count() -> None:
     drive = Drive(LimitsConfig(tokens_per_minute=100))
     held = drive.come(80)
     later = drive.come(50)
@@ -304,7 +304,7 @@ def test_tokens_are_counted_as_the_provider_does(
     assert limiter.lane("b", counts_reads=False).counted(usage) == reads_do_not
 
 
-def test_a_bill_without_counts_leaves_what_was_expected() -> None:
+def test_bill_without_counts_keeps_the_estimate() -> None:
     drive = Drive(LimitsConfig(tokens_per_minute=100))
     drive.limiter.settle(drive.come(80), Usage(output=5), 1.0)
     assert drive.limiter.wait(drive.limiter.lane("m"), 30, 1.0) == 59.0

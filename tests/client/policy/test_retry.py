@@ -49,7 +49,7 @@ class Run:
         *,
         deadline: float | None = None,
         draw: Callable[[], float] = lambda: 0.5,
-        heard: bool = False,
+        streamed: bool = False,
         took: float = 0.0,
     ) -> None:
         self.at = 100.0
@@ -64,7 +64,7 @@ class Run:
                     step = policy.send(None)
                 else:
                     self.at += took
-                    step = policy.send(Failed(outcome(step.hop), self.at, heard))
+                    step = policy.send(Failed(outcome(step.hop), self.at, streamed))
         except StopIteration as end:
             self.error: AnaphoraError = end.value
 
@@ -80,7 +80,7 @@ class Run:
 @pytest.mark.parametrize(
     "error, again, elsewhere", KINDS, ids=[type(error).__name__ for error, _, _ in KINDS]
 )
-def test_what_is_sent_again_and_where(error: AnaphoraError, again: bool, elsewhere: bool) -> None:
+def test_retries_and_fallbacks_by_error(error: AnaphoraError, again: bool, elsewhere: bool) -> None:
     run = Run([PLAIN, PLAIN], lambda _: error)
     here = 3 if again else 1
     assert run.hops == [0] * here + ([1] * here if elsewhere else [])
@@ -125,7 +125,7 @@ def test_jitter_is_full(draws: list[float]) -> None:
 
 
 @pytest.mark.parametrize("asked", [0.25, 7.0, 45.8379, 300.0])
-def test_what_the_provider_asks_for_is_obeyed_exactly(asked: float) -> None:
+def test_retry_after_is_used_exactly(asked: float) -> None:
     run = Run([PLAIN], lambda _: errors.RateLimited("slow", retry_after=asked), deadline=5000.0)
     assert run.waits == [asked, asked]
 
@@ -156,12 +156,12 @@ def test_no_wait_reaches_the_deadline_and_the_next_hop_is_tried_at_once(
 
 
 def test_nothing_is_sent_after_an_event_reached_the_caller() -> None:
-    run = Run([PLAIN, PLAIN], lambda _: BUSY, heard=True)
+    run = Run([PLAIN, PLAIN], lambda _: BUSY, streamed=True)
     assert run.steps == [Try(0)]
     assert run.error is BUSY
 
 
-def test_a_spend_cap_is_not_tried_again_even_when_the_provider_says_so() -> None:
+def test_spend_cap_is_never_retried() -> None:
     capped = errors.QuotaExhausted("cap", retry_after=1.0)
     capped.retryable = True
     assert Run([PLAIN], lambda _: capped).steps == [Try(0)]
@@ -216,7 +216,7 @@ def test_a_success_closes_it() -> None:
         next(policy)
 
 
-def test_misuse_is_told() -> None:
+def test_misuse_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one hop"):
         next(retry_policy([], deadline=None, draw=lambda: 0.5))
     policy = retry_policy([PLAIN], deadline=None, draw=lambda: 0.5)

@@ -35,7 +35,7 @@ hops = st.lists(
 
 
 @given(hops=hops, key=st.binary(max_size=40), data=st.data())
-def test_every_hop_is_there_once_and_what_is_not_available_comes_last(
+def test_every_hop_appears_once_and_unavailable_ones_last(
     hops: list[Hop], key: bytes, data: st.DataObject
 ) -> None:
     count = len(hops)
@@ -138,12 +138,12 @@ def test_the_price_of_moving_ten_thousand_tokens(
     assert price_of_moving(10_000, left, reached) == expected
 
 
-def test_it_is_written_for_as_long_as_is_said() -> None:
+def test_ttl_of_the_write_is_used() -> None:
     reached = price("3", "0.3", _5m="3.75", _1h="6")
     assert price_of_moving(1_000_000, price("3", "0.3"), reached, ttl="1h") == Decimal("5.7")
 
 
-def test_long_prompts_cost_what_long_prompts_cost() -> None:
+def test_long_prompts_have_their_own_price() -> None:
     long = Tier(above=200_000, input=Decimal(6), output=None, read=Decimal("0.6"), write={})
     both = price("3", "0.3", tiers=(long,))
     assert price_of_moving(200_000, both, both) == Decimal("0.54")

@@ -1,5 +1,4 @@
-"""What we lean on in aiohttp without its promise: a release that takes it away fails here first, and
-says what is gone."""
+"""The undocumented parts of aiohttp that the transport uses: a release without them fails here."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def test_a_connection_has_a_transport_and_is_known_by_identity() -> None:
     asyncio.run(main())
 
 
-def test_what_the_connector_asks_for_the_way() -> None:
+def test_connection_keys() -> None:
     """The key tells apart what must not share a connection, and stays what it was when the
     connector adds to the proxy's headers."""
 

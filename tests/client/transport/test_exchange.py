@@ -1,5 +1,5 @@
-"""A request and its answer on one connection: long bodies, late readers, early answers, and answers
-without a body."""
+"""A request and its response on one connection: long bodies, slow readers, early responses, and
+responses without a body."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import trustme
+from support.http_requests import outgoing
 from support.raw_server import Handler, RawServer, answering, raw_server, reply
-from support.sending import outgoing
 
 from anaphora.client.transport.over_aiohttp import PIECE, AiohttpTransport
 
@@ -56,7 +56,7 @@ def test_informational_responses_are_skipped(before: bytes) -> None:
     asyncio.run(main())
 
 
-def test_a_connection_that_speaks_something_else_from_now_on_is_not_kept() -> None:
+def test_upgraded_connection_is_not_reused() -> None:
     async def main() -> None:
         transport = AiohttpTransport()
         switch = b"HTTP/1.1 101 Other\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\nother"

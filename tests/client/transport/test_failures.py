@@ -1,4 +1,4 @@
-"""Every way a server can fail us: which phase, in which words, and what is left behind: nothing."""
+"""Every failure of a server: its phase, its message, and that no resource leaks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import trustme
 from support.forward_proxy import forward_proxy
+from support.http_requests import CANARY, outgoing
 from support.raw_server import RawServer, answering, raw_server, reply, reset
-from support.sending import CANARY, outgoing
 
 from anaphora import errors
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
@@ -256,7 +256,7 @@ def told(error: errors.Transport, phase: errors.Phase, *words: str) -> None:
     assert CANARY not in logged + repr(error)
 
 
-def test_only_what_may_be_otherwise_next_time_is_tried_again() -> None:
+def test_only_transient_failures_are_retryable() -> None:
     final = {"drips without end", "sends more than is taken", "sends a bomb"}
 
     async def retryable(name: str) -> bool:

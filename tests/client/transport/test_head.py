@@ -1,4 +1,4 @@
-"""The head of a request, which we write ourselves: byte for byte what was meant, or an error."""
+"""The head of a request: exactly the given bytes, or an error."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_given_headers_replace_the_defaults(name: str) -> None:
         ("Transfer-Encoding", "chunked"),
     ],
 )
-def test_what_would_be_read_otherwise_is_refused(name: str, value: str) -> None:
+def test_ambiguous_headers_are_rejected(name: str, value: str) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         ROUTE.head("POST", {name: value}, 7)
     assert str(caught.value) == "headers: invalid HTTP header"
@@ -140,7 +140,7 @@ NAMES = st.text(TOKEN, min_size=1, max_size=12).filter(
 
 
 @given(st.dictionaries(NAMES, VALUES), st.integers(0, 9))
-def test_every_header_is_one_line_and_as_it_was_given(headers: dict[str, str], size: int) -> None:
+def test_every_header_is_one_line_as_given(headers: dict[str, str], size: int) -> None:
     _, *said = lines(ROUTE.head("POST", headers, size))
     given_lines = [f"{name}: {value}" for name, value in headers.items()]
     at = said.index(given_lines[0]) if given_lines else 0
@@ -153,7 +153,7 @@ def test_every_header_is_one_line_and_as_it_was_given(headers: dict[str, str], s
 
 
 @given(st.text(min_size=1), st.text())
-def test_whatever_is_given_adds_no_second_line(name: str, value: str) -> None:
+def test_no_header_adds_a_second_line(name: str, value: str) -> None:
     plain = len(lines(ROUTE.head("GET", {}, 0)))
     try:
         head = ROUTE.head("GET", {name: value}, 0)
@@ -166,7 +166,7 @@ def test_whatever_is_given_adds_no_second_line(name: str, value: str) -> None:
 # ── Credentials ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_credentials_of_an_address_become_a_header() -> None:
+def test_url_credentials_become_a_header() -> None:
     kept = route("http://us:wo@h.example/v1")
     assert "Authorization: Basic dXM6d28=" in lines(kept.head("GET", {}, 0))
     with pytest.raises(errors.InvalidRequest, match="the URL also has credentials"):

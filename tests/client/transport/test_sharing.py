@@ -1,5 +1,5 @@
-"""Connections are shared, answers are not: whatever came before on a connection, and however others
-ended, a request gets its own answer or none."""
+"""Connections are shared, responses are not: a request gets its own response or an error, whatever
+happened on the connection before."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import gc
 import random
 
 import pytest
+from support.http_requests import outgoing
 from support.raw_server import Handler, RawServer, answering, raw_server, reply
-from support.sending import outgoing
 
 from anaphora import errors
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
@@ -129,7 +129,7 @@ def test_dropped_response_closes_its_connection() -> None:
     asyncio.run(main())
 
 
-def test_a_get_goes_past_every_kept_connection_that_had_gone() -> None:
+def test_get_skips_closed_connections() -> None:
     async def once(
         server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

@@ -36,7 +36,7 @@ def test_waits_expire_in_the_order_of_their_limits() -> None:
     assert told == ["early", "middle", "late"]
 
 
-def test_a_wait_that_is_begun_anew_has_all_of_its_time_again() -> None:
+def test_restarted_wait_has_its_full_time() -> None:
     told: list[str] = []
 
     async def main() -> None:

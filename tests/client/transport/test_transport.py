@@ -1,4 +1,4 @@
-"""What goes out and what comes back, against real servers and a real proxy."""
+"""Requests and responses, against real servers and a real proxy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import trustme
 from support.forward_proxy import forward_proxy
+from support.http_requests import outgoing
 from support.raw_server import RawServer, answering, raw_server, reply
-from support.sending import outgoing
 
 import anaphora
 from anaphora import errors
@@ -43,7 +43,7 @@ async def half(
     await reader.read()
 
 
-def test_a_request_goes_out_as_it_was_given() -> None:
+def test_request_is_sent_as_given() -> None:
     async def main() -> bytes:
         async with raw_server(answering(reply(b"well"))) as server:
             transport = AiohttpTransport()
@@ -70,7 +70,7 @@ def test_a_request_goes_out_as_it_was_given() -> None:
     }
 
 
-def test_an_app_may_have_a_name_of_its_own() -> None:
+def test_user_agent_can_be_replaced() -> None:
     async def main() -> bytes:
         async with raw_server(answering(reply())) as server:
             transport = AiohttpTransport()
@@ -224,7 +224,7 @@ async def once_then_gone(
 
 
 @pytest.mark.parametrize("method, again", [("POST", False), ("GET", True)])
-def test_a_kept_connection_that_goes_while_it_is_used(method: str, again: bool) -> None:
+def test_connection_closed_while_in_use(method: str, again: bool) -> None:
     """A POST is left to the retry policy, a GET is sent again by the HTTP library."""
 
     async def main() -> None:
@@ -350,7 +350,7 @@ def tls(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-def test_certificates_of_ones_own(ca: str, tls: ssl.SSLContext) -> None:
+def test_custom_certificates(ca: str, tls: ssl.SSLContext) -> None:
     async def main() -> None:
         async with raw_server(answering(reply(b"well")), tls=tls) as server:
             transport = AiohttpTransport(ca=ca)

@@ -6,7 +6,7 @@ from typing import Any
 
 import anthropic as sdk
 import pytest
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import errors
 from anaphora.values import (
@@ -87,7 +87,7 @@ def check(message: Any) -> None:
 
 def test_the_sdk_reads_a_written_reply() -> None:
     with (
-        served(anthropic.write_reply(REPLY), "application/json") as address,
+        byte_server(anthropic.write_reply(REPLY), "application/json") as address,
         client(address) as official,
     ):
         check(official.messages.create(**ask()))
@@ -97,7 +97,7 @@ def test_the_sdk_accumulates_a_written_stream() -> None:
     writer = anthropic.writer()
     body = b"".join(writer.write(event) for event in reply_events(REPLY))
     with (
-        served(body, "text/event-stream") as address,
+        byte_server(body, "text/event-stream") as address,
         client(address) as official,
         official.messages.stream(**ask()) as stream,
     ):
@@ -109,7 +109,7 @@ def test_sdk_raises_written_stream_error() -> None:
     events = [*reply_events(REPLY)[:4], ReplyFail("Overloaded", "busy", code="overloaded_error")]
     body = b"".join(writer.write(event) for event in events)
     with (
-        served(body, "text/event-stream") as address,
+        byte_server(body, "text/event-stream") as address,
         client(address) as official,
         pytest.raises(sdk.APIStatusError, match="busy"),
     ):
@@ -132,7 +132,7 @@ def test_sdk_raises_written_error(error: errors.Upstream, raised: type[Exception
     status, headers, body = anthropic.write_error(error)
     content_type = headers.pop("content-type")
     with (
-        served(body, content_type, status, headers) as address,
+        byte_server(body, content_type, status, headers) as address,
         client(address) as official,
         pytest.raises(raised, match=str(error)),
     ):

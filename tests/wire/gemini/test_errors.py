@@ -81,17 +81,17 @@ KINDS: dict[str, tuple[int, bytes, type[errors.Upstream]]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_kind_of_an_error(name: str) -> None:
-    status, said, kind = KINDS[name]
-    error = gemini.read_error(status, {}, said)
+def test_error_classes(name: str) -> None:
+    status, encoded, kind = KINDS[name]
+    error = gemini.read_error(status, {}, encoded)
     assert type(error) is kind
     assert error.status == status
 
 
-def test_daily_quotas_are_not_tried_again() -> None:
+def test_daily_quotas_are_not_retried() -> None:
     assert not errors.QuotaExhausted.retryable
-    status, said, _ = KINDS["too much for a day"]
-    assert gemini.read_error(status, {}, said).retryable is False
+    status, encoded, _ = KINDS["too much for a day"]
+    assert gemini.read_error(status, {}, encoded).retryable is False
 
 
 @pytest.mark.parametrize(
@@ -109,27 +109,27 @@ def test_daily_quotas_are_not_tried_again() -> None:
         ({"retry-after": "Sun, 15 Nov 2026 05:00:10 GMT"}, [], 10.0),
     ],
 )
-def test_how_long_to_wait(headers: dict[str, str], details: list[Any], wait: float | None) -> None:
+def test_retry_after(headers: dict[str, str], details: list[Any], wait: float | None) -> None:
     now = datetime.datetime(2026, 11, 15, 5, 0, tzinfo=datetime.UTC)
-    said = body("RESOURCE_EXHAUSTED", *details)
-    assert gemini.read_error(429, headers, said, now).retry_after == wait
+    encoded = body("RESOURCE_EXHAUSTED", *details)
+    assert gemini.read_error(429, headers, encoded, now).retry_after == wait
 
 
-def test_what_an_error_tells() -> None:
-    said = body(
+def test_error_details() -> None:
+    encoded = body(
         "INVALID_ARGUMENT",
         detail("BadRequest", fieldViolations=[{"field": "contents[0].role", "description": "x"}]),
         detail("RequestInfo", requestId="req-1"),
         message="bad role",
     )
-    error = gemini.read_error(400, {}, said)
+    error = gemini.read_error(400, {}, encoded)
     assert (str(error), error.code, error.param, error.request_id) == (
         "bad role",
         "INVALID_ARGUMENT",
         "contents[0].role",
         "req-1",
     )
-    assert gemini.read_error(400, {"x-request-id": "h"}, said).request_id == "h"
+    assert gemini.read_error(400, {"x-request-id": "h"}, encoded).request_id == "h"
 
 
 EVERY = [
@@ -144,16 +144,16 @@ REJECTED = (errors.ContentRefused, errors.ContextOverflow)
 @pytest.mark.parametrize("kind", EVERY)
 def test_an_error_written_is_read_again(kind: type[errors.Upstream]) -> None:
     error = kind("m", param="p", request_id="i", retry_after=2.5)
-    status, headers, said = gemini.write_error(error)
-    again = gemini.read_error(status, headers, said)
+    status, headers, encoded = gemini.write_error(error)
+    again = gemini.read_error(status, headers, encoded)
     assert type(again) is (errors.RequestRejected if kind in REJECTED else kind)
     assert (str(again), again.param, again.request_id, again.retry_after) == ("m", "p", "i", 2.5)
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if KINDS[name][1][:2] == b'{"'])
 def test_an_error_read_is_written_again(name: str) -> None:
-    status, said, kind = KINDS[name]
-    error = gemini.read_error(status, {}, said)
+    status, encoded, kind = KINDS[name]
+    error = gemini.read_error(status, {}, encoded)
     again = gemini.read_error(status, {}, gemini.write_error(error)[2])
     assert type(again) is kind
     assert (again.code or error.code, again.status) == (error.code or again.code, status)

@@ -60,7 +60,7 @@ def expected(request: str) -> Json:
 
 
 @every.request
-def test_a_request_says_the_same_again(record: Json) -> None:
+def test_a_recorded_request_round_trips(record: Json) -> None:
     call = gemini.parse(record["request"].encode(), record["path"])
     rendered = gemini.render(call, catalog.profile("google", call.model))
     request = gemini.assemble(rendered, Plan())
@@ -75,7 +75,7 @@ def test_a_request_says_the_same_again(record: Json) -> None:
 
 
 @every.request
-def test_a_request_is_cut_and_put_together_again(record: Json) -> None:
+def test_a_split_recording_assembles_to_the_same_body(record: Json) -> None:
     """From its own bytes: inside parts and declarations nothing is renamed."""
     told = json.loads(record["request"])
     cut = gemini.split(record["request"].encode(), path=record["path"])
@@ -89,7 +89,7 @@ def test_a_request_is_cut_and_put_together_again(record: Json) -> None:
 
 
 @every.request
-def test_a_requests_meaning_has_names(record: Json) -> None:
+def test_normalisations_of_requests_are_named(record: Json) -> None:
     """Not only carried along: text, calls, results and media are where a reader looks."""
     told = expected(record["request"])
     call = gemini.parse(record["request"].encode(), record["path"])
@@ -134,7 +134,7 @@ def test_an_answer_is_read_without_loss(record: Json) -> None:
 
 
 @every.reply
-def test_an_answers_meaning_has_names(record: Json) -> None:
+def test_normalisations_of_replies_are_named(record: Json) -> None:
     told = json.loads(record["response"])
     reply = gemini.read_reply(record["response"].encode())
     candidate = told["candidates"][0]

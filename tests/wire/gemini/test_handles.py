@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import strategies as some
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
@@ -45,7 +45,7 @@ def render(call: Call = CALL, previous: Rendered | None = None) -> Rendered:
     return gemini.render(call, catalog.profile("google", call.model), previous)
 
 
-def said(sent: Any) -> Any:
+def body_of(sent: Any) -> Any:
     return json.loads(sent.body.join())
 
 
@@ -62,10 +62,10 @@ def boundaries(rendered: Rendered) -> list[int]:
 # ── Making one, and sending what follows ─────────────────────────────────────────────────────────
 
 
-def test_a_handle_is_made_of_everything_that_it_freezes() -> None:
+def test_a_handle_is_created_with_all_that_it_freezes() -> None:
     made = gemini.prelude(render(), CreateHandle(chunks=6, seconds=300))
     assert (made.method, made.path) == ("POST", "/v1beta/cachedContents")
-    assert said(made) == {
+    assert body_of(made) == {
         "model": "models/gemini-2.5-flash",
         "toolConfig": {"functionCallingConfig": {"mode": "AUTO"}},
         "systemInstruction": {"parts": [{"text": "You are terse."}, {"text": "Facts."}]},
@@ -91,7 +91,7 @@ def test_behind_a_handle_only_the_rest_is_sent() -> None:
     rendered = render()
     sent = gemini.assemble(rendered, behind(rendered, 9))
     assert sent.path == "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse"
-    assert said(sent) == {
+    assert body_of(sent) == {
         "cachedContent": HANDLE,
         "contents": [
             {"role": "model", "parts": [{"text": "so it is"}]},
@@ -103,21 +103,21 @@ def test_behind_a_handle_only_the_rest_is_sent() -> None:
 
 def test_a_handle_may_hold_system_and_tools_alone() -> None:
     rendered = render()
-    made = said(gemini.prelude(rendered, CreateHandle(chunks=4, seconds=60)))
+    made = body_of(gemini.prelude(rendered, CreateHandle(chunks=4, seconds=60)))
     assert "contents" not in made
-    sent = said(gemini.assemble(rendered, behind(rendered, 4)))
-    assert sent["contents"] == said(gemini.assemble(rendered, Plan()))["contents"]
+    sent = body_of(gemini.assemble(rendered, behind(rendered, 4)))
+    assert sent["contents"] == body_of(gemini.assemble(rendered, Plan()))["contents"]
 
 
-def test_it_is_extended_and_let_go() -> None:
+def test_a_handle_is_extended_and_deleted() -> None:
     longer = gemini.prelude(render(), ExtendHandle(HANDLE, 600))
     assert (longer.method, longer.path) == ("PATCH", f"/v1beta/{HANDLE}?updateMask=ttl")
-    assert said(longer) == {"ttl": "600s"}
+    assert body_of(longer) == {"ttl": "600s"}
     gone = gemini.prelude(render(), DeleteHandle(HANDLE))
     assert (gone.method, gone.path, len(gone.body)) == ("DELETE", f"/v1beta/{HANDLE}", 0)
 
 
-def test_the_answer_names_the_handle() -> None:
+def test_the_response_names_the_handle() -> None:
     body = {
         "name": HANDLE,
         "model": "models/gemini-2.5-flash",
@@ -140,23 +140,23 @@ def test_the_next_turns_begin_with_the_same_handle() -> None:
         ),
         first,
     )
-    sent = said(gemini.assemble(later, plan))
+    sent = body_of(gemini.assemble(later, plan))
     assert sent["contents"][-1] == {"role": "model", "parts": [{"text": "now"}]}
     assert plan.held is not None
     assert misfit(later, plan.held) is None
 
 
 @given(some.frames(), st.lists(some.messages, max_size=6), st.data())
-def test_what_is_held_and_what_is_sent_are_the_whole(
+def test_held_and_sent_chunks_are_the_whole_prompt(
     frame: some.Frame, messages: list[Message], data: st.DataObject
 ) -> None:
     talk = Conversation([Message.user("hello"), *messages, Message.user("go on")])
     rendered = render(replace(frame.call(talk, "now"), model=MODEL))
-    whole = said(gemini.assemble(rendered, Plan()))
+    whole = body_of(gemini.assemble(rendered, Plan()))
     chunks = data.draw(st.sampled_from(boundaries(rendered) or [0]))
     assume(chunks)
-    made = said(gemini.prelude(rendered, CreateHandle(chunks, 300)))
-    sent = said(gemini.assemble(rendered, behind(rendered, chunks)))
+    made = body_of(gemini.prelude(rendered, CreateHandle(chunks, 300)))
+    sent = body_of(gemini.assemble(rendered, behind(rendered, chunks)))
     assert made.get("contents", []) + sent["contents"] == whole["contents"]
     for name in ("systemInstruction", "tools", "toolConfig"):
         assert made.get(name) == whole.get(name)
@@ -209,7 +209,7 @@ MISFITS: dict[str, tuple[Call, int, str]] = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_a_handle_that_does_not_fit_is_told_and_refused(name: str) -> None:
+def test_a_handle_that_does_not_fit_is_rejected(name: str) -> None:
     call, chunks, code = MISFITS[name]
     first = render()
     plan = behind(first, chunks)
@@ -230,16 +230,16 @@ def test_what_a_handle_does_not_freeze_may_change() -> None:
     assert misfit(later, CacheHandle(HANDLE, 6, held_digest(first, 6))) is None
 
 
-def test_a_cut_request_fits_the_handle_of_its_rendering() -> None:
+def test_a_split_request_fits_the_handle_of_its_rendering() -> None:
     rendered = render()
     body = gemini.assemble(rendered, Plan()).body.join()
     cut = gemini.split(body, path=rendered.envelope.path)
     assert held_digest(cut, 6) == held_digest(rendered, 6)
     sent = gemini.assemble(cut, behind(rendered, 6)).body.join()
-    assert json.loads(sent) == said(gemini.assemble(rendered, behind(rendered, 6)))
+    assert json.loads(sent) == body_of(gemini.assemble(rendered, behind(rendered, 6)))
 
 
-def test_other_wires_hold_nothing() -> None:
+def test_other_wires_have_no_handles() -> None:
     for name, model in (("anthropic", "claude-sonnet-4-5"), ("openai_chat", "gpt-5.6")):
         profile = catalog.profile(wire.PROVIDERS[name], model)
         rendered = wire.get(name).render(
@@ -266,13 +266,13 @@ def test_other_wires_hold_nothing() -> None:
         (CreateHandle(99, 300), "plan.preludes"),
     ],
 )
-def test_what_no_handle_can_be_is_refused(wanted: Any, path: str) -> None:
+def test_invalid_handles_are_rejected(wanted: Any, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         gemini.prelude(render(), wanted)
     assert caught.value.path == path
 
 
-def test_a_handle_of_the_callers_own_is_not_doubled() -> None:
+def test_a_handle_of_the_caller_is_not_replaced() -> None:
     call = Call(
         ir=PromptIR.chat(TALK),
         model=MODEL,
@@ -303,7 +303,7 @@ def test_nothing_that_a_handle_froze_may_be_sent_beside_it(more: Any, path: str)
     assert caught.value.path == path
 
 
-# ── The SDK says it the same way ─────────────────────────────────────────────────────────────────
+# ── The SDK sends the same ───────────────────────────────────────────────────────────────────────
 
 genai = pytest.importorskip("google.genai")
 
@@ -313,7 +313,7 @@ def sdk_asks(do: Any) -> tuple[str, str, Any]:
 
     answer = json.dumps({"name": HANDLE, "expireTime": "2026-11-15T06:00:00Z"}).encode()
     seen: list[tuple[str, str, bytes]] = []
-    with served(answer, "application/json", seen=seen) as address:
+    with byte_server(answer, "application/json", seen=seen) as address:
         options = types.HttpOptions(base_url=address, api_version="v1beta")
         with genai.Client(api_key="not-a-key", http_options=options) as client:
             do(client)
@@ -323,10 +323,10 @@ def sdk_asks(do: Any) -> tuple[str, str, Any]:
     return method, path, json.loads(body) if body else None
 
 
-def test_the_sdk_makes_extends_and_deletes_the_same() -> None:
+def test_the_sdk_creates_extends_and_deletes_alike() -> None:
     rendered = render()
     ours = gemini.prelude(rendered, CreateHandle(6, 300))
-    body = said(ours)
+    body = body_of(ours)
 
     def create(client: Any) -> None:
         from google.genai import types
@@ -352,7 +352,7 @@ def test_the_sdk_makes_extends_and_deletes_the_same() -> None:
     assert (method, path.partition("?")[0], asked) == (
         longer.method,
         longer.path.partition("?")[0],
-        said(longer),
+        body_of(longer),
     )
 
     def delete(client: Any) -> None:
@@ -365,7 +365,7 @@ def test_the_sdk_makes_extends_and_deletes_the_same() -> None:
 def test_the_sdk_uses_a_handle_the_same_way() -> None:
     rendered = render(with_params(stream=False))
     ours = gemini.assemble(rendered, behind(rendered, 9))
-    body = said(ours)
+    body = body_of(ours)
 
     def ask(client: Any) -> None:
         from google.genai import types

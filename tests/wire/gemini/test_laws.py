@@ -148,7 +148,7 @@ def test_law_4_there_are_no_markers(
 
 
 @given(some.frames(), turns)
-def test_laws_3_and_9_a_stored_message_says_the_same(
+def test_laws_3_and_9_a_stored_message_renders_the_same(
     frame: some.Frame, turns: list[list[Message]]
 ) -> None:
     live = grown(turns)[-1]
@@ -197,7 +197,7 @@ def test_law_7_counts_that_overlap_are_still_a_partition() -> None:
     assert usage.raw == raw.decode()
 
 
-def test_law_7_an_answer_of_nothing_has_no_output() -> None:
+def test_law_7_an_empty_answer_has_no_output() -> None:
     usage = read_usage(b'{"promptTokenCount":14,"totalTokenCount":14}', "usage")
     assert (usage.input, usage.output) == (14, 0)
     assert read_usage(b'{"promptTokenCount":14}', "usage").output is None
@@ -286,7 +286,7 @@ def result(part: ToolResult, name: str) -> ToolResult:
 
 
 @given(turns, some.tools, some.blocks)
-def test_law_11_parsing_a_rendered_call_gives_what_can_be_said(
+def test_law_11_parsing_a_rendered_call_gives_the_call(
     turns: list[list[Message]], tools: tuple[Tool, ...], blocks: tuple[PromptBlock, ...]
 ) -> None:
     params = Params(max_tokens=5, seed=1, top_k=3, stop=("END",), metadata={"team": "a"})
@@ -316,7 +316,7 @@ def test_law_11_rendering_a_parsed_request_gives_the_request(
 
 
 @given(some.frames(), turns)
-def test_a_split_request_is_put_together_again(
+def test_a_split_request_assembles_to_the_same_body(
     frame: some.Frame, turns: list[list[Message]]
 ) -> None:
     rendered = render(of_google(frame.call(grown(turns)[-1], "now")))
@@ -344,7 +344,7 @@ replies = st.builds(
 
 
 @given(replies, st.lists(st.integers(1, 60), min_size=1, max_size=30), st.booleans())
-def test_law_12_a_stream_is_the_same_however_it_is_cut(
+def test_law_12_a_stream_is_read_the_same_in_any_pieces(
     reply: Reply, sizes: list[int], as_list: bool
 ) -> None:
     writer = gemini.writer()
@@ -409,7 +409,7 @@ def test_readers_raise_only_our_errors(value: Any) -> None:
 
 
 @given(json_values)
-def test_what_can_be_read_can_be_said_again(value: Any) -> None:
+def test_a_parsed_request_renders(value: Any) -> None:
     """Whatever a request holds: if it is read, rendering it raises nothing but our errors."""
     body = json.dumps({"contents": [{"parts": [{"text": "x"}, value]}], "tools": [value]}).encode()
     try:

@@ -1,4 +1,4 @@
-"""Answers, whole and in pieces: what Gemini says on one side, what we read on the other."""
+"""Complete and streamed replies: Gemini's bytes on one side, our values on the other."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from anaphora.values import (
     Event,
     Image,
     Message,
+    Notice,
     Opaque,
     Part,
     PartDelta,
@@ -29,10 +30,16 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire import gemini
-from anaphora.wire.gemini.reply import reply_notices
+from anaphora.wire.gemini.parts import write_parts
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
 
 MADE = {"gemini.form": '{"id":null}'}
+
+
+def notices_of(reply: Reply) -> list[Notice]:
+    notices: list[Notice] = []
+    write_parts(reply.message.parts, notices)
+    return notices
 
 
 def signed(signature: str) -> dict[str, str]:
@@ -58,7 +65,7 @@ def written(reply: Reply) -> Any:
 
 
 @pytest.mark.parametrize(
-    "said, calls, stop",
+    "reason, calls, stop",
     [
         ("STOP", False, "end"),
         ("STOP", True, "tool_calls"),
@@ -73,16 +80,16 @@ def written(reply: Reply) -> Any:
         (None, False, "other"),
     ],
 )
-def test_why_it_stopped(said: str | None, calls: bool, stop: str) -> None:
+def test_stop_reasons(reason: str | None, calls: bool, stop: str) -> None:
     """There is no word for tool calls: they end with STOP."""
     parts = [{"functionCall": {"id": "c", "name": "f", "args": {}}}] if calls else []
-    reply = read(answer(*parts, stop=said))
-    assert (reply.stop, reply.stop_raw) == (stop, said)
-    assert written(reply)["candidates"][0].get("finishReason") == said
+    reply = read(answer(*parts, stop=reason))
+    assert (reply.stop, reply.stop_raw) == (stop, reason)
+    assert written(reply)["candidates"][0].get("finishReason") == reason
 
 
 @pytest.mark.parametrize(
-    "stop, said",
+    "stop, reason",
     [
         ("end", "STOP"),
         ("stop_sequence", "STOP"),
@@ -93,13 +100,13 @@ def test_why_it_stopped(said: str | None, calls: bool, stop: str) -> None:
         ("pause", "OTHER"),
     ],
 )
-def test_why_another_stopped(stop: Any, said: str) -> None:
+def test_stop_reasons_of_other_wires(stop: Any, reason: str) -> None:
     message = Message(role="assistant", parts=(Text("x"),))
     reply = Reply(id="r", model="m", message=message, stop=stop, stop_raw="their_word")
-    assert written(reply)["candidates"][0]["finishReason"] == said
+    assert written(reply)["candidates"][0]["finishReason"] == reason
 
 
-def test_everything_an_answer_holds_comes_back() -> None:
+def test_a_full_reply_round_trips() -> None:
     body = answer(
         {"text": "hm", "thought": True},
         {"text": "so", "thoughtSignature": "c2ln"},
@@ -126,10 +133,10 @@ def test_everything_an_answer_holds_comes_back() -> None:
     )
     assert (reply.id, reply.model, reply.text) == ("r", "g", "so")
     assert written(reply) == body
-    assert reply_notices(reply) == []
+    assert notices_of(reply) == []
 
 
-def test_a_blocked_prompt_is_a_refusal_without_a_word() -> None:
+def test_a_blocked_prompt_is_an_empty_refusal() -> None:
     body = {
         "promptFeedback": {"blockReason": "OTHER", "safetyRatings": []},
         "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9},
@@ -155,18 +162,18 @@ def test_a_blocked_prompt_is_a_refusal_without_a_word() -> None:
         ([], "$"),
     ],
 )
-def test_what_is_no_answer_names_its_place(body: Any, path: str) -> None:
+def test_invalid_replies_name_the_path(body: Any, path: str) -> None:
     with pytest.raises(Parse) as caught:
         read(body)
     assert caught.value.path == path
 
 
-def test_an_error_with_a_good_status_is_an_error() -> None:
+def test_an_error_with_status_200_is_raised() -> None:
     with pytest.raises(Overloaded, match="later"):
         read({"error": {"code": 503, "status": "UNAVAILABLE", "message": "later"}})
 
 
-def test_what_another_said_and_gemini_cannot_is_told() -> None:
+def test_parts_of_other_wires_have_a_notice() -> None:
     parts: tuple[Part, ...] = (
         Thinking("hm", "s", provider="anthropic"),
         Refusal("no"),
@@ -174,7 +181,7 @@ def test_what_another_said_and_gemini_cannot_is_told() -> None:
     )
     reply = Reply(id="r", model="m", message=Message(role="assistant", parts=parts), stop="refusal")
     assert written(reply)["candidates"][0]["content"]["parts"] == [{"text": "no"}]
-    assert [notice.code for notice in reply_notices(reply)] == [
+    assert [notice.code for notice in notices_of(reply)] == [
         "foreign_thinking",
         "refusal_as_text",
         "foreign_block",
@@ -197,7 +204,7 @@ def listen(body: bytes) -> list[Event]:
     return reader.feed(body) + reader.close()
 
 
-def heard(body: bytes) -> Reply:
+def streamed(body: bytes) -> Reply:
     last = listen(body)[-1]
     assert isinstance(last, ReplyEnd), last
     return last.reply
@@ -226,7 +233,7 @@ def test_a_stream_as_events() -> None:
         PartDelta(2, '{"a": 1}'),
         PartEnd(2, whole),
     ]
-    assert heard(sse(chunk(call, stop="STOP"))).stop == "tool_calls"
+    assert streamed(sse(chunk(call, stop="STOP"))).stop == "tool_calls"
 
 
 @pytest.mark.parametrize(
@@ -257,11 +264,11 @@ def test_a_stream_as_events() -> None:
 )
 def test_pieces_of_text_are_one_part(parts: list[Any], expected: tuple[Part, ...]) -> None:
     chunks = [chunk(part) for part in parts]
-    reply = heard(sse(*chunks, chunk(stop="STOP")))
+    reply = streamed(sse(*chunks, chunk(stop="STOP")))
     assert reply.message.parts == expected
 
 
-def test_a_stream_written_again_says_the_same() -> None:
+def test_a_rewritten_stream_is_equal() -> None:
     parts: tuple[Part, ...] = (
         Thinking("hm", "dA==", provider="gemini"),
         Text("so", signed("cw==")),
@@ -279,14 +286,14 @@ def test_a_stream_written_again_says_the_same() -> None:
         extras={"gemini": '{"createTime":"t","candidate":{"avgLogprobs":-0.5}}'},
     )
     writer = gemini.writer()
-    again = heard(b"".join(writer.write(event) for event in reply_events(reply)))
+    again = streamed(b"".join(writer.write(event) for event in reply_events(reply)))
     assert again.message == reply.message
     assert (again.stop, again.stop_raw) == (reply.stop, reply.stop_raw)
     assert (again.usage.uncached, again.usage.read, again.usage.output) == (3, 4, 9)
     assert json.loads((again.extras or {})["gemini"]) == json.loads((reply.extras or {})["gemini"])
 
 
-def test_the_last_counts_hold() -> None:
+def test_the_last_counts_apply() -> None:
     first, last = (
         {"promptTokenCount": 8, "totalTokenCount": 8},
         {
@@ -301,11 +308,11 @@ def test_the_last_counts_hold() -> None:
         {**chunk({"text": "a"}), "usageMetadata": first},
         {**chunk(stop="STOP"), "usageMetadata": last},
     )
-    usage = heard(body).usage
+    usage = streamed(body).usage
     assert (usage.uncached, usage.read, usage.output, usage.reasoning) == (3, 5, 7, 4)
 
 
-def test_what_is_told_bit_by_bit_is_put_together() -> None:
+def test_metadata_in_several_chunks_is_merged() -> None:
     def grounds(*titles: str) -> Any:
         return {"groundingChunks": [{"web": {"title": title}} for title in titles]}
 
@@ -319,7 +326,7 @@ def test_what_is_told_bit_by_bit_is_put_together() -> None:
             stop="STOP",
         ),
     )
-    beside = json.loads((heard(body).extras or {})["gemini"])["candidate"]
+    beside = json.loads((streamed(body).extras or {})["gemini"])["candidate"]
     assert beside == {
         "groundingMetadata": {**grounds("x", "y"), "webSearchQueries": ["q"]},
         "logprobsResult": {"chosenCandidates": [1, 1]},
@@ -327,14 +334,14 @@ def test_what_is_told_bit_by_bit_is_put_together() -> None:
     }
 
 
-def test_further_candidates_are_put_together_beside() -> None:
+def test_further_candidates_are_kept_in_the_extras() -> None:
     def other(text: str, **more: Any) -> Any:
         return {"content": {"parts": [{"text": text}], "role": "model"}, "index": 1, **more}
 
     one, two = chunk({"text": "a"}), chunk({"text": "b"}, stop="STOP")
     one["candidates"].append(other("x"))
     two["candidates"].append(other("y", finishReason="MAX_TOKENS", avgLogprobs=-1))
-    reply = heard(sse(one, two))
+    reply = streamed(sse(one, two))
     assert reply.text == "ab"
     assert json.loads((reply.extras or {})["gemini"])["candidates"] == [
         other("xy", finishReason="MAX_TOKENS", avgLogprobs=-1)
@@ -342,10 +349,10 @@ def test_further_candidates_are_put_together_beside() -> None:
 
 
 def test_a_blocked_prompt_in_a_stream() -> None:
-    reply = heard(sse({"promptFeedback": {"blockReason": "SAFETY"}, "responseId": "r"}))
+    reply = streamed(sse({"promptFeedback": {"blockReason": "SAFETY"}, "responseId": "r"}))
     assert (reply.id, reply.stop, reply.stop_raw) == ("r", "refusal", "SAFETY")
     writer = gemini.writer()
-    again = heard(b"".join(writer.write(event) for event in reply_events(reply)))
+    again = streamed(b"".join(writer.write(event) for event in reply_events(reply)))
     assert (again.stop, again.stop_raw, again.message) == (reply.stop, "SAFETY", reply.message)
 
 
@@ -381,13 +388,13 @@ def test_chunks_as_one_json_list_are_read_when_they_are_complete() -> None:
         (b"[{", "Transport"),
     ],
 )
-def test_a_stream_that_breaks_says_how(body: bytes, error: str) -> None:
+def test_a_broken_stream_ends_with_a_failure(body: bytes, error: str) -> None:
     last = listen(body)[-1]
     assert isinstance(last, ReplyFail)
     assert last.error == error
 
 
-def test_what_was_said_before_an_error_is_kept() -> None:
+def test_text_before_an_error_is_kept() -> None:
     body = sse(chunk({"text": "half"}), {"error": {"code": 500, "message": "sorry"}})
     last = listen(body + sse(chunk({"text": "more"}, stop="STOP")))[-1]
     assert isinstance(last, ReplyFail)
@@ -395,16 +402,16 @@ def test_what_was_said_before_an_error_is_kept() -> None:
     assert (last.partial.text, last.message) == ("half", "sorry")
 
 
-def test_after_the_end_nothing_is_heard() -> None:
+def test_nothing_is_read_after_the_end() -> None:
     reader = gemini.reader()
     reader.feed(sse(chunk({"text": "a"}, stop="STOP")))
     assert isinstance(reader.close()[-1], ReplyEnd)
     assert reader.feed(sse(chunk({"text": "b"}, stop="STOP"))) + reader.close() == []
 
 
-def test_unknown_chunks_and_comments_are_passed_over() -> None:
+def test_unknown_chunks_and_comments_are_skipped() -> None:
     body = b": hello\n\n" + sse({"novelty": 1}, chunk({"text": "a"}), {}, chunk(stop="STOP"))
-    assert heard(body).text == "a"
+    assert streamed(body).text == "a"
 
 
 @pytest.mark.parametrize(
@@ -441,9 +448,9 @@ def in_pieces(*pieces: Any, more: bool = True, **named: Any) -> Any:
     return {"functionCall": call}
 
 
-def test_arguments_in_pieces_are_put_together() -> None:
+def test_arguments_in_pieces_are_joined() -> None:
     """Vertex, asked for `streamFunctionCallArguments`."""
-    reply = heard(
+    reply = streamed(
         sse(
             chunk({"functionCall": {"id": "c", "name": "f", "willContinue": True}}),
             chunk(in_pieces({"jsonPath": "$.city", "stringValue": "Zü", "willContinue": True})),
@@ -471,7 +478,7 @@ def test_arguments_in_pieces_are_put_together() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "city", "$", "$.a[5]", "$[0]", "$.a..b", "$.a[*]"])
-def test_a_path_that_leads_nowhere_is_a_failure(path: str) -> None:
+def test_invalid_argument_paths_fail(path: str) -> None:
     last = listen(sse(chunk(in_pieces({"jsonPath": path, "stringValue": "x"}, name="f"))))[-1]
     assert isinstance(last, ReplyFail)
     assert "partialArgs" in last.message

@@ -1,4 +1,4 @@
-"""Calls and requests, side by side: what we mean on one side, what Gemini is sent on the other."""
+"""Calls and requests side by side: our values on one side, Gemini's bytes on the other."""
 
 from __future__ import annotations
 
@@ -267,10 +267,10 @@ BOTH_WAYS: dict[str, tuple[Part, Any]] = {
 
 @pytest.mark.parametrize("name", BOTH_WAYS)
 def test_a_part_both_ways(name: str) -> None:
-    part, said = BOTH_WAYS[name]
+    part, sent = BOTH_WAYS[name]
     body = body_of(chat(Message.user(part)))
-    assert body["contents"] == [{"role": "user", "parts": [said]}]
-    (message,) = parse({"contents": [{"role": "user", "parts": [said]}]}).ir.body_chat()
+    assert body["contents"] == [{"role": "user", "parts": [sent]}]
+    (message,) = parse({"contents": [{"role": "user", "parts": [sent]}]}).ir.body_chat()
     assert [json_equal(p) for p in message.parts] == [json_equal(part)]
     assert codes(chat(Message.user(part))) == []
 
@@ -299,7 +299,7 @@ LEFT_OUT: dict[str, tuple[Part, str]] = {
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_what_cannot_be_said_is_left_out_and_told(name: str) -> None:
+def test_parts_left_out_have_a_notice(name: str) -> None:
     part, code = LEFT_OUT[name]
     call = chat(Message.user("hi"), Message.assistant(part, Text("x")))
     assert body_of(call)["contents"][1] == {"role": "model", "parts": [{"text": "x"}]}
@@ -343,10 +343,10 @@ OTHERWISE: dict[str, tuple[Part, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", OTHERWISE)
-def test_what_is_said_otherwise_is_told(name: str) -> None:
-    part, said, code = OTHERWISE[name]
+def test_changed_parts_have_a_notice(name: str) -> None:
+    part, sent, code = OTHERWISE[name]
     call = chat(Message.user(part))
-    assert body_of(call)["contents"] == [{"role": "user", "parts": [said]}]
+    assert body_of(call)["contents"] == [{"role": "user", "parts": [sent]}]
     assert codes(call) == [code]
 
 
@@ -388,7 +388,7 @@ def test_neighbours_of_one_role_stay_apart() -> None:
     assert body_of(parse({"contents": contents}))["contents"] == contents
 
 
-def test_a_system_message_in_the_history_is_the_users_and_told() -> None:
+def test_a_system_message_in_the_history_is_sent_as_user_text() -> None:
     call = chat(Message.user("hi"), Message.system("in French"))
     assert body_of(call)["contents"][1] == {"role": "user", "parts": [{"text": "in French"}]}
     (notice,) = render(call).notices
@@ -412,8 +412,8 @@ def test_a_call_without_an_id_is_answered_without_one() -> None:
     # Another provider gets the id, in both places.
     other = wire.get("openai_chat")
     rendered = other.render(Call(ir=talk.ir, model="gpt-5"), catalog.profile("openai", "gpt-5"))
-    said = other.assemble(rendered, Plan()).body.join()
-    assert said.count(b'"call_r7_0"') == 2
+    sent = other.assemble(rendered, Plan()).body.join()
+    assert sent.count(b'"call_r7_0"') == 2
     assert rendered.notices == ()
 
 
@@ -470,7 +470,7 @@ AS_JSON_SCHEMA = {
 }
 
 
-def test_our_tools_say_json_schema() -> None:
+def test_tools_are_sent_as_json_schema() -> None:
     tool = Tool("look", "Looks.", '{"type":"object"}')
     assert body_of(chat(tools=(tool,)))["tools"] == [
         {
@@ -516,14 +516,14 @@ def test_tools_of_all_kinds_keep_their_order() -> None:
         Tool("c"),
     )
     call = chat(tools=tools)
-    said = body_of(call)["tools"]
-    assert [list(tool) for tool in said] == [
+    sent = body_of(call)["tools"]
+    assert [list(tool) for tool in sent] == [
         ["googleSearch"],
         ["functionDeclarations"],
         ["codeExecution"],
         ["functionDeclarations"],
     ]
-    assert [[f["name"] for f in t.get("functionDeclarations", ())] for t in said] == [
+    assert [[f["name"] for f in t.get("functionDeclarations", ())] for t in sent] == [
         [],
         ["a", "b"],
         [],
@@ -546,13 +546,13 @@ def test_tools_of_all_kinds_keep_their_order() -> None:
     ]
 
 
-def test_one_object_may_bring_several_tools() -> None:
+def test_one_object_may_hold_several_tools() -> None:
     contents = [{"role": "user", "parts": [{"text": "x"}]}]
-    said = {
+    sent = {
         "google_search": {"time_range": 1},
         "function_declarations": [{"name": "a", "response": {"type": "STRING"}}],
     }
-    parsed = parse({"contents": contents, "tools": said})
+    parsed = parse({"contents": contents, "tools": sent})
     assert [tool.name for tool in parsed.tools] == ["a", "googleSearch"]
     assert body_of(parsed)["tools"] == [
         {
@@ -638,11 +638,11 @@ PARAMS: dict[str, tuple[Params, Any]] = {
 
 @pytest.mark.parametrize("name", PARAMS)
 def test_parameters_both_ways(name: str) -> None:
-    params, said = PARAMS[name]
+    params, sent = PARAMS[name]
     body = body_of(chat(params=params))
     contents = body.pop("contents")
-    assert body == said
-    parsed = parse({"contents": contents, **said})
+    assert body == sent
+    parsed = parse({"contents": contents, **sent})
     assert (parsed.params, parsed.extras) == (params, None)
     assert codes(chat(params=params)) == []
 
@@ -713,14 +713,14 @@ CARRIED: dict[str, tuple[Any, Params]] = {
 
 
 @pytest.mark.parametrize("name", CARRIED)
-def test_what_has_no_name_is_carried_along(name: str) -> None:
-    said, params = CARRIED[name]
-    parsed = parse({"contents": [{"role": "user", "parts": [{"text": "x"}]}], **said})
+def test_unknown_settings_are_kept(name: str) -> None:
+    sent, params = CARRIED[name]
+    parsed = parse({"contents": [{"role": "user", "parts": [{"text": "x"}]}], **sent})
     assert parsed.params == params
     body = body_of(parsed)
     del body["contents"]
-    assert body == said
-    # Elsewhere it is left out, and told.
+    assert body == sent
+    # Other wires leave it out, with a notice.
     other = wire.get("openai_chat")
     call = Call(ir=parsed.ir, model="gpt-4o", params=Params(), extras=parsed.extras)
     rendered = other.render(call, catalog.profile("openai", "gpt-4o"))
@@ -757,7 +757,7 @@ NO_PLACE: dict[str, tuple[Params, list[str]]] = {
         Params(reasoning=Reasoning(effort="max")),
         ["params.reasoning.effort"],
     ),
-    "an effort nobody knows": (
+    "an unknown effort": (
         Params(reasoning=Reasoning(effort="some")),
         ["params.reasoning.effort"],
     ),
@@ -772,12 +772,12 @@ NO_PLACE: dict[str, tuple[Params, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", NO_PLACE)
-def test_what_has_no_place_is_told(name: str) -> None:
+def test_parameters_without_a_field_have_a_notice(name: str) -> None:
     params, paths = NO_PLACE[name]
     assert [notice.path for notice in render(chat(params=params)).notices] == paths
 
 
-def test_cache_options_and_continuations_are_told() -> None:
+def test_cache_options_and_continuations_have_a_notice() -> None:
     plan = PromptCachePlan(
         marks=(PartMark("m0"),), key="k", mode="explicit", prewarm=True, frozen_through="m0"
     )
@@ -821,7 +821,7 @@ def test_cache_options_and_continuations_are_told() -> None:
         (Call(ir=PromptIR(system_text="alone"), model=MODEL), "ir"),
     ],
 )
-def test_what_gemini_would_refuse_is_refused_here(call: Call, path: str) -> None:
+def test_invalid_calls_are_rejected(call: Call, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         render(call)
     assert caught.value.path == path
@@ -890,13 +890,13 @@ def test_the_path_names_the_model(path: str, model: str, stream: bool) -> None:
         assert again.endswith(":streamGenerateContent?alt=sse" if stream else ":generateContent")
 
 
-def test_a_model_in_the_body_counts_where_the_path_says_nothing() -> None:
+def test_the_model_of_the_body_is_used_without_a_path() -> None:
     body = {"model": "models/gemini-3", "contents": [{"parts": [{"text": "x"}]}]}
     assert parse(body, "").model == "gemini-3"
     assert parse(body, PATH).model == MODEL
 
 
-def test_another_path_is_refused() -> None:
+def test_other_paths_are_rejected() -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse({"contents": []}, "/v1beta/models/x:countTokens")
     assert caught.value.path == "path"
@@ -951,17 +951,17 @@ def test_snake_case_is_read_as_well() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_names_its_place(body: Any, path: str) -> None:
+def test_invalid_requests_name_the_path(body: Any, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse(body)
     assert caught.value.path == path
 
 
-def test_a_system_instruction_with_more_than_text_travels_whole() -> None:
-    said = {"parts": [{"text": "see"}, {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}]}
-    parsed = parse({"systemInstruction": said, "contents": [{"parts": [{"text": "x"}]}]})
+def test_a_system_instruction_with_other_parts_is_kept_whole() -> None:
+    sent = {"parts": [{"text": "see"}, {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}]}
+    parsed = parse({"systemInstruction": sent, "contents": [{"parts": [{"text": "x"}]}]})
     assert parsed.ir.system_blocks == ()
-    assert body_of(parsed)["systemInstruction"] == said
+    assert body_of(parsed)["systemInstruction"] == sent
     with_system = Call(
         ir=PromptIR.chat(parsed.ir.body_chat(), system=[PromptBlock("a", "b")]),
         model=MODEL,
@@ -971,5 +971,5 @@ def test_a_system_instruction_with_more_than_text_travels_whole() -> None:
         render(with_system)
 
 
-def test_it_is_told_apart_from_other_requests() -> None:
+def test_requests_are_detected() -> None:
     assert detect(b'{"contents":[{"parts":[{"text":"x"}]}]}') == "gemini"

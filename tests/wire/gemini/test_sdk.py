@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import catalog, errors
 from anaphora.cache.plan import plan_once
@@ -357,7 +357,7 @@ def check_reading(chunks: list[Any], reply: Reply) -> None:
 
 @pytest.mark.parametrize("reply", [REPLY, REFUSED, BLOCKED])
 def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
-    with served(gemini.write_reply(reply), "application/json") as address:
+    with byte_server(gemini.write_reply(reply), "application/json") as address:
         check_reading([asked(address)], reply)
 
 
@@ -365,15 +365,15 @@ def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
 def test_the_sdk_reads_a_stream(reply: Reply) -> None:
     writer = gemini.writer()
     body = b"".join(writer.write(event) for event in reply_events(reply))
-    with served(body, "text/event-stream") as address:
+    with byte_server(body, "text/event-stream") as address:
         check_reading(list(streamed(address)), reply)
 
 
-def test_the_sdk_sees_a_stream_fail() -> None:
+def test_the_sdk_raises_on_a_failed_stream() -> None:
     writer = gemini.writer()
     body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later", code="UNAVAILABLE"))
-    with served(body, "text/event-stream") as address:
+    with byte_server(body, "text/event-stream") as address:
         chunks = []
         with pytest.raises(genai.errors.ServerError, match="try later") as caught:
             chunks += list(streamed(address))
@@ -396,7 +396,7 @@ def test_the_sdk_reads_an_error(error: errors.Upstream, expected: tuple[int, str
     status, headers, body = gemini.write_error(error)
     content_type = headers.pop("content-type")
     with (
-        served(body, content_type, status, headers) as address,
+        byte_server(body, content_type, status, headers) as address,
         pytest.raises(genai.errors.APIError) as caught,
     ):
         asked(address)

@@ -195,12 +195,14 @@ def test_rare_forms_are_read_the_same(part: Json) -> None:
 
 def test_results_answer_calls_in_the_order_of_the_calls() -> None:
     """Two calls of one function and one of another, none with an id; a result too many."""
-    asked = [{"functionCall": {"name": name}} for name in ("read", "write", "read")]
-    told = [
+    calls_sent = [{"functionCall": {"name": name}} for name in ("read", "write", "read")]
+    answers = [
         {"functionResponse": {"name": name, "response": {"output": name}}}
         for name in ("read", "read", "write", "read")
     ]
-    request = {"contents": [{"role": "model", "parts": asked}, {"role": "user", "parts": told}]}
+    request = {
+        "contents": [{"role": "model", "parts": calls_sent}, {"role": "user", "parts": answers}]
+    }
     for body in (request, with_unknown(request)):
         calls, results = read(body, {}).ir.body_chat()
         assert [part.id for part in calls.parts if isinstance(part, ToolCall)] == [

@@ -32,7 +32,7 @@ def found(*messages: dict[str, Any], **fields: Any) -> str:
         {"format": "json", "logprobs": True},
     ],
 )
-def test_by_its_fields(fields: dict[str, Any]) -> None:
+def test_detection_by_fields(fields: dict[str, Any]) -> None:
     assert found(USER, **fields) == "ollama"
 
 
@@ -44,11 +44,11 @@ def test_by_its_fields(fields: dict[str, Any]) -> None:
         called({"a": 1}),
     ],
 )
-def test_by_its_messages(message: dict[str, Any]) -> None:
+def test_detection_by_messages(message: dict[str, Any]) -> None:
     assert found(USER, message) == "ollama"
 
 
-def test_what_others_have_is_theirs() -> None:
+def test_requests_of_other_wires_are_not_detected() -> None:
     assert found(USER, called('{"a":1}')) == "openai_chat"
     assert found(USER, tools=[TOOL]) == "openai_chat"
     assert found(USER, think=True, response_format={"type": "text"}) == "openai_chat"
@@ -56,6 +56,6 @@ def test_what_others_have_is_theirs() -> None:
     assert found(USER, format="json", system="s") == "anthropic"
 
 
-def test_what_all_have_is_asked_about() -> None:
-    with pytest.raises(InvalidRequest, match="say which"):
+def test_the_path_is_needed_where_bodies_are_alike() -> None:
+    with pytest.raises(InvalidRequest, match="choose with"):
         found(USER)

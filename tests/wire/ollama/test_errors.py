@@ -1,4 +1,4 @@
-"""Ollama's errors: the status says what it is, the text is for people."""
+"""Ollama's errors: the class comes from the status, the text is for people."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
         (503, errors.Overloaded, True),
     ],
 )
-# Whatever the text says: a server may put anything there.
+# The text does not matter: a server may put anything there.
 @pytest.mark.parametrize("text", ["model 'm' not found", "rate limit", "context length", ""])
 def test_an_error_by_its_status(status: int, expected: type, retryable: bool, text: str) -> None:
     body = json.dumps({"error": text}).encode()
@@ -80,11 +80,11 @@ def test_a_wait_until_a_date() -> None:
     ],
 )
 def test_the_class_of_an_error_survives(error: errors.Upstream, status: int) -> None:
-    """There is no code here, so a status that would say something else is not passed on."""
+    """There is no code here, so a status of another class is not passed on."""
     error.request_id = "r"
-    told, headers, body = ollama.write_error(error)
-    assert (told, json.loads(body)) == (status, {"error": "m"})
-    read = ollama.read_error(told, headers, body)
+    written_status, headers, body = ollama.write_error(error)
+    assert (written_status, json.loads(body)) == (status, {"error": "m"})
+    read = ollama.read_error(written_status, headers, body)
     assert type(read) is type(error)
     assert (read.retry_after, read.request_id) == (error.retry_after, "r")
 
@@ -95,5 +95,5 @@ def test_classes_that_ollama_has_no_status_for_are_rejected_requests(kind: type)
     assert type(ollama.read_error(status, headers, body)) is errors.RequestRejected
 
 
-def test_an_error_of_no_class_is_the_servers() -> None:
+def test_an_unknown_error_is_a_server_error() -> None:
     assert ollama.write_error(errors.Upstream("m"))[0] == 500

@@ -36,7 +36,7 @@ def exchange(name: str) -> RecordedExchange:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_exchange_is_read_and_said_again(name: str) -> None:
+def test_recorded_exchanges_round_trip(name: str) -> None:
     outcome = check(exchange(name))
     assert outcome.good, outcome
     assert outcome.notices == ()
@@ -85,7 +85,7 @@ SPOILED = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_request_is_cut_and_put_together_again(name: str) -> None:
+def test_a_split_recording_assembles_to_the_same_body(name: str) -> None:
     request = exchange(name).request
     cut = ollama.split(request.encode())
     told = {"messages": [], **json.loads(request)}
@@ -93,7 +93,7 @@ def test_a_request_is_cut_and_put_together_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if exchange(name).stream])
-def test_a_stream_says_what_its_lines_say(name: str) -> None:
+def test_stream_lines_as_events(name: str) -> None:
     """Not only the same twice: text, reasoning, calls and counts are where a reader looks."""
     body = exchange(name).response
     lines: list[dict[str, Any]] = [json.loads(line) for line in body.splitlines()]
@@ -111,7 +111,7 @@ def test_a_stream_says_what_its_lines_say(name: str) -> None:
     assert end.reply.stop == ("tool_calls" if calls else "end")
 
 
-def test_a_difference_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check itself can fail: without the rules, what they overlook is a change with a path."""
     monkeypatch.setattr("anaphora.analysis.roundtrip.ollama.REQUEST", ())
     monkeypatch.setattr("anaphora.analysis.roundtrip.ollama.REPLY", ())

@@ -113,7 +113,7 @@ def test_law_1_what_was_cacheable_begins_the_next_turn(
 
 
 @given(some.frames(), turns, st.none() | some.texts)
-def test_laws_2_and_4_there_is_nowhere_to_mark(
+def test_laws_2_and_4_no_chunk_takes_a_marker(
     frame: some.Frame, turns: list[list[Message]], state: str | None
 ) -> None:
     call = framed(frame, grown(turns)[-1], state)
@@ -128,7 +128,7 @@ def test_laws_2_and_4_there_is_nowhere_to_mark(
 
 
 @given(some.frames(), turns)
-def test_laws_3_and_9_a_stored_message_says_the_same(
+def test_laws_3_and_9_a_stored_message_renders_the_same(
     frame: some.Frame, turns: list[list[Message]]
 ) -> None:
     live = grown(turns)[-1]
@@ -138,7 +138,7 @@ def test_laws_3_and_9_a_stored_message_says_the_same(
 
 
 @given(st.none() | st.integers(0, 9999), st.none() | st.integers(0, 9999))
-def test_law_7_what_was_cached_is_not_reported(prompt: int | None, output: int | None) -> None:
+def test_law_7_cached_tokens_are_not_reported(prompt: int | None, output: int | None) -> None:
     told: dict[str, Any] = {"model": "m", "message": {"role": "assistant", "content": "x"}}
     told |= {"done": True, "prompt_eval_count": prompt, "eval_count": output}
     usage = ollama.read_reply(json.dumps(told).encode()).usage
@@ -280,7 +280,7 @@ params = st.builds(
 
 
 @given(turns, some.tools, some.blocks, params)
-def test_law_11_parsing_a_rendered_call_gives_what_can_be_said(
+def test_law_11_parsing_a_rendered_call_gives_the_call(
     turns: list[list[Message]],
     tools: tuple[Tool, ...],
     blocks: tuple[PromptBlock, ...],
@@ -314,7 +314,7 @@ def test_law_11_rendering_a_parsed_request_gives_the_request(
 
 
 @given(turns, some.blocks)
-def test_the_quick_way_to_read_messages_gives_what_the_long_way_gives(
+def test_unknown_fields_do_not_change_messages(
     turns: list[list[Message]], blocks: tuple[PromptBlock, ...]
 ) -> None:
     ir = PromptIR.chat(grown(turns)[-1], system=blocks)
@@ -326,7 +326,7 @@ def test_the_quick_way_to_read_messages_gives_what_the_long_way_gives(
 
 
 @given(some.frames(), turns)
-def test_a_split_request_is_put_together_again(
+def test_a_split_request_assembles_to_the_same_body(
     frame: some.Frame, turns: list[list[Message]]
 ) -> None:
     rendered = render(framed(frame, grown(turns)[-1], "now"))
@@ -366,7 +366,7 @@ def pieces(body: bytes, sizes: list[int]) -> list[bytes]:
 
 
 @given(replies, st.lists(st.integers(1, 60), min_size=1, max_size=30))
-def test_law_12_a_stream_is_the_same_however_it_is_cut(reply: Reply, sizes: list[int]) -> None:
+def test_law_12_a_stream_is_read_the_same_in_any_pieces(reply: Reply, sizes: list[int]) -> None:
     writer = ollama.writer()
     body = b"".join(writer.write(event) for event in reply_events(reply))
     whole = ollama.reader()
@@ -434,7 +434,7 @@ def test_readers_raise_only_our_errors(value: Any) -> None:
 
 
 @given(st.lists(lines, max_size=4), st.binary(max_size=10))
-def test_a_stream_of_anything_ends(values: list[Any], rest: bytes) -> None:
+def test_any_stream_ends(values: list[Any], rest: bytes) -> None:
     body = b"".join(json.dumps(value).encode() + b"\n" for value in values) + rest
     reader = ollama.reader()
     events = reader.feed(body) + reader.close()

@@ -40,7 +40,7 @@ streams = st.tuples(
 
 
 @given(streams, st.lists(st.integers(0, 80), max_size=8))
-def test_law_12_however_the_bytes_are_cut(stream: bytes, cuts: list[int]) -> None:
+def test_law_12_lines_are_the_same_in_any_pieces(stream: bytes, cuts: list[int]) -> None:
     whole, cut = LineDecoder(), LineDecoder()
     expected = whole.feed(stream) + whole.close()
     marks = sorted(min(at, len(stream)) for at in cuts)
@@ -62,17 +62,17 @@ LONG = b"x" * 1001
         [b"{}\nxx", LONG[:999], b"\n"],
     ],
 )
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(pieces: list[bytes]) -> None:
+def test_an_endless_line_is_rejected(pieces: list[bytes]) -> None:
     decoder = LineDecoder(limit=1000)
     with pytest.raises(Parse, match="more than 1000 bytes"):
         [decoder.feed(piece) for piece in pieces]
 
 
-def test_a_line_of_just_that_length_is_none_too_many() -> None:
+def test_a_line_of_the_maximum_length_is_accepted() -> None:
     assert LineDecoder(limit=1000).feed(LONG[:1000] + b"\n") == [LONG[:1000]]
 
 
-def test_what_is_encoded_is_decoded() -> None:
+def test_encoded_lines_are_decoded() -> None:
     assert LineDecoder().feed(encode_line(b"{}") + encode_line(b'{"a":\n1}')) == [
         b"{}",
         b'{"a": 1}',

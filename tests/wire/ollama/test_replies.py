@@ -15,6 +15,7 @@ from anaphora.values import (
     Event,
     Image,
     Message,
+    Notice,
     Opaque,
     Part,
     PartDelta,
@@ -32,28 +33,34 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire import ollama
-from anaphora.wire.ollama.reply import reply_notices
+from anaphora.wire.ollama.messages import sort_parts
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
 
-CLOSE_TICKS = "2026-01-02T03:04:05.678Z"
+DATE = "2026-01-02T03:04:05.678Z"
 PNG = Bytes(b"\x89PNG\r\n\x1a\n", "image/png")
 B64 = base64.b64encode(PNG.data).decode()
 
 
+def notices_of(reply: Reply) -> list[Notice]:
+    notices: list[Notice] = []
+    sort_parts(reply.message, notices, answer=True)
+    return notices
+
+
 def answer(message: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    said = {"role": "assistant", "content": "", **(message or {})}
-    return {"model": "m", "created_at": CLOSE_TICKS, "message": said, "done": True, **more}
+    full = {"role": "assistant", "content": "", **(message or {})}
+    return {"model": "m", "created_at": DATE, "message": full, "done": True, **more}
 
 
-def read(told: dict[str, Any]) -> Reply:
-    return ollama.read_reply(json.dumps(told).encode())
+def read(body: dict[str, Any]) -> Reply:
+    return ollama.read_reply(json.dumps(body).encode())
 
 
 def called(name: str, **more: Any) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": {"a": 1}}, **more}
 
 
-MADE_UP = {"ollama.form": f'{{"missing":["id"],"created_at":"{CLOSE_TICKS}"}}'}
+MADE_UP = {"ollama.form": f'{{"missing":["id"],"created_at":"{DATE}"}}'}
 
 PARTS: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
     ({}, ()),
@@ -83,25 +90,23 @@ PARTS: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
         (ToolCall("c", "f", "{}", {"ollama": '{"x":1}', "ollama.form": '{"index":0}'}),),
     ),
     (
-        {"content": "hi", "unheard_of": [1]},
-        (Text("hi"), Opaque("ollama", "message", '{"unheard_of":[1]}')),
+        {"content": "hi", "unknown_field": [1]},
+        (Text("hi"), Opaque("ollama", "message", '{"unknown_field":[1]}')),
     ),
 ]
 
 
 @pytest.mark.parametrize("message, parts", PARTS)
 def test_a_message_both_ways(message: dict[str, Any], parts: tuple[Part, ...]) -> None:
-    told = answer(message, done_reason="stop")
-    reply = read(told)
+    body = answer(message, done_reason="stop")
+    reply = read(body)
     assert reply.message.parts == parts
-    assert json.loads(ollama.write_reply(reply)) == told
-    assert reply_notices(reply) == []
+    assert json.loads(ollama.write_reply(reply)) == body
+    assert notices_of(reply) == []
 
 
 @pytest.mark.parametrize("message, parts", PARTS)
-def test_a_stream_of_one_line_says_the_same(
-    message: dict[str, Any], parts: tuple[Part, ...]
-) -> None:
+def test_a_stream_of_one_line_is_equal(message: dict[str, Any], parts: tuple[Part, ...]) -> None:
     events = stream(answer(message, done_reason="stop"))
     assert isinstance(events[-1], ReplyEnd)
     assert events[-1].reply.message.parts == parts
@@ -110,7 +115,7 @@ def test_a_stream_of_one_line_says_the_same(
 
 
 @pytest.mark.parametrize(
-    "told, parts",
+    "body, parts",
     [
         ({"images": None, "tool_calls": [], "thinking": "", "content": None}, ()),
         ({"tool_calls": [{"id": "c", "function": {"name": "f"}}]}, (ToolCall("c", "f"),)),
@@ -120,12 +125,12 @@ def test_a_stream_of_one_line_says_the_same(
         ),
     ],
 )
-def test_other_forms_of_the_same(told: dict[str, Any], parts: tuple[Part, ...]) -> None:
-    assert read(answer(told)).message.parts == parts
+def test_equivalent_forms(body: dict[str, Any], parts: tuple[Part, ...]) -> None:
+    assert read(answer(body)).message.parts == parts
 
 
 @pytest.mark.parametrize(
-    "told, calls, stop, raw",
+    "body, calls, stop, raw",
     [
         ({"done_reason": "stop"}, False, "end", "stop"),
         ({"done_reason": "stop"}, True, "tool_calls", "stop"),
@@ -139,17 +144,17 @@ def test_other_forms_of_the_same(told: dict[str, Any], parts: tuple[Part, ...]) 
         ({"done": False}, False, "other", None),
     ],
 )
-def test_why_an_answer_ended(told: dict[str, Any], calls: bool, stop: str, raw: str | None) -> None:
+def test_stop_reasons(body: dict[str, Any], calls: bool, stop: str, raw: str | None) -> None:
     message = {"tool_calls": [called("f", id="c")]} if calls else {}
-    reply = read(answer(message, **told))
+    reply = read(answer(message, **body))
     assert (reply.stop, reply.stop_raw) == (stop, raw)
     written = json.loads(ollama.write_reply(reply))
-    assert written["done"] is told.get("done", True)
+    assert written["done"] is body.get("done", True)
     assert written.get("done_reason", "stop") == (raw or "stop")
 
 
 @pytest.mark.parametrize(
-    "stop, said",
+    "stop, reason",
     [
         ("end", "stop"),
         ("tool_calls", "stop"),
@@ -160,16 +165,16 @@ def test_why_an_answer_ended(told: dict[str, Any], calls: bool, stop: str, raw: 
         ("context_overflow", "length"),
     ],
 )
-def test_reasons_of_other_wires(stop: Any, said: str) -> None:
+def test_stop_reasons_of_other_wires(stop: Any, reason: str) -> None:
     message = (
         Message.assistant(ToolCall("c", "f")) if stop == "tool_calls" else Message.assistant("x")
     )
     reply = Reply(id="r", model="m", message=message, stop=stop, stop_raw="end_turn")
-    assert json.loads(ollama.write_reply(reply))["done_reason"] == said
+    assert json.loads(ollama.write_reply(reply))["done_reason"] == reason
 
 
-def test_counts_and_all_that_is_carried() -> None:
-    told = answer(
+def test_counts_and_extras() -> None:
+    body = answer(
         {"content": "x"},
         done_reason="stop",
         prompt_eval_count=26,
@@ -179,7 +184,7 @@ def test_counts_and_all_that_is_carried() -> None:
         remote_host="https://x.test",
         logprobs=[{"token": "x", "logprob": -0.1}],
     )
-    reply = read(told)
+    reply = read(body)
     assert reply.usage == Usage(
         uncached=26, output=298, raw='{"prompt_eval_count":26,"eval_count":298}'
     )
@@ -194,10 +199,10 @@ def test_counts_and_all_that_is_carried() -> None:
         "remote_host",
         "logprobs",
     }
-    assert json.loads(ollama.write_reply(reply)) == told
+    assert json.loads(ollama.write_reply(reply)) == body
 
 
-def test_what_another_wire_said_is_told_as_far_as_there_are_fields() -> None:
+def test_replies_of_other_wires_are_written_as_far_as_possible() -> None:
     parts = (
         Thinking("hm", "sig", provider="anthropic"),
         Text("a"),
@@ -224,7 +229,7 @@ def test_what_another_wire_said_is_told_as_far_as_there_are_fields() -> None:
     }
     assert (written["prompt_eval_count"], written["eval_count"]) == (9, 5)
     assert written["created_at"] == "1970-01-01T00:00:00Z"
-    assert [notice.code for notice in reply_notices(reply)] == [
+    assert [notice.code for notice in notices_of(reply)] == [
         "signature_left_out",
         "refusal_as_text",
         "arguments_not_an_object",
@@ -269,13 +274,13 @@ def test_an_answer_in_a_conversation_goes_back_as_it_came() -> None:
         (b"\xff", "$"),
     ],
 )
-def test_what_is_no_answer_is_named(body: bytes, path: str) -> None:
+def test_invalid_replies_name_the_path(body: bytes, path: str) -> None:
     with pytest.raises(Parse) as caught:
         ollama.read_reply(body)
     assert caught.value.path == path
 
 
-def test_an_error_with_a_good_status_is_raised() -> None:
+def test_an_error_with_status_200_is_raised() -> None:
     with pytest.raises(Overloaded, match="out of memory"):
         ollama.read_reply(b'{"error":"out of memory"}')
 
@@ -289,7 +294,7 @@ def line(message: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
 
 def stream(*lines: dict[str, Any], rest: bytes = b"") -> list[Event]:
     reader = ollama.reader()
-    body = b"".join(json.dumps(said).encode() + b"\n" for said in lines)
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     return reader.feed(body + rest) + reader.close()
 
 
@@ -298,7 +303,7 @@ def stream_again(events: Sequence[Event]) -> list[Event]:
     return reader.feed(b"".join(map(writer.write, events))) + reader.close()
 
 
-def test_a_stream_as_it_comes() -> None:
+def test_a_recorded_stream() -> None:
     events = stream(
         line({"thinking": "h"}),
         line({"thinking": "m"}),
@@ -312,7 +317,7 @@ def test_a_stream_as_it_comes() -> None:
     call = ToolCall("c", "f", '{"a": 1}')
     usage = Usage(uncached=3, output=4, raw='{"prompt_eval_count":3,"eval_count":4}')
     extras = {
-        "created_at": CLOSE_TICKS,
+        "created_at": DATE,
         "total_duration": 9,
         "logprobs": [{"token": "It "}, {"token": "."}],
     }
@@ -341,7 +346,7 @@ def test_a_stream_as_it_comes() -> None:
     assert stream_again(events)[-1] == end
 
 
-def test_calls_of_a_stream_are_numbered_through() -> None:
+def test_calls_of_a_stream_are_numbered() -> None:
     events = stream(
         line({"tool_calls": [called("f")]}), line({"tool_calls": [called("g")]}), answer()
     )
@@ -384,7 +389,7 @@ END = answer(done_reason="stop")
         ((HI, line({"tool_calls": [{"function": {"name": "f", "arguments": 7}}]})), b"", "Parse"),
     ],
 )
-def test_what_should_not_happen_has_an_end(
+def test_invalid_streams_end_with_a_failure(
     lines: tuple[dict[str, Any], ...], rest: bytes, failed: str | None
 ) -> None:
     events = stream(*lines, rest=rest)
@@ -398,7 +403,7 @@ def test_what_should_not_happen_has_an_end(
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b'{"error":"no"}\n', b"{}\n"])
-def test_a_stream_that_never_began_fails(body: bytes) -> None:
+def test_an_empty_stream_fails(body: bytes) -> None:
     reader = ollama.reader()
     events = reader.feed(body) + reader.close()
     assert isinstance(events[0], ReplyStart)
@@ -408,13 +413,13 @@ def test_a_stream_that_never_began_fails(body: bytes) -> None:
 
 def test_a_failure_is_written_and_read() -> None:
     events = [*stream(HI, END)[:3], ReplyFail("Overloaded", "try later")]
-    told = stream_again(events)[-1]
-    assert isinstance(told, ReplyFail)
-    assert (told.error, told.message) == ("Overloaded", "try later")
-    assert parts_of([told]) == (Text("hi"),)
+    last = stream_again(events)[-1]
+    assert isinstance(last, ReplyFail)
+    assert (last.error, last.message) == ("Overloaded", "try later")
+    assert parts_of([last]) == (Text("hi"),)
 
 
-def test_what_grows_without_end_is_refused() -> None:
+def test_unbounded_streams_are_rejected() -> None:
     megabyte = "x" * (1 << 20)
     for message, most in (
         ({"content": megabyte}, TEXT_LIMIT),
@@ -436,7 +441,7 @@ def test_what_grows_without_end_is_refused() -> None:
         assert events[-1].error == "Parse"
 
 
-def test_a_reply_with_parts_that_came_whole_is_streamed() -> None:
+def test_a_reply_with_whole_parts_is_streamed() -> None:
     """Events of other wires bring parts without deltas."""
     reply = Reply(
         id="r",
@@ -446,7 +451,7 @@ def test_a_reply_with_parts_that_came_whole_is_streamed() -> None:
         usage=Usage(uncached=1, output=2),
     )
     events = [event for event in reply_events(reply) if not isinstance(event, PartDelta)]
-    told = stream_again(events)[-1]
-    assert isinstance(told, ReplyEnd)
-    assert told.reply.message.parts == reply.message.parts
-    assert (told.reply.usage.input, told.reply.usage.output) == (1, 2)
+    last = stream_again(events)[-1]
+    assert isinstance(last, ReplyEnd)
+    assert last.reply.message.parts == reply.message.parts
+    assert (last.reply.usage.input, last.reply.usage.output) == (1, 2)

@@ -63,7 +63,7 @@ def render(call: Call, **figures: Any) -> Rendered:
     return ollama.render(call, known.profile("ollama", call.model))
 
 
-def said(call: Call) -> tuple[bytes, list[str]]:
+def rendered_body(call: Call) -> tuple[bytes, list[str]]:
     rendered = render(call)
     body = ollama.assemble(rendered, Plan()).body.join()
     return body, [notice.code for notice in rendered.notices]
@@ -112,7 +112,7 @@ BOTH_WAYS: list[tuple[str, tuple[Message, ...], bytes]] = [
         b'{"role":"user","content":"what?","images":["QUJD"]}',
     ),
     (
-        "fields nobody knows",
+        "unknown fields",
         (Message.user("hi", Opaque("ollama", "message", '{"name":"n","x":[1, 2]}')),),
         b'{"role":"user","name":"n","x":[1, 2],"content":"hi"}',
     ),
@@ -127,7 +127,7 @@ BOTH_WAYS: list[tuple[str, tuple[Message, ...], bytes]] = [
         b'{"role":"system","content":""},' + HI,
     ),
     (
-        "all that an assistant says",
+        "all fields of an assistant",
         (
             U,
             Message.assistant(
@@ -179,7 +179,7 @@ BOTH_WAYS: list[tuple[str, tuple[Message, ...], bytes]] = [
         b'{"role":"tool","content":"?"}',
     ),
     (
-        "an answer that does not say what the call says",
+        "a result without the fields of its call",
         (
             U,
             Message.assistant(ToolCall("c", "f")),
@@ -188,7 +188,7 @@ BOTH_WAYS: list[tuple[str, tuple[Message, ...], bytes]] = [
         HI + b"," + CALL + b',{"role":"tool","tool_call_id":"c","content":"ok"}',
     ),
     (
-        "fields nobody knows, of calls and answers",
+        "unknown fields of calls and answers",
         (
             U,
             Message.assistant(ToolCall("c", "f", "{}", {"ollama": '{"function":{"y":2},"x":1}'})),
@@ -213,14 +213,14 @@ BOTH_WAYS: list[tuple[str, tuple[Message, ...], bytes]] = [
     "messages, data", [row[1:] for row in BOTH_WAYS], ids=[r[0] for r in BOTH_WAYS]
 )
 def test_messages_both_ways(messages: tuple[Message, ...], data: bytes) -> None:
-    assert said(chat(*messages)) == (around(data), [])
+    assert rendered_body(chat(*messages)) == (around(data), [])
     again = ollama.parse(around(data))
     assert [(m.role, m.parts) for m in again.ir.body_chat()] == [
         (m.role, m.parts) for m in messages
     ]
 
 
-# ── Messages that cannot be said as they are ─────────────────────────────────────────────────────
+# ── Messages that change on the wire ────────────────────────────────────────────────────────────
 
 ONE_WAY: list[tuple[str, tuple[Message, ...], bytes, list[str]]] = [
     (
@@ -261,7 +261,7 @@ ONE_WAY: list[tuple[str, tuple[Message, ...], bytes, list[str]]] = [
         ["refusal_as_text", "parts_reordered"],
     ),
     (
-        "another's reasoning, and nobody's",
+        "reasoning of another provider, and of none",
         (U, Message.assistant(Thinking("a", "sig", provider="anthropic"), Thinking("b"), "ok")),
         HI + b',{"role":"assistant","content":"ok"}',
         ["foreign_thinking", "foreign_thinking"],
@@ -281,7 +281,7 @@ ONE_WAY: list[tuple[str, tuple[Message, ...], bytes, list[str]]] = [
         ["arguments_not_an_object"],
     ),
     (
-        "a result names its tool, and says nothing of an error",
+        "a result names its tool, and has no error flag",
         (U, Message.assistant(ToolCall("c", "f")), Message.tool("c", "no", error=True)),
         HI + b"," + CALL + b',{"role":"tool","tool_name":"f","tool_call_id":"c","content":"no"}',
         ["error_flag_left_out"],
@@ -309,7 +309,7 @@ ONE_WAY: list[tuple[str, tuple[Message, ...], bytes, list[str]]] = [
         ["parts_reordered", "part_left_out", "texts_joined"],
     ),
     (
-        "results come before what else the user says",
+        "results come before other parts",
         (Message.user("and?", ToolResult("c", "ok")),),
         b'{"role":"tool","tool_call_id":"c","content":"ok"},{"role":"user","content":"and?"}',
         ["parts_reordered"],
@@ -343,7 +343,7 @@ ONE_WAY: list[tuple[str, tuple[Message, ...], bytes, list[str]]] = [
         ["fields_left_out"],
     ),
     (
-        "messages that say nothing",
+        "empty messages",
         (
             U,
             Message.user(),
@@ -361,13 +361,13 @@ ONE_WAY: list[tuple[str, tuple[Message, ...], bytes, list[str]]] = [
 @pytest.mark.parametrize(
     "messages, data, notices", [row[1:] for row in ONE_WAY], ids=[row[0] for row in ONE_WAY]
 )
-def test_what_is_said_otherwise_is_told(
+def test_changed_parts_have_a_notice(
     messages: tuple[Message, ...], data: bytes, notices: list[str]
 ) -> None:
-    assert said(chat(*messages)) == (around(data), notices)
+    assert rendered_body(chat(*messages)) == (around(data), notices)
 
 
-def test_a_notice_and_an_error_name_the_place() -> None:
+def test_notices_and_errors_name_the_path() -> None:
     tool = Message.tool("c", (Text("a"), Image(Url("https://x.test/a.png"))))
     rendered = render(chat(U, tool))
     assert [n.path for n in rendered.notices] == ["conversation[1].parts[0].content[1]"]
@@ -399,12 +399,14 @@ def test_a_notice_and_an_error_name_the_place() -> None:
         (b"", None),
     ],
 )
-def test_a_picture_is_known_by_its_first_bytes(data: bytes, kind: str | None) -> None:
-    said = base64.b64encode(data).decode()
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "images": [said]}]}).encode()
+def test_image_types_by_their_first_bytes(data: bytes, kind: str | None) -> None:
+    encoded = base64.b64encode(data).decode()
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "images": [encoded]}]}).encode()
     (part,) = ollama.parse(body).ir.body_chat()[0].parts
     if kind is None:
-        assert part == Opaque("ollama", "image", json.dumps({"data": said}, separators=(",", ":")))
+        assert part == Opaque(
+            "ollama", "image", json.dumps({"data": encoded}, separators=(",", ":"))
+        )
     else:
         assert part == Image(Bytes(data, kind))
 
@@ -426,19 +428,19 @@ def test_system_blocks_are_one_text_and_a_chunk_each() -> None:
     assert rendered.chunk(3).path == "messages[1].content[0]"
 
 
-def test_system_text_is_what_is_sent_where_the_blocks_say_something_else() -> None:
+def test_system_text_is_sent_where_it_differs_from_the_blocks() -> None:
     ir = PromptIR(
         system_text="the text",
         system_blocks=(PromptBlock("one", "a block"),),
         segments=(Segment.of(SegmentRole.CONVERSATION, U),),
     )
-    body, notices = said(Call(ir=ir, model=MODEL))
+    body, notices = rendered_body(Call(ir=ir, model=MODEL))
     assert body == around(b'{"role":"system","content":"the text"},' + HI)
     assert notices == []
 
 
 def test_a_system_prompt_alone() -> None:
-    assert said(chat(system="s"))[0] == around(b'{"role":"system","content":"s"}')
+    assert rendered_body(chat(system="s"))[0] == around(b'{"role":"system","content":"s"}')
 
 
 @pytest.mark.parametrize(
@@ -449,12 +451,12 @@ def test_a_system_prompt_alone() -> None:
         {"role": "system", "content": "s", "x": 1},
     ],
 )
-def test_what_is_no_plain_system_prompt_stays_a_message(first: dict[str, Any]) -> None:
+def test_other_system_messages_stay_messages(first: dict[str, Any]) -> None:
     body = json.dumps({"model": MODEL, "messages": [first, {"role": "user", "content": "u"}]})
     call = ollama.parse(body.encode())
     assert call.ir.system_field() == ""
     assert call.ir.body_chat()[0].role == "system"
-    again, _ = said(call)
+    again, _ = rendered_body(call)
     assert json.loads(again)["messages"][0] == first
 
 
@@ -465,15 +467,15 @@ def test_what_is_no_plain_system_prompt_stays_a_message(first: dict[str, Any]) -
     "body", [b'{"model":"m"}', b'{"model":"m","messages":[],"keep_alive":0,"stream":false}']
 )
 def test_a_request_that_only_loads_or_unloads(body: bytes) -> None:
-    told = {"messages": [], "stream": True} | json.loads(body)
-    assert json.loads(said(ollama.parse(body))[0]) == told
+    sent = {"messages": [], "stream": True} | json.loads(body)
+    assert json.loads(rendered_body(ollama.parse(body))[0]) == sent
     assert json.loads(ollama.assemble(ollama.split(body), Plan()).body.join()) == {
         "messages": [],
         **json.loads(body),
     }
 
 
-def test_such_a_request_can_be_planned_and_certified() -> None:
+def test_a_request_with_a_handle_can_be_planned_and_certified() -> None:
     rendered = render(chat())
     assert plan_once(rendered, catalog.rules("ollama", MODEL), reuse_expected=True) == Plan()
     empty = cache.fingerprint(rendered)
@@ -481,8 +483,8 @@ def test_such_a_request_can_be_planned_and_certified() -> None:
     assert cache.fingerprint(render(chat(U))).extends(empty)
 
 
-def test_messages_that_say_nothing_do_not_become_such_a_request() -> None:
-    with pytest.raises(InvalidRequest, match="no message says anything"):
+def test_empty_messages_do_not_become_a_load_request() -> None:
+    with pytest.raises(InvalidRequest, match="all messages are empty"):
         render(chat(Message.user()))
 
 
@@ -510,14 +512,14 @@ def test_messages_that_say_nothing_do_not_become_such_a_request() -> None:
     ],
 )
 def test_a_tool_both_ways(tool: Any, data: bytes) -> None:
-    body, notices = said(chat(U, tools=(tool,)))
+    body, notices = rendered_body(chat(U, tools=(tool,)))
     assert (body, notices) == (b'{"model":"qwen3","tools":[' + data + b"]," + around(HI)[17:], [])
     assert ollama.parse(body).tools == (tool,)
 
 
-def test_what_tools_ask_for_in_vain_is_told() -> None:
+def test_unsupported_tool_settings_have_a_notice() -> None:
     tools = (Tool("f", strict=True), Tool("g", strict=False), ProviderTool("openai", "w", "{}"))
-    body, notices = said(chat(U, tools=tools))
+    body, notices = rendered_body(chat(U, tools=tools))
     assert notices == ["foreign_tool", "strict_left_out"]
     assert b"strict" not in body
 
@@ -552,7 +554,7 @@ def test_what_tools_ask_for_in_vain_is_told() -> None:
     ],
 )
 def test_parameters_both_ways(params: Params, tail: bytes) -> None:
-    body, notices = said(chat(U, params=params))
+    body, notices = rendered_body(chat(U, params=params))
     assert (body, notices) == (around(HI).replace(b'"stream":false', tail), [])
     assert ollama.parse(body).params == params
 
@@ -568,27 +570,27 @@ def test_parameters_both_ways(params: Params, tail: bytes) -> None:
         {"keep_alive": -1, "logprobs": True, "top_logprobs": 3},
         {"options": {"num_ctx": 4096, "num_predict": -1, "stop": "a text", "seed": "x"}},
         {"options": [1]},
-        {"unheard_of": {"a": [1, None]}},
+        {"unknown_field": {"a": [1, None]}},
     ],
 )
-def test_what_has_no_name_here_is_carried(carried: dict[str, Any]) -> None:
-    told = {"model": MODEL, "messages": [{"role": "user", "content": "u"}], "stream": False}
-    call = ollama.parse(json.dumps({**told, **carried}).encode())
+def test_unknown_settings_are_kept(carried: dict[str, Any]) -> None:
+    sent = {"model": MODEL, "messages": [{"role": "user", "content": "u"}], "stream": False}
+    call = ollama.parse(json.dumps({**sent, **carried}).encode())
     assert call.params == Params()
-    body, notices = said(call)
-    assert (json.loads(body), notices) == ({**told, **carried}, [])
+    body, notices = rendered_body(call)
+    assert (json.loads(body), notices) == ({**sent, **carried}, [])
 
 
-def test_options_that_are_known_and_not_meet_again() -> None:
+def test_known_and_unknown_options_are_merged() -> None:
     options = {"temperature": 1, "num_ctx": 4096, "num_predict": 5, "mirostat": 2, "stop": ["a"]}
-    told = {"model": MODEL, "messages": [], "stream": True, "options": options}
-    call = ollama.parse(json.dumps(told).encode())
+    sent = {"model": MODEL, "messages": [], "stream": True, "options": options}
+    call = ollama.parse(json.dumps(sent).encode())
     assert call.params == Params(temperature=1, max_tokens=5, stop=("a",), stream=True)
     assert call.extras == {"ollama": '{"options":{"num_ctx":4096,"mirostat":2}}'}
-    assert json.loads(said(call)[0]) == told
+    assert json.loads(rendered_body(call)[0]) == sent
 
 
-def test_what_is_said_twice_is_refused() -> None:
+def test_a_field_given_twice_is_rejected() -> None:
     call = chat(U, params=Params(temperature=1), extras={"ollama": '{"options":{"temperature":0}}'})
     with pytest.raises(InvalidRequest) as caught:
         render(call)
@@ -646,9 +648,7 @@ def test_what_is_said_twice_is_refused() -> None:
         ),
     ],
 )
-def test_what_was_asked_for_in_vain_is_told(
-    params: Params, tail: bytes, notices: list[str]
-) -> None:
+def test_unsupported_options_have_a_notice(params: Params, tail: bytes, notices: list[str]) -> None:
     rendered = render(chat(U, tools=(Tool("f"),), params=params))
     assert rendered.envelope.tail == b',"stream":false' + tail + b"}"
     assert [notice.path for notice in rendered.notices] == notices
@@ -666,7 +666,7 @@ def test_what_was_asked_for_in_vain_is_told(
         (Params(output=OutputSchema("[]")), "params.output.schema"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(params: Params, path: str) -> None:
+def test_invalid_calls_are_rejected(params: Params, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         render(chat(U, params=params))
     assert caught.value.path == path
@@ -681,7 +681,9 @@ def test_what_cannot_be_sent_is_refused(params: Params, path: str) -> None:
         (Params(stop=("x",)), "stop", "params.stop"),
     ],
 )
-def test_what_the_model_refuses_is_refused_here(params: Params, feature: str, path: str) -> None:
+def test_settings_that_the_model_refuses_are_rejected(
+    params: Params, feature: str, path: str
+) -> None:
     call = chat(U, params=params)
     with pytest.raises(InvalidRequest, match="qwen3 refuses") as caught:
         render(call, refusals=[feature])
@@ -692,7 +694,7 @@ def test_what_the_model_refuses_is_refused_here(params: Params, feature: str, pa
 # ── The cache ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_marks_are_told_and_not_sent() -> None:
+def test_marks_have_a_notice_and_are_not_sent() -> None:
     asked = PromptCachePlan(
         marks=(BlockMark(0), ToolMark("f"), PartMark("m0")), mode="explicit", key="k", prewarm=True
     )
@@ -709,20 +711,20 @@ def test_marks_are_told_and_not_sent() -> None:
 
 
 @pytest.mark.parametrize("strips", [True, False])
-def test_a_state_turn_that_costs_the_thinking_is_told(strips: bool) -> None:
+def test_a_state_turn_that_drops_thinking_has_a_notice(strips: bool) -> None:
     thought = Thinking("hm", provider="ollama")
     loop = (U, Message.assistant(thought, ToolCall("c", "f")), Message.tool("c", "ok"))
 
-    def told(*talk: Message, tail: tuple[Message, ...] = (Message.user("state"),)) -> list[str]:
+    def codes(*talk: Message, tail: tuple[Message, ...] = (Message.user("state"),)) -> list[str]:
         call = Call(ir=PromptIR.chat(talk, tail=tail), model=MODEL)
         return [notice.code for notice in render(call, strips_thinking=strips).notices]
 
-    assert told(*loop) == (["state_strips_thinking"] if strips else [])
-    assert told(*loop, tail=()) == []
-    assert told(*loop, tail=(Message.system("state"),)) == []
-    assert told(*loop, Message.assistant("done")) == []
-    assert told(U, Message.assistant(ToolCall("c", "f")), Message.tool("c", "ok")) == []
-    assert told(Message.tool("c", "ok")) == []
+    assert codes(*loop) == (["state_strips_thinking"] if strips else [])
+    assert codes(*loop, tail=()) == []
+    assert codes(*loop, tail=(Message.system("state"),)) == []
+    assert codes(*loop, Message.assistant("done")) == []
+    assert codes(U, Message.assistant(ToolCall("c", "f")), Message.tool("c", "ok")) == []
+    assert codes(Message.tool("c", "ok")) == []
 
 
 # ── Requests that are none ───────────────────────────────────────────────────────────────────────
@@ -761,7 +763,7 @@ def test_a_state_turn_that_costs_the_thinking_is_told(strips: bool) -> None:
         ),
     ],
 )
-def test_a_field_that_cannot_be_is_named(body: dict[str, Any], path: str) -> None:
+def test_invalid_requests_name_the_path(body: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ollama.parse(json.dumps(body).encode())
     assert caught.value.path == path

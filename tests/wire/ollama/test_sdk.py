@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import catalog, errors
 from anaphora.analysis.roundtrip import RecordedExchange, check
@@ -264,7 +264,7 @@ SENT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("asked", SENT)
-def test_what_the_sdk_sends_is_read_and_said_again(
+def test_requests_of_the_sdk_round_trip(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict[str, Any]] = []
@@ -342,7 +342,7 @@ def written(reply: Reply) -> bytes:
 @pytest.mark.parametrize("reply", [REPLY, CUT])
 def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
     body = ollama.write_reply(reply)
-    with served(body, "application/json") as address, sdk.Client(address) as client:
+    with byte_server(body, "application/json") as address, sdk.Client(address) as client:
         told = client.chat(**ASK)
     message = told.message
     check_content(message.content, message.thinking or "", message.tool_calls or [], reply)
@@ -351,7 +351,10 @@ def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
 
 @pytest.mark.parametrize("reply", [REPLY, CUT])
 def test_the_sdk_reads_a_stream(reply: Reply) -> None:
-    with served(written(reply), "application/x-ndjson") as address, sdk.Client(address) as client:
+    with (
+        byte_server(written(reply), "application/x-ndjson") as address,
+        sdk.Client(address) as client,
+    ):
         told = list(client.chat(**ASK, stream=True))
     check_stream(told, reply)
 
@@ -362,7 +365,7 @@ def test_the_asynchronous_sdk_reads_a_stream(reply: Reply) -> None:
         async with sdk.AsyncClient(address) as client:
             return [part async for part in await client.chat(**ASK, stream=True)]
 
-    with served(written(reply), "application/x-ndjson") as address:
+    with byte_server(written(reply), "application/x-ndjson") as address:
         check_stream(asyncio.run(ask(address)), reply)
 
 
@@ -376,12 +379,12 @@ def check_stream(told: list[Any], reply: Reply) -> None:
     check_end(told[-1], reply)
 
 
-def test_the_sdk_sees_a_stream_fail() -> None:
+def test_the_sdk_raises_on_a_failed_stream() -> None:
     writer = ollama.writer()
     body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later"))
     with (
-        served(body, "application/x-ndjson") as address,
+        byte_server(body, "application/x-ndjson") as address,
         sdk.Client(address) as client,
         pytest.raises(sdk.ResponseError, match="try later"),
     ):
@@ -404,7 +407,7 @@ def test_the_sdk_reads_an_error(error: errors.Upstream, stream: bool) -> None:
     status, headers, body = ollama.write_error(error)
     content_type = headers.pop("content-type")
     with (
-        served(body, content_type, status, headers) as address,
+        byte_server(body, content_type, status, headers) as address,
         sdk.Client(address) as client,
         pytest.raises(sdk.ResponseError) as caught,
     ):

@@ -153,12 +153,12 @@ PAIRS: list[tuple[list[str], list[tuple[str | None, str | None]], list[str]]] = 
 ]
 
 
-@pytest.mark.parametrize("called, told, expected", PAIRS, ids=str)
+@pytest.mark.parametrize("called, answers, expected", PAIRS, ids=str)
 def test_which_call_a_result_answers(
-    called: list[str], told: list[tuple[str | None, str | None]], expected: list[str]
+    called: list[str], answers: list[tuple[str | None, str | None]], expected: list[str]
 ) -> None:
     asked = {"role": "assistant", "tool_calls": [{"function": {"name": name}} for name in called]}
-    results = [{"role": "tool", "tool_name": name, "tool_call_id": id_} for name, id_ in told]
+    results = [{"role": "tool", "tool_name": name, "tool_call_id": id_} for name, id_ in answers]
     request = {"model": "m", "messages": [{"role": "user", "content": "x"}, asked, *results]}
     for body in (request, with_unknown(request)):
         parts = [part for message in messages_of(read(body, {})) for part in message.parts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import plain_messages
+from support import message_strategies
 
 from anaphora.rendered import LogAppend
 from anaphora.values import Message, Text, ToolCall, ToolResult
@@ -37,7 +37,7 @@ TRAITS = st.builds(
 LAST = st.sampled_from([None, "user", "assistant", "tool"])
 
 
-@given(st.lists(plain_messages.messages("openai_chat"), max_size=5), TRAITS, LAST)
+@given(st.lists(message_strategies.messages("openai_chat"), max_size=5), TRAITS, LAST)
 def test_plain_and_general_encoding_agree(
     encoded: list[Message], traits: Traits, last: str | None
 ) -> None:
@@ -46,10 +46,10 @@ def test_plain_and_general_encoding_agree(
         for message in encoded:
             role = add_message(to, message, role, "conversation", traits)
 
-    plain = plain_messages.outcome(
+    plain = message_strategies.outcome(
         lambda to: add_messages(to, encoded, last, "conversation", traits)
     )
-    assert plain == plain_messages.outcome(general)
+    assert plain == message_strategies.outcome(general)
 
 
 CALL = ToolCall("call_1", "look_up", '{"a":1}')

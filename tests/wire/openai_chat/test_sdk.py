@@ -1,4 +1,4 @@
-"""Requests fit the types of the official SDK, and it reads our replies, streams and errors."""
+"""The official SDK and we agree: what we send fits its types, and it reads what we write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from pydantic import ConfigDict, TypeAdapter
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import catalog, errors
 from anaphora.cache.plan import plan_once
@@ -189,7 +189,7 @@ def test_a_body_fits_the_types(name: str) -> None:
     ],
 )
 def test_comparison_detects_a_difference(spoil: Any) -> None:
-    """An extra field or a value out of range, at any depth."""
+    """A field too many or a value out of range, at any depth."""
     body = body_of(CALLS["every part, every tool"])
     spoil(body)
     with pytest.raises(AssertionError):
@@ -233,32 +233,32 @@ def ask(**more: Any) -> dict[str, Any]:
     return {"model": "gpt-5.6", "messages": [{"role": "user", "content": "hi"}], **more}
 
 
-def check_reading(notices: Any, reply: Reply) -> None:
-    assert (notices.id, notices.model) == (reply.id, reply.model)
-    message = notices.choices[0].message
+def check_reading(told: Any, reply: Reply) -> None:
+    assert (told.id, told.model) == (reply.id, reply.model)
+    message = told.choices[0].message
     assert (message.content or "") == reply.text
     assert [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()] == [
         (c.id, c.name, c.arguments) for c in reply.tool_calls
     ]
     refused = [part.text for part in reply.message.parts if isinstance(part, Refusal)]
     assert [message.refusal] * len(refused) == refused
-    assert notices.usage.prompt_tokens == reply.usage.input
-    assert notices.usage.completion_tokens == reply.usage.output
+    assert told.usage.prompt_tokens == reply.usage.input
+    assert told.usage.completion_tokens == reply.usage.output
     if reply.usage.read is not None:
-        assert notices.usage.prompt_tokens_details.cached_tokens == reply.usage.read
-        assert notices.usage.prompt_tokens_details.cache_write_tokens == reply.usage.written_total
+        assert told.usage.prompt_tokens_details.cached_tokens == reply.usage.read
+        assert told.usage.prompt_tokens_details.cache_write_tokens == reply.usage.written_total
 
 
 @pytest.mark.parametrize("reply", [REPLY, REFUSED])
 def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
-    with served(openai_chat.write_reply(reply), "application/json") as address:
-        notices = client(address).chat.completions.create(**ask())
-    check_reading(notices, reply)
+    with byte_server(openai_chat.write_reply(reply), "application/json") as address:
+        told = client(address).chat.completions.create(**ask())
+    check_reading(told, reply)
     if reply is REPLY:
-        assert notices.choices[1].message.content == "ho"
-        assert notices.choices[0].finish_reason == "tool_calls"
-        assert (notices.created, notices.service_tier) == (5, "flex")
-        assert notices.choices[0].message.reasoning == "hm"
+        assert told.choices[1].message.content == "ho"
+        assert told.choices[0].finish_reason == "tool_calls"
+        assert (told.created, told.service_tier) == (5, "flex")
+        assert told.choices[0].message.reasoning == "hm"
 
 
 @pytest.mark.parametrize("reply", [REPLY, REFUSED])
@@ -268,7 +268,7 @@ def test_the_sdk_reads_a_stream(reply: Reply) -> None:
     writer = openai_chat.writer()
     body = b"".join(writer.write(event) for event in reply_events(reply))
     state = ChatCompletionStreamState()
-    with served(body, "text/event-stream") as address:
+    with byte_server(body, "text/event-stream") as address:
         for chunk in client(address).chat.completions.create(**ask(stream=True)):
             state.handle_chunk(chunk)
     check_reading(state.current_completion_snapshot, reply)
@@ -279,7 +279,7 @@ def test_sdk_raises_on_a_failed_stream() -> None:
     body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later", code="server_error"))
     with (
-        served(body, "text/event-stream") as address,
+        byte_server(body, "text/event-stream") as address,
         pytest.raises(sdk.APIError, match="try later"),
     ):
         list(client(address).chat.completions.create(**ask(stream=True)))
@@ -301,7 +301,7 @@ def test_the_sdk_reads_an_error(error: errors.Upstream, expected: str) -> None:
     status, headers, body = openai_chat.write_error(error)
     content_type = headers.pop("content-type")
     with (
-        served(body, content_type, status, headers) as address,
+        byte_server(body, content_type, status, headers) as address,
         pytest.raises(getattr(sdk, expected)) as caught,
     ):
         client(address).chat.completions.create(**ask())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import plain_messages
+from support import message_strategies
 
 from anaphora.rendered import LogAppend
 from anaphora.values import Message, Text, ToolCall, ToolResult
@@ -21,7 +21,7 @@ TRAITS = st.builds(
 STATES = st.sampled_from([None, "item", "user", "system"])
 
 
-@given(st.lists(plain_messages.messages("openai_responses"), max_size=5), TRAITS, STATES)
+@given(st.lists(message_strategies.messages("openai_responses"), max_size=5), TRAITS, STATES)
 def test_plain_and_general_encoding_agree(
     encoded: list[Message], traits: Traits, before: str | None
 ) -> None:
@@ -30,10 +30,10 @@ def test_plain_and_general_encoding_agree(
         for message in encoded:
             state = add_message(to, message, state, "conversation", traits)
 
-    plain = plain_messages.outcome(
+    plain = message_strategies.outcome(
         lambda to: add_messages(to, encoded, before, "conversation", traits)
     )
-    assert plain == plain_messages.outcome(general)
+    assert plain == message_strategies.outcome(general)
 
 
 CALL = ToolCall("call_1", "look_up", '{"a":1}')

@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from support.served import served
+from support.byte_server import byte_server
 
 from anaphora import catalog, errors
 from anaphora.cache.plan import plan_once
@@ -310,7 +310,7 @@ def check_read(found: Any, written: Reply) -> None:
 @pytest.mark.parametrize("name", REPLIES)
 def test_the_sdk_reads_an_answer(name: str) -> None:
     body = wire.write_reply(REPLIES[name])
-    with served(body, "application/json") as address, client(address) as api:
+    with byte_server(body, "application/json") as address, client(address) as api:
         check_read(api.responses.create(model="gpt-5.6", input="hi"), REPLIES[name])
 
 
@@ -318,7 +318,7 @@ def test_the_sdk_reads_an_answer(name: str) -> None:
 def test_the_sdk_reads_a_stream(name: str) -> None:
     writer, written = wire.writer(), REPLIES[name]
     stream = b"".join(writer.write(event) for event in reply_events(written))
-    with served(stream, "text/event-stream") as address, client(address) as api:
+    with byte_server(stream, "text/event-stream") as address, client(address) as api:
         events = list(api.responses.create(model="gpt-5.6", input="hi", stream=True))
     for number, event in enumerate(events):
         assert event.sequence_number == number
@@ -336,7 +336,7 @@ def test_the_sdk_reads_a_stream(name: str) -> None:
 
 def put_together(stream: bytes) -> Any:
     with (
-        served(stream, "text/event-stream") as address,
+        byte_server(stream, "text/event-stream") as address,
         client(address) as api,
         api.responses.stream(model="gpt-5.6", input="hi") as events,
     ):
@@ -379,7 +379,7 @@ def test_the_sdk_reads_an_error_in_a_stream() -> None:
     writer = wire.writer()
     first, *_ = reply_events(REPLIES["cut off"])
     stream = writer.write(first) + writer.write(ReplyFail("Overloaded", "busy", "server_error"))
-    with served(stream, "text/event-stream") as address, client(address) as api:
+    with byte_server(stream, "text/event-stream") as address, client(address) as api:
         *_, last = api.responses.create(model="gpt-5.6", input="hi", stream=True)
     type(last).model_validate(json.loads(last.to_json()))
     assert (last.type, last.message, last.code) == ("error", "busy", "server_error")
@@ -402,7 +402,7 @@ def test_the_sdk_reads_an_error(error: errors.Upstream, raised: str) -> None:
     status, headers, body = wire.write_error(error)
     kind = headers.pop("content-type")
     with (
-        served(body, kind, status, headers) as address,
+        byte_server(body, kind, status, headers) as address,
         client(address) as api,
         pytest.raises(getattr(openai, raised)) as caught,
     ):

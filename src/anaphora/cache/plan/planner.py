@@ -19,24 +19,9 @@ from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 
-from .candidates import (
-    Candidates,
-    falling_ttls,
-    frozen_end,
-    hash_order,
-    in_body,
-    left_out,
-    markable,
-    most_valuable,
-    policy_runs,
-    previous_turn,
-    stable_end,
-    ttl_changed,
-    ttl_lengthened,
-    uncacheable_messages,
-    unwritten_plan,
-)
+from . import marking
 from .handles import HandlePlanner
+from .marking import Candidates
 from .memory import AppMemory, ConversationState
 
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
@@ -78,9 +63,9 @@ class Planner:
         `reuse_expected` nothing is written to the cache."""
         rules = self._rules
         if not reuse_expected:
-            return unwritten_plan(rendered)
+            return marking.unwritten_plan(rendered)
         if rendered.frozen_with is not None and rules.storage_price is not None:
-            end = stable_end(rendered)
+            end = marking.stable_end(rendered)
             tokens = 0 if end is None else self._prompt_of(rendered).tokens(end)
             usual = self._memory.usual_calls()
             return self.handles.plan(rendered, self.state.gaps, end, tokens, at, usual)
@@ -144,14 +129,14 @@ class Planner:
         """The planner's own markers, wanted ones and fillers."""
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
         policies, tail, memory = candidates.policies, candidates.tail, self._memory
-        notices = [] if rendered.messages_cacheable else uncacheable_messages(rendered)
+        notices = [] if rendered.messages_cacheable else marking.uncacheable_messages(rendered)
         wanted: dict[int, Ttl] = {}
         for position, requested in policies:
             fits = requested in rendered.markers
             ttl = requested if fits else nearest_ttl(requested, rendered.markers)
             assert ttl is not None, "candidates are only found where there are markers"
             if ttl != requested:
-                notices.append(ttl_changed(rendered, position, requested, ttl))
+                notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
         beginning = None if candidates.shared is None else prompt.key(candidates.shared)
         history = self._history_ttl(rendered, beginning, at)
@@ -177,7 +162,7 @@ class Planner:
                 own.append((written, history))
             elif candidates.frozen is None:
                 if written is None:
-                    written = previous_turn(rendered, prompt, tail)
+                    written = marking.previous_turn(rendered, prompt, tail)
                 extra.append((written, history))
         if not policies:
             extra.append((candidates.first, shared_ttl))
@@ -209,26 +194,27 @@ class Planner:
             candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
             written = None if self.state.written is None else self.state.written[0]
             minimum = self._rules.minimum_tokens.value
-            kept = most_valuable(candidates, prompt, wanted, written, room, minimum)
-            dropped = [chunk for chunk in wanted if chunk not in kept]
-            notices += [left_out(rendered, chunk, slots, "the planner's") for chunk in dropped]
+            kept = marking.most_valuable(candidates, prompt, wanted, written, room, minimum)
+            for chunk in wanted:
+                if chunk not in kept:
+                    notices.append(marking.left_out(rendered, chunk, slots, "the planner's"))
             wanted = {chunk: wanted[chunk] for chunk in kept}
         for mark in own[slots:]:
-            notices.append(left_out(rendered, mark.chunk, slots, "the caller's own"))
+            notices.append(marking.left_out(rendered, mark.chunk, slots, "the caller's own"))
         for position, ttl in choice.fillers.items():
             if len(wanted) < room and position not in taken:
                 wanted.setdefault(position, ttl)
         marks = [Mark(chunk, wanted[chunk]) for chunk in sorted(wanted)]
         if own:
-            marks = sorted([*own[:slots], *marks], key=hash_order)
+            marks = sorted([*own[:slots], *marks], key=marking.hash_order)
         if not self._rules.longer_ttl_first.value:
             return marks
         if all(mark.ttl == marks[0].ttl for mark in marks):
             return marks
-        legal = falling_ttls(marks)
+        legal = marking.falling_ttls(marks)
         policies = self._candidates_of(rendered).policies
         requested = taken.union(chunk for chunk, _ in policies)
-        notices += ttl_lengthened(rendered, requested, marks, legal)
+        notices += marking.ttl_lengthened(rendered, requested, marks, legal)
         return legal
 
     def _history_ttl(self, rendered: Rendered, beginning: Hashable, at: float) -> Ttl | None:
@@ -283,7 +269,7 @@ class Planner:
         if rendered.key_place is None:
             return None
         if state.cache_key is None:
-            limit, end = self._rules.key_requests, stable_end(rendered)
+            limit, end = self._rules.key_requests, marking.stable_end(rendered)
             if limit is not None and end is not None and end >= 0:
                 shared = self._prompt_of(rendered).key(end).hex()
                 crowded = self._memory.calls_per_minute(at) >= limit.value
@@ -316,14 +302,14 @@ def find_candidates(rendered: Rendered) -> Candidates:
         count = run.count
         last = min(count, cacheable - start) - 1
         position = None
-        if last >= 0 and (all_sent or in_body(rendered, run)):
-            position = last if run.log.splices[last] >= 0 else markable(run, last)
+        if last >= 0 and (all_sent or marking.in_body(rendered, run)):
+            position = last if run.log.splices[last] >= 0 else marking.markable(run, last)
         if position is not None:
             if run.section != "messages":
                 section = start + position
                 first = section if first is None else first
                 if run.log.policies and not policies:
-                    policies = policy_runs(rendered)
+                    policies = marking.policy_runs(rendered)
             elif run.role is SegmentRole.STABLE_PREFIX:
                 prefix = start + position
                 first = prefix if first is None else first
@@ -333,7 +319,7 @@ def find_candidates(rendered: Rendered) -> Candidates:
     shared = prefix
     if shared is None:
         shared = policies[-1][0] if policies else section
-    frozen = None if rendered.frozen is None else frozen_end(rendered, rendered.frozen)
+    frozen = None if rendered.frozen is None else marking.frozen_end(rendered, rendered.frozen)
     return Candidates(policies, prefix, first, shared, frozen, tail)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor, Span
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
-from anaphora.catalog import CacheRules, Price, Profile, Rates
+from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Chunk, ChunkRun, Kind, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, Section, Ttl, Usage, WriteTtl
@@ -98,7 +98,7 @@ def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | N
         return None
     rates = price.at(usage.input or 0)
     written = sorted((usage.written or {}).items(), key=_longest_first)
-    paid = [(tokens, write_rate(rates, ttl)) for ttl, tokens in written]
+    paid = [(tokens, rates.writing(None if ttl == "unsplit" else ttl)) for ttl, tokens in written]
     total, left = Decimal(0), lost
     with localcontext(prec=60):
         for tokens, rate in (*paid, (lost, rates.input)):
@@ -114,10 +114,6 @@ def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | N
 def _longest_first(written: tuple[WriteTtl, int]) -> int:
     ttl = written[0]
     return 0 if ttl == "unsplit" else -TTL_SECONDS[ttl]
-
-
-def write_rate(rates: Rates, ttl: WriteTtl) -> Decimal | None:
-    return rates.writing(None if ttl == "unsplit" else ttl)
 
 
 def preflight(

@@ -14,7 +14,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, Counts
 from anaphora.values import Usage
 
-from .causes import find_causes, lost_usd, reusable_tokens, simulate_pair, write_rate
+from .causes import find_causes, lost_usd, reusable_tokens, simulate_pair
 from .changes import find_change
 from .diagnosis import agrees
 from .values import Cause, Change, Diagnosis, Result, Verdict
@@ -185,7 +185,8 @@ def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
     if rates.input is None:
         return None
     parts = [(usage.read or 0, rates.read)]
-    parts += [(count, write_rate(rates, ttl)) for ttl, count in (usage.written or {}).items()]
+    for ttl, count in (usage.written or {}).items():
+        parts.append((count, rates.writing(None if ttl == "unsplit" else ttl)))
     total = Decimal(0)
     for count, rate in parts:
         if count and rate is None:

@@ -97,7 +97,7 @@ class SessionTurns(Caller):
     def check_idle(self) -> None:
         if self.busy:
             raise InvalidRequest(
-                "this conversation has a turn under way; `fork()` gives a branch for another",
+                "this conversation already has a turn in flight; use fork() for parallel turns",
                 path="session",
             )
 

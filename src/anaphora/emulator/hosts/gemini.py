@@ -14,11 +14,7 @@ from anaphora.cache.simulator import Outcome
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import Billing, ModelFacts
-from anaphora.emulator.exchange import (
-    EmulatorResponse,
-    ResponseChunk,
-    decode_object,
-)
+from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk, decode_object
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.gemini import CHECKS, camel

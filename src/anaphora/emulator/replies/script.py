@@ -30,6 +30,7 @@ from __future__ import annotations
 import functools
 import re
 from fnmatch import fnmatchcase
+from typing import cast
 
 import msgspec
 
@@ -39,31 +40,16 @@ from anaphora.catalog import Profile
 from anaphora.emulator.faults import provider_pattern
 from anaphora.emulator.hosts.host import Host
 from anaphora.prompt import Call
-from anaphora.values import (
-    Message,
-    Part,
-    Refusal,
-    StopReason,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-)
+from anaphora.values import Message, Part, Refusal, StopReason, Text, Tool, ToolCall, ToolResult
 from anaphora.yaml_values import YamlValue
 
 from . import GeneratedReply
 from .generated import last_turn
 from .text import SeededRandom, join_seed
 
-_STOPS: dict[str, StopReason] = {
-    "end": "end",
-    "length": "length",
-    "stop_sequence": "stop_sequence",
-    "tool_calls": "tool_calls",
-    "pause": "pause",
-    "refusal": "refusal",
-    "context_overflow": "context_overflow",
-}
+_STOPS: tuple[StopReason, ...] = (
+    "end", "length", "stop_sequence", "tool_calls", "pause", "refusal", "context_overflow"
+)  # fmt: skip
 
 
 class ScriptInput(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -275,7 +261,7 @@ def _reply(row: YamlValue) -> ScriptReply:
         row.wrong("the reply is empty; give it a text, thinking, a refusal, tool_calls or a stop")
     names = ("text", "thinking", "refusal", "stop_sequence")
     texts = {name: fields[name].text() for name in names if name in fields}
-    stop = _STOPS[fields["stop"].choice(_STOPS)] if "stop" in fields else None
+    stop = cast(StopReason, fields["stop"].choice(_STOPS)) if "stop" in fields else None
     if "stop_sequence" in fields and stop not in (None, "stop_sequence"):
         fields["stop_sequence"].wrong(f"stop_sequence needs the stop stop_sequence, not {stop}")
     calls = fields["tool_calls"].items() if "tool_calls" in fields else ()

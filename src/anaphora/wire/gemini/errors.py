@@ -66,7 +66,7 @@ _TYPE = "type.googleapis.com/google.rpc."
 _DAILY = "PerDay"
 
 
-class ErrorObject(msgspec.Struct, frozen=True):
+class GoogleError(msgspec.Struct, frozen=True):
     """Google's error object. Proxies write other types into these fields, so any is accepted."""
 
     message: Any = None
@@ -76,11 +76,11 @@ class ErrorObject(msgspec.Struct, frozen=True):
 
 
 class _Body(msgspec.Struct, frozen=True):
-    error: ErrorObject
+    error: GoogleError
 
 
 _decode = msgspec.json.Decoder(_Body | list[_Body]).decode
-_object = msgspec.json.Decoder(ErrorObject).decode
+_object = msgspec.json.Decoder(GoogleError).decode
 
 
 def read_error(
@@ -104,7 +104,7 @@ def read_error(
 
 
 def from_object(
-    error: ErrorObject, status: int, request_id: str | None = None, wait: float | None = None
+    error: GoogleError, status: int, request_id: str | None = None, wait: float | None = None
 ) -> Upstream:
     """The error that an error object describes; streams carry the same object."""
     if status < 400:
@@ -135,7 +135,7 @@ def error_of(raw: bytes | msgspec.Raw) -> Upstream:
     try:
         return from_object(_object(raw), 200)
     except DECODE_ERRORS:
-        return from_object(ErrorObject(), 200)
+        return from_object(GoogleError(), 200)
 
 
 def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:

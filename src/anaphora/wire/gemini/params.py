@@ -33,7 +33,6 @@ from anaphora.wire.reading import (
     Members,
     Unknown,
     decode_members,
-    encode_members,
     extras_of,
     object_members,
     request_error,
@@ -50,8 +49,8 @@ from .types import (
     RequestSettings,
     ThinkingConfig,
     ToolConfig,
-    camel,
     json_schema,
+    snake,
 )
 
 # ── The path ─────────────────────────────────────────────────────────────────────────────────────
@@ -93,8 +92,7 @@ def read_path(path: str) -> tuple[str, bool]:
 
 
 def model_id(name: str) -> str:
-    """The model without the common prefix. Tuned models and endpoints keep their collection, which
-    tells them apart."""
+    """The model without the common prefix. Tuned models and endpoints keep their collection."""
     *_, collection, model = ["", "models", *name.strip("/").split("/")][-2:]
     return model if collection == "models" else f"{collection}/{model}"
 
@@ -206,6 +204,10 @@ def _read_schema(raw: msgspec.Raw) -> OutputSchema | None:
     return None if bytes(raw) == b"null" else OutputSchema(bytes(raw).decode())
 
 
+#: Parameters without a request field, and options of the cache plan.
+_NO_FIELD = ("user", "verbosity", "include", "truncation")
+_NO_OPTION = ("key", "mode", "retention", "prewarm", "diagnose", "automatic")
+
 TABLE = ParamTable(
     Param(
         "tool_choice",
@@ -245,15 +247,9 @@ TABLE = ParamTable(
         reason=f"Gemini's tiers are {', '.join(_TIERS)}",
     ),
     Param("store"),
-    Param("user", None, reason="Gemini has no user"),
-    Param("verbosity", None, reason="Gemini has no verbosity"),
-    Param("include", None, reason="Gemini has no include"),
-    Param("truncation", None, reason="Gemini has no truncation"),
+    *(Param(name, None, reason=f"Gemini has no {name}") for name in _NO_FIELD),
     Param("tool_choice.parallel", None, reason="Gemini has no setting for parallel calls"),
-    *(
-        Param(f"cache.{name}", None, reason="Gemini has no such option")
-        for name in ("key", "mode", "retention", "prewarm", "diagnose", "automatic")
-    ),
+    *(Param(f"cache.{name}", None, reason="Gemini has no such option") for name in _NO_OPTION),
     cache_params={},
 )
 
@@ -302,12 +298,9 @@ def _fields(call: Call) -> dict[str, bytes]:
     """The parameters, then the extras of this wire. The tool config stands first."""
     tree: dict[str, Any] = dict(TABLE.encode(call))
     if (original := _original_schema(call)) is not None:
-        tree["generationConfig"] = {
-            ("responseSchema" if name == "responseJsonSchema" else name): (
-                original if name == "responseJsonSchema" else value
-            )
-            for name, value in tree["generationConfig"].items()
-        }
+        own = {"responseJsonSchema": "responseSchema"}
+        config = {own.get(name, name): raw for name, raw in tree["generationConfig"].items()}
+        tree["generationConfig"] = config | {"responseSchema": original}
     fields = joined_fields(tree)
     taken = ["contents", "tools", "model"]
     if call.ir.system_field_blocks():
@@ -403,10 +396,11 @@ _CONFIG: LenientDecoder[GenerationConfig] = LenientDecoder(
     GenerationConfig,
     whole=[name for name in GenerationConfig.__struct_fields__ if name != "thinkingConfig"],
     partial=("thinkingConfig",),
-    rename=camel,
+    respell=snake,
 )
+_NO_OUTPUT = (None, NULL, NULL)
 _TOOL_CONFIG: LenientDecoder[ToolConfig] = LenientDecoder(
-    ToolConfig, partial=("functionCallingConfig",), rename=camel
+    ToolConfig, partial=("functionCallingConfig",), respell=snake
 )
 
 
@@ -433,66 +427,58 @@ def read_params(
 
 
 def _read_config(raw: msgspec.Raw, rest: Members, form: Extras) -> GenerationConfig:
-    """The generation config; what has no parameter is added to `rest`, the form of a schema in
-    Gemini's own form to `form`."""
+    """The generation config; what has no parameter is added to `rest`, a schema in Gemini's own
+    form to `form`."""
     config, unknown = _CONFIG.decode(raw, "$.generationConfig", request_error)
-    thinking = config.thinkingConfig
-    inner = unknown.take("thinkingConfig") if unknown is not None else None
     left = unknown.remaining() if unknown is not None else {}
     changes: dict[str, Any] = {}
-    left_thinking = inner.remaining() if inner is not None else {}
-    if (
-        thinking is not None
-        and thinking.thinkingBudget is not None
-        and (thinking.thinkingLevel is not None or "thinkingLevel" in left_thinking)
-    ):
-        # A budget beside a level is rejected by Gemini: it is sent as it came.
-        left_thinking["thinkingBudget"] = _raw(thinking.thinkingBudget)
-        changes["thinkingConfig"] = msgspec.structs.replace(thinking, thinkingBudget=None)
-    if left_thinking:
-        left["thinkingConfig"] = msgspec.Raw(encode_members(left_thinking))
-    schemas = {
-        name: value
-        for name in ("responseJsonSchema", "responseSchema")
-        if (value := getattr(config, name)) is not NULL and bytes(value) != b"null"
-    }
-    if config.responseMimeType == "application/json" and len(schemas) == 1:
-        ((name, schema),) = schemas.items()
-        if name == "responseSchema":
-            form[FORM] = '{"responseSchema":' + bytes(schema).decode() + "}"
-            path = "$.generationConfig.responseSchema"
-            schema = msgspec.Raw(json_schema(bytes(schema), path).encode())
-        changes["responseJsonSchema"] = schema
-    else:
-        # Other media types, or JSON without a schema, have no parameter.
-        if config.responseMimeType is not None:
-            left["responseMimeType"] = _raw(config.responseMimeType)
-        if schemas:
-            left |= schemas
-            changes["responseJsonSchema"] = NULL
+    thinking = config.thinkingConfig
+    if thinking is not None and thinking.thinkingBudget is not None:
+        others = decode_members(left.get("thinkingConfig", b"{}"))
+        if thinking.thinkingLevel is not None or "thinkingLevel" in others:
+            # A budget beside a level is rejected by Gemini: it is sent as it came.
+            left["thinkingConfig"] = _raw({**others, "thinkingBudget": thinking.thinkingBudget})
+            changes["thinkingConfig"] = msgspec.structs.replace(thinking, thinkingBudget=None)
+    if (config.responseMimeType, config.responseJsonSchema, config.responseSchema) != _NO_OUTPUT:
+        changes["responseJsonSchema"] = _read_output(config, left, form)
     if left:
-        rest["generationConfig"] = msgspec.Raw(encode_members(left))
+        rest["generationConfig"] = _raw(left)
     return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def _read_output(config: GenerationConfig, left: Members, form: Extras) -> msgspec.Raw:
+    """The output schema. Other media types, and JSON without a schema, have no parameter."""
+    schema, own = bytes(config.responseJsonSchema), bytes(config.responseSchema)
+    if config.responseMimeType == "application/json" and (schema == b"null") != (own == b"null"):
+        if own == b"null":
+            return config.responseJsonSchema
+        form[FORM] = '{"responseSchema":' + own.decode() + "}"
+        return msgspec.Raw(json_schema(own, "$.generationConfig.responseSchema").encode())
+    sent = {
+        "responseMimeType": _raw(config.responseMimeType),
+        "responseJsonSchema": config.responseJsonSchema,
+        "responseSchema": config.responseSchema,
+    }
+    left |= {name: value for name, value in sent.items() if bytes(value) != b"null"}
+    return NULL
 
 
 def _read_tool_config(raw: msgspec.Raw, rest: Members) -> ToolConfig | None:
     """The tool config; what has no parameter is added to `rest`. A list of several functions has
     none, nor has a mode that checks calls without forcing them."""
     config, unknown = _TOOL_CONFIG.decode(raw, "$.toolConfig", request_error)
-    calling = config.functionCallingConfig
-    inner = unknown.take("functionCallingConfig") if unknown is not None else None
     left = unknown.remaining() if unknown is not None else {}
-    left_calling = inner.remaining() if inner is not None else {}
+    calling = config.functionCallingConfig
     if calling is not None:
-        names = calling.allowedFunctionNames is not None or "allowedFunctionNames" in left_calling
+        others = decode_members(left.get("functionCallingConfig", b"{}"))
+        names = calling.allowedFunctionNames is not None or "allowedFunctionNames" in others
         if calling.mode is None or (names and calling.mode != "ANY"):
-            sent = msgspec.json.encode(calling)
-            left_calling |= {n: v for n, v in decode_members(sent).items() if bytes(v) != b"null"}
             config = ToolConfig()
-    if left_calling:
-        left["functionCallingConfig"] = msgspec.Raw(encode_members(left_calling))
+            others |= decode_members(msgspec.json.encode(calling))
+            if others:
+                left["functionCallingConfig"] = _raw(others)
     if left:
-        rest["toolConfig"] = msgspec.Raw(encode_members(left))
+        rest["toolConfig"] = _raw(left)
     return config
 
 

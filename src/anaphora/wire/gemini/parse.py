@@ -1,18 +1,8 @@
 """A generateContent request as a call, and as chunks of its own bytes.
 
 `parse` keeps everything where it stood and as it was written: arguments and schemas keep their
-text, missing ids stay missing on this wire, unknown fields become extras. It normalises only this:
-
-- names in snake_case become camelCase, a single element a list of one;
-- `null`, and an empty list or object of settings or tools, mean the same as a missing field;
-- the path names the model, so a `model` in the body goes; the system instruction has no role;
-- blank texts of the system instruction are left out;
-- a content without a role is the user's, and so is one of the role `function`;
-- functions that stand together share one tool object, and every other tool has its own;
-- no parameters, no arguments and no response mean the same as empty ones;
-- an empty description is none; levels of thinking are written in capitals; bytes are written in
-  standard base64;
-- messages get ids by position.
+text, missing ids stay missing on this wire, unknown fields become extras. The few forms that it
+normalises are listed in `analysis/roundtrip/gemini.py`.
 
 `split` normalises nothing inside a part, a tool or a declaration, so that a cache is billed, and a
 miss explained, by the bytes that were sent.
@@ -57,6 +47,7 @@ from anaphora.values import (
 )
 from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS, SplitSection
 from anaphora.wire.params import closing_members
+from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -67,10 +58,12 @@ from anaphora.wire.reading import (
     decode_members,
     encode_members,
     extras_of,
+    known_text,
     message_ids,
     object_members,
     request_error,
 )
+from anaphora.wire.rendering import render_items
 
 from .params import cache_params, frozen_with, model_id, path_of, read_params, read_path
 from .parts import read_answer, write_answer
@@ -94,18 +87,20 @@ from .types import (
     decode_base64,
     elements,
     json_schema,
+    read_elements,
+    snake,
 )
 
 _request = msgspec.json.Decoder(GenerateContentRequest).decode
 _REQUEST: LenientDecoder[RawContentRequest] = LenientDecoder(
-    RawContentRequest, whole=("serviceTier", "labels", "store"), rename=camel
+    RawContentRequest, whole=("serviceTier", "labels", "store"), respell=snake
 )
-_CONTENT: LenientDecoder[RawContent] = LenientDecoder(RawContent, rename=camel)
+_CONTENT: LenientDecoder[RawContent] = LenientDecoder(RawContent, respell=snake)
 _PART: LenientDecoder[WirePart] = LenientDecoder(
-    WirePart, whole=("text", "thought"), partial=("inlineData", "fileData"), rename=camel
+    WirePart, whole=("text", "thought"), partial=("inlineData", "fileData"), respell=snake
 )
-_FUNCTION: LenientDecoder[FunctionDeclaration] = LenientDecoder(FunctionDeclaration, rename=camel)
-_TOOL: LenientDecoder[ToolObject] = LenientDecoder(ToolObject, rename=camel)
+_FUNCTION: LenientDecoder[FunctionDeclaration] = LenientDecoder(FunctionDeclaration, respell=snake)
+_TOOL: LenientDecoder[ToolObject] = LenientDecoder(ToolObject, respell=snake)
 
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
 
@@ -113,7 +108,7 @@ _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assista
 @converts_errors(request_error)
 def parse(body: bytes, path: str = "") -> Call:
     """The call of a request; `InvalidRequest` names the field that is invalid. The path names the
-    model, and says whether a stream is asked for."""
+    model and whether to stream."""
     model, stream = read_path(path)
     request: RequestSettings
     unknown: Unknown | None = None
@@ -122,7 +117,7 @@ def parse(body: bytes, path: str = "") -> Call:
         messages = _read_contents(strict.contents)
     except (*DECODE_ERRORS, _KeptWhole):
         request, unknown = _REQUEST.decode(body, "$", request_error)
-        messages = _read_raw_contents(elements(request.contents, "$.contents", request_error))
+        messages = _read_raw_contents(elements(request.contents))
     blocks: tuple[PromptBlock, ...] = ()
     if bytes(request.systemInstruction) != b"null":
         read = _read_system(bytes(request.systemInstruction))
@@ -165,17 +160,21 @@ def _read_raw_contents(raws: list[Raw]) -> list[Message]:
     messages: list[Message] = []
     waiting: Waiting = {}
     names = message_ids(len(raws))
+    unknown: Unknown | None = None
     for index, raw in enumerate(raws):
         path = f"$.contents[{index}]"
-        role, raw_parts, unknown = read_content(raw, path, request_error)
+        # Where one content has unknown fields, the next one likely has them too.
+        decode = _CONTENT.decode if unknown is None else _CONTENT.separate
+        content, unknown = decode(raw, path, request_error)
+        role, path = content.role or "user", f"{path}.parts"
         if role not in _ROLES:
             reason = f"{role!r} is not a role here; use user or model"
-            raise request_error(reason, f"{path}.role")
-        parts = [
-            read_raw_part(part, f"{path}.parts[{at}]", request_error, index, at, waiting)
-            for at, part in enumerate(raw_parts)
-        ]
-        parts += content_fields_part(unknown)
+            raise request_error(reason, f"$.contents[{index}].role")
+        parts: list[Part] = []
+        for part in elements(content.parts):
+            parts.append(read_raw_part(part, path, request_error, index, len(parts), waiting))
+        if unknown is not None:
+            parts += fields_part(WIRE, CONTENT_FIELDS, unknown.remaining())
         messages.append(Message(id=names[index], role=_ROLES[role], parts=tuple(parts)))
     return messages
 
@@ -183,13 +182,7 @@ def _read_raw_contents(raws: list[Raw]) -> list[Message]:
 def read_content(raw: Raw, path: str, fail: ErrorFactory) -> tuple[str, list[Raw], Unknown | None]:
     """The role of a content, its parts, and its unknown members."""
     content, unknown = _CONTENT.decode(raw, path, fail)
-    return content.role or "user", elements(content.parts, f"{path}.parts", fail), unknown
-
-
-def content_fields_part(unknown: Unknown | None) -> list[Part]:
-    """Unknown members of a content, as a part that other wires leave out."""
-    members = unknown.remaining() if unknown is not None else None
-    return [Opaque(WIRE, CONTENT_FIELDS, encode_members(members).decode())] if members else []
+    return content.role or "user", elements(content.parts), unknown
 
 
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────
@@ -215,8 +208,12 @@ _OWN_FILES = ("gs://", "files/", "https://generativelanguage.googleapis.com/")
 def read_raw_part(
     raw: Raw, path: str, fail: ErrorFactory, place: int | str | None, index: int, waiting: Waiting
 ) -> Part:
-    """Any part. One of an unknown kind is kept whole."""
-    part, unknown = _PART.decode(raw, path, fail)
+    """Any part; `path` is that of its list. One of an unknown kind is kept whole."""
+    unknown: Unknown | None = None
+    try:
+        part = _PART.strict(raw)
+    except DECODE_ERRORS:
+        part, unknown = _PART.separate(raw, f"{path}[{index}]", fail)
     try:
         return read_part(part, unknown, place, index, waiting, path, fail)
     except _KeptWhole:
@@ -232,7 +229,7 @@ def read_part(
     place: int | str | None,
     index: int,
     waiting: Waiting,
-    path: str = "$",
+    path: str = "",
     fail: ErrorFactory = request_error,
 ) -> Part:
     """The part at `index`. A call without an id gets one made of `place` and `index`, a result
@@ -253,7 +250,7 @@ def read_part(
             raise _KeptWhole
         name, call_id, arguments = call.name or "", call.id, str(call.args, "utf-8")
         if not call_id:
-            call_id = _made_id(place, index)
+            call_id = f"call_{index}" if place is None else f"call_{place}_{index}"
             if name in waiting:
                 waiting[name].append(call_id)
             else:
@@ -272,20 +269,19 @@ def read_part(
             extras = form if extras is None else extras | form
     if not call_id:
         calls = waiting.get(name)
-        call_id = calls.popleft() if calls else _made_id(place, index)
+        call_id = calls.popleft() if calls else f"call_{place}_{index}"
         extras = MADE_ID.copy() if extras is None else _with_made_id(extras)
-    if response.parts is NULL:
+    if response.parts is None:
         return ToolResult(call_id, text, error, response.name, extras)
+    if not path:
+        raise _KeptWhole
     content: str | tuple[ResultPart, ...] = text
-    if media := _read_result_parts(response.parts, path, fail):
+    parts_path = f"{path}[{index}].functionResponse.parts"
+    if media := _read_result_parts(elements(response.parts), parts_path, fail):
         # An empty object beside them means no text.
         bare = bytes(response.response).translate(None, b" \t\r\n") in (b"{}", b"null")
         content = media if bare else (Text(text), *media)
     return ToolResult(call_id, content, error, response.name, extras)
-
-
-def _made_id(place: int | str | None, index: int) -> str:
-    return f"call_{index}" if place is None else f"call_{place}_{index}"
 
 
 def _extras(part: WirePart, unknown: Unknown | None) -> Extras | None:
@@ -344,11 +340,10 @@ def _read_media(part: WirePart, unknown: Unknown | None) -> Part:
     return Audio(source, extras=extras) if kind == "audio" else Document(source, extras=extras)
 
 
-def _read_result_parts(raw: Raw, path: str, fail: ErrorFactory) -> tuple[ResultPart, ...]:
-    path = f"{path}.functionResponse.parts"
+def _read_result_parts(raws: list[Raw], path: str, fail: ErrorFactory) -> tuple[ResultPart, ...]:
     parts: list[ResultPart] = []
-    for index, element in enumerate(elements(raw, path, fail)):
-        part = read_raw_part(element, f"{path}[{index}]", fail, None, index, {})
+    for index, element in enumerate(raws):
+        part = read_raw_part(element, path, fail, None, index, {})
         if not isinstance(part, Text | Image | Document | Audio | Opaque):
             raise fail("may not stand in a tool's answer", f"{path}[{index}]")
         parts.append(part)
@@ -403,11 +398,10 @@ def _read_system(raw: bytes) -> tuple[PromptBlock, ...] | None:
     _, raws, unknown = read_content(Raw(raw), "$.systemInstruction", request_error)
     path = "$.systemInstruction.parts"
     parts = [
-        read_raw_part(part, f"{path}[{index}]", request_error, None, index, {})
-        for index, part in enumerate(raws)
+        read_raw_part(part, path, request_error, None, index, {}) for index, part in enumerate(raws)
     ]
     texts = [part for part in parts if isinstance(part, Text)]
-    if len(texts) < len(parts) or content_fields_part(unknown):
+    if len(texts) < len(parts) or (unknown is not None and unknown.remaining()):
         return None
     return tuple(
         PromptBlock(f"system{index}", text.text, extras=text.extras)
@@ -419,11 +413,11 @@ def _read_system(raw: bytes) -> tuple[PromptBlock, ...] | None:
 def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
     """Every tool in its order. One object may hold functions and several tools of Gemini's own."""
     tools: list[AnyTool] = []
-    for index, element in enumerate(elements(Raw(raw), "$.tools", request_error)):
+    for index, element in enumerate(read_elements(raw, "$.tools", request_error)):
         path = f"$.tools[{index}]"
         tool, unknown = _TOOL.decode(element, path, request_error)
         path = f"{path}.functionDeclarations"
-        functions = elements(tool.functionDeclarations, path, request_error)
+        functions = elements(tool.functionDeclarations)
         tools += [_read_function(each, f"{path}[{at}]") for at, each in enumerate(functions)]
         for name, value in (unknown.remaining() if unknown is not None else {}).items():
             json = encode_members({name: value}).decode()
@@ -434,24 +428,16 @@ def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
 def _read_function(raw: Raw, path: str) -> Tool:
     """A declaration with its schema as it was given, in either form."""
     function, unknown = _FUNCTION.decode(raw, path, request_error)
-    description = function.description or ""
-    extras = unknown.extras(WIRE) if unknown is not None else None
-    schema, original = function.parametersJsonSchema, bytes(function.parameters)
-    if bytes(schema) != b"null":
-        if original != b"null":
-            extras = _with_parameters(extras, function.parameters)
-        return Tool(function.name, description, bytes(schema).decode(), extras=extras)
-    if original == b"null":
-        return Tool(function.name, description, _NO_PARAMETERS, extras=extras)
-    form = {FORM: '{"parameters":' + original.decode() + "}"}
-    read = json_schema(original, f"{path}.parameters")
-    return Tool(function.name, description, read, extras={**(extras or {}), **form})
-
-
-def _with_parameters(extras: Extras | None, parameters: Raw) -> Extras | None:
-    """The extras of a declaration that has schemas in both forms, which Gemini rejects."""
-    members = decode_members(extras[WIRE]) if extras is not None else {}
-    return extras_of(WIRE, {**members, "parameters": parameters})
+    rest = unknown.remaining() if unknown is not None else {}
+    schema, form = bytes(function.parametersJsonSchema).decode(), {}
+    if schema == "null":
+        schema = _NO_PARAMETERS
+        if "parameters" in rest:
+            original = bytes(rest.pop("parameters"))
+            schema = json_schema(original, f"{path}.parameters")
+            form = {FORM: '{"parameters":' + original.decode() + "}"}
+    extras = {**(extras_of(WIRE, rest) or {}), **form}
+    return Tool(function.name, function.description or "", schema, extras=extras or None)
 
 
 # ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
@@ -478,7 +464,7 @@ def split(
         *_split_section("systemInstruction", members, _split_system),
         *_split_section("tools", members, _split_tools),
     ]
-    contents = elements(members.pop("contents", NULL), "$.contents", request_error)
+    contents = read_elements(members.pop("contents", NULL), "$.contents", request_error)
     runs.append(_split_contents(contents))
     fields = {name: bytes(raw) for name, raw in members.items()}
     if fields.get("toolConfig") == b"null":
@@ -516,17 +502,15 @@ def _split_system(raw: bytes) -> SplitSection | None:
     _, parts, _ = read_content(Raw(raw), "$.systemInstruction", request_error)
     if not parts:
         return None
-    append = LogAppend()
-    for index, part in enumerate(parts):
-        append.chunk(Kind.SYSTEM, b"," + bytes(part) if index else bytes(part), None)
     labels = [f"system{index}" for index in range(len(parts))]
+    append = render_items("system", tuple(parts), bytes, None)
     log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
     return system_run(log, tuple(labels)), ()
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
     """A chunk for each declaration where an object holds nothing else, otherwise for the object."""
-    raws = elements(Raw(raw), "$.tools", request_error)
+    raws = read_elements(raw, "$.tools", request_error)
     if not raws:
         return None
     append = LogAppend()
@@ -537,7 +521,7 @@ def _split_tools(raw: bytes) -> SplitSection | None:
     for index, element in enumerate(raws):
         path = f"$.tools[{index}]"
         tool, unknown = _TOOL.decode(element, path, request_error)
-        listed = elements(tool.functionDeclarations, path, request_error)
+        listed = elements(tool.functionDeclarations)
         alone = bool(listed) and unknown is None
         begun.append(len(functions))
         for at, each in enumerate(listed if alone else [element]):
@@ -555,11 +539,9 @@ def _split_tools(raw: bytes) -> SplitSection | None:
 
 def _tool_label(raw: Raw, function: bool, index: int) -> str:
     members = object_members(raw, "$.tools", request_error)
-    if not function:
-        return f"tool {camel(next(iter(members), str(index)))}"
-    name = members.get("name", NULL)
-    known = msgspec.json.decode(name, type=str) if bytes(name)[:1] == b'"' else ""
-    return f"tool {known or index}"
+    if function:
+        return f"tool {known_text(members, 'name') or index}"
+    return f"tool {camel(next(iter(members), str(index)))}"
 
 
 def _split_contents(raws: list[Raw]) -> ChunkRun:
@@ -578,7 +560,7 @@ def _split_contents(raws: list[Raw]) -> ChunkRun:
             append.chunk(_part_kind(part, f"{path}.parts[{at}]"), data, None)
         request.end_message()
     if not request.count:
-        raise InvalidRequest("at least one content that says something", path="$.contents")
+        raise InvalidRequest("at least one content with a part", path="$.contents")
     return ChunkRun(
         "messages",
         request.finish(),
@@ -599,7 +581,7 @@ def _open_content(raw: Raw, path: str) -> tuple[str, bytes, list[Raw]]:
     if unknown is not None:
         members |= unknown.remaining(nulls=True)
     opening = encode_members(members)[:-1] + (b"," if members else b"") + b'"parts":['
-    return content.role or "user", opening, elements(content.parts, f"{path}.parts", request_error)
+    return content.role or "user", opening, elements(content.parts)
 
 
 def _part_kind(raw: Raw, path: str) -> Kind:

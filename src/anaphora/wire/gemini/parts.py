@@ -33,12 +33,18 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.parts import extra_members, inner_and_outer, notices_below, object_arguments
+from anaphora.wire.parts import (
+    extra_members,
+    fields_in_parts,
+    inner_and_outer,
+    is_fields_part,
+    notices_below,
+    object_arguments,
+)
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
     decode_members,
-    encode_members,
     object_members,
     request_error,
 )
@@ -59,20 +65,20 @@ def no_calls(_: str) -> ToolCall | None:
 
 
 def write_parts(
-    parts: Sequence[Part], notices: Notices, find: FindCall = no_calls, place: str = "parts"
+    parts: Sequence[Part], notices: Notices, find: FindCall = no_calls
 ) -> list[tuple[Kind, bytes]]:
     """The kind and bytes of each part that Gemini has a form for."""
     written = []
     for index, part in enumerate(parts):
-        if is_content_fields(part):
+        if isinstance(part, Opaque) and is_content_fields(part):
             continue
         found: Notices = []
         try:
             kind, data = _write(part, found, find)
         except InvalidRequest as problem:
-            raise problem.within(f"{place}[{index}]") from None
+            raise problem.within(f"parts[{index}]") from None
         if found:
-            notices += notices_below(found, f"{place}[{index}]")
+            notices += notices_below(found, f"parts[{index}]")
         if data is not None:
             written.append((kind, data))
     return written
@@ -91,16 +97,11 @@ def open_content(message: Message) -> bytes:
 
 def is_content_fields(part: Part) -> bool:
     """Whether a part holds unknown fields of its content."""
-    return isinstance(part, Opaque) and part.kind == CONTENT_FIELDS and part.provider in OWN
+    return is_fields_part(part, OWN, CONTENT_FIELDS)
 
 
 def content_fields(parts: Iterable[Part]) -> bytes:
-    """The unknown fields of a content that are kept as parts of it, as members of an object."""
-    fields: Members = {}
-    for part in parts:
-        if isinstance(part, Opaque) and is_content_fields(part):
-            fields |= decode_members(check_object(part.json, path="json"))
-    return encode_members(fields)[1:-1]
+    return fields_in_parts(parts, OWN, CONTENT_FIELDS)
 
 
 def closing(extras: Extras | None) -> bytes:
@@ -241,7 +242,7 @@ def _guess_media_type(url: str, kind: str, notices: Notices) -> str:
         if known.startswith(kind) if kind else not is_media:
             return known
     default = _DEFAULTS[kind]
-    why = f"nothing says what this is; sent as {default}"
+    why = f"the media type is unknown; sent as {default}"
     notices.append(Notice("media_type_guessed", why, "source"))
     return default
 

@@ -54,7 +54,7 @@ END_FUNCTIONS = b"]}"
 
 #: Every TTL is accepted in a mark, since none is sent.
 _ANY_TTL: dict[Ttl, Ttl] = {ttl: ttl for ttl in ("5m", "30m", "1h", "12h", "24h")}
-#: A content of results is the user's, too; it is told apart here, since more may join it.
+#: A content of results is the user's, too. It has its own role here, since more may join it.
 _LOG_ROLES = {"assistant": "model", "tool": "tool"}
 #: Looked up once: access to an enum member is slow.
 _THINKING = Kind.THINKING
@@ -81,7 +81,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         blocks="parts",
     )
     if not messages:
-        raise InvalidRequest("Gemini needs at least one content that says something", path="ir")
+        raise InvalidRequest("Gemini needs at least one content with a part", path="ir")
     runs = [*_system(call, previous), *_tools(own, previous), *messages]
     return finish_rendering(
         call,
@@ -142,7 +142,7 @@ def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun
 def tools_run(
     log: ChunkLog, source: object, functions: list[bool], begun: tuple[int, ...] = ()
 ) -> ChunkRun:
-    """The run of the tools. `functions` tells which of them are functions; those that follow each
+    """The run of the tools. `functions` marks those that are functions; the ones that follow each
     other share an object, except those at the positions `begun`."""
     paths: list[str] = []
     outer, inner = -1, 0
@@ -173,7 +173,7 @@ def _tools_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
 
 
 def tool_glue(after_function: bool | None, function: bool) -> bytes:
-    """What stands before a tool; `after_function` tells what the one before is, None for none."""
+    """What stands before a tool; `after_function` is None for the first."""
     if after_function and function:
         return b","
     opening = FUNCTIONS if function else b""
@@ -249,9 +249,10 @@ def _add_messages(
             notices.append(UNFINISHED_REASONING)
             parts = []
         elif not parts:
-            notices.append(Notice("empty_message", "a message that says nothing is left out"))
-        for notice in notices_below(notices, place):
-            append.notice(notice)
+            notices.append(Notice("empty_message", "an empty message is left out"))
+        if notices:
+            for notice in notices_below(notices, place):
+                append.notice(notice)
         joins = message.role == last_role == "tool" and not content_fields(message.parts)
         for at, (kind, data) in enumerate(parts):
             if at or joins:

@@ -11,8 +11,8 @@ from msgspec import Raw
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
-from anaphora.values import Message, Notice, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.parts import extra_members
+from anaphora.values import Message, Part, Reply, StopReason, ToolCall, Usage
+from anaphora.wire.parts import extra_members, fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -27,9 +27,17 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import partition, valid_count
 
 from .errors import error_of
-from .parse import content_fields_part, read_content, read_raw_part
+from .parse import read_content, read_raw_part
 from .parts import open_content, write_parts
-from .types import NULL, WIRE, Candidate, GenerateContentResponse, UsageMetadata, elements
+from .types import (
+    CONTENT_FIELDS,
+    NULL,
+    WIRE,
+    Candidate,
+    GenerateContentResponse,
+    UsageMetadata,
+    elements,
+)
 
 RESPONSE: LenientDecoder[GenerateContentResponse] = LenientDecoder(GenerateContentResponse)
 CANDIDATE: LenientDecoder[Candidate] = LenientDecoder(Candidate)
@@ -65,7 +73,7 @@ def read_reply(body: bytes) -> Reply:
     rest = unknown.remaining() if unknown is not None else {}
     reply_id = response.responseId or ""
     usage = bytes(response.usageMetadata)
-    candidates = elements(response.candidates, "$.candidates", reply_error)
+    candidates = elements(response.candidates)
     stop: StopReason = "refusal"
     parts: tuple[Part, ...] = ()
     if candidates:
@@ -76,7 +84,7 @@ def read_reply(body: bytes) -> Reply:
         if candidates[1:]:
             rest["candidates"] = Raw(b"[" + b",".join(map(bytes, candidates[1:])) + b"]")
     else:
-        if "error" in rest and response.candidates is NULL:
+        if "error" in rest and response.candidates is None:
             raise error_of(rest["error"])
         stop_raw = block_reason(rest)
         if stop_raw is None and usage == b"null":
@@ -108,10 +116,11 @@ def _read_candidate(raw: Raw, place: str | None) -> tuple[tuple[Part, ...], str 
         path = f"{path}.content"
         _, raws, unknown = read_content(candidate.content, path, reply_error)
         parts = [
-            read_raw_part(part, f"{path}.parts[{index}]", reply_error, place, index, {})
+            read_raw_part(part, f"{path}.parts", reply_error, place, index, {})
             for index, part in enumerate(raws)
         ]
-        parts += content_fields_part(unknown)
+        if unknown is not None:
+            parts += fields_part(WIRE, CONTENT_FIELDS, unknown.remaining())
     return tuple(parts), candidate.finishReason, beside
 
 
@@ -138,8 +147,7 @@ def read_stop(reason: str | None, parts: tuple[Part, ...]) -> StopReason:
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The response as Gemini would send it. Parts without a form here are left out, see
-    `reply_notices`."""
+    """The response as Gemini would send it. Parts without a form here are left out."""
     return write_response(reply, write_content(reply.message), reply.usage, reply.id, reply.model)
 
 
@@ -197,13 +205,6 @@ def _finish_reason(reply: Reply) -> str | None:
     if reply.stop == "other" and reply.stop_raw is None:
         return None
     return _FINISH_REASONS.get(reply.stop, "OTHER")
-
-
-def reply_notices(reply: Reply) -> list[Notice]:
-    """Notices for the parts of a reply that this wire cannot write."""
-    notices: list[Notice] = []
-    write_parts(reply.message.parts, notices)
-    return notices
 
 
 # ── Token counts ─────────────────────────────────────────────────────────────────────────────────

@@ -175,7 +175,7 @@ class StreamReader:
         build = self._build
         events: list[Event] = []
         error = rest.pop("error", None)
-        candidates = elements(chunk.candidates, "stream.candidates", reply_error)
+        candidates = elements(chunk.candidates)
         if not build.started and (candidates or chunk.responseId):
             events += build.start(chunk.responseId or "", chunk.modelVersion or "")
         for raw in candidates:
@@ -244,8 +244,9 @@ class _OpenText:
         self.signature: str | None = None
 
     def takes(self, piece: _TextPiece) -> bool:
-        signatures = {self.signature, piece.thoughtSignature} - {None}
-        return piece.thought == self.thought and len(signatures) < 2
+        signature = piece.thoughtSignature
+        signed_alike = signature is None or self.signature in (None, signature)
+        return piece.thought == self.thought and signed_alike
 
     def finish(self, text: str) -> Part:
         if self.thought:

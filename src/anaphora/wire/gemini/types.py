@@ -1,7 +1,7 @@
 """The documented objects of the generateContent API, under the names they have on the wire.
 
 The structs reject unknown fields, so that none is lost: the reader collects those beside them. In
-requests Gemini takes every name in snake_case as well, see `camel`.
+requests Gemini takes every name in snake_case as well, see `snake`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Meta, Raw
 from anaphora.canonical import dumps, loads
 from anaphora.values import Extras
 from anaphora.wire.memo import Memo
-from anaphora.wire.reading import ErrorFactory, list_elements
+from anaphora.wire.reading import ErrorFactory, decode_value, encode_members
 
 WIRE = "gemini"
 #: The providers whose blocks, files and tools are valid here.
@@ -28,12 +28,15 @@ FORM = "gemini.form"
 MADE_ID: Extras = {FORM: '{"id":null}'}
 #: The kind of an opaque part that holds unknown fields of its content.
 CONTENT_FIELDS = "content"
+#: The API takes a single object for a list of one.
+OneOrMany = list[Raw] | dict[str, Raw] | None
 #: A missing field.
 NULL = Raw(b"null")
 #: What this wire remembers between calls.
 MEMO = Memo()
 
 _UNDERSCORE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
+_CAPITAL = re.compile("[A-Z]")
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
@@ -47,7 +50,7 @@ class FunctionResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     name: str | None = None
     response: Raw = NULL
     id: str | None = None
-    parts: Raw = NULL
+    parts: OneOrMany = None
 
 
 class Blob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -82,23 +85,26 @@ class RawContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fal
     """Any content, its parts not yet decoded."""
 
     role: str | None = None
-    parts: Raw = NULL
+    parts: OneOrMany = None
 
 
 class FunctionDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schema in Gemini's own form, `parameters`, is read from the unknown members."""
+
     name: str
     description: str | None = None
     parametersJsonSchema: Raw = NULL
-    parameters: Raw = NULL
 
 
 class ToolObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An object of the tool list. Its other members are tools of Gemini's own."""
 
-    functionDeclarations: Raw = NULL
+    functionDeclarations: OneOrMany = None
 
 
-class FunctionCallingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FunctionCallingConfig(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Other modes, and several names, are kept as unknown members."""
 
     mode: Literal["AUTO", "ANY", "NONE"] | None = None
@@ -157,7 +163,7 @@ class GenerateContentRequest(RequestSettings, frozen=True, forbid_unknown_fields
 class RawContentRequest(RequestSettings, frozen=True, forbid_unknown_fields=True):
     """Any request, its contents not yet decoded."""
 
-    contents: Raw = NULL
+    contents: OneOrMany = None
 
 
 class UsageMetadata(msgspec.Struct, frozen=True):
@@ -172,7 +178,7 @@ class UsageMetadata(msgspec.Struct, frozen=True):
 class GenerateContentResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A response, or a chunk of a stream. Feedback and errors are read from the other members."""
 
-    candidates: Raw = NULL
+    candidates: OneOrMany = None
     usageMetadata: Raw = NULL
     modelVersion: str | None = None
     responseId: str | None = None
@@ -194,9 +200,19 @@ def camel(name: str) -> str:
     return _UNDERSCORE.sub(lambda match: match[1].upper(), name) if "_" in name else name
 
 
-def elements(raw: Raw, path: str, fail: ErrorFactory) -> list[Raw]:
-    """The elements of a list. The API takes a single object for a list of one."""
-    return [raw] if bytes(raw)[:1] == b"{" else list_elements(raw, path, fail)
+def snake(name: str) -> str:
+    """`systemInstruction` is `system_instruction`."""
+    return _CAPITAL.sub(lambda match: "_" + match[0].lower(), name)
+
+
+def elements(listed: OneOrMany) -> list[Raw]:
+    if isinstance(listed, dict):
+        return [Raw(encode_members(listed))]
+    return listed or []
+
+
+def read_elements(raw: bytes | Raw, path: str, fail: ErrorFactory) -> list[Raw]:
+    return elements(decode_value(raw, OneOrMany, path, fail))
 
 
 def decode_base64(data: str) -> bytes | None:

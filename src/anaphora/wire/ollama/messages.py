@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -56,14 +55,8 @@ Notices = list[Notice]
 
 #: The calls that a result may answer, by id.
 Calls = Mapping[str, ToolCall]
-
-
-class Piece(NamedTuple):
-    """A message on the wire."""
-
-    role: str
-    kind: Kind
-    data: bytes
+#: The role, kind and bytes of a message on the wire.
+Piece = tuple[str, Kind, bytes]
 
 
 def add_messages(
@@ -83,12 +76,12 @@ def add_messages(
             pieces = _wire_messages(message, calls, notices)
         except InvalidRequest as problem:
             raise problem.within(place) from None
-        for notice in notices_below(notices, place):
-            append.notice(notice)
-        for piece in pieces:
-            data = piece.data if last_role is None else b"," + piece.data
-            append.item(piece.role, piece.kind, data, None)
-            last_role = piece.role
+        if notices:
+            for notice in notices_below(notices, place):
+                append.notice(notice)
+        for role, kind, data in pieces:
+            append.item(role, kind, data if last_role is None else b"," + data, None)
+            last_role = role
         note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)
         if message.role == "assistant":
@@ -112,7 +105,7 @@ def _wire_messages(message: Message, calls: Calls, notices: Notices) -> list[Pie
     if message.role == "assistant":
         data = write_assistant(message, notices)
         kind = Kind.TOOL_CALL if _calls_of(message) else Kind.TEXT
-        pieces = [] if data is None else [Piece("assistant", kind, data)]
+        pieces = [] if data is None else [("assistant", kind, data)]
     elif message.role == "system":
         pieces = _texts(message, "system", notices)
     elif message.role in ("user", "tool"):
@@ -122,7 +115,7 @@ def _wire_messages(message: Message, calls: Calls, notices: Notices) -> list[Pie
             f"{message.role!r} is not a role; use system, user, assistant or tool", path="role"
         )
     if not pieces and not notices:
-        notices.append(Notice("empty_message", "a message that says nothing is left out"))
+        notices.append(Notice("empty_message", "an empty message is left out"))
     return pieces
 
 
@@ -160,13 +153,13 @@ def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
         texts.append(_TextMessage("", waiting))
     fields = message_fields(message.parts)
     if fields and not texts:
-        notices.append(Notice("fields_left_out", "fields of a message that says nothing"))
+        notices.append(Notice("fields_left_out", "fields of an empty message"))
     pieces: list[Piece] = []
     for text in texts:
         # Unknown fields stand in the first message: it is the one that they came with.
         extra = fields + b"," if fields and not pieces else b""
         data = b'{"role":"%b",%b%b}' % (role.encode(), extra, text.members())
-        pieces.append(Piece(role, Kind.IMAGE if text.images else Kind.TEXT, data))
+        pieces.append((role, Kind.IMAGE if text.images else Kind.TEXT, data))
     return pieces
 
 
@@ -185,8 +178,9 @@ def _results(message: Message, calls: Calls, notices: Notices) -> list[Piece]:
             data = _result(part, calls.get(part.call_id), found)
         except InvalidRequest as problem:
             raise problem.within(f"parts[{index}]") from None
-        pieces.append(Piece("tool", Kind.TOOL_RESULT, data))
-        notices += notices_below(found, f"parts[{index}]")
+        pieces.append(("tool", Kind.TOOL_RESULT, data))
+        if found:
+            notices += notices_below(found, f"parts[{index}]")
     return pieces
 
 
@@ -194,7 +188,7 @@ def _result(part: ToolResult, call: ToolCall | None, notices: Notices) -> bytes:
     """A tool's answer. Models look for the tool's name as well as the call's id, so the name comes
     from the call where the result has none; an id that was made here is not sent."""
     if part.error:
-        why = "Ollama has no error flag for tool results; the text has to say so"
+        why = "Ollama has no error flag for tool results; the text has to mention it"
         notices.append(Notice("error_flag_left_out", why, "error"))
     missing = read_form(part.extras).missing
     members = [b'"role":"tool"']
@@ -280,7 +274,7 @@ def write_assistant(message: Message, notices: Notices, *, answer: bool = False)
         return None
     if not fields.anything and not answer:
         if fields.unknown:
-            notices.append(Notice("fields_left_out", "fields of a message that says nothing"))
+            notices.append(Notice("fields_left_out", "fields of an empty message"))
         return None
     return b'{"role":"assistant",' + fields.members() + b"}"
 
@@ -301,7 +295,8 @@ def sort_parts(message: Message, notices: Notices, *, answer: bool) -> Assistant
                 why = "reasoning, images, text and calls stand in this order here"
                 found.append(Notice("parts_reordered", why))
             last = max(last, rank)
-        notices += notices_below(found, f"parts[{index}]")
+        if found:
+            notices += notices_below(found, f"parts[{index}]")
     for texts in (fields.thinking, fields.texts):
         if len(texts) > 1:
             why = f"{len(texts)} texts of one message become one, as they are"
@@ -378,7 +373,8 @@ def _text_or_image(part: Part, notices: Notices, place: str) -> str | bytes | No
             _note_left_out(part, found)
     except InvalidRequest as problem:
         raise problem.within(place) from None
-    notices += notices_below(found, place)
+    if found:
+        notices += notices_below(found, place)
     return written
 
 

@@ -85,6 +85,10 @@ def _read_format(raw: msgspec.Raw) -> OutputSchema | None:
     return OutputSchema(bytes(raw).decode()) if bytes(raw)[:1] == b"{" else None
 
 
+#: Parameters without a request field, and options of the cache plan.
+_NO_FIELD = ("metadata", "user", "service_tier", "verbosity", "store", "include", "truncation")
+_NO_OPTION = ("automatic", "mode", "key", "retention", "prewarm", "diagnose", "compare_with")
+
 TABLE = ParamTable(
     Param("stream"),
     Param("output", "format", encode=schema_object, decode=_read_format),
@@ -98,34 +102,12 @@ TABLE = ParamTable(
     Param("presence_penalty", "options.presence_penalty"),
     Param("stop", "options.stop"),
     Param("n", None, when=lambda call: call.params.n == 1, reason="Ollama gives one answer"),
-    *(
-        Param(name, None, reason=f"Ollama has no {name}")
-        for name in (
-            "metadata",
-            "user",
-            "service_tier",
-            "verbosity",
-            "store",
-            "include",
-            "truncation",
-        )
-    ),
+    *(Param(name, None, reason=f"Ollama has no {name}") for name in _NO_FIELD),
     *(
         Param(f"reasoning.{name}", None, reason=f"Ollama has no {name} of thinking")
         for name in ("budget_tokens", "display", "summary")
     ),
-    *(
-        Param(f"cache.{name}", None, reason="Ollama has no such option")
-        for name in (
-            "automatic",
-            "mode",
-            "key",
-            "retention",
-            "prewarm",
-            "diagnose",
-            "compare_with",
-        )
-    ),
+    *(Param(f"cache.{name}", None, reason="Ollama has no such option") for name in _NO_OPTION),
     cache_params={"thinking": "think", "output_format": "format"},
 )
 

@@ -1,18 +1,8 @@
 """A request to Ollama as a call, and as chunks of its own bytes.
 
 `parse` keeps everything where it stood and as it was written: arguments and schemas keep their
-text, unknown fields become extras. It normalises only this:
-
-- `stream` is true when it is missing, and always written out;
-- roles are written small; missing content is an empty text; missing messages are none;
-- `null`, an empty list of images, calls, tools or stops, an empty description, name or id, empty
-  reasoning and no options mean the same as a missing field;
-- a function's `type` is written out in a tool and left out in a call; no arguments and no
-  parameters mean the same as an empty object of them;
-- a leading system message with a text becomes the system prompt;
-- a call without an id gets one by its position, and a result without one the id of the call it
-  answers; neither is sent back;
-- messages get ids by position.
+text, unknown fields become extras. A leading system message with a text becomes the system prompt;
+the few forms that it normalises are listed in `analysis/roundtrip/ollama.py`.
 
 `split` changes only the white space between the outermost fields of the request and of its system
 message, so that a miss is explained by the bytes that were sent.
@@ -52,6 +42,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.memo import TOOL_LISTS
+from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -68,6 +59,7 @@ from anaphora.wire.reading import (
     reply_error,
     request_error,
 )
+from anaphora.wire.rendering import render_items
 
 from .params import NO_MESSAGES, PATH, TABLE, read_params
 from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS, body_order
@@ -193,33 +185,39 @@ def _read_content(message: ChatMessage, unknown: Unknown | None) -> tuple[Part, 
     if text.text or not parts:
         parts.append(text)
     if unknown is not None:
-        parts += fields_part(unknown)
+        parts += fields_part(WIRE, MESSAGE_FIELDS, unknown.remaining())
     return tuple(parts)
 
 
 def _read_assistant(
-    message: AssistantMessage, unknown: Unknown | None, index: int, pending: _Pending
+    message: AssistantMessage,
+    unknown: Unknown | None,
+    place: int | str,
+    pending: _Pending,
+    answer: str | None = None,
+    created_at: str | None = None,
 ) -> tuple[Part, ...]:
-    """The parts of the message at `index`; its calls are added to `pending`."""
+    """The parts of an assistant's message; its calls are added to `pending`. In an answer an empty
+    text is none; `place`, `answer` and `created_at` are those of `read_call`."""
     parts: list[Part] = []
     calls = message.tool_calls
     if message.thinking:
         parts.append(Thinking(message.thinking, provider=WIRE))
     if message.images:
         parts += [read_image(image) for image in message.images]
-    if message.content or not (parts or calls):
+    if message.content or not (parts or calls or answer):
         parts.append(Text(message.content or ""))
     if calls:
         inner = unknown.take_elements("tool_calls") if unknown is not None else None
         others: Unknown | None = None
-        for at, call in enumerate(calls):
+        for index, call in enumerate(calls):
             if inner:
-                others = inner.get(at)
-            part = read_call(call, others, index, at)
+                others = inner.get(index)
+            part = read_call(call, others, place, index, answer, created_at)
             pending[part.id] = part.name
             parts.append(part)
     if unknown is not None:
-        parts += fields_part(unknown)
+        parts += fields_part(WIRE, MESSAGE_FIELDS, unknown.remaining())
     return tuple(parts)
 
 
@@ -243,12 +241,6 @@ def _read_result(
         images = tuple(map(read_image, message.images))
         content = (*images, Text(text)) if text else images
     return ToolResult(call_id, content, False, name, extras)
-
-
-def fields_part(unknown: Unknown | Members) -> list[Part]:
-    """Unknown fields of a message, as a part that other wires leave out."""
-    rest = unknown.remaining() if isinstance(unknown, Unknown) else unknown
-    return [Opaque(WIRE, MESSAGE_FIELDS, encode_members(rest).decode())] if rest else []
 
 
 # ── Calls and results ────────────────────────────────────────────────────────────────────────────
@@ -336,21 +328,10 @@ def decode_message(raw: Raw, path: str) -> tuple[AssistantMessage, Unknown | Non
 
 
 def read_answer(raw: Raw, created_at: str | None) -> tuple[Part, ...]:
-    """The parts of an answer's message. An empty text is none."""
+    """The parts of an answer's message."""
     message, unknown = decode_message(raw, "$.message")
-    inner = unknown.take_elements("tool_calls") if unknown is not None else {}
-    parts: list[Part] = []
-    if message.thinking:
-        parts.append(Thinking(message.thinking, provider=WIRE))
-    parts += map(read_image, message.images or ())
-    if message.content:
-        parts.append(Text(message.content))
     date = compact_date(created_at)
-    for at, call in enumerate(message.tool_calls or ()):
-        parts.append(read_call(call, inner.get(at), date, at, "$.message", created_at))
-    if unknown is not None:
-        parts += fields_part(unknown)
-    return tuple(parts)
+    return _read_assistant(message, unknown, date, {}, "$.message", created_at)
 
 
 def compact_date(created_at: str | None) -> str:
@@ -460,18 +441,19 @@ def _split_system(raw: Raw) -> ChunkRun | None:
 def _split_tools(tools: list[Raw]) -> ChunkRun | None:
     if not tools:
         return None
-    append = LogAppend()
-    labels = []
-    for index, raw in enumerate(tools):
-        path = f"$.tools[{index}]"
-        function = object_members(raw, path, request_error).get("function", NULL)
-        name = ""
-        if bytes(function) != b"null":
-            name = known_text(object_members(function, f"{path}.function", request_error), "name")
-        labels.append(f"tool {name}" if name else f"tools{index}")
-        append.chunk(Kind.TOOL, b"," + bytes(raw) if index else bytes(raw), None)
+    labels = [_tool_label(raw, index) for index, raw in enumerate(tools)]
+    append = render_items("tools", tuple(tools), bytes, None)
     log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
     return ChunkRun("tools", log, len(log), lead=TOOLS, close=CLOSE_TOOLS, source=tuple(labels))
+
+
+def _tool_label(raw: Raw, index: int) -> str:
+    path = f"$.tools[{index}]"
+    function = object_members(raw, path, request_error).get("function", NULL)
+    if bytes(function) == b"null":
+        return f"tools{index}"
+    name = known_text(object_members(function, f"{path}.function", request_error), "name")
+    return f"tool {name}" if name else f"tools{index}"
 
 
 def _split_messages(messages: list[Raw], first: int) -> ChunkRun | None:

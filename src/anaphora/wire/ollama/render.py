@@ -68,7 +68,9 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         first_message=1 if blocks else 0,
     )
     if not blocks and not messages and call.ir.body_runs():
-        raise InvalidRequest("no message says anything; without any, a model is loaded", path="ir")
+        raise InvalidRequest(
+            "all messages are empty; without any, the model is only loaded", path="ir"
+        )
     empty = not blocks and not messages
     last = previous.envelope if previous is not None else None
     envelope = params.envelope(call, profile, last, empty=empty)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.values import Extras, Message, Notice, Reply, StopReason, ToolCall, Usage
+from anaphora.values import Extras, Message, Reply, StopReason, ToolCall, Usage
 from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
     LenientDecoder,
@@ -22,7 +22,7 @@ from anaphora.wire.reading import (
 )
 
 from .errors import from_success
-from .messages import sort_parts, write_assistant
+from .messages import write_assistant
 from .parse import read_answer
 from .types import NULL, WIRE, ChatResponse
 
@@ -88,8 +88,7 @@ def _done_reason(reply: Reply) -> str:
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The answer as Ollama would send it. Parts without a field here are left out, see
-    `reply_notices`."""
+    """The answer as Ollama would send it. Parts without a field here are left out."""
     return write_end(reply, write_assistant(reply.message, [], answer=True) or b"")
 
 
@@ -113,10 +112,3 @@ def write_end(reply: Reply, message: bytes, counted: Usage | None = None) -> byt
     if extras:
         members.append(encode_members(extras)[1:-1])
     return b"{" + b",".join(members) + b"}"
-
-
-def reply_notices(reply: Reply) -> list[Notice]:
-    """Notices for the parts of a reply that this wire cannot write."""
-    notices: list[Notice] = []
-    sort_parts(reply.message, notices, answer=True)
-    return notices

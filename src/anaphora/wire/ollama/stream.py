@@ -35,6 +35,7 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire.ndjson import LineDecoder, encode_line
+from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
@@ -51,12 +52,19 @@ from .messages import sort_parts
 from .parse import (
     compact_date,
     decode_message,
-    fields_part,
     read_call,
     read_image,
 )
 from .reply import EPOCH, RESPONSE, read_end, read_reply, write_end
-from .types import NULL, WIRE, ChatResponse, is_message_fields, message_fields, read_form
+from .types import (
+    MESSAGE_FIELDS,
+    NULL,
+    WIRE,
+    ChatResponse,
+    is_message_fields,
+    message_fields,
+    read_form,
+)
 
 
 class _TextMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -220,7 +228,7 @@ class StreamReader:
         events: list[Event] = []
         for index in sorted(build.open):
             events += build.end(index)
-        for part in fields_part(self._message_fields):
+        for part in fields_part(WIRE, MESSAGE_FIELDS, self._message_fields):
             events += build.add_whole(self._next(), "opaque", part)
         if build.usage != Usage():
             events += build.update_usage(build.usage)

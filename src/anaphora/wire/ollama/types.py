@@ -11,11 +11,11 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from anaphora.canonical import check_object
 from anaphora.errors import InvalidRequest
-from anaphora.values import Extras, Opaque, Part
+from anaphora.values import Extras, Part
 from anaphora.wire.memo import Memo
-from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
+from anaphora.wire.parts import fields_in_parts, is_fields_part
+from anaphora.wire.reading import DECODE_ERRORS
 
 WIRE = "ollama"
 #: The extras that hold the form of a call or result, see `PartForm`.
@@ -159,16 +159,12 @@ def form_extras(form: PartForm, unknown: Extras | None = None) -> Extras | None:
 
 
 def is_message_fields(part: Part) -> bool:
-    return isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, MESSAGE_FIELDS)
+    """Whether a part holds unknown fields of its message."""
+    return is_fields_part(part, (WIRE,), MESSAGE_FIELDS)
 
 
 def message_fields(parts: Iterable[Part]) -> bytes:
-    """The unknown fields of a message that are kept as parts of it, as members of an object."""
-    merged: Members = {}
-    for part in parts:
-        if isinstance(part, Opaque) and is_message_fields(part):
-            merged |= decode_members(check_object(part.json, path="json"))
-    return encode_members(merged)[1:-1]
+    return fields_in_parts(parts, (WIRE,), MESSAGE_FIELDS)
 
 
 class OpaqueImage(msgspec.Struct, frozen=True):

@@ -1,12 +1,12 @@
-"""A real client that talks to the emulator, and everything that went over the line.
+"""A real client connected to the emulator, with every request, response and record kept.
 
-    async with talking(emu) as talk:
-        chat = talk.client.session("anthropic")
-        talk.line.faults = ["503", None]          # what becomes of the next requests
+    async with connected(emu) as emulated:
+        chat = emulated.client.session("anthropic")
+        emulated.transport.faults = ["503", None]  # the faults of the next requests
         await chat.send("Hello")
-        talk.line.sent, talk.records
+        emulated.transport.sent, emulated.records
 
-When the block ends, nothing may be left behind: no task, no connection.
+The end of the block asserts that no task and no connection is left open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anaphora.emulator.faults import HEADER
 
 KEY = "sk-canary-4711"
 
-#: A model for each provider that tests talk to; `wire` is how the configuration names it.
+#: The model of each provider used in tests, by its name in the configuration.
 MODELS: dict[str, str] = {
     "anthropic": "claude-sonnet-4-5",
     "openai_chat": "gpt-5.2",
@@ -40,41 +40,44 @@ MODELS: dict[str, str] = {
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama")
 
 LONG = "You are terse and to the point. " * 450
-"""Long enough to be cached everywhere."""
+"""Longer than every provider's cache minimum."""
 
 
 class Serving(Protocol):
-    """The emulator, or any server that answers in its place."""
+    """The emulator, or a server that stands in for it."""
 
     @property
     def url(self) -> str: ...
 
 
-class Heard:
-    """An answer whose bytes are kept besides."""
+class RecordedResponse:
+    """A response whose bytes are also kept."""
 
     def __init__(
-        self, answer: HttpResponse, received: bytearray, closed: Callable[[Heard], None]
+        self,
+        response: HttpResponse,
+        received: bytearray,
+        closed: Callable[[RecordedResponse], None],
     ) -> None:
-        self._answer = answer
-        self._pieces = answer.__aiter__()
+        self._response = response
+        self._pieces = response.__aiter__()
         self._received = received
         self._closed = closed
 
     @property
     def status(self) -> int:
-        return self._answer.status
+        return self._response.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._answer.headers
+        return self._response.headers
 
     async def read(self) -> bytes:
-        data = await self._answer.read()
+        data = await self._response.read()
         self._received += data
         return data
 
-    def __aiter__(self) -> Heard:
+    def __aiter__(self) -> RecordedResponse:
         return self
 
     async def __anext__(self) -> bytes:
@@ -83,23 +86,23 @@ class Heard:
         return data
 
     async def close(self) -> None:
-        await self._answer.close()
+        await self._response.close()
         self._closed(self)
 
 
-class Line:
-    """The usual transport. Keeps what goes out, and asks the emulator for faults on its way."""
+class RecordingTransport:
+    """The default transport, which keeps every request and asks the emulator for faults."""
 
     def __init__(self) -> None:
-        self.transport = AiohttpTransport()
-        self._open: set[Heard] = set()
+        self.inner = AiohttpTransport()
+        self._open: set[RecordedResponse] = set()
         self.sent: list[HttpRequest] = []
         self.received: list[bytearray] = []
-        """What has come of each answer, as it came."""
+        """The bytes of each response so far."""
         self.faults: list[str | None] = []
-        """Of the next requests, in order; the last one stays."""
+        """Faults of the next requests, in order; the last one repeats."""
 
-    async def send(self, outgoing: HttpRequest) -> Heard:
+    async def send(self, outgoing: HttpRequest) -> RecordedResponse:
         self.sent.append(outgoing)
         fault = None
         if self.faults:
@@ -107,14 +110,14 @@ class Line:
         if fault is not None:
             headers = {**outgoing.headers, HEADER: fault}
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
-        answer = await self.transport.send(outgoing)
+        response = await self.inner.send(outgoing)
         self.received.append(bytearray())
-        heard = Heard(answer, self.received[-1], self._open.discard)
-        self._open.add(heard)
-        return heard
+        recorded = RecordedResponse(response, self.received[-1], self._open.discard)
+        self._open.add(recorded)
+        return recorded
 
     async def close(self) -> None:
-        await self.transport.close()
+        await self.inner.close()
 
     @property
     def bodies(self) -> list[bytes]:
@@ -122,19 +125,23 @@ class Line:
 
     @property
     def in_use(self) -> int:
-        """Answers that somebody has, and has not closed."""
+        """The number of responses not closed yet."""
         return len(self._open)
 
 
-class Talk:
-    def __init__(self, client: AsyncClient, line: Line, records: list[Record]) -> None:
+class Connected:
+    """A client, its transport and the records of its calls."""
+
+    def __init__(
+        self, client: AsyncClient, transport: RecordingTransport, records: list[Record]
+    ) -> None:
         self.client = client
-        self.line = line
+        self.transport = transport
         self.records = records
 
 
 def settings(url: str, names: Iterable[str], **provider: Any) -> dict[str, Any]:
-    """Providers by the names of `MODELS`; those of other houses have a folder at the emulator."""
+    """The providers of these names; those that are no wire have a path prefix at the emulator."""
     return {name: _provider(url, name) | provider for name in names}
 
 
@@ -142,37 +149,37 @@ def _provider(url: str, name: str) -> dict[str, Any]:
     common = {"key": {"env": "KEY"}, "model": MODELS[name]}
     if name in WIRES:
         return {"wire": name, "base_url": url, **common}
-    house = name.partition("/")[0]
-    return {"dialect": name, "base_url": f"{url}/{house}", **common}
+    prefix = name.partition("/")[0]
+    return {"dialect": name, "base_url": f"{url}/{prefix}", **common}
 
 
 @asynccontextmanager
-async def talking(
+async def connected(
     server: Serving,
     names: Iterable[str] = tuple(MODELS),
     *,
     routes: dict[str, Any] | None = None,
     on_wait: Callable[[float], None] | None = None,
     **provider: Any,
-) -> AsyncIterator[Talk]:
-    """A client whose providers all have these settings besides."""
+) -> AsyncIterator[Connected]:
+    """A client with these providers; `provider` adds settings to each of them."""
     config = {"providers": settings(server.url, names, **provider), "routes": routes or {}}
-    line, records = Line(), list[Record]()
+    transport, records = RecordingTransport(), list[Record]()
     client = AsyncClient.from_config(
         config,
         environ={"KEY": KEY},
         watchers=[records.append],
         on_wait=on_wait,
-        transport=line,
+        transport=transport,
     )
     before = asyncio.all_tasks()
     try:
-        yield Talk(client, line, records)
+        yield Connected(client, transport, records)
         await client.close()
         for _ in range(8):  # a stream that was left by `break` is closed by the loop
             await asyncio.sleep(0)
-        assert line.in_use == 0, "a connection was not given back"
+        assert transport.in_use == 0, "a connection was not returned"
         assert asyncio.all_tasks() <= before, "a task was left behind"
         assert KEY not in repr(records)
     finally:
-        await line.close()
+        await transport.close()

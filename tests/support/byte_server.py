@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def served(
+def byte_server(
     body: bytes,
     content_type: str,
     status: int = 200,

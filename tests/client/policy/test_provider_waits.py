@@ -94,7 +94,7 @@ def test_the_wait_of_a_rate_limit(form: str, name: str) -> None:
         assert error.retry_after == pytest.approx(wait)
 
 
-def test_google_says_it_in_the_body_and_headers_go_first() -> None:
+def test_headers_go_before_the_body_of_google() -> None:
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "45.8379s"}
     body = json.dumps({"error": {**BODIES["gemini"]["error"], "details": [info]}}).encode()
     used_up = limits(OPENAI, ("requests", "0", "5", "9s"))
@@ -166,7 +166,7 @@ def test_a_reset_in_every_form(said: str, seconds: float | None) -> None:
 
 
 @pytest.mark.parametrize("said", ["2026-11-15T12:01:00Z", f"{AT:.0f}"])
-def test_a_moment_says_nothing_to_whoever_does_not_know_the_time(said: str) -> None:
+def test_reset_time_is_ignored_without_a_clock(said: str) -> None:
     assert seconds_until(said) is None
 
 
@@ -218,7 +218,7 @@ def test_limits_in_every_form(headers: dict[str, str], found: list[RemainingLimi
     assert read_limits(headers, AT) == found
 
 
-def test_only_what_is_scarce_when_that_is_asked_for() -> None:
+def test_only_scarce_limits_on_request() -> None:
     headers = limits(OPENAI, ("requests", "40", "100", "6s"), ("tokens", "60", "100", "6s"))
     assert [left.what for left in read_limits(headers, AT, at_most=0.5)] == ["requests"]
     assert reset_after(headers, AT) is None

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from support.talking import LONG, WIRES, Talk, talking
+from support.emulated_client import LONG, WIRES, Connected, connected
 
 from anaphora import emulator, errors
 from anaphora.client.session import Session
@@ -101,8 +101,8 @@ def roles(chat: Session) -> str:
 def test_a_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         done: list[int] = []
-        async with talking(emu, [HOME]) as talk:
-            chat = talk.client.session(HOME, system=LONG, tools=steps(done))
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME, system=LONG, tools=steps(done))
             found = await ran(chat, "begin", stream=stream)
             assert (found.stop_reason, found.turns, found.text) == ("done", 4, "All done.")
             assert sorted(done) == [1, 2, 3, 4]
@@ -117,20 +117,20 @@ def test_a_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
 
 @both
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_turns_bound_a_run_and_it_goes_on_from_there(
+def test_max_turns_bounds_a_run_that_can_be_continued(
     emu: Emulator, turns: int, stream: bool
 ) -> None:
     async def main() -> None:
         done: list[int] = []
-        async with talking(emu, [HOME]) as talk:
-            chat = talk.client.session(HOME, tools=steps(done))
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME, tools=steps(done))
             first = await ran(chat, "begin", stream=stream, max_turns=turns)
             assert (first.stop_reason, first.turns) == ("turns", turns)
             assert roles(chat)[-1] == "t"  # what was asked for is answered, so that it can go on
             rest = await ran(chat, None, stream=stream)
             assert (rest.stop_reason, rest.turns) == ("done", 4 - turns)
             assert sorted(done) == [1, 2, 3, 4]
-            assert len(talk.line.sent) == 4
+            assert len(emulated.transport.sent) == 4
 
     asyncio.run(main())
 
@@ -138,26 +138,26 @@ def test_turns_bound_a_run_and_it_goes_on_from_there(
 @both
 def test_dollars_bound_a_run(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [HOME]) as talk:
-            chat = talk.client.session(HOME, tools=steps([]))
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME, tools=steps([]))
             found = await ran(chat, "begin", stream=stream, max_cost_usd="0.000001")
             assert (found.stop_reason, found.turns) == ("cost_usd", 1)
             assert found.cost_usd is not None
             assert found.cost_usd > Decimal("0.000001")
-            again = talk.client.session(HOME, tools=steps([]))
+            again = emulated.client.session(HOME, tools=steps([]))
             found = await ran(again, "begin", stream=stream, max_cost_usd=100)
             assert found.stop_reason == "done"
 
     asyncio.run(main())
 
 
-def test_what_nobody_can_price_is_not_begun(emu: Emulator) -> None:
+def test_run_without_a_price_is_not_begun(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, ["ollama"]) as talk:
-            chat = talk.client.session("ollama", tools=steps([]))
+        async with connected(emu, ["ollama"]) as emulated:
+            chat = emulated.client.session("ollama", tools=steps([]))
             with pytest.raises(errors.InvalidRequest, match="max_cost_usd"):
                 await chat.run("begin", max_cost_usd=1)
-            assert not talk.line.sent
+            assert not emulated.transport.sent
 
     asyncio.run(main())
 
@@ -168,14 +168,14 @@ def test_seconds_bound_a_turn(emu: Emulator, stream: bool) -> None:
 
     async def main() -> None:
         done: list[int] = []
-        async with talking(emu, [HOME]) as talk:
-            chat = talk.client.session(HOME, tools=steps(done))
-            talk.line.faults = [None, "timeout"]
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME, tools=steps(done))
+            emulated.transport.faults = [None, "timeout"]
             found = await ran(chat, "begin", stream=stream, max_seconds=0.4)
             assert (found.stop_reason, found.turns) == ("seconds", 1)
             assert roles(chat) == "uat"
-            assert [record.error for record in talk.records] == [None, "Timeout"]
-            talk.line.faults = []
+            assert [record.error for record in emulated.records] == [None, "Timeout"]
+            emulated.transport.faults = []
             assert (await ran(chat, None, stream=stream)).text == "All done."
             assert sorted(done) == [1, 2, 3, 4]
 
@@ -185,9 +185,9 @@ def test_seconds_bound_a_turn(emu: Emulator, stream: bool) -> None:
 def test_seconds_bound_the_tools(emu: Emulator) -> None:
     async def main() -> None:
         done: list[int] = []
-        async with talking(emu, [HOME]) as talk:
+        async with connected(emu, [HOME]) as emulated:
             never = asyncio.Event()
-            chat = talk.client.session(HOME, tools=steps(done, never, at=2))
+            chat = emulated.client.session(HOME, tools=steps(done, never, at=2))
             found = await ran(chat, "begin", stream=False, max_seconds=0.3)
             assert (found.stop_reason, found.turns) == ("seconds", 1)
             assert done == [1]
@@ -206,8 +206,8 @@ def test_other_ends(emu: Emulator, said: str, stopped: str, stream: bool) -> Non
 
     async def main() -> None:
         done: list[int] = []
-        async with talking(emu, [HOME]) as talk:
-            chat = talk.client.session(HOME, tools=steps(done))
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME, tools=steps(done))
             found = await ran(chat, said, stream=stream)
             assert (found.stop_reason, found.turns) == (stopped, 1)
             assert not done
@@ -220,12 +220,12 @@ def test_a_pause_is_no_end(emu: Emulator, stream: bool) -> None:
     """The model is given its own words again, and goes on."""
 
     async def main() -> None:
-        async with talking(emu, [HOME]) as talk:
-            chat = talk.client.session(HOME)
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME)
             found = await ran(chat, "rest", stream=stream)
             assert [answer.reply.stop for answer in found.responses] == ["pause", "end"]
             assert roles(chat) == "uaa"
-            assert b"Half of it." in talk.line.bodies[-1]
+            assert b"Half of it." in emulated.transport.bodies[-1]
 
     asyncio.run(main())
 
@@ -233,9 +233,9 @@ def test_a_pause_is_no_end(emu: Emulator, stream: bool) -> None:
 @pytest.mark.parametrize("turns", [0, -1])
 def test_no_turns_are_no_run(emu: Emulator, turns: int) -> None:
     async def main() -> None:
-        async with talking(emu, [HOME]) as talk:
+        async with connected(emu, [HOME]) as emulated:
             with pytest.raises(errors.InvalidRequest, match="max_turns"):
-                talk.client.session(HOME).run("begin", max_turns=turns)
+                emulated.client.session(HOME).run("begin", max_turns=turns)
 
     asyncio.run(main())
 
@@ -243,11 +243,11 @@ def test_no_turns_are_no_run(emu: Emulator, turns: int) -> None:
 # ── Tools ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tools_run_side_by_side_unless_told_otherwise(emu: Emulator) -> None:
+def test_tools_run_in_parallel_by_default(emu: Emulator) -> None:
     """Two that wait for each other end only when both run."""
 
     async def main() -> None:
-        async with talking(emu, [HOME]) as talk:
+        async with connected(emu, [HOME]) as emulated:
             met = threading.Barrier(2, timeout=0.3)
             registry = ToolRegistry()
 
@@ -258,10 +258,10 @@ def test_tools_run_side_by_side_unless_told_otherwise(emu: Emulator) -> None:
                     met.wait()
                 return f"did {number}"
 
-            chat = talk.client.session(HOME, tools=registry)
+            chat = emulated.client.session(HOME, tools=registry)
             assert (await chat.run("begin")).text == "All done."
             met.reset()
-            alone = talk.client.session(HOME, tools=registry)
+            alone = emulated.client.session(HOME, tools=registry)
             await alone.run("begin", parallel=False, max_turns=1)
             results = [part for part in alone.messages[-1].parts if isinstance(part, ToolResult)]
             assert [result.error for result in results] == [True, True]
@@ -282,8 +282,8 @@ def test_a_tool_that_fails_is_an_answer_to_the_model(
             """Does a step."""
             raise RuntimeError("out of order")
 
-        async with talking(emu, [wire]) as talk:
-            chat = talk.client.session(wire, tools=registry)
+        async with connected(emu, [wire]) as emulated:
+            chat = emulated.client.session(wire, tools=registry)
             found = await ran(chat, "begin", stream=stream)
             assert (found.stop_reason, found.text) == ("done", "I see that it failed.")
             results = [part for part in chat.messages[2].parts if isinstance(part, ToolResult)]
@@ -295,8 +295,8 @@ def test_a_tool_that_fails_is_an_answer_to_the_model(
 
 def test_without_a_registry_the_app_answers_itself(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, [HOME]) as talk:
-            chat = talk.client.session(HOME, tools=steps([]).tools())
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME, tools=steps([]).tools())
             with pytest.raises(errors.InvalidRequest, match="registry"):
                 await chat.run("begin")
             assert chat.last is not None
@@ -309,10 +309,10 @@ def test_without_a_registry_the_app_answers_itself(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_nothing_new_is_said_before_calls_are_answered(emu: Emulator) -> None:
+def test_new_content_is_refused_before_tool_results(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu, [HOME]) as talk:
-            chat = talk.client.session(HOME, tools=steps([]))
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME, tools=steps([]))
             await chat.send("begin")
             with pytest.raises(errors.InvalidRequest, match="has no result yet"):
                 await chat.run("Something else")
@@ -324,8 +324,8 @@ def test_nothing_new_is_said_before_calls_are_answered(emu: Emulator) -> None:
 @both
 def test_a_run_that_is_left_lets_the_next_turn_follow(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [HOME]) as talk:
-            chat = talk.client.session(HOME, tools=steps([]))
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME, tools=steps([]))
             async for event in chat.run("begin"):
                 if isinstance(event, ReplyEnd) is stream:
                     break
@@ -338,11 +338,11 @@ def test_a_run_that_is_left_lets_the_next_turn_follow(emu: Emulator, stream: boo
 # ── After a crash ────────────────────────────────────────────────────────────────────────────────
 
 
-async def crashes(talk: Talk, wire: str, at: int, stream: bool) -> list[bytes]:
+async def crashes(emulated: Connected, wire: str, at: int, stream: bool) -> list[bytes]:
     """Runs until a tool hangs, and is killed there; what was saved until then."""
     saved: list[bytes] = []
     never = asyncio.Event()
-    chat = talk.client.session(
+    chat = emulated.client.session(
         wire,
         system=LONG,
         tools=steps([], never, at=at),
@@ -350,7 +350,7 @@ async def crashes(talk: Talk, wire: str, at: int, stream: bool) -> list[bytes]:
     )
     task = asyncio.create_task(ran(chat, "begin", stream=stream))
     calls = {1: 1, 3: 2, 4: 3}[at]
-    while len(talk.line.sent) < calls or len(saved) < 2 * calls:  # noqa: ASYNC110
+    while len(emulated.transport.sent) < calls or len(saved) < 2 * calls:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -361,30 +361,30 @@ async def crashes(talk: Talk, wire: str, at: int, stream: bool) -> list[bytes]:
 @both
 @pytest.mark.parametrize("at", [1, 3, 4])
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_run_goes_on_after_a_crash(emu: Emulator, wire: str, at: int, stream: bool) -> None:
+def test_run_continues_after_a_crash(emu: Emulator, wire: str, at: int, stream: bool) -> None:
     """From its saved messages another process sends the very bytes that the first one would have."""
 
     def unmarked(body: bytes) -> bytes:
         return body.replace(b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}', b"")
 
     async def main() -> None:
-        async with talking(emu, [wire]) as talk:
-            chat = talk.client.session(wire, system=LONG, tools=steps([]))
+        async with connected(emu, [wire]) as emulated:
+            chat = emulated.client.session(wire, system=LONG, tools=steps([]))
             await ran(chat, "begin", stream=stream)
-            whole = talk.line.bodies
+            whole = emulated.transport.bodies
             assert len(whole) == 4
         emu.reset()
-        async with talking(emu, [wire]) as talk:
-            saved = await crashes(talk, wire, at, stream)
-            before = talk.line.bodies
+        async with connected(emu, [wire]) as emulated:
+            saved = await crashes(emulated, wire, at, stream)
+            before = emulated.transport.bodies
         done: list[int] = []
-        async with talking(emu, [wire]) as talk:
+        async with connected(emu, [wire]) as emulated:
             messages = [from_json(data, Message) for data in saved]
-            again = talk.client.session(wire, system=LONG, tools=steps(done), messages=messages)
+            again = emulated.client.session(wire, system=LONG, tools=steps(done), messages=messages)
             found = await ran(again, None, stream=stream)
             assert found.text == "All done."
             assert sorted(done) == {1: [1, 2, 3, 4], 3: [3, 4], 4: [4]}[at]
-            sent = [*before, *talk.line.bodies]
+            sent = [*before, *emulated.transport.bodies]
             if wire == "openai_responses":
                 # There a planner marks again where it wrote last, and a new one cannot know that.
                 sent, whole = list(map(unmarked, sent)), list(map(unmarked, whole))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from support.talking import Line
+from support.emulated_client import RecordingTransport
 
 import anaphora
 from anaphora import AsyncClient, Client, ToolRegistry, errors
@@ -161,7 +161,7 @@ def test_a_watcher_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptur
         assert codes(answered) == ["observer_failed"] * 2
         message = answered.notices[0].message
         assert "ValueError" in message
-        assert "test_after_answer.py:" in message
+        assert "test_after_response.py:" in message
         assert answered.cost_usd
     assert [record.error for record in played.records] == [None, None], "the others get the record"
     warned = [found for found in caplog.records if found.name == "anaphora"]
@@ -209,7 +209,7 @@ def _code(notice: Any) -> str:
 
 
 @in_a_session
-def test_what_a_save_says_of_its_failure_is_not_repeated(
+def test_message_of_a_failed_save_is_not_quoted(
     emu: Emulator, way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
     def save(message: Message) -> None:
@@ -285,7 +285,7 @@ class SlowToClose:
         await asyncio.sleep(60)
 
 
-class SlowLine(Line):
+class SlowTransport(RecordingTransport):
     async def send(self, outgoing: Any) -> Any:
         return SlowToClose(await super().send(outgoing))
 
@@ -293,9 +293,9 @@ class SlowLine(Line):
 @pytest.mark.parametrize("through", ["client", "session"])
 def test_time_that_runs_out_while_a_connection_is_closed(emu: Emulator, through: str) -> None:
     async def main() -> None:
-        line = SlowLine()
+        transport = SlowTransport()
         client = AsyncClient.from_config(
-            config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}, transport=line
+            config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}, transport=transport
         )
         async with client:
             if through == "client":
@@ -307,8 +307,8 @@ def test_time_that_runs_out_while_a_connection_is_closed(emu: Emulator, through:
                 assert chat.cost_usd == answered.cost_usd
             assert answered.text
             assert "connection_failed" in codes(answered)
-            assert len(line.sent) == 1
-        await line.close()
+            assert len(transport.sent) == 1
+        await transport.close()
 
     asyncio.run(main())
 
@@ -407,7 +407,7 @@ def play_tier(way: Way, emu: Emulator, wire: str, model: str, tier: str) -> Play
     return play(way, emu, says=(call,), model=model, provider={"wire": wire})
 
 
-def test_a_preview_of_an_unknown_price_says_so(emu: Emulator) -> None:
+def test_preview_reports_an_unknown_price(emu: Emulator) -> None:
     client = AsyncClient.from_config(config(emu, "claude-fable-5-2"), environ={"KEY": KEY})
     preview = client.session("main").preview("Hello?")
     assert [notice.code for notice in preview.notices] == ["price_unknown"]
@@ -498,7 +498,7 @@ def test_a_step_that_fails(
 
 
 @in_a_session
-def test_a_conversation_that_cannot_go_on(
+def test_failure_to_add_the_reply_to_the_conversation(
     emu: Emulator, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*args: Any, **kwargs: Any) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.emulated_client import MODELS, WIRES, connected
 from support.raw_server import answering, raw_server, reply
-from support.talking import MODELS, WIRES, talking
 
 from anaphora import errors
 from anaphora import wire as wires
@@ -40,11 +40,11 @@ async def streamed(chat: Any, text: str) -> list[Event]:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_other_form_is_read_at_once(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with talking(emu, [name], **BRISK) as talk:
-            plain = await talk.client.session(name).send("Hello there")
+        async with connected(emu, [name], **BRISK) as emulated:
+            plain = await emulated.client.session(name).send("Hello there")
             emu.reset()
-            chat = talk.client.session(name)
-            talk.line.faults = ["wrong-form"]
+            chat = emulated.client.session(name)
+            emulated.transport.faults = ["wrong-form"]
             if stream:
                 check_events(await streamed(chat, "Hello there"), plain.text)
             else:
@@ -54,7 +54,7 @@ def test_the_other_form_is_read_at_once(emu: Emulator, name: str, stream: bool) 
             assert chat.last.usage.input == plain.usage.input
             assert chat.last.usage.output == plain.usage.output
             assert len(emu.requests()) == len(chat.last.attempts) == 1
-            talk.line.faults = []
+            emulated.transport.faults = []
             await streamed(chat, "And now?")
             assert len(chat.messages) == 4
 
@@ -88,9 +88,9 @@ async def answered(wire: str, body: bytes, requests: int = 1) -> list[Event]:
     """The events of a streamed turn that a server answers with a JSON body."""
     answer = reply(body, "200 OK", "Content-Type: application/json")
     handler = answering(answer, then_close=True)
-    async with raw_server(handler) as server, talking(server, [wire], **BRISK) as talk:
+    async with raw_server(handler) as server, connected(server, [wire], **BRISK) as emulated:
         try:
-            return await streamed(talk.client.session(wire), "Hello")
+            return await streamed(emulated.client.session(wire), "Hello")
         finally:
             assert len(server.requests) == requests
 
@@ -130,7 +130,7 @@ def test_a_json_body_that_cannot_be_read_is_not_requested_again(wire: str) -> No
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_stream_that_breaks_off_keeps_what_it_had_said(wire: str) -> None:
+def test_broken_stream_keeps_its_partial_reply(wire: str) -> None:
     """Although no stream was requested."""
     writer = wires.get(wire).writer()
     said: list[Event] = [
@@ -144,10 +144,10 @@ def test_a_stream_that_breaks_off_keeps_what_it_had_said(wire: str) -> None:
     async def main() -> None:
         async with (
             raw_server(answering(reply(body), then_close=True)) as server,
-            talking(server, [wire], retry={"max_attempts": 1}) as talk,
+            connected(server, [wire], retry={"max_attempts": 1}) as emulated,
         ):
             with pytest.raises(errors.Transport) as caught:
-                await talk.client.session(wire).send("Hello")
+                await emulated.client.session(wire).send("Hello")
             assert caught.value.partial.text == "Let me "
 
     asyncio.run(main())

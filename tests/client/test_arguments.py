@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.talking import talking
+from support.emulated_client import connected
 
 from anaphora.emulator.server import Emulator
 from anaphora.errors import AnaphoraError, InvalidRequest, Timeout
@@ -72,18 +72,18 @@ def refused(emu: Emulator, path: str, act: Any) -> None:
     """`act` is refused with that path; nothing is sent, and the conversation stays as it was."""
 
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic")
             with pytest.raises(InvalidRequest) as caught:
-                await act(talk.client, chat)
+                await act(emulated.client, chat)
             assert caught.value.path == path
-            assert (talk.line.sent, chat.messages) == ([], ())
+            assert (emulated.transport.sent, chat.messages) == ([], ())
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("mistake", CONTENTS)
-def test_something_that_nobody_says(emu: Emulator, mistake: str) -> None:
+def test_invalid_content_is_named(emu: Emulator, mistake: str) -> None:
     content, path = CONTENTS[mistake]
 
     async def act(client: Any, chat: Any) -> None:
@@ -130,20 +130,20 @@ def test_a_message_of_another_kind_is_not_appended(emu: Emulator) -> None:
     refused(emu, "messages[0]", act)
 
 
-def test_parameters_may_be_said_as_mappings(emu: Emulator) -> None:
+def test_parameters_may_be_mappings(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic", system=None, stop=["END"])
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic", system=None, stop=["END"])
             answered = await chat.send("Hello", tool_choice={"mode": "auto"})
             assert answered.text
 
     asyncio.run(main())
 
 
-def test_dollars_that_nobody_knows_are_told_before_anything_is_said(emu: Emulator) -> None:
+def test_unknown_price_is_reported_before_anything_is_sent(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("ollama")
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("ollama")
             with pytest.raises(
                 InvalidRequest, match=r"no price is known for qwen3:0.6b.* use max_turns"
             ):
@@ -154,21 +154,21 @@ def test_dollars_that_nobody_knows_are_told_before_anything_is_said(emu: Emulato
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_call_comes_the_way_that_it_is_asked_for(emu: Emulator, asked: bool) -> None:
+def test_awaiting_or_iterating_decides_about_streaming(emu: Emulator, asked: bool) -> None:
     """Not as its parameters have it: those are of no use to whoever awaits it."""
 
     async def main() -> None:
-        async with talking(emu) as talk:
+        async with connected(emu) as emulated:
             call = Call(
                 ir=PromptIR.chat([Message.user("Hello")]),
                 model="claude-sonnet-4-5",
                 params=Params(stream=asked),
             )
-            answered = await talk.client.complete(call, "anthropic")
+            answered = await emulated.client.complete(call, "anthropic")
             assert answered.text
-            *_, last = [event async for event in talk.client.stream(call, "anthropic")]
+            *_, last = [event async for event in emulated.client.stream(call, "anthropic")]
             assert isinstance(last, ReplyEnd)
-            chat = talk.client.session("anthropic", params=Params(stream=asked))
+            chat = emulated.client.session("anthropic", params=Params(stream=asked))
             assert (await chat.send("Hello")).text
 
     asyncio.run(main())
@@ -176,8 +176,8 @@ def test_a_call_comes_the_way_that_it_is_asked_for(emu: Emulator, asked: bool) -
 
 def test_a_preview_takes_a_form(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic")
             assert chat.preview("Where?", output=Form).size > chat.preview("Where?").size
 
     asyncio.run(main())
@@ -185,19 +185,19 @@ def test_a_preview_takes_a_form(emu: Emulator) -> None:
 
 def test_a_call_that_has_no_time_is_not_sent(emu: Emulator) -> None:
     async def main() -> None:
-        async with talking(emu) as talk:
-            chat = talk.client.session("anthropic")
+        async with connected(emu) as emulated:
+            chat = emulated.client.session("anthropic")
             with pytest.raises(Timeout):
                 await chat.send("Hello", timeout=0)
             with pytest.raises(AnaphoraError):
                 async for _ in chat.send("Hello", timeout=0):
                     pass
-            assert talk.line.sent == []
+            assert emulated.transport.sent == []
 
     asyncio.run(main())
 
 
-def test_a_choice_stays_what_it_is() -> None:
+def test_tool_choice_is_unchanged() -> None:
     from anaphora.client.arguments import params_of
 
     choice = ToolChoice("none")
