@@ -63,7 +63,7 @@ def test_row_without_figures_adds_a_provider() -> None:
     assert [profile.id for profile in mine.models()] == ["acme-1"]
 
 
-def test_none_removes_a_default_figure() -> None:
+def test_without_removes_a_default_figure() -> None:
     mine = catalog.decode(SMALL + 'without = ["system_role"]\n')
     assert mine.profile("acme", "acme-1").system_role is None
     assert mine.profile("acme", "acme-2").system_role is not None

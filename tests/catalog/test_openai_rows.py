@@ -121,7 +121,7 @@ def test_read_prices(model: str, price: float) -> None:
 @pytest.mark.parametrize(
     "model", ["gpt-5-pro", "gpt-5.2-pro", "gpt-5.5-pro", "o1-pro", "gpt-4o-2024-05-13", "gpt-4"]
 )
-def test_model_without_a_cached_price_has_no_read_price(model: str) -> None:
+def test_missing_cached_price_is_an_unverified_full_price(model: str) -> None:
     figure = catalog.rules("openai", model).read_price
     assert figure.value == 1.0
     assert not figure.verified

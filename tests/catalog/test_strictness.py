@@ -92,6 +92,6 @@ def test_empty_row_is_valid() -> None:
     assert catalog.shipped().with_rows(HEAD).models() == catalog.models()
 
 
-def test_number_is_not_accepted_as_a_bool() -> None:
+def test_figure_has_no_truth_value() -> None:
     with pytest.raises(TypeError, match=r"\.value"):
         bool(catalog.profile("anthropic", "claude-opus-5-5").strips_thinking)

@@ -216,7 +216,7 @@ def test_decorators() -> None:
     assert registry.bind(ToolCall("1", "later", '{"q":"x"}')).is_async
 
 
-def test_registered_tool_value_has_no_handler() -> None:
+def test_tool_without_a_handler_cannot_be_bound() -> None:
     registry = ToolRegistry()
     given_tool = Tool("ask", "Asks.", '{"type":"object"}', cache=CachePolicy.EPHEMERAL_5M)
     tool = registry.add(given_tool, strict=True)
@@ -249,7 +249,7 @@ def test_timeouts_must_be_positive(timeout: float) -> None:
         ToolRegistry().add(search, timeout=timeout)
 
 
-def test_descriptions_must_be_valid_unicode() -> None:
+def test_invalid_descriptions_are_rejected() -> None:
     with pytest.raises(InvalidJson, match=r"tools\.search\.description: lone surrogate"):
         ToolRegistry().add(search, description="\ud800")
     with pytest.raises(InvalidTool, match=r"tools\.a\.description: must be text"):
