@@ -1,5 +1,5 @@
-"""Messages for the laws that hold a wire's quick way to say them against its thorough one: mostly
-usual ones, and everything that makes one unusual."""
+"""Messages for comparing a wire's fast encoding of plain messages with the general one: mostly
+plain ones, and every feature that makes a message not plain."""
 
 from __future__ import annotations
 
