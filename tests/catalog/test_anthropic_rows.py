@@ -109,7 +109,7 @@ ALL = ("tools", "system", "messages")
         ("cache_key", ()),
     ],
 )
-def test_invalidation(param: catalog.Knob, sections: tuple[str, ...]) -> None:
+def test_invalidation(param: catalog.CacheParam, sections: tuple[str, ...]) -> None:
     assert catalog.rules("anthropic", "claude-opus-5-5").voided_by(param) == sections
 
 

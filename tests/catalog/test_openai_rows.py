@@ -193,7 +193,7 @@ def test_write_prices_and_the_unpublished_12h_price(model: str) -> None:
 
 
 ALL = ("system", "tools", "messages")
-REASONS: dict[str, tuple[catalog.Knob | None, tuple[str, ...]]] = {
+REASONS: dict[str, tuple[catalog.CacheParam | None, tuple[str, ...]]] = {
     "model_changed": ("model", ALL),
     "prompt_cache_key_changed": ("cache_key", ALL),
     "tools_changed": ("tools", ALL[1:]),

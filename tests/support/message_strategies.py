@@ -1,5 +1,5 @@
-"""Messages for the tests that compare a wire's fast encoder with its general one: mostly
-common ones, and every special case."""
+"""Messages for comparing a wire's fast encoding of plain messages with the general one: mostly
+plain ones, and every feature that makes a message not plain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def messages(wire: str) -> st.SearchStrategy[Message]:
     extras = st.none() | st.sampled_from(
         [{}, {wire: "{}"}, {wire: '{"a":1}'}, {wire: "no object"}, {"gemini": '{"b":2}'}]
     )
-    common: st.SearchStrategy[Part] = st.one_of(
+    plain: st.SearchStrategy[Part] = st.one_of(
         st.builds(Text, texts),
         st.builds(ToolCall, texts, some.words, texts | some.arguments),
         st.builds(ToolResult, texts, texts, st.sampled_from([False, False, True])),
@@ -40,7 +40,7 @@ def messages(wire: str) -> st.SearchStrategy[Message]:
         Message,
         id=some.words,
         role=st.sampled_from([*roles, *roles, "developer", "robot"]),
-        parts=st.lists(common | common | common | special, max_size=3).map(tuple),
+        parts=st.lists(plain | plain | plain | special, max_size=3).map(tuple),
     )
 
 

@@ -9,14 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -32,7 +25,7 @@ from .failures import body_error, event_error, partial_of, reply_from_stream, st
 from .in_flight import InFlight, PreparedRequest
 from .limits.gate import Admission
 from .response import Attempt
-from .retry import Failed, Try, Wait, retry_policy
+from .retry import AttemptFailed, RetrySteps, Try, Wait, retry_policy
 from .transport import HttpResponse
 from .transport.timer import Deadline, DeadlinePassed
 
@@ -76,7 +69,7 @@ class Attempts:
         self._deadline = Deadline(timeout)
         self._whole: set[int] = set()
         """Targets for which the call was prepared once more."""
-        self._policy: Generator[Try | Wait, Failed | None, AnaphoraError] | None = None
+        self._policy: RetrySteps | None = None
         self._streamed = False
         """An event has reached the caller."""
         self._attempting = self._queueing = False
@@ -263,7 +256,7 @@ class Attempts:
 
     # ── Between attempts ─────────────────────────────────────────────────────────────────────────
 
-    def _retry_policy(self) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
+    def _retry_policy(self) -> RetrySteps:
         """Created when something has failed: most calls need none."""
         if self._policy is None:
             retries = [target.endpoint.config.retry for target in self._flight.targets]
@@ -285,7 +278,7 @@ class Attempts:
             self._whole.add(index)
             return Try(index)
         try:
-            step = self._retry_policy().send(Failed(error, now, self._streamed))
+            step = self._retry_policy().send(AttemptFailed(error, now, self._streamed))
         except StopIteration as end:
             final: AnaphoraError = end.value
             raise final from (None if final is error else error)

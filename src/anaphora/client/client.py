@@ -20,14 +20,7 @@ from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notice
 
-from .arguments import (
-    callback_of,
-    choice_of,
-    conversation_of,
-    prompt_from,
-    seconds_of,
-    with_params,
-)
+from .arguments import callback_of, choice_of, conversation_of, prompt_from, seconds_of, with_params
 from .config.resolve import ResolvedProvider, resolve
 from .config.values import ClientConfig, Hop
 from .endpoint import Endpoint, LoopAffinity, Target

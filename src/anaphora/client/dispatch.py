@@ -21,10 +21,7 @@ from anaphora.values import ResultPart, Text, ToolCall, ToolResult
 
 
 async def dispatch(
-    registry: ToolRegistry,
-    call: ToolCall,
-    *,
-    timeout: float | None = None,
+    registry: ToolRegistry, call: ToolCall, *, timeout: float | None = None
 ) -> ToolResult:
     """The result of one tool call; a failure of any kind is a result with `error` set.
 

@@ -121,10 +121,7 @@ class InFlight:
         return self.record
 
     def full_record(
-        self,
-        prepared: PreparedRequest,
-        notices: tuple[Notice, ...],
-        blocks: tuple[BlockShare, ...],
+        self, prepared: PreparedRequest, notices: tuple[Notice, ...], blocks: tuple[BlockShare, ...]
     ) -> Record:
         reply, params = self.reply, prepared.call.params
         assert reply is not None

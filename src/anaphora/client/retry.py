@@ -6,10 +6,10 @@
         if isinstance(step, Wait):      sleep step.seconds;  step = policy.send(None)
         else:                           send to hop step.hop
             answered:                   policy.close()
-            failed:                     step = policy.send(Failed(error, now, streamed))
+            failed:                     step = policy.send(AttemptFailed(error, now, streamed))
                                         its StopIteration holds the error to raise
 
-It never sleeps and reads no clock: `deadline` and `Failed.at` are on the driver's clock.
+It never sleeps and reads no clock: `deadline` and `AttemptFailed.at` are on the driver's clock.
 
 Errors that are `retryable` are sent again to the same hop, except for an exhausted quota. The wait
 is the provider's `retry_after`, even where that exceeds `longest_wait`; otherwise it is drawn
@@ -26,6 +26,7 @@ call and are always raised: `Timeout`, and an error after the first event.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -71,7 +72,7 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     hop: int
 
 
-class Failed(msgspec.Struct, frozen=True):
+class AttemptFailed(msgspec.Struct, frozen=True):
     """How an attempt failed; `streamed`: an event had reached the caller."""
 
     error: AnaphoraError
@@ -79,9 +80,12 @@ class Failed(msgspec.Struct, frozen=True):
     streamed: bool = False
 
 
+RetrySteps: TypeAlias = Generator[Try | Wait, AttemptFailed | None, AnaphoraError]
+
+
 def retry_policy(
     retries: Sequence[RetryConfig], *, deadline: float | None, draw: Callable[[], float]
-) -> Generator[Try | Wait, Failed | None, AnaphoraError]:
+) -> RetrySteps:
     """The steps of one call over its hops, with one `RetryConfig` each; `draw` returns numbers in
     [0, 1)."""
     end = float("inf") if deadline is None else deadline
@@ -91,7 +95,7 @@ def retry_policy(
         while True:
             failed = yield Try(hop)
             if failed is None:
-                raise TypeError("send Failed(...) after a Try")
+                raise TypeError("send AttemptFailed(...) after a Try")
             error, sent = failed.error, sent + 1
             if failed.streamed or isinstance(error, Timeout):
                 return error

@@ -99,10 +99,7 @@ def order(
 
 
 def models_requested(
-    hops: Sequence[Hop],
-    model: str | None,
-    known: Sequence[bool],
-    defaults: Sequence[str | None],
+    hops: Sequence[Hop], model: str | None, known: Sequence[bool], defaults: Sequence[str | None]
 ) -> list[str | None]:
     """The model of each hop when a call names `model`: `known` are the hops whose providers list
     it, `defaults` the models of the providers.
@@ -150,11 +147,7 @@ def _draw(hop: Hop, key: bytes) -> float:
 
 
 def price_of_moving(
-    tokens_cached: int,
-    from_price: Price | None,
-    to_price: Price | None,
-    *,
-    ttl: Ttl | None = None,
+    tokens_cached: int, from_price: Price | None, to_price: Price | None, *, ttl: Ttl | None = None
 ) -> Decimal | None:
     """How many dollars more a conversation pays for its prefix because it moved: written at the new
     provider (or plain input, where writes have no price), instead of read at the old one. Negative

@@ -108,11 +108,7 @@ class Caller(ABC):
     """Makes calls, from a request to the response and its record."""
 
     def __init__(
-        self,
-        *,
-        timeout: float | None,
-        on_wait: Callable[[float], None] | None,
-        watchers: Watchers,
+        self, *, timeout: float | None, on_wait: Callable[[float], None] | None, watchers: Watchers
     ) -> None:
         self._timeout = timeout
         self._on_wait = on_wait

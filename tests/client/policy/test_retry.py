@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anaphora import errors
 from anaphora.client.config.values import RetryConfig
-from anaphora.client.retry import Failed, Try, Wait, retry_policy
+from anaphora.client.retry import AttemptFailed, Try, Wait, retry_policy
 from anaphora.errors import AnaphoraError
 
 BUSY = errors.Overloaded("busy", status=503)
@@ -64,7 +64,7 @@ class Run:
                     step = policy.send(None)
                 else:
                     self.at += took
-                    step = policy.send(Failed(outcome(step.hop), self.at, streamed))
+                    step = policy.send(AttemptFailed(outcome(step.hop), self.at, streamed))
         except StopIteration as end:
             self.error: AnaphoraError = end.value
 
@@ -221,7 +221,7 @@ def test_misuse_is_rejected() -> None:
         next(retry_policy([], deadline=None, draw=lambda: 0.5))
     policy = retry_policy([PLAIN], deadline=None, draw=lambda: 0.5)
     next(policy)
-    with pytest.raises(TypeError, match="send Failed"):
+    with pytest.raises(TypeError, match="send AttemptFailed"):
         policy.send(None)
 
 

@@ -1,4 +1,4 @@
-"""Recorded exchanges of many hosts that speak Chat Completions: nothing of them is lost.
+"""Recorded exchanges of many Chat Completions hosts are read and written without loss.
 
 The recordings live beside the repository (see their README) and are never copied into it. They were
 re-serialised with sorted keys, so they prove meaning, not bytes. What may differ is listed below,
@@ -149,36 +149,36 @@ def rendered_again(request: str) -> tuple[Json, tuple[Any, ...]]:
 
 
 @every.request
-def test_a_request_says_the_same_again(record: Json) -> None:
-    said, notices = rendered_again(record["request"])
-    assert said == normalised(json.loads(record["request"]), Counter())
+def test_parsed_request_renders_the_same(record: Json) -> None:
+    encoded, notices = rendered_again(record["request"])
+    assert encoded == normalised(json.loads(record["request"]), Counter())
     assert notices == ()
 
 
 @every.request
-def test_a_request_is_cut_and_put_together_again(record: Json) -> None:
+def test_split_request_assembles_to_the_same_bytes(record: Json) -> None:
     rendered = openai_chat.split(record["request"].encode())
     body = json.loads(openai_chat.assemble(rendered, Plan(marks=rendered.marks)).body.join())
-    told = json.loads(record["request"])
+    notices = json.loads(record["request"])
     # The assistant's message is one chunk, as it came; and a list of no tools is no chunk.
-    for message in told["messages"]:
+    for message in notices["messages"]:
         if message["role"] != "assistant" and isinstance(message["content"], str):
             message["content"] = [{"type": "text", "text": message["content"]}]
-    thirty_minutes_go_without_saying(told)
-    if told.get("tools") == []:
-        del told["tools"]
-    assert body == told
+    thirty_minutes_go_without_saying(notices)
+    if notices.get("tools") == []:
+        del notices["tools"]
+    assert body == notices
 
 
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def expected_answer(told: Json) -> Json:
+def expected_answer(notices: Json) -> Json:
     """The answer as it is written again. What may differ: nulls; `content` and `refusal` that are
     empty are null; no annotations; a call's type and arguments are written out."""
-    told = {key: value for key, value in told.items() if value is not None}
-    told["object"] = "chat.completion"
-    for choice in told["choices"]:
+    notices = {key: value for key, value in notices.items() if value is not None}
+    notices["object"] = "chat.completion"
+    for choice in notices["choices"]:
         message = choice["message"]
         for holder in (choice, message):
             for key in [key for key, value in holder.items() if value is None]:
@@ -195,22 +195,22 @@ def expected_answer(told: Json) -> Json:
             call["function"].setdefault("arguments", "")
         if message.get("tool_calls") == []:
             del message["tool_calls"]
-    return told
+    return notices
 
 
 @every.reply
-def test_an_answer_is_read_without_loss(record: Json) -> None:
+def test_reply_is_read_without_loss(record: Json) -> None:
     body = record["response"].encode()
     written = json.loads(openai_chat.write_reply(openai_chat.read_reply(body)))
     assert written == expected_answer(json.loads(body))
 
 
 @every.reply
-def test_an_answers_meaning_has_names(record: Json) -> None:
-    """Not only carried along: text, calls, reasoning, usage and stop are where a reader looks."""
-    told = json.loads(record["response"])
+def test_reply_fields_are_read(record: Json) -> None:
+    """Text, calls, reasoning, usage and stop are in their fields, not only in extras."""
+    notices = json.loads(record["response"])
     reply = openai_chat.read_reply(record["response"].encode())
-    message = told["choices"][0]["message"]
+    message = notices["choices"][0]["message"]
     content = message.get("content") or ""
     if isinstance(content, str):
         assert reply.text == content
@@ -220,43 +220,43 @@ def test_an_answers_meaning_has_names(record: Json) -> None:
     else:
         assert reply.text == "".join(p["text"] for p in content if p["type"] == "text")
         assert thought(reply) == "".join(
-            said["text"] for p in content if p["type"] == "thinking" for said in p["thinking"]
+            encoded["text"] for p in content if p["type"] == "thinking" for encoded in p["thinking"]
         )
     assert [(c.id, c.name, c.arguments) for c in reply.tool_calls] == [
         (c["id"], c["function"]["name"], c["function"].get("arguments", ""))
         for c in message.get("tool_calls") or ()
     ]
-    check_usage(reply, told["usage"])
-    check_stop(reply, told["choices"][0]["finish_reason"])
+    check_usage(reply, notices["usage"])
+    check_stop(reply, notices["choices"][0]["finish_reason"])
 
 
 def thought(reply: Reply) -> str:
     return "".join(part.text for part in reply.message.parts if isinstance(part, Thinking))
 
 
-def check_usage(reply: Reply, told: Json) -> None:
+def check_usage(reply: Reply, notices: Json) -> None:
     usage = reply.usage
-    details = told.get("prompt_tokens_details") or {}
-    assert usage.input == told["prompt_tokens"]
-    assert usage.output == told["completion_tokens"]
+    details = notices.get("prompt_tokens_details") or {}
+    assert usage.input == notices["prompt_tokens"]
+    assert usage.output == notices["completion_tokens"]
     cached = details.get("cached_tokens")
     for name in ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens"):
-        cached = told.get(name) if cached is None else cached
+        cached = notices.get(name) if cached is None else cached
     assert usage.read == cached
     written = details.get("cache_write_tokens")
     if written is not None:
         # One host counts what it wrote as read, too: no token is in the partition twice.
-        written = min(written, told["prompt_tokens"] - (cached or 0))
+        written = min(written, notices["prompt_tokens"] - (cached or 0))
     assert usage.written_total == written
-    reasoning = (told.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    reasoning = (notices.get("completion_tokens_details") or {}).get("reasoning_tokens")
     assert usage.reasoning == reasoning
-    assert json.loads(usage.raw or "null") == told
+    assert json.loads(usage.raw or "null") == notices
 
 
-def check_stop(reply: Reply, told: str | None) -> None:
-    assert reply.stop_raw == told
+def check_stop(reply: Reply, notices: str | None) -> None:
+    assert reply.stop_raw == notices
     words = {"stop": "end", "length": "length", "tool_calls": "tool_calls"}
-    assert reply.stop == words.get(told or "", "other")
+    assert reply.stop == words.get(notices or "", "other")
 
 
 # ── Streams and errors ───────────────────────────────────────────────────────────────────────────
@@ -271,9 +271,9 @@ def chunks(body: str) -> list[Json]:
 def test_a_stream_is_read_without_loss(record: Json) -> None:
     reader = openai_chat.reader()
     last = (reader.feed(record["response"].encode()) + reader.close())[-1]
-    told = chunks(record["response"])
-    deltas = [c["delta"] for chunk in told for c in chunk.get("choices", ()) if c["index"] == 0]
-    if any("error" in chunk for chunk in told):
+    notices = chunks(record["response"])
+    deltas = [c["delta"] for chunk in notices for c in chunk.get("choices", ()) if c["index"] == 0]
+    if any("error" in chunk for chunk in notices):
         assert isinstance(last, ReplyFail)
         reply = last.partial
     else:
@@ -281,7 +281,7 @@ def test_a_stream_is_read_without_loss(record: Json) -> None:
         reply = last.reply
         stops = [
             c["finish_reason"]
-            for chunk in told
+            for chunk in notices
             for c in chunk.get("choices", ())
             if c.get("finish_reason")
         ]
@@ -294,19 +294,19 @@ def test_a_stream_is_read_without_loss(record: Json) -> None:
     calls: dict[int, list[str]] = {}
     for delta in deltas:
         for call in delta.get("tool_calls") or ():
-            said = calls.setdefault(call["index"], ["", "", ""])
+            encoded = calls.setdefault(call["index"], ["", "", ""])
             function = call["function"]
-            said[0] += call.get("id") or ""
-            said[1] += function.get("name") or ""
-            said[2] += function.get("arguments") or ""
+            encoded[0] += call.get("id") or ""
+            encoded[1] += function.get("name") or ""
+            encoded[2] += function.get("arguments") or ""
     assert [[c.id, c.name, c.arguments] for c in reply.tool_calls] == list(calls.values())
-    counts = [chunk["usage"] for chunk in told if chunk.get("usage")]
+    counts = [chunk["usage"] for chunk in notices if chunk.get("usage")]
     if counts:
         check_usage(reply, counts[-1])
 
 
 @every.stream
-def test_a_stream_is_read_the_same_however_it_is_cut(record: Json) -> None:
+def test_stream_events_do_not_depend_on_chunking(record: Json) -> None:
     body = record["response"].encode()
     whole = openai_chat.reader()
     expected = whole.feed(body) + whole.close()
@@ -346,11 +346,11 @@ def extras(reply: Reply) -> Any:
 
 @every.error
 def test_an_error_is_read(record: Json) -> None:
-    told = json.loads(record["response"])["error"]
+    notices = json.loads(record["response"])["error"]
     error = openai_chat.read_error(record["status"], {}, record["response"].encode())
     assert isinstance(error, RequestRejected)
-    assert (str(error), error.code) == (told["message"], told["code"])
-    assert (error.param, error.status) == (told.get("param"), record["status"])
+    assert (str(error), error.code) == (notices["message"], notices["code"])
+    assert (error.param, error.status) == (notices.get("param"), record["status"])
 
 
 # ── The table ────────────────────────────────────────────────────────────────────────────────────
@@ -358,14 +358,14 @@ def test_an_error_is_read(record: Json) -> None:
 
 @needs_exchanges
 def test_the_table() -> None:
-    """What was read, and how often each normalisation was needed: every one is explained."""
+    """Counts the recordings, and how often each normalisation was applied."""
     counted: Counter[str] = Counter()
     hosts: Counter[str] = Counter()
     same = 0
     for record in records("openai_chat"):
         hosts[record["host"]] += 1
-        said, _ = rendered_again(record["request"])
-        same += said == normalised(json.loads(record["request"]), counted)
+        encoded, _ = rendered_again(record["request"])
+        same += encoded == normalised(json.loads(record["request"]), counted)
     print(f"\nopenai_chat: {hosts.total()} requests of {len(hosts)} hosts, {same} say the same")
     for name, count in counted.most_common():
         print(f"  {count:4} × {name.replace('_', ' ')}")
@@ -373,8 +373,8 @@ def test_the_table() -> None:
 
 
 @every.reply
-def test_an_answer_becomes_history_unharmed(record: Json) -> None:
-    """Law 9: replayed, it is the message that came."""
+def test_reply_becomes_history_unchanged(record: Json) -> None:
+    """Law 9: replayed, it is the message that was received."""
     message = openai_chat.read_reply(record["response"].encode()).message
     body = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "u"}]}).encode()
     call = openai_chat.parse(body)
@@ -383,10 +383,10 @@ def test_an_answer_becomes_history_unharmed(record: Json) -> None:
     rendered = openai_chat.render(
         type(call)(ir=ir, model="gpt-5"), catalog.profile("openai", "gpt-5")
     )
-    said = json.loads(openai_chat.assemble(rendered, Plan()).body.join())["messages"][1:]
-    told = expected_answer(json.loads(record["response"]))["choices"][0]["message"]
-    if isinstance(told["content"], str):
-        told["content"] = [{"type": "text", "text": told["content"]}]
-    expected = {key: value for key, value in told.items() if value is not None}
-    assert said == ([expected] if len(expected) > 1 else [])
+    encoded = json.loads(openai_chat.assemble(rendered, Plan()).body.join())["messages"][1:]
+    notices = expected_answer(json.loads(record["response"]))["choices"][0]["message"]
+    if isinstance(notices["content"], str):
+        notices["content"] = [{"type": "text", "text": notices["content"]}]
+    expected = {key: value for key, value in notices.items() if value is not None}
+    assert encoded == ([expected] if len(expected) > 1 else [])
     assert all(isinstance(p, Text | ToolCall | Thinking | Opaque) for p in message.parts)

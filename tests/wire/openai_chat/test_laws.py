@@ -69,7 +69,7 @@ def of_openai(call: Call, model: str) -> Call:
 
 
 def render(call: Call, previous: Rendered | None = None) -> Rendered:
-    """Warm and cold are the same."""
+    """Warm and cold rendering give the same result."""
     profile = catalog.profile("openai", call.model)
     rendered = openai_chat.render(call, profile, previous)
     cold = openai_chat.render(call, profile)
@@ -96,7 +96,7 @@ def grown(turns: list[list[Message]]) -> list[Conversation]:
 
 
 @given(some.frames(), turns, some.texts, models)
-def test_law_1_what_was_cacheable_begins_the_next_turn(
+def test_law_1_cacheable_prefix_begins_the_next_turn(
     frame: some.Frame, turns: list[list[Message]], state: str, model: str
 ) -> None:
     previous: Rendered | None = None
@@ -156,7 +156,7 @@ def breakpoints(body: Any) -> list[tuple[str, Any]]:
 
 
 @given(some.frames(), turns, models)
-def test_laws_3_and_9_a_stored_message_says_the_same(
+def test_laws_3_and_9_stored_message_renders_the_same(
     frame: some.Frame, turns: list[list[Message]], model: str
 ) -> None:
     live = grown(turns)[-1]
@@ -175,14 +175,14 @@ counts = st.integers(0, 10_000)
 def test_law_7_input_is_a_partition(
     uncached: int, output: int, read: int | None, written: int | None
 ) -> None:
-    told: dict[str, Any] = {
+    notices: dict[str, Any] = {
         "prompt_tokens": uncached + (read or 0) + (written or 0),
         "completion_tokens": output,
         "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
     }
-    usage = read_usage(json.dumps(told).encode(), "usage")
+    usage = read_usage(json.dumps(notices).encode(), "usage")
     assert (usage.uncached, usage.read, usage.written_total) == (uncached, read, written)
-    assert usage.input == told["prompt_tokens"]
+    assert usage.input == notices["prompt_tokens"]
     again = read_usage(write_usage(msgspec.structs.replace(usage, raw=None)), "usage")
     assert (again.uncached, again.read, again.written_total, again.output) == (
         uncached,
@@ -193,7 +193,7 @@ def test_law_7_input_is_a_partition(
 
 
 def test_law_7_counts_that_overlap_are_still_a_partition() -> None:
-    """The input is what the provider says it is; what it said of the cache stays in `raw`."""
+    """The input is the provider's total; its cache fields stay in `raw`."""
     raw = (
         b'{"prompt_tokens":5,'
         b'"prompt_tokens_details":{"cached_tokens":3,"cache_write_tokens":4},"completion_tokens":1}'
@@ -203,8 +203,8 @@ def test_law_7_counts_that_overlap_are_still_a_partition() -> None:
     assert usage.raw == raw.decode()
 
 
-def test_anothers_counts_are_told_in_our_words() -> None:
-    """A usage object of another provider says nothing to a reader of this wire."""
+def test_usage_of_another_provider_is_converted() -> None:
+    """A usage object of another provider has no counts for this wire."""
     raw = '{"input_tokens":3,"cache_read_input_tokens":4,"output_tokens":5}'
     usage = Usage(uncached=3, read=4, output=5, raw=raw)
     assert json.loads(write_usage(usage)) == {
@@ -219,9 +219,9 @@ def test_anothers_counts_are_told_in_our_words() -> None:
 
 
 def project(call: Call) -> list[tuple[str, tuple[Part, ...]]]:
-    """What of a prompt can be said here, as the wire has it: no ids, one role a message, results
+    """What of a prompt can be encoded here, as the wire has it: no ids, one role a message, results
     first, text before calls, message fields last."""
-    said: list[tuple[str, tuple[Part, ...]]] = []
+    encoded: list[tuple[str, tuple[Part, ...]]] = []
     for message in call.ir.body_chat():
         fields = [p for p in message.parts if is_fields(p)]
         if message.role == "assistant":
@@ -230,16 +230,16 @@ def project(call: Call) -> list[tuple[str, tuple[Part, ...]]]:
             content = [p for p in spoken if not isinstance(p, Thinking | ToolCall)]
             calls = [p for p in spoken if isinstance(p, ToolCall)]
             if content or calls or fields:  # reasoning alone is left out
-                said.append(("assistant", (*thought, *content, *calls, *fields)))
+                encoded.append(("assistant", (*thought, *content, *calls, *fields)))
             continue
         if message.role in ("user", "tool"):
             results = [part for part in message.parts if isinstance(part, ToolResult)]
-            said += [("tool", (plain_result(part),)) for part in results]
+            encoded += [("tool", (plain_result(part),)) for part in results]
         role = "system" if message.role == "system" else "user"
         parts = [named(p) for p in message.parts if in_list(p, role)]
         if parts:
-            said.append((role, (*parts, *fields)))
-    return said
+            encoded.append((role, (*parts, *fields)))
+    return encoded
 
 
 def is_fields(part: Part) -> bool:
@@ -308,7 +308,7 @@ audio_free = single_thought.map(
 
 
 @given(audio_free, some.tools, some.blocks, models)
-def test_law_11_parsing_a_rendered_call_gives_what_can_be_said(
+def test_law_11_parsing_a_rendered_call_gives_the_supported_parts(
     turns: list[list[Message]], tools: tuple[Tool, ...], blocks: tuple[PromptBlock, ...], model: str
 ) -> None:
     params = Params(max_tokens=5, seed=1, stream=True)
@@ -328,7 +328,7 @@ def test_law_11_parsing_a_rendered_call_gives_what_can_be_said(
 def test_law_11_rendering_a_parsed_request_gives_the_request(
     turns: list[list[Message]], tools: tuple[Tool, ...], blocks: tuple[PromptBlock, ...], model: str
 ) -> None:
-    """What we wrote ourselves is normal already: the same bytes, and nothing left to tell."""
+    """A rendered request is normalised already: the same bytes, and no notices."""
     ir = PromptIR.chat(grown(turns)[-1], system=blocks)
     rendered = render(Call(ir=ir, model=model, tools=tools))
     body = openai_chat.assemble(rendered, Plan()).body.join()
@@ -338,9 +338,7 @@ def test_law_11_rendering_a_parsed_request_gives_the_request(
 
 
 @given(some.frames(), turns)
-def test_a_split_request_is_put_together_again(
-    frame: some.Frame, turns: list[list[Message]]
-) -> None:
+def test_split_request_assembles_again(frame: some.Frame, turns: list[list[Message]]) -> None:
     rendered = render(of_openai(frame.call(grown(turns)[-1], "now"), "gpt-5.6"))
     plan = plan_once(rendered, catalog.rules("openai", "gpt-5.6"), reuse_expected=True)
     body = openai_chat.assemble(rendered, plan).body.join()
@@ -369,7 +367,7 @@ replies = st.builds(
 
 
 @given(replies, st.lists(st.integers(1, 60), min_size=1, max_size=30))
-def test_law_12_a_stream_is_the_same_however_it_is_cut(reply: Reply, sizes: list[int]) -> None:
+def test_law_12_stream_events_do_not_depend_on_chunking(reply: Reply, sizes: list[int]) -> None:
     writer = openai_chat.writer()
     body = b"".join(writer.write(event) for event in reply_events(reply))
     whole = openai_chat.reader()

@@ -1,4 +1,4 @@
-"""One part, one content part: the value on one side, the exact bytes on the other, both ways."""
+"""Content parts: the value on one side, the exact bytes on the other, in both directions."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ TRAITS = Traits(
 
 def say(part: Part, role: str = "user") -> tuple[bytes | None, list[Notice]]:
     notices: list[Notice] = []
-    _, _, said = encoder_of(role, part)
-    return said(part, notices), notices
+    _, _, encoded = encoder_of(role, part)
+    return encoded(part, notices), notices
 
 
 def read(data: bytes) -> Part:
     return read_part(*PART.decode(msgspec.Raw(data), "$", request_error), "$", (0,), [])
 
 
-SAID: list[tuple[Part, bytes]] = [
+ENCODED: list[tuple[Part, bytes]] = [
     # text
     (Text("hello"), b'{"type":"text","text":"hello"}'),
     (Text(""), b'{"type":"text","text":""}'),
@@ -120,24 +120,24 @@ SAID: list[tuple[Part, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("part, data", SAID)
-def test_a_part_becomes_these_bytes(part: Part, data: bytes) -> None:
+@pytest.mark.parametrize("part, data", ENCODED)
+def test_part_is_encoded_as_these_bytes(part: Part, data: bytes) -> None:
     assert say(part) == (data, [])
     json.loads(data)
 
 
-@pytest.mark.parametrize("part, data", SAID)
-def test_these_bytes_become_the_part(part: Part, data: bytes) -> None:
+@pytest.mark.parametrize("part, data", ENCODED)
+def test_these_bytes_decode_to_the_part(part: Part, data: bytes) -> None:
     assert read(data) == part
 
 
-@pytest.mark.parametrize("part, data", SAID)
+@pytest.mark.parametrize("part, data", ENCODED)
 def test_the_bytes_survive_storage(part: Part, data: bytes) -> None:
-    """Law 3: a part read back from a file or a database says the same."""
+    """Law 3: a part read back from storage is encoded as the same bytes."""
     assert say(from_json(to_json(part), type(part)))[0] == data
 
 
-@pytest.mark.parametrize("part, data", SAID)
+@pytest.mark.parametrize("part, data", ENCODED)
 def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> None:
     _, markable, _ = encoder_of("user", part)
     if not markable:
@@ -151,7 +151,7 @@ def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> 
 
 
 #: What Chat has no way to say in a user's message, and the word it gets for that.
-UNSAID: list[tuple[Part, str]] = [
+UNSUPPORTED: list[tuple[Part, str]] = [
     (Image(FileId("openai", "file-1")), "image_source"),
     (Document(Url("https://x.test/a.pdf")), "document_url"),
     (Document(FileId("anthropic", "file_1")), "foreign_file"),
@@ -165,8 +165,8 @@ UNSAID: list[tuple[Part, str]] = [
 ]
 
 
-@pytest.mark.parametrize("part, code", UNSAID)
-def test_a_part_that_cannot_be_said_is_left_out_with_a_word(part: Part, code: str) -> None:
+@pytest.mark.parametrize("part, code", UNSUPPORTED)
+def test_unsupported_part_is_left_out_with_a_notice(part: Part, code: str) -> None:
     data, notices = say(part)
     assert data is None
     assert [notice.code for notice in notices] == [code]
@@ -174,12 +174,12 @@ def test_a_part_that_cannot_be_said_is_left_out_with_a_word(part: Part, code: st
 
 @pytest.mark.parametrize("role", ["system", "tool"])
 @pytest.mark.parametrize("part", [Image(PNG), Audio(Bytes(b"", "audio/wav")), Document(PDF)])
-def test_only_a_user_says_more_than_text(part: Part, role: str) -> None:
+def test_only_user_messages_hold_more_than_text(part: Part, role: str) -> None:
     data, notices = say(part, role)
     assert (data, [notice.code for notice in notices]) == (None, ["part_left_out"])
 
 
-#: What is said otherwise than asked: the bytes, and the word for it.
+#: What is encoded otherwise than asked: the bytes, and the word for it.
 OTHERWISE: list[tuple[Part, bytes, list[str]]] = [
     (
         Document(PDF, None, "from the archive"),
@@ -201,9 +201,9 @@ OTHERWISE: list[tuple[Part, bytes, list[str]]] = [
 
 
 @pytest.mark.parametrize("part, data, codes", OTHERWISE)
-def test_what_is_said_otherwise_is_told(part: Part, data: bytes, codes: list[str]) -> None:
-    said, notices = say(part)
-    assert said == data
+def test_changed_parts_give_notices(part: Part, data: bytes, codes: list[str]) -> None:
+    encoded, notices = say(part)
+    assert encoded == data
     assert [notice.code for notice in notices] == codes
 
 
@@ -261,20 +261,22 @@ ASSISTANT: list[tuple[tuple[Part, ...], bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("said, data", ASSISTANT)
-def test_an_assistants_message_becomes_these_bytes(said: tuple[Part, ...], data: bytes) -> None:
+@pytest.mark.parametrize("encoded, data", ASSISTANT)
+def test_assistant_message_is_encoded_as_these_bytes(
+    encoded: tuple[Part, ...], data: bytes
+) -> None:
     notices: list[Notice] = []
-    message = Message(role="assistant", parts=said)
+    message = Message(role="assistant", parts=encoded)
     assert assistant_message(message, TRAITS, notices) == data
     assert notices == []
     json.loads(data)
 
 
-@pytest.mark.parametrize("said, data", ASSISTANT)
-def test_these_bytes_become_the_assistants_parts(said: tuple[Part, ...], data: bytes) -> None:
+@pytest.mark.parametrize("encoded, data", ASSISTANT)
+def test_these_bytes_decode_to_the_assistant_parts(encoded: tuple[Part, ...], data: bytes) -> None:
     found = parse(b'{"model":"m","messages":[%b]}' % data).ir.run(SegmentRole.CONVERSATION)[0].parts
     calls = {part.id: part for part in found if isinstance(part, ToolCall)}
-    for part, expected in zip(found, said, strict=True):
+    for part, expected in zip(found, encoded, strict=True):
         if isinstance(expected, ToolCall) and expected.extras is not None:
             extras = calls[expected.id].extras
             assert extras is not None
@@ -284,7 +286,7 @@ def test_these_bytes_become_the_assistants_parts(said: tuple[Part, ...], data: b
 
 
 @pytest.mark.parametrize(
-    "said, codes",
+    "encoded, codes",
     [
         ((Thinking("hm", "sig", provider="anthropic"),), ["thinking_left_out"]),
         ((Thinking("hm", provider="openai_chat"),), ["thinking_left_out"]),
@@ -293,18 +295,20 @@ def test_these_bytes_become_the_assistants_parts(said: tuple[Part, ...], data: b
         ((Opaque("gemini", "x", "{}"),), ["foreign_block"]),
     ],
 )
-def test_what_an_assistant_cannot_say_is_told(said: tuple[Part, ...], codes: list[str]) -> None:
+def test_unsupported_assistant_parts_give_notices(
+    encoded: tuple[Part, ...], codes: list[str]
+) -> None:
     notices: list[Notice] = []
-    message = Message(role="assistant", parts=said)
+    message = Message(role="assistant", parts=encoded)
     assert assistant_message(message, TRAITS, notices) is None
     assert [notice.code for notice in notices] == codes
 
 
-def test_content_behind_a_call_moves_before_it_and_that_is_told() -> None:
+def test_content_after_a_call_moves_before_it_with_a_notice() -> None:
     notices: list[Notice] = []
-    said = assistant_message(Message.assistant(ToolCall("c", "f"), "a"), TRAITS, notices)
-    assert said is not None
-    assert said.index(b'"content"') < said.index(b'"tool_calls"')
+    encoded = assistant_message(Message.assistant(ToolCall("c", "f"), "a"), TRAITS, notices)
+    assert encoded is not None
+    assert encoded.index(b'"content"') < encoded.index(b'"tool_calls"')
     assert [(notice.code, notice.path) for notice in notices] == [("parts_reordered", "parts[1]")]
 
 
@@ -330,7 +334,7 @@ def test_arguments_with_a_lone_surrogate_name_their_field() -> None:
     assert caught.value.path == "parts[0].arguments"
 
 
-def test_what_is_no_part_is_refused_by_name() -> None:
+def test_value_that_is_no_part_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="Url is not a part"):
         encoder_of("user", Url("u"))
 
@@ -356,9 +360,9 @@ def test_a_malformed_part_names_the_field(data: bytes, path: str) -> None:
 
 
 def test_markable_parts_are_the_rules_tables() -> None:
-    """The wire and the catalog say the same about what may carry a breakpoint."""
+    """The wire and the catalog agree on the parts that may carry a breakpoint."""
     markable = set(rules("openai", "gpt-5.6").markable.value)
     assert markable >= MARKABLE
-    kinds: dict[Any, Kind] = {type(p): encoder_of("user", p)[0] for p, _ in SAID}
+    kinds: dict[Any, Kind] = {type(p): encoder_of("user", p)[0] for p, _ in ENCODED}
     assert kinds[Document] is Kind.DOCUMENT
     assert kinds[Audio] is Kind.AUDIO

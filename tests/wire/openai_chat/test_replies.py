@@ -1,4 +1,4 @@
-"""Single answers, streams and errors: what comes in, and what goes out again."""
+"""Single replies, streams and errors, read and written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reasoned(field: str) -> dict[str, str]:
 
 
 def minimal(message: Any = None, **changes: Any) -> bytes:
-    """A small answer with some fields changed; `...` takes one away."""
+    """A small reply with some fields changed; `...` removes one."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": "hi", **(message or {})},
@@ -121,7 +121,7 @@ def test_parts_become_the_message(message: dict[str, Any], parts: tuple[Any, ...
     assert unsupported_parts(reply) == []
 
 
-def test_further_choices_and_what_stands_beside_a_message_are_kept() -> None:
+def test_further_choices_and_choice_fields_are_kept() -> None:
     body = json.loads(minimal(service_tier="flex"))
     body["choices"][0]["logprobs"] = {"content": []}
     body["choices"].append(
@@ -181,12 +181,12 @@ def test_a_malformed_answer_names_the_field(data: bytes, path: str) -> None:
     assert caught.value.path.startswith(path)
 
 
-def test_an_error_with_a_good_status_is_an_error() -> None:
+def test_error_object_with_status_200_is_raised() -> None:
     with pytest.raises(errors.RateLimited):
         openai_chat.read_reply(b'{"error":{"message":"slow down","code":429}}')
 
 
-def test_another_wires_reply_is_told_in_these_words() -> None:
+def test_reply_of_another_wire_is_written_as_these_bytes() -> None:
     reply = Reply(
         id="msg_1",
         model="claude",
@@ -197,10 +197,10 @@ def test_another_wires_reply_is_told_in_these_words() -> None:
         stop_raw="stop_sequence",
         usage=Usage(uncached=1, read=2, written={"5m": 3}, output=4, raw='{"input_tokens":1}'),
     )
-    told = json.loads(openai_chat.write_reply(reply))
-    message = told["choices"][0]["message"]
-    assert (message["content"], told["choices"][0]["finish_reason"]) == ("ab", "stop")
-    assert told["usage"]["prompt_tokens"] == 6
+    notices = json.loads(openai_chat.write_reply(reply))
+    message = notices["choices"][0]["message"]
+    assert (message["content"], notices["choices"][0]["finish_reason"]) == ("ab", "stop")
+    assert notices["usage"]["prompt_tokens"] == 6
     assert [notice.code for notice in unsupported_parts(reply)] == ["thinking_left_out"]
 
 
@@ -229,9 +229,9 @@ def final(*pieces: bytes) -> Reply:
     return last.reply
 
 
-def test_the_events_of_a_stream() -> None:
+def test_events_of_a_stream() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 4}
-    told = events(
+    notices = events(
         chunk({"role": "assistant", "content": ""}),
         chunk({"reasoning_content": "h"}),
         chunk({"reasoning_content": "m"}),
@@ -258,7 +258,7 @@ def test_the_events_of_a_stream() -> None:
     message = Message(
         id="c1", role="assistant", parts=(thought, Text("a"), ToolCall("c", "f", "{}"))
     )
-    assert told == [
+    assert notices == [
         ReplyStart("c1", "m"),
         PartStart(0, "thinking", None, "reasoning_content"),
         PartDelta(0, "h"),
@@ -300,7 +300,7 @@ def test_parallel_calls_however_they_are_numbered() -> None:
     assert calls(entry("a", "1", index=0), more) == (ToolCall("a", "f", "12"),)
 
 
-def test_what_hosts_add_beside_the_text_is_kept() -> None:
+def test_fields_that_hosts_add_are_kept() -> None:
     reply = final(
         chunk({"content": "a", "reasoning_details": [{"i": 0}]}, provider="p"),
         chunk({"reasoning_details": [{"i": 1}], "audio": {"id": "x", "data": "A"}}),
@@ -318,7 +318,7 @@ def test_what_hosts_add_beside_the_text_is_kept() -> None:
     assert json.loads(reply.extras["openai_chat"]) == {"provider": "p", "x_groq": {"id": "r"}}
 
 
-def test_further_choices_are_put_together() -> None:
+def test_further_choices_are_collected() -> None:
     reply = final(
         chunk({"content": "a"}),
         chunk({"content": "x"}, index=1),
@@ -336,7 +336,7 @@ def test_further_choices_are_put_together() -> None:
     )
 
 
-def test_content_told_as_parts() -> None:
+def test_content_as_a_list_of_parts() -> None:
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     reply = final(
         chunk({"content": [thinking]}),
@@ -349,7 +349,7 @@ def test_content_told_as_parts() -> None:
     )
 
 
-def test_an_end_without_done_is_an_end_when_it_said_why_it_stopped() -> None:
+def test_end_without_done_is_accepted_after_a_finish_reason() -> None:
     assert final(chunk({"content": "a"}), chunk({}, "stop")).text == "a"
 
 
@@ -370,7 +370,7 @@ def test_an_end_without_done_is_an_end_when_it_said_why_it_stopped() -> None:
         (b'event: error\ndata: {"error":{"message":"m"}}\n\n', "Overloaded"),
     ],
 )
-def test_a_stream_that_breaks_ends_with_a_failure(body: bytes, error: str) -> None:
+def test_broken_stream_ends_with_a_failure(body: bytes, error: str) -> None:
     for whole in (
         body,
         body + chunk({"content": "late"}, "stop") + DONE if error != "Transport" else body,
@@ -380,14 +380,14 @@ def test_a_stream_that_breaks_ends_with_a_failure(body: bytes, error: str) -> No
         assert last.error == error
 
 
-def test_what_was_said_before_an_error_is_kept() -> None:
+def test_parts_before_an_error_are_kept() -> None:
     last = events(chunk({"content": "half"}), b'data: {"error":{"message":"m"}}\n\n')[-1]
     assert isinstance(last, ReplyFail)
     assert last.partial is not None
     assert last.partial.text == "half"
 
 
-def test_unknown_events_and_late_ones_are_passed_over() -> None:
+def test_unknown_and_late_events_are_ignored() -> None:
     noise = b': ping\n\ndata: {"type":"ping"}\n\nevent: x\ndata: {}\n\ndata:\n\n'
     reply = final(
         noise, chunk({"content": "a"}), noise, chunk({}, "stop"), DONE, chunk({"content": "b"})
@@ -409,7 +409,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("file", STREAMS, ids=lambda file: file.name)
-def test_a_stream_cut_at_every_byte_gives_the_same_events(file: Path) -> None:
+def test_stream_events_do_not_depend_on_chunking(file: Path) -> None:
     body = file.read_bytes()
     expected = events(body)
     assert isinstance(expected[-1], ReplyEnd | ReplyFail)
@@ -422,19 +422,17 @@ def test_a_stream_cut_at_every_byte_gives_the_same_events(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", STREAMS, ids=lambda file: file.name)
-def test_a_stream_is_written_as_it_was_read(file: Path) -> None:
-    told = events(file.read_bytes())
+def test_stream_is_written_as_read(file: Path) -> None:
+    notices = events(file.read_bytes())
     writer = openai_chat.writer()
-    again = events(b"".join(writer.write(event) for event in told))
-    if isinstance(told[-1], ReplyEnd):
-        assert again[-1] == told[-1]
-    assert [type(e) for e in again] == [type(e) for e in told]
+    again = events(b"".join(writer.write(event) for event in notices))
+    if isinstance(notices[-1], ReplyEnd):
+        assert again[-1] == notices[-1]
+    assert [type(e) for e in again] == [type(e) for e in notices]
 
 
 @pytest.mark.parametrize("message, parts", PARTS)
-def test_a_stream_and_a_single_answer_agree(
-    message: dict[str, Any], parts: tuple[Any, ...]
-) -> None:
+def test_stream_and_single_reply_agree(message: dict[str, Any], parts: tuple[Any, ...]) -> None:
     reply = openai_chat.read_reply(minimal(message))
     writer = openai_chat.writer()
     again = final(*(writer.write(event) for event in reply_events(reply)))
@@ -484,8 +482,8 @@ def test_an_error_by_status_and_code(status: int, fields: Any, kind: type[Upstre
 
 
 @pytest.mark.parametrize("kind", Upstream.__subclasses__())
-def test_every_error_survives_being_written(kind: type[Upstream]) -> None:
-    """Also one of another wire, with a status and a code of its own."""
+def test_every_error_class_survives_a_round_trip(kind: type[Upstream]) -> None:
+    """Also an error of another wire, with a status and a code of its own."""
     for error in (
         kind("m"),
         kind("m", code="overloaded_error"),
@@ -506,7 +504,7 @@ def test_the_parameter_and_the_code_are_kept() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"[]", b"null", b"{}", b'{"error":7}', b'{"error":null}']
 )
-def test_an_error_without_an_object_goes_by_its_status(body: bytes) -> None:
+def test_error_without_an_object_is_classified_by_status(body: bytes) -> None:
     assert type(openai_chat.read_error(429, {}, body)) is errors.RateLimited
 
 
@@ -527,7 +525,7 @@ def test_other_shapes_of_an_error(body: bytes) -> None:
         ({}, None),
     ],
 )
-def test_retry_after_in_all_its_forms(headers: dict[str, str], wait: float | None) -> None:
+def test_retry_after_formats(headers: dict[str, str], wait: float | None) -> None:
     now = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
     assert openai_chat.read_error(429, headers, error_body(), now).retry_after == wait
 
@@ -539,7 +537,7 @@ CLOSED = {"type": "thinking", "thinking": [{"type": "text", "text": " so"}], "cl
 
 
 def beside(delta: Any, finish: str | None = None, **fields: Any) -> bytes:
-    """A chunk whose choice holds more than its delta."""
+    """A chunk whose choice has fields beside its delta."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish, **fields}
     return b"data: " + json.dumps({"id": "c1", "choices": [choice]}).encode() + b"\n\n"
 
@@ -552,12 +550,12 @@ def beside(delta: Any, finish: str | None = None, **fields: Any) -> bytes:
         beside({}, "stop", usage=COUNTS),  # Kimi
     ],
 )
-def test_counts_wherever_they_are_told(last: bytes) -> None:
+def test_usage_is_found_in_every_known_field(last: bytes) -> None:
     usage = final(chunk({"content": "a"}), last, DONE).usage
     assert (usage.input, usage.output) == (10, 5)
 
 
-def test_counts_of_the_stream_itself_hold_against_groqs_own() -> None:
+def test_usage_of_the_stream_wins_over_groqs_field() -> None:
     own = {"id": "r", "usage": {"prompt_tokens": 1}}
     last = chunk({}, "stop", usage=COUNTS, x_groq=own)
     assert final(chunk({"content": "a"}), last, DONE).usage.input == 10
@@ -565,7 +563,7 @@ def test_counts_of_the_stream_itself_hold_against_groqs_own() -> None:
     assert final(chunk({"content": "a"}), nothing, DONE).usage == Usage()
 
 
-def test_calls_without_number_and_id_are_told_apart_by_their_names() -> None:
+def test_calls_without_index_and_id_are_told_apart_by_name() -> None:
     calls = [{"function": {"name": name, "arguments": "{}"}} for name in "fg"]
     reply = final(chunk({"tool_calls": calls}), chunk({}, "tool_calls"), DONE)
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [("f", "{}"), ("g", "{}")]
@@ -575,11 +573,11 @@ def test_calls_without_number_and_id_are_told_apart_by_their_names() -> None:
     )
 
 
-def test_a_choice_without_a_number_is_the_first() -> None:
+def test_choice_without_index_is_the_first() -> None:
     assert final(beside({"content": "a"}, "stop", index=None), DONE).text == "a"
 
 
-def test_what_stands_beside_a_delta_is_kept() -> None:
+def test_fields_of_a_delta_are_kept() -> None:
     reply = final(
         b'data: {"id":"","model":"","choices":[],"prompt_filter_results":[1]}\n\n',
         beside({"content": "a"}),
@@ -597,18 +595,18 @@ def test_what_stands_beside_a_delta_is_kept() -> None:
 
 def test_reasoning_in_the_content_stays_before_the_text() -> None:
     first = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
-    told = events(
+    notices = events(
         chunk({"content": [first]}),
         chunk({"content": [CLOSED]}),
         chunk({"content": "a"}, "stop"),
         DONE,
     )
-    assert isinstance(told[-1], ReplyEnd)
-    thinking, text = told[-1].reply.message.parts
+    assert isinstance(notices[-1], ReplyEnd)
+    thinking, text = notices[-1].reply.message.parts
     assert isinstance(thinking, Thinking)
     assert (thinking.text, text) == ("hm so", Text("a"))
     assert thinking.extras is not None
     assert json.loads(thinking.extras["openai_chat"]) == {"field": "content", "closed": True}
     writer = openai_chat.writer()
-    again = final(*(writer.write(event) for event in told))
+    again = final(*(writer.write(event) for event in notices))
     assert again.message.parts == (thinking, text)

@@ -54,7 +54,7 @@ def render(call: Call, profile: Profile | None = None) -> Rendered:
     return openai_chat.render(call, profile or catalog.profile("openai", call.model))
 
 
-def said(call: Call) -> tuple[bytes, list[str]]:
+def encoded(call: Call) -> tuple[bytes, list[str]]:
     rendered = render(call)
     body = openai_chat.assemble(rendered, Plan(marks=rendered.marks)).body.join()
     return body, [notice.code for notice in rendered.notices]
@@ -117,20 +117,20 @@ MESSAGES: list[tuple[tuple[Message, ...], bytes]] = [
 
 @pytest.mark.parametrize("messages, data", MESSAGES)
 def test_messages_become_these_bytes(messages: tuple[Message, ...], data: bytes) -> None:
-    assert said(chat(*messages)) == (b'{"model":"gpt-5","messages":[' + data + b"]}", [])
+    assert encoded(chat(*messages)) == (b'{"model":"gpt-5","messages":[' + data + b"]}", [])
 
 
 @pytest.mark.parametrize("messages, data", MESSAGES)
-def test_these_bytes_become_the_messages(messages: tuple[Message, ...], data: bytes) -> None:
+def test_these_bytes_decode_to_the_messages(messages: tuple[Message, ...], data: bytes) -> None:
     call = parsed(b'{"model":"gpt-5","messages":[' + data + b"]}")
     ir = call.ir.revised(lambda message: without_places([message])[0])
     assert msgspec.structs.replace(call, ir=ir) == chat(*messages)
 
 
-def test_results_in_a_users_message_become_tool_messages_first() -> None:
+def test_results_in_a_user_message_become_tool_messages_first() -> None:
     """As Anthropic's requests have them."""
     mixed = Message.user(ToolResult("c", "one"), ToolResult("d", "two"), "and now?")
-    body, notices = said(chat(mixed))
+    body, notices = encoded(chat(mixed))
     roles = [(m["role"], m.get("tool_call_id")) for m in json.loads(body)["messages"]]
     assert roles == [("tool", "c"), ("tool", "d"), ("user", None)]
     assert notices == []
@@ -148,47 +148,47 @@ def test_results_in_a_users_message_become_tool_messages_first() -> None:
         (Message.user(Opaque("openai_chat", "message", '{"name":"n"}')), ["fields_left_out"]),
     ],
 )
-def test_what_a_message_cannot_say_is_told(message: Message, codes: list[str]) -> None:
-    body, notices = said(chat(U, message))
+def test_unsupported_parts_of_a_message_give_notices(message: Message, codes: list[str]) -> None:
+    body, notices = encoded(chat(U, message))
     assert notices == codes
     if message.role == "tool":
         assert json.loads(body)["messages"][1]["content"][0]["type"] == "text"
 
 
-def test_a_segment_of_nothing_sayable_is_still_told() -> None:
+def test_segment_without_supported_parts_gives_notices() -> None:
     ir = PromptIR(
         segments=(
             Segment.of(SegmentRole.CONVERSATION, U),
             Segment.of(SegmentRole.VOLATILE_TAIL, Message.user(Opaque("x", "y", "{}"))),
         )
     )
-    assert said(Call(ir=ir, model=PLAIN))[1] == ["foreign_block"]
+    assert encoded(Call(ir=ir, model=PLAIN))[1] == ["foreign_block"]
 
 
 def test_the_system_prompt_leads_and_the_profile_names_its_role() -> None:
     blocks = (PromptBlock("a", "one"), PromptBlock("b", " "), PromptBlock("c", "two"))
     for model, role in ((PLAIN, b"developer"), (OLD, b"system")):
-        body, _ = said(chat(U, model=model, system=blocks))
+        body, _ = encoded(chat(U, model=model, system=blocks))
         assert body == (
             b'{"model":"%b","messages":[{"role":"%b","content":[{"type":"text","text":"one"},'
             b'{"type":"text","text":"two"}]},%b]}' % (model.encode(), role, HI)
         )
 
 
-def test_a_request_may_be_a_system_prompt_alone() -> None:
-    body, _ = said(chat(system="s"))
+def test_system_prompt_alone_is_a_request() -> None:
+    body, _ = encoded(chat(system="s"))
     assert json.loads(body)["messages"] == [
         {"role": "developer", "content": [{"type": "text", "text": "s"}]}
     ]
     assert [b.text for b in parsed(body).ir.system_blocks] == ["s"]
 
 
-def test_nothing_to_say_is_refused() -> None:
+def test_empty_prompt_is_rejected() -> None:
     with pytest.raises(InvalidRequest):
-        said(chat(tools=(Tool("f"),)))
+        encoded(chat(tools=(Tool("f"),)))
 
 
-def test_system_is_hashed_before_tools_and_stands_behind_them() -> None:
+def test_system_is_hashed_before_tools_and_sent_after_them() -> None:
     rendered = render(chat(U, system="s", tools=(Tool("f"),)))
     assert [run.section for run in rendered.runs] == ["system", "tools", "messages"]
     assert rendered.body_order == (1, 0, 2)
@@ -204,7 +204,7 @@ def test_a_leading_system_message_with_a_name_stays_a_message() -> None:
     body = b'{"model":"gpt-5","messages":[{"role":"developer","name":"n","content":[{"type":"text","text":"s"}]}]}'
     call = parsed(body)
     assert call.ir.system_blocks == ()
-    assert said(call)[0] == body
+    assert encoded(call)[0] == body
 
 
 # ── Tools ────────────────────────────────────────────────────────────────────────────────────────
@@ -226,9 +226,9 @@ TOOLS: list[tuple[Any, bytes]] = [
 
 
 @pytest.mark.parametrize("tool, data", TOOLS)
-def test_a_tool_both_ways(tool: Any, data: bytes) -> None:
+def test_tool_round_trip(tool: Any, data: bytes) -> None:
     body = b'{"model":"gpt-5","tools":[' + data + b'],"messages":[' + HI + b"]}"
-    assert said(chat(U, tools=(tool,))) == (body, [])
+    assert encoded(chat(U, tools=(tool,))) == (body, [])
     assert parsed(body).tools == (tool,)
 
 
@@ -237,9 +237,9 @@ def test_a_function_without_parameters_or_type() -> None:
     assert parsed(body).tools == (Tool("f"),)
 
 
-def test_another_providers_tool_is_left_out_with_a_word() -> None:
+def test_foreign_tool_is_left_out_with_a_notice() -> None:
     foreign = ProviderTool("anthropic", "web_search", '{"type":"web_search_20250305"}')
-    body, notices = said(chat(U, tools=(foreign,)))
+    body, notices = encoded(chat(U, tools=(foreign,)))
     assert "tools" not in json.loads(body)
     assert notices == ["foreign_tool"]
 
@@ -285,9 +285,9 @@ PARAMS: list[tuple[dict[str, Any], bytes]] = [
 
 
 @pytest.mark.parametrize("params, data", PARAMS)
-def test_a_parameter_both_ways(params: dict[str, Any], data: bytes) -> None:
+def test_parameter_round_trip(params: dict[str, Any], data: bytes) -> None:
     body = b'{"model":"gpt-5","messages":[' + HI + b"]," + data + b"}"
-    assert said(chat(U, params=Params(**params))) == (body, [])
+    assert encoded(chat(U, params=Params(**params))) == (body, [])
     assert parsed(body).params == Params(**params)
     # The same when something unusual makes the parser go field by field.
     unusual = parsed(body[:-1] + b',"logprobs":true}')
@@ -307,9 +307,9 @@ CACHE: list[tuple[PromptCachePlan, bytes]] = [
 
 
 @pytest.mark.parametrize("cache, data", CACHE)
-def test_a_cache_option_both_ways(cache: PromptCachePlan, data: bytes) -> None:
+def test_cache_option_round_trip(cache: PromptCachePlan, data: bytes) -> None:
     body = b'{"model":"gpt-5.6","messages":[' + HI + b"]," + data + b"}"
-    assert said(chat(U, model=MARKS, cache=cache)) == (body, [])
+    assert encoded(chat(U, model=MARKS, cache=cache)) == (body, [])
     assert parsed(body).ir.cache == cache
 
 
@@ -327,19 +327,19 @@ def test_a_cache_option_both_ways(cache: PromptCachePlan, data: bytes) -> None:
         '"modalities":["text","audio"],"audio":{"voice":"alloy","format":"wav"}',
     ],
 )
-def test_what_has_no_name_here_comes_back_unchanged(field: str) -> None:
+def test_unknown_fields_come_back_unchanged(field: str) -> None:
     body = b'{"model":"gpt-5.6","messages":[' + HI + b"]," + field.encode() + b"}"
-    assert said(parsed(body)) == (body, [])
+    assert encoded(parsed(body)) == (body, [])
 
 
-def test_stream_options_are_kept_and_usage_is_asked_for() -> None:
+def test_stream_options_are_kept_and_usage_is_requested() -> None:
     options = {"include_obfuscation": False, "include_usage": False}
     body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}], "stream": True}
-    again = json.loads(said(parsed(json.dumps(body | {"stream_options": options}).encode()))[0])
+    again = json.loads(encoded(parsed(json.dumps(body | {"stream_options": options}).encode()))[0])
     assert again["stream_options"] == {"include_usage": True, "include_obfuscation": False}
 
 
-def test_the_limits_old_name() -> None:
+def test_max_tokens_is_accepted() -> None:
     body = b'{"model":"m","messages":[],"max_tokens":5}'
     assert parsed(body).params.max_tokens == 5
     both = b'{"model":"m","messages":[],"max_tokens":5,"max_completion_tokens":%d}'
@@ -357,7 +357,7 @@ def test_the_limits_old_name() -> None:
     assert rendered.envelope.tail == b',"max_tokens":5}'
 
 
-def test_a_profile_that_says_nothing_of_openai_gets_the_newest_names() -> None:
+def test_profile_without_openai_fields_gets_the_newest_names() -> None:
     rendered = render(chat(U, system="s"), catalog.profile("anthropic", "claude-sonnet-4-5"))
     assert b'"role":"developer"' in rendered.data()
     assert rendered.markers == {}
@@ -375,8 +375,8 @@ def test_a_profile_that_says_nothing_of_openai_gets_the_newest_names() -> None:
         ({"truncation": "auto"}, "param_left_out"),
     ],
 )
-def test_a_parameter_without_a_place_is_told(params: dict[str, Any], code: str) -> None:
-    body, notices = said(chat(U, params=Params(**params)))
+def test_unsupported_parameter_gives_a_notice(params: dict[str, Any], code: str) -> None:
+    body, notices = encoded(chat(U, params=Params(**params)))
     assert notices == [code]
     assert list(json.loads(body)) == ["model", "messages"]
 
@@ -389,8 +389,8 @@ def test_a_parameter_without_a_place_is_told(params: dict[str, Any], code: str) 
         PromptCachePlan(mode="explicit"),
     ],
 )
-def test_a_cache_option_without_a_place_is_told(cache: PromptCachePlan) -> None:
-    body, notices = said(chat(U, cache=cache))
+def test_unsupported_cache_option_gives_a_notice(cache: PromptCachePlan) -> None:
+    body, notices = encoded(chat(U, cache=cache))
     assert notices == ["cache_option_left_out"]
     assert list(json.loads(body)) == ["model", "messages"]
 
@@ -401,7 +401,7 @@ def test_chat_is_stateless() -> None:
         PromptIR.chat([U, Message.assistant("a", id="x"), U]),
         continuation=Continuation("resp_1", "x"),
     )
-    body, notices = said(Call(ir=ir, model=PLAIN))
+    body, notices = encoded(Call(ir=ir, model=PLAIN))
     assert len(json.loads(body)["messages"]) == 3
     assert notices == ["continuation_left_out"]
 
@@ -416,11 +416,11 @@ def test_chat_is_stateless() -> None:
         (PLAIN, {"tool_choice": ToolChoice("tool")}, "params.tool_choice.name"),
     ],
 )
-def test_what_would_be_refused_is_refused_here(
+def test_unsupported_feature_of_the_model_is_rejected(
     model: str, params: dict[str, Any], path: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        said(chat(U, model=model, params=Params(**params)))
+        encoded(chat(U, model=model, params=Params(**params)))
     assert caught.value.path == path
 
 
@@ -429,7 +429,7 @@ def test_what_would_be_refused_is_refused_here(
 MARKER = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
 
 
-def test_breakpoints_both_ways() -> None:
+def test_breakpoints_round_trip() -> None:
     body = (
         b'{"model":"gpt-5.6","messages":[{"role":"developer","content":[{"type":"text","text":"s"%b}]},'
         b'{"role":"user","content":[{"type":"text","text":"a"%b},{"type":"image_url","image_url":{"url":"u"}%b}]},'
@@ -443,7 +443,7 @@ def test_breakpoints_both_ways() -> None:
         PartMark("m0", (1,), "30m"),
         PartMark("m1", (0, 1), "12h"),
     )
-    assert said(call) == (body, [])
+    assert encoded(call) == (body, [])
     cut = openai_chat.split(body)
     assert openai_chat.assemble(cut, Plan(marks=cut.marks)).body.join() == body
 
@@ -463,17 +463,17 @@ def test_breakpoints_both_ways() -> None:
         (ToolMark("f", "30m"), ["mark_left_out"]),
     ],
 )
-def test_a_mark_finds_its_part_or_a_word(mark: Any, codes: list[str]) -> None:
+def test_mark_finds_its_part_or_gives_a_notice(mark: Any, codes: list[str]) -> None:
     talk = (U, Message.assistant(ToolCall("c", "f")), Message.tool("c", "ok"))
     cache = PromptCachePlan(marks=(mark,))
     system = [PromptBlock("s", "s")]
     call = chat(*talk, model=MARKS, system=system, tools=(Tool("f"),), cache=cache)
-    body, notices = said(call)
+    body, notices = encoded(call)
     assert notices == codes
     assert body.count(MARKER) == (codes != ["mark_left_out"])
 
 
-def test_a_model_without_breakpoints_takes_none() -> None:
+def test_model_without_breakpoints_gets_none() -> None:
     cache = PromptCachePlan(marks=(PartMark("m0"), BlockMark(0)))
     call = chat(U, system=[PromptBlock.cached_long("s", "s")], cache=cache)
     rendered = render(call)
@@ -500,7 +500,7 @@ def test_the_planner_marks_system_and_history_and_no_tool() -> None:
     assert codes == ["tool_policy_left_out", "ttl_changed", "ttl_changed"]
 
 
-def test_an_explicit_mode_leaves_all_four_to_us() -> None:
+def test_explicit_mode_leaves_all_four_breakpoints() -> None:
     system = [PromptBlock.cached_long("s", "s"), PromptBlock.cached_short("t", "t")]
     cache = PromptCachePlan(mode="explicit", marks=(BlockMark(0, "30m"),))
     rendered = render(chat(U, Message.assistant("a"), U, model=MARKS, system=system, cache=cache))

@@ -188,7 +188,7 @@ def test_a_body_fits_the_types(name: str) -> None:
         lambda body: body["tools"][0].update(cache="1h"),
     ],
 )
-def test_the_check_can_fail(spoil: Any) -> None:
+def test_comparison_detects_a_difference(spoil: Any) -> None:
     """A field too many or a value out of range, at any depth."""
     body = body_of(CALLS["every part, every tool"])
     spoil(body)
@@ -274,7 +274,7 @@ def test_the_sdk_reads_a_stream(reply: Reply) -> None:
     check_reading(state.current_completion_snapshot, reply)
 
 
-def test_the_sdk_sees_a_stream_fail() -> None:
+def test_sdk_raises_on_a_failed_stream() -> None:
     writer = openai_chat.writer()
     body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
     body += writer.write(ReplyFail("Overloaded", "try later", code="server_error"))

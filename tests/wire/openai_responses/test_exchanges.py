@@ -1,4 +1,4 @@
-"""Recorded exchanges of real services, said again with the same meaning and read without loss.
+"""Recorded exchanges of real services, rendered with the same meaning and read without loss.
 
 The recordings live beside the repository (see their README) and are never copied into it. They were
 re-serialised with sorted keys, so they prove meaning, not bytes. Every difference between a request
@@ -53,8 +53,8 @@ def said_again(body: bytes) -> tuple[dict[str, Any], Call]:
     # Gateways put a provider's name before a model's.
     profile = catalog.profile("openai", call.model.rpartition("/")[2])
     rendered = wire.render(call, profile)
-    told = {notice.code for notice in rendered.notices}
-    assert told <= {"system_in_instructions"}
+    notices = {notice.code for notice in rendered.notices}
+    assert notices <= {"system_in_instructions"}
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = wire.assemble(rendered, plan)
     return json.loads(request.body.join()), call
@@ -66,8 +66,8 @@ class Normal:
     def __init__(self) -> None:
         self.used: Counter[str] = Counter()
 
-    def __call__(self, told: dict[str, Any]) -> dict[str, Any]:
-        body = copy.deepcopy(told)
+    def __call__(self, notices: dict[str, Any]) -> dict[str, Any]:
+        body = copy.deepcopy(notices)
         for name in [name for name, value in body.items() if value is None]:
             self.used["null at the top level left out"] += 1
             del body[name]
@@ -76,7 +76,7 @@ class Normal:
                 self.used["null among the reasoning options left out"] += 1
                 del body["reasoning"][name]
         if "parallel_tool_calls" in body and "tool_choice" not in body:
-            self.used["tool_choice auto is said with parallel_tool_calls"] += 1
+            self.used["tool_choice auto is encoded with parallel_tool_calls"] += 1
             body["tool_choice"] = "auto"
         if body.get("stream") is False:
             self.used["stream: false left out"] += 1
@@ -120,24 +120,24 @@ class Normal:
 
 
 @every.request
-def test_a_request_is_read_and_said_again(record: dict[str, Any]) -> None:
-    told = json.loads(record["request"])
+def test_request_is_parsed_and_rendered_again(record: dict[str, Any]) -> None:
+    notices = json.loads(record["request"])
     again, call = said_again(record["request"].encode())
-    assert again == Normal()(told)
-    # Once more, nothing changes any more: what is said is what was read.
+    assert again == Normal()(notices)
+    # Once more, nothing changes any more: what is encoded is what was read.
     once_more, read = said_again(json.dumps(again).encode())
     assert once_more == again
     assert [m.role for m in read.ir.body_chat()] == [m.role for m in call.ir.body_chat()]
 
 
 @every.request
-def test_a_request_is_cut_without_loss(record: dict[str, Any]) -> None:
-    told = json.loads(record["request"])
+def test_split_request_loses_nothing(record: dict[str, Any]) -> None:
+    notices = json.loads(record["request"])
     cut = wire.split(record["request"].encode())
     plan = Plan(marks=cut.marks, automatic=cut.automatic)
     again = json.loads(wire.assemble(cut, plan).body.join())
     normal = Normal()
-    again_too, expected = normal(again), normal(told)
+    again_too, expected = normal(again), normal(notices)
     assert again_too == expected
 
 
@@ -145,32 +145,32 @@ def test_a_request_is_cut_without_loss(record: dict[str, Any]) -> None:
 
 
 def named(part: Part) -> dict[str, Any]:
-    """What a part stands for, in OpenAI's words, from the part's fields alone."""
-    said: dict[str, Any]
+    """The OpenAI item of a part, from the part's fields alone."""
+    encoded: dict[str, Any]
     match part:
         case Text():
-            said = {"type": "output_text", "text": part.text}
+            encoded = {"type": "output_text", "text": part.text}
         case Refusal():
-            said = {"type": "refusal", "refusal": part.text}
+            encoded = {"type": "refusal", "refusal": part.text}
         case ToolCall():
-            said = {
+            encoded = {
                 "type": "function_call",
                 "call_id": part.id,
                 "name": part.name,
                 "arguments": part.arguments,
             }
         case Thinking():
-            said = {"type": "reasoning"}
+            encoded = {"type": "reasoning"}
             if part.data is not None:
-                said["encrypted_content"] = part.data
+                encoded["encrypted_content"] = part.data
         case Opaque():
-            said = json.loads(part.json)
-            assert said["type"] == part.kind
+            encoded = json.loads(part.json)
+            assert encoded["type"] == part.kind
         case _:
             raise AssertionError(f"no answer of OpenAI's holds a {type(part).__name__}")
     extras = getattr(part, "extras", None) or {}
-    said.update(json.loads(extras.get("openai_responses", "{}")))
-    return said
+    encoded.update(json.loads(extras.get("openai_responses", "{}")))
+    return encoded
 
 
 def expected_parts(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -180,50 +180,54 @@ def expected_parts(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def stop_of(told: dict[str, Any]) -> str:
-    reason = (told["incomplete_details"] or {}).get("reason")
+def stop_of(notices: dict[str, Any]) -> str:
+    reason = (notices["incomplete_details"] or {}).get("reason")
     if reason is not None:
         return {"max_output_tokens": "length", "content_filter": "refusal"}.get(reason, "other")
-    if told["status"] != "completed":
+    if notices["status"] != "completed":
         return "other"
-    called = any(item["type"] == "function_call" for item in told["output"])
+    called = any(item["type"] == "function_call" for item in notices["output"])
     return "tool_calls" if called else "end"
 
 
-def check_reply(reply: Reply, told: dict[str, Any]) -> None:
-    """Nothing of the answer is missing."""
-    assert (reply.id, reply.model, reply.message.role) == (told["id"], told["model"], "assistant")
-    assert [named(part) for part in reply.message.parts] == expected_parts(told["output"])
-    texts = [p["text"] for p in expected_parts(told["output"]) if p["type"] == "output_text"]
+def check_reply(reply: Reply, notices: dict[str, Any]) -> None:
+    """No field of the reply is missing."""
+    assert (reply.id, reply.model, reply.message.role) == (
+        notices["id"],
+        notices["model"],
+        "assistant",
+    )
+    assert [named(part) for part in reply.message.parts] == expected_parts(notices["output"])
+    texts = [p["text"] for p in expected_parts(notices["output"]) if p["type"] == "output_text"]
     assert reply.text == "".join(texts)
-    assert reply.stop == stop_of(told)
-    check_usage(reply, told["usage"])
-    assert json.loads(wire.write_reply(reply)) == told
+    assert reply.stop == stop_of(notices)
+    check_usage(reply, notices["usage"])
+    assert json.loads(wire.write_reply(reply)) == notices
 
 
-def check_usage(reply: Reply, told: dict[str, Any]) -> None:
+def check_usage(reply: Reply, notices: dict[str, Any]) -> None:
     usage = reply.usage
-    details = told["input_tokens_details"]
+    details = notices["input_tokens_details"]
     written = details.get("cache_write_tokens")
     assert usage.read == details["cached_tokens"]
     assert usage.written_total == written
-    assert usage.input == told["input_tokens"]
-    assert usage.output == told["output_tokens"]
-    assert usage.reasoning == told["output_tokens_details"]["reasoning_tokens"]
-    assert usage.total == told["total_tokens"]
+    assert usage.input == notices["input_tokens"]
+    assert usage.output == notices["output_tokens"]
+    assert usage.reasoning == notices["output_tokens_details"]["reasoning_tokens"]
+    assert usage.total == notices["total_tokens"]
     assert usage.raw is not None
-    assert json.loads(usage.raw) == told
+    assert json.loads(usage.raw) == notices
 
 
 @every.reply
-def test_an_answer_is_read_without_loss(record: dict[str, Any]) -> None:
+def test_reply_is_read_without_loss(record: dict[str, Any]) -> None:
     body = record["response"].encode()
     check_reply(wire.read_reply(body), json.loads(body))
 
 
 @every.reply
-def test_an_answer_becomes_history_unharmed(record: dict[str, Any]) -> None:
-    """Law 9: replayed, live or from storage, it is the items that came."""
+def test_reply_becomes_history_unchanged(record: dict[str, Any]) -> None:
+    """Law 9: replayed, live or from storage, it gives the items that were received."""
     body = record["response"].encode()
     message = wire.read_reply(body).message
     for answer in (message, from_json(to_json(message), Message)):
@@ -240,7 +244,7 @@ def test_an_answer_becomes_history_unharmed(record: dict[str, Any]) -> None:
 
 
 def last_response(stream: str) -> bytes:
-    """The answer in a stream's last event, byte for byte."""
+    """The reply in a stream's last event, byte for byte."""
     lines = [line[6:] for line in stream.splitlines() if line.startswith("data: {")]
     return bytes(msgspec.json.decode(lines[-1], type=dict[str, msgspec.Raw])["response"])
 
@@ -262,16 +266,16 @@ def test_a_stream_is_read_without_loss(record: dict[str, Any]) -> None:
 
 
 @every.stream
-def test_the_parts_of_a_stream_are_those_of_the_answer(record: dict[str, Any]) -> None:
+def test_stream_and_reply_have_the_same_parts(record: dict[str, Any]) -> None:
     events = events_of(record["response"].encode())
     end = events[-1]
     assert isinstance(end, ReplyEnd)
     begun = [event.index for event in events if isinstance(event, PartStart)]
     ended = {event.index: event.part for event in events if isinstance(event, PartEnd)}
     assert begun == sorted(ended) == list(range(len(begun)))
-    said = [named(ended[index]) for index in begun]
+    encoded = [named(ended[index]) for index in begun]
     final = [named(part) for part in end.reply.message.parts]
-    assert [part["type"] for part in said] == [part["type"] for part in final]
+    assert [part["type"] for part in encoded] == [part["type"] for part in final]
     for index, part in ended.items():
         if isinstance(part, Text | ToolCall | Refusal):
             deltas = (e.delta for e in events if isinstance(e, PartDelta) and e.index == index)
@@ -289,7 +293,7 @@ def test_a_stream_is_written_again_without_loss(record: dict[str, Any]) -> None:
 
 
 @every.stream
-def test_the_same_events_however_the_stream_is_cut(record: dict[str, Any]) -> None:
+def test_events_do_not_depend_on_chunking(record: dict[str, Any]) -> None:
     stream = record["response"].encode()
     expected = events_of(stream)
     for size in (1, 7, 4096):
@@ -305,22 +309,22 @@ def test_the_same_events_however_the_stream_is_cut(record: dict[str, Any]) -> No
 
 @every.error
 def test_an_error_is_read_without_loss(record: dict[str, Any]) -> None:
-    told = json.loads(record["response"])["error"]
+    notices = json.loads(record["response"])["error"]
     error = wire.read_error(record["status"], {}, record["response"].encode())
     assert type(error) is RequestRejected
-    assert (str(error), error.param) == (told["message"], told["param"])
-    assert error.code == (told["code"] or told["type"])
+    assert (str(error), error.param) == (notices["message"], notices["param"])
+    assert error.code == (notices["code"] or notices["type"])
     status, _, body = wire.write_error(error)
-    assert (status, json.loads(body)["error"]["message"]) == (400, told["message"])
+    assert (status, json.loads(body)["error"]["message"]) == (400, notices["message"])
 
 
 @needs_exchanges
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     used: Counter[str] = Counter()
     for record in RECORDS:
-        told = json.loads(record["request"])
+        notices = json.loads(record["request"])
         normal = Normal()
-        normal(told)
+        normal(notices)
         used += normal.used
     with capsys.disabled():
         print(f"\nopenai_responses: {len(RECORDS)} exchanges, normalised:")

@@ -1,4 +1,4 @@
-"""Parts, items and parameters beside their bytes, both ways from one table."""
+"""Parts, items and parameters beside their bytes, in both directions from one table."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ ITEMS: list[tuple[str, tuple[Part, ...], bytes]] = [
         b'{"type":"function_call","call_id":"call_1","name":"f","arguments":"{}"}',
     ),
     *(
-        ("assistant", (Opaque(WIRE, kind, f'{{"type":"{kind}","id":"i","new":[ 1 ]}}'),), said)
-        for kind, said in (
+        ("assistant", (Opaque(WIRE, kind, f'{{"type":"{kind}","id":"i","new":[ 1 ]}}'),), encoded)
+        for kind, encoded in (
             (kind, f'{{"type":"{kind}","id":"i","new":[ 1 ]}}'.encode())
             for kind in (
                 "compaction",
@@ -217,8 +217,8 @@ ITEMS: list[tuple[str, tuple[Part, ...], bytes]] = [
         )
     ),
     *(
-        ("user", (Opaque(WIRE, kind, f'{{"type":"{kind}","id":"i"}}'),), said)
-        for kind, said in (
+        ("user", (Opaque(WIRE, kind, f'{{"type":"{kind}","id":"i"}}'),), encoded)
+        for kind, encoded in (
             (kind, f'{{"type":"{kind}","id":"i"}}'.encode())
             for kind in ("item_reference", "additional_tools", "configuration_update")
         )
@@ -263,7 +263,7 @@ ITEMS: list[tuple[str, tuple[Part, ...], bytes]] = [
 
 
 @pytest.mark.parametrize("part, data", CONTENT)
-def test_content_both_ways(part: Part, data: bytes) -> None:
+def test_content_round_trip(part: Part, data: bytes) -> None:
     head = b'[{"type":"message","role":"user","content":['
     assert input_of(Message.user(part)) == head + data + b"]}]"
     call = wire.parse(b'{"model":"gpt-5.6","input":' + head + data + b"]}]}")
@@ -271,11 +271,11 @@ def test_content_both_ways(part: Part, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("role, parts, data", ITEMS)
-def test_items_both_ways(role: Any, parts: tuple[Part, ...], data: bytes) -> None:
+def test_items_round_trip(role: Any, parts: tuple[Part, ...], data: bytes) -> None:
     first = b'{"type":"message","role":"user","content":[{"type":"input_text","text":"u"}]}'
-    said = input_of(Message.user("u"), Message(role=role, parts=parts))
-    assert said == b"[" + first + b"," + data + b"]"
-    call = wire.parse(b'{"model":"gpt-5.6","input":' + said + b"}")
+    encoded = input_of(Message.user("u"), Message(role=role, parts=parts))
+    assert encoded == b"[" + first + b"," + data + b"]"
+    call = wire.parse(b'{"model":"gpt-5.6","input":' + encoded + b"}")
     read = without_places(call.ir.body_chat()[1:])
     assert read == [Message(id="m1", role=role, parts=parts)]
 
@@ -310,12 +310,12 @@ def test_items_both_ways(role: Any, parts: tuple[Part, ...], data: bytes) -> Non
         ),
     ],
 )
-def test_items_that_are_said_otherwise(data: bytes, parts: tuple[Part, ...]) -> None:
+def test_items_that_are_encoded_differently(data: bytes, parts: tuple[Part, ...]) -> None:
     (message,) = wire.parse(b'{"model":"m","input":[' + data + b"]}").ir.body_chat()
     assert message.parts == parts
 
 
-def test_what_the_assistant_says_in_a_row_is_one_message() -> None:
+def test_successive_assistant_items_are_one_message() -> None:
     answer = Message.assistant(
         Thinking(provider=WIRE, extras={WIRE: '{"id":"rs","summary":[]}'}),
         Text("a", {WIRE: '{"annotations":[]}', ITEM: '{"id":"msg_1","status":"completed"}'}),
@@ -330,8 +330,8 @@ def test_what_the_assistant_says_in_a_row_is_one_message() -> None:
         Message.tool("c1", (Text("x"),), id="m2"),
         Message.tool("c2", (Text("y"),), id="m3"),
     ]
-    said = input_of(*talk)
-    kinds = [item["type"] for item in json.loads(said)]
+    encoded = input_of(*talk)
+    kinds = [item["type"] for item in json.loads(encoded)]
     assert kinds == [
         "message",
         "reasoning",
@@ -342,7 +342,7 @@ def test_what_the_assistant_says_in_a_row_is_one_message() -> None:
         "function_call_output",
         "function_call_output",
     ]
-    assert wire.parse(b'{"model":"m","input":' + said + b"}").ir.body_chat() == talk
+    assert wire.parse(b'{"model":"m","input":' + encoded + b"}").ir.body_chat() == talk
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_what_the_assistant_says_in_a_row_is_one_message() -> None:
         (Message.tool("c", "failed", error=True), "error_unsupported"),
     ],
 )
-def test_what_cannot_be_said_is_a_notice(message: Message, code: str) -> None:
+def test_unsupported_content_gives_a_notice(message: Message, code: str) -> None:
     rendered = render(chat(Message.user("u"), message))
     (notice,) = rendered.notices
     assert (notice.code, notice.path) == (code, "conversation[1].parts[0]") or notice.path.endswith(
@@ -373,7 +373,7 @@ def test_what_cannot_be_said_is_a_notice(message: Message, code: str) -> None:
 BLOCKS = (PromptBlock.cached_long("identity", "You are terse."), PromptBlock.plain("e", " "))
 
 
-def test_system_text_goes_where_the_model_takes_it() -> None:
+def test_system_text_uses_the_slot_of_the_model() -> None:
     old = json.loads(body_of(render(chat(Message.user("u"), model=OLD, system=BLOCKS))))
     assert old["instructions"] == "You are terse."
     assert len(old["input"]) == 1
@@ -416,13 +416,13 @@ def test_the_system_text_is_hashed_before_the_tools() -> None:
         ),
     ],
 )
-def test_tools_both_ways(tool: AnyTool, data: bytes) -> None:
+def test_tools_round_trip(tool: AnyTool, data: bytes) -> None:
     body = body_of(render(chat(Message.user("u"), tools=(tool,))))
     assert b'"tools":[' + data + b"]" in body
     assert wire.parse(body).tools == (tool,)
 
 
-def test_another_providers_tool_is_left_out() -> None:
+def test_foreign_tool_is_left_out() -> None:
     tools = (ProviderTool("anthropic", "web_search", '{"type":"web_search_20250305"}'), Tool("f"))
     rendered = render(chat(Message.user("u"), tools=tools))
     assert [notice.code for notice in rendered.notices] == ["foreign_tool"]
@@ -476,7 +476,7 @@ PARAMS: list[tuple[Params, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("params, fields", PARAMS)
-def test_params_both_ways(params: Params, fields: dict[str, Any]) -> None:
+def test_params_round_trip(params: Params, fields: dict[str, Any]) -> None:
     rendered = render(chat(Message.user("u"), params=params))
     assert rendered.notices == ()
     body = json.loads(body_of(rendered))
@@ -500,7 +500,7 @@ def test_params_both_ways(params: Params, fields: dict[str, Any]) -> None:
         (Params(reasoning=Reasoning(display="omitted")), "params.reasoning.display"),
     ],
 )
-def test_params_without_a_place_are_notices(params: Params, path: str) -> None:
+def test_unsupported_params_give_notices(params: Params, path: str) -> None:
     rendered = render(chat(Message.user("u"), params=params))
     assert [(notice.code, notice.path) for notice in rendered.notices] == [("param_left_out", path)]
     assert set(json.loads(body_of(rendered))) == {"model", "input"}
@@ -515,20 +515,20 @@ def test_params_without_a_place_are_notices(params: Params, path: str) -> None:
         (Params(output=OutputSchema("[]")), "params.output.schema"),
     ],
 )
-def test_params_that_cannot_be_are_refused(params: Params, path: str) -> None:
+def test_invalid_params_are_rejected(params: Params, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         render(chat(Message.user("u"), params=params))
     assert caught.value.path == path
 
 
-def test_what_the_model_refuses_is_refused_here() -> None:
+def test_unsupported_feature_of_the_model_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match=r"params\.temperature: gpt-5 refuses"):
         render(chat(Message.user("u"), model=OLD, params=Params(temperature=0.5)))
     assert render(chat(Message.user("u"), model=OLD, params=Params(temperature=1.0)))
 
 
-def test_fields_without_a_name_here_come_back_unchanged() -> None:
-    told = {
+def test_unknown_fields_come_back_unchanged() -> None:
+    notices = {
         "model": NEW,
         "input": [{"type": "message", "role": "user", "content": []}, {"type": "novel", "x": [1]}],
         "reasoning": {"effort": "low", "context": "all_turns"},
@@ -543,14 +543,14 @@ def test_fields_without_a_name_here_come_back_unchanged() -> None:
         "metadata": {"a": 1},
         "safety_identifier": "s",
     }
-    call = wire.parse(json.dumps(told).encode())
-    assert json.loads(body_of(render(call))) == told
+    call = wire.parse(json.dumps(notices).encode())
+    assert json.loads(body_of(render(call))) == notices
 
 
 # ── The cache's surface ──────────────────────────────────────────────────────────────────────────
 
 
-def test_cache_fields_both_ways() -> None:
+def test_cache_fields_round_trip() -> None:
     plan = PromptCachePlan(
         key="k",
         mode="explicit",
@@ -574,7 +574,7 @@ def test_cache_fields_both_ways() -> None:
     assert wire.parse(body_of(rendered)).ir.cache == plan
 
 
-def test_breakpoints_both_ways() -> None:
+def test_breakpoints_round_trip() -> None:
     marks = (
         BlockMark(0, "12h"),
         PartMark("m0", (0,), "30m"),
@@ -611,7 +611,7 @@ def test_breakpoints_both_ways() -> None:
         (PartMark("m0", (2,), "30m"), NEW, "left out"),
     ],
 )
-def test_marks_that_lead_nowhere_are_notices(mark: Any, model: str, reason: str) -> None:
+def test_marks_without_a_target_give_notices(mark: Any, model: str, reason: str) -> None:
     call = chat(
         Message.user("u", "", Audio(Url("https://x.test/a.wav"))),
         Message.assistant("a"),
@@ -627,15 +627,15 @@ def test_marks_that_lead_nowhere_are_notices(mark: Any, model: str, reason: str)
     assert reason in notice.message
 
 
-@pytest.mark.parametrize("asked, said", [("5m", "30m"), ("1h", "30m"), ("24h", "12h")])
-def test_a_ttl_that_does_not_exist_here_becomes_another(asked: Any, said: str) -> None:
+@pytest.mark.parametrize("asked, encoded", [("5m", "30m"), ("1h", "30m"), ("24h", "12h")])
+def test_unsupported_ttl_becomes_the_nearest(asked: Any, encoded: str) -> None:
     call = chat(Message.user("u"), cache=PromptCachePlan(marks=(PartMark("m0", (0,), asked),)))
     rendered = render(call)
     assert [notice.code for notice in rendered.notices] == ["ttl_changed"]
-    assert [mark.ttl for mark in rendered.marks] == [said]
+    assert [mark.ttl for mark in rendered.marks] == [encoded]
 
 
-def test_options_the_model_does_not_have_are_notices() -> None:
+def test_unsupported_options_give_notices() -> None:
     plan = PromptCachePlan(
         mode="explicit", prewarm=True, automatic="30m", compare_with=Earlier("openai", "r")
     )
@@ -676,7 +676,7 @@ def said_in(rendered: Rendered) -> list[str]:
 
 
 @pytest.mark.parametrize("model", [OLD, NEW])
-def test_what_was_not_stored_is_sent_whole(model: str) -> None:
+def test_unstored_response_is_sent_whole(model: str) -> None:
     rendered = continued(store=False, model=model)
     body = json.loads(body_of(rendered))
     assert "previous_response_id" not in body
@@ -686,7 +686,7 @@ def test_what_was_not_stored_is_sent_whole(model: str) -> None:
 
 @pytest.mark.parametrize("store", [True, None])
 @pytest.mark.parametrize("model", [OLD, NEW])
-def test_what_was_stored_is_continued_with_the_delta(store: bool | None, model: str) -> None:
+def test_stored_response_is_continued_with_the_delta(store: bool | None, model: str) -> None:
     """The system message stands in the chain already; instructions never do."""
     rendered = continued(store, model=model)
     body = json.loads(body_of(rendered))
@@ -706,7 +706,7 @@ def test_without_a_boundary_the_whole_conversation_is_sent() -> None:
     assert said_in(new)[0] == "You are terse."
 
 
-def test_a_mark_on_what_the_chain_holds_is_a_notice() -> None:
+def test_mark_on_a_stored_message_gives_a_notice() -> None:
     talk = (Message.user("one"), Message.assistant("two", id="a"), Message.user("three"))
     marks = (PartMark("m0", (0,), "30m"), PartMark("m2", (0,), "30m"))
     ir = PromptIR(
@@ -743,7 +743,7 @@ def test_a_mark_on_what_the_chain_holds_is_a_notice() -> None:
         (b'{"model":"m","max_output_tokens":"many"}', "$.max_output_tokens"),
     ],
 )
-def test_a_request_that_cannot_be_is_refused_by_name(body: bytes, path: str) -> None:
+def test_invalid_request_is_rejected_with_its_path(body: bytes, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         wire.parse(body)
     assert caught.value.path == path
@@ -759,13 +759,13 @@ def test_a_request_that_cannot_be_is_refused_by_name(body: bytes, path: str) -> 
         ("text", "conversation[0].parts[0]"),
     ],
 )
-def test_a_part_that_cannot_be_said_is_refused_by_name(part: Any, path: str) -> None:
+def test_invalid_part_is_rejected_with_its_path(part: Any, path: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         render(chat(Message(role="user", parts=(part,))))
     assert caught.value.path == path
 
 
-def test_a_request_needs_something_to_answer() -> None:
+def test_empty_request_is_rejected() -> None:
     with pytest.raises(InvalidRequest):
         render(chat())
     with pytest.raises(InvalidRequest):

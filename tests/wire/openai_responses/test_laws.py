@@ -123,7 +123,7 @@ def render(call: Call, previous: Rendered | None = None) -> Rendered:
     return rendered
 
 
-def said(call: Call) -> bytes:
+def encoded(call: Call) -> bytes:
     """The request with the caller's own marks and no others."""
     rendered = render(call)
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
@@ -140,7 +140,7 @@ def grown(turns: list[list[Message]]) -> list[Conversation]:
 
 
 @given(frames(), turns, some.texts)
-def test_law_1_what_was_cacheable_begins_the_next_turn(
+def test_law_1_cacheable_prefix_begins_the_next_turn(
     frame: some.Frame, turns: list[list[Message]], state: str
 ) -> None:
     previous: Rendered | None = None
@@ -159,7 +159,7 @@ def test_law_1_what_was_cacheable_begins_the_next_turn(
 def test_law_1_holds_while_a_stored_response_is_continued(
     frame: some.Frame, turns: list[list[Message]], state: str
 ) -> None:
-    """The effective prompt grows; the body says only what the chain has not seen."""
+    """The effective prompt grows; the body holds only messages that the chain does not."""
     frame.around = tuple(s for s in frame.around if s.role is SegmentRole.STABLE_PREFIX)
     conversation = Conversation([Message.user("hello")])
     previous = render(frame.call(conversation, state))
@@ -210,7 +210,7 @@ def test_law_3_a_round_trip_through_json_changes_no_byte(
 ) -> None:
     live = grown(turns)[-1]
     reloaded = from_json(to_json(live), Conversation)
-    assert said(frame.call(live)) == said(frame.call(reloaded))
+    assert encoded(frame.call(live)) == encoded(frame.call(reloaded))
 
 
 @given(frames(), turns, st.none() | some.texts)
@@ -253,27 +253,27 @@ def test_law_10_a_new_date_in_the_tail_touches_only_the_tail(
 
 
 @given(frames(), turns, st.none() | some.texts)
-def test_law_11_what_was_said_is_read_and_said_again_to_the_byte(
+def test_law_11_parsed_request_renders_the_same_bytes(
     frame: some.Frame, turns: list[list[Message]], state: str | None
 ) -> None:
     call = frame.call(grown(turns)[-1], state)
     if not call.ir.system_field().strip():
-        # A system message that leads the input is the system prompt: said as one.
-        call = wire.parse(said(call))
-    body = said(call)
+        # A system message that leads the input is the system prompt: encoded as one.
+        call = wire.parse(encoded(call))
+    body = encoded(call)
     read = wire.parse(body)
-    assert said(read) == body
-    assert wire.parse(said(read)) == read
+    assert encoded(read) == body
+    assert wire.parse(encoded(read)) == read
 
 
 @given(frames(), turns)
-def test_law_11_what_is_read_is_what_was_meant(
+def test_law_11_parsed_request_equals_the_call(
     frame: some.Frame, turns: list[list[Message]]
 ) -> None:
-    """`project` drops labels, ids and policies, and what the notices tell of."""
+    """`project` drops labels, ids, policies, and all that has a notice."""
     frame.around = ()
     talk = grown(turns)[-1]
-    call = wire.parse(said(frame.call(talk)))
+    call = wire.parse(encoded(frame.call(talk)))
     messages = without_places(call.ir.body_chat())
     read = [(message.role, list(message.parts)) for message in messages]
     assert read == projected(talk)
@@ -288,7 +288,7 @@ def test_law_11_what_is_read_is_what_was_meant(
 
 def projected(talk: Conversation) -> list[tuple[str, list[Part]]]:
     """The messages as this wire can say them: who speaks is decided item by item, and what the
-    assistant said in a row is one message."""
+    assistant encoded in a row is one message."""
     messages: list[tuple[str, list[Part]]] = []
     for index, message in enumerate(talk):
         inside = False
@@ -321,7 +321,7 @@ def _followed(talk: Conversation, index: int, at: int) -> bool:
 
 
 def _apart(part: Text, before: list[Part]) -> Text:
-    """Plain text behind a message that it might go on in says that it does not."""
+    """Plain text after a message that it could belong to is kept apart."""
     for other in reversed(before):
         if isinstance(other, ToolCall | Thinking | Opaque):
             break
@@ -448,7 +448,7 @@ def counted(usage: Usage) -> tuple[Any, ...]:
 
 
 def plain(parts: tuple[Part, ...]) -> list[Part]:
-    """The parts without the items they stand in, where those were made up for them."""
+    """The parts without the items that were generated for them."""
     return [
         Text(part.text, {WIRE: (part.extras or {})[WIRE]}) if isinstance(part, Text) else part
         for part in parts
@@ -456,7 +456,7 @@ def plain(parts: tuple[Part, ...]) -> list[Part]:
 
 
 @given(replies)
-def test_law_7_stream_and_single_answer_agree_and_add_up(reply: Reply) -> None:
+def test_law_7_stream_and_single_reply_agree_and_add_up(reply: Reply) -> None:
     single = wire.read_reply(wire.write_reply(reply))
     writer, reader = wire.writer(), wire.reader()
     events = reader.feed(b"".join(writer.write(event) for event in reply_events(reply)))
@@ -473,22 +473,20 @@ def test_law_7_stream_and_single_answer_agree_and_add_up(reply: Reply) -> None:
     usage = single.usage
     written = usage.written_total or 0
     assert usage.input == (usage.uncached or 0) + (usage.read or 0) + written
-    # What the stream said on the way is what its end says.
+    # What the stream encoded on the way is what its end says.
     ended = {event.index: event.part for event in events if isinstance(event, PartEnd)}
     assert [ended[index] for index in sorted(ended)] == list(end.reply.message.parts)
 
 
 @given(replies)
-def test_an_answer_that_came_over_this_wire_is_said_again_as_it_came(reply: Reply) -> None:
+def test_own_reply_is_written_as_received(reply: Reply) -> None:
     first = wire.read_reply(wire.write_reply(reply))
     assert json.loads(wire.write_reply(first)) == json.loads(wire.write_reply(reply))
     assert wire.read_reply(wire.write_reply(first)).message == first.message
 
 
 @given(replies, st.data())
-def test_law_12_a_stream_gives_the_same_events_however_it_is_cut(
-    reply: Reply, data: st.DataObject
-) -> None:
+def test_law_12_stream_events_do_not_depend_on_chunking(reply: Reply, data: st.DataObject) -> None:
     writer = wire.writer()
     stream = b"".join(writer.write(event) for event in reply_events(reply))
     ending = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
@@ -530,7 +528,7 @@ json_values = st.recursive(
 
 
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
-def test_whatever_comes_in_only_our_errors_come_out(data: bytes) -> None:
+def test_readers_raise_only_our_errors(data: bytes) -> None:
     requests = (b'{"model":"m","input":%b}' % data, b'{"model":"m","input":[%b]}' % data, data)
     for body in requests:
         for read in (wire.parse, wire.split):

@@ -54,7 +54,7 @@ def events_of(data: bytes) -> list[Any]:
 
 
 def minimal(**changes: Any) -> bytes:
-    """A small answer with some fields changed; `...` takes one away."""
+    """A small reply with some fields changed; `...` removes one."""
     whole = {
         "id": "resp_1",
         "object": "response",
@@ -69,7 +69,7 @@ def minimal(**changes: Any) -> bytes:
 # ── Single answers ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_everything_is_read() -> None:
+def test_every_field_is_read() -> None:
     reply = wire.read_reply(body("everything"))
     thinking, search, text, refusal, call = reply.message.parts
     assert isinstance(thinking, Thinking)
@@ -94,7 +94,7 @@ def test_everything_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_answer_is_said_again_as_it_came(name: str) -> None:
+def test_reply_is_written_as_received(name: str) -> None:
     assert json.loads(wire.write_reply(wire.read_reply(body(name)))) == json.loads(body(name))
 
 
@@ -120,14 +120,14 @@ def test_an_answer_is_said_again_as_it_came(name: str) -> None:
         ({"status": ...}, "other", None),
     ],
 )
-def test_why_it_stopped(changes: dict[str, Any], stop: str, raw: str | None) -> None:
+def test_stop_reason_is_read(changes: dict[str, Any], stop: str, raw: str | None) -> None:
     reply = wire.read_reply(minimal(**changes))
     assert (reply.stop, reply.stop_raw) == (stop, raw)
     assert json.loads(wire.write_reply(reply)) == json.loads(minimal(**changes))
 
 
-def test_an_answer_that_failed_is_its_error() -> None:
-    """In one piece, and at the end of a stream, with what had come until then."""
+def test_failed_response_raises_its_error() -> None:
+    """As a single body, and at the end of a stream with the parts so far."""
     with pytest.raises(errors.Overloaded) as caught:
         wire.read_reply(body(FAILED))
     end = events_of(stream(FAILED))[-1]
@@ -156,16 +156,16 @@ def test_the_code_of_a_failed_answer_decides_its_class(
     with pytest.raises(kind) as caught:
         wire.read_reply(failed)
     assert (caught.value.code, str(caught.value)) == (code, "no")
-    told = {"type": "response.failed", "sequence_number": 1, "response": json.loads(failed)}
+    notices = {"type": "response.failed", "sequence_number": 1, "response": json.loads(failed)}
     reader = wire.reader()
-    events = reader.feed(b"data: " + json.dumps(told).encode() + b"\n\n") + reader.close()
+    events = reader.feed(b"data: " + json.dumps(notices).encode() + b"\n\n") + reader.close()
     end = events[-1]
     assert isinstance(end, ReplyFail)
     assert (end.error, end.code) == (kind.__name__, code)
 
 
 @pytest.mark.parametrize(
-    "told, expected",
+    "notices, expected",
     [
         ({"input_tokens": 5, "output_tokens": 2}, Usage(uncached=5, output=2)),
         (
@@ -201,9 +201,9 @@ def test_the_code_of_a_failed_answer_decides_its_class(
         ({}, Usage()),
     ],
 )
-def test_counts_become_a_partition(told: dict[str, Any], expected: Usage) -> None:
-    usage = wire.read_reply(minimal(usage=told)).usage
-    assert json.loads(usage.raw or "") == told
+def test_usage_is_a_partition(notices: dict[str, Any], expected: Usage) -> None:
+    usage = wire.read_reply(minimal(usage=notices)).usage
+    assert json.loads(usage.raw or "") == notices
     found = (usage.uncached, usage.read, usage.written, usage.output, usage.reasoning)
     assert found == (
         expected.uncached,
@@ -214,13 +214,13 @@ def test_counts_become_a_partition(told: dict[str, Any], expected: Usage) -> Non
     )
 
 
-def test_counts_of_another_provider_are_said_in_openais_words() -> None:
+def test_usage_of_another_provider_is_converted() -> None:
     raw = '{"input_tokens":3,"output_tokens":5,"cache_read_input_tokens":4}'
     usage = Usage(uncached=3, read=4, written={"1h": 2}, output=5, raw=raw)
     reply = Reply(id="m", model="c", message=Message.assistant("x"), stop="end", usage=usage)
-    said = json.loads(wire.write_reply(reply))["usage"]
-    assert (said["input_tokens"], said["total_tokens"]) == (9, 14)
-    assert said["input_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 2}
+    encoded = json.loads(wire.write_reply(reply))["usage"]
+    assert (encoded["input_tokens"], encoded["total_tokens"]) == (9, 14)
+    assert encoded["input_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 2}
 
 
 @pytest.mark.parametrize(
@@ -234,13 +234,13 @@ def test_counts_of_another_provider_are_said_in_openais_words() -> None:
         (minimal(usage={"input_tokens": "many"}), "$.usage"),
     ],
 )
-def test_what_is_no_answer_is_refused_by_name(data: bytes, path: str) -> None:
+def test_invalid_reply_is_rejected_with_its_path(data: bytes, path: str) -> None:
     with pytest.raises(Parse) as caught:
         wire.read_reply(data)
     assert caught.value.path == path
 
 
-def test_what_an_answer_cannot_say_is_told() -> None:
+def test_unsupported_parts_of_a_reply_give_notices() -> None:
     parts = (
         Thinking("t", "sig", provider="anthropic"),
         Opaque("anthropic", "server_tool_use", "{}"),
@@ -259,7 +259,7 @@ def test_what_an_answer_cannot_say_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stream_ends_with_the_answer(name: str) -> None:
+def test_stream_ends_with_the_reply(name: str) -> None:
     events = events_of(stream(name))
     assert isinstance(events[0], ReplyStart)
     end = events[-1]
@@ -276,7 +276,7 @@ def test_a_stream_ends_with_the_answer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stream_gives_the_same_events_cut_at_every_byte(name: str) -> None:
+def test_stream_events_do_not_depend_on_chunking(name: str) -> None:
     data = stream(name)
     expected = events_of(data)
     for cut in range(len(data) + 1):
@@ -284,7 +284,7 @@ def test_a_stream_gives_the_same_events_cut_at_every_byte(name: str) -> None:
         assert [*reader.feed(data[:cut]), *reader.feed(data[cut:]), *reader.close()] == expected
 
 
-def test_what_a_stream_says_on_the_way() -> None:
+def test_stream_events() -> None:
     events = events_of(stream("everything"))
     begun = [(e.index, e.kind, e.item, e.id, e.name) for e in events if isinstance(e, PartStart)]
     assert begun == [
@@ -294,11 +294,11 @@ def test_what_a_stream_says_on_the_way() -> None:
         (3, "refusal", "msg_1", None, None),
         (4, "tool_call", "fc_1", "call_1", "look_up"),
     ]
-    said: dict[int, str] = {}
+    encoded: dict[int, str] = {}
     for event in events:
         if isinstance(event, PartDelta):
-            said[event.index] = said.get(event.index, "") + event.delta
-    assert said == {
+            encoded[event.index] = encoded.get(event.index, "") + event.delta
+    assert encoded == {
         0: "Look it up.\n\nThen say.",
         2: "Zürich 🌧️",
         3: "Not more.",
@@ -307,7 +307,7 @@ def test_what_a_stream_says_on_the_way() -> None:
     assert events[0] == ReplyStart("resp_1", "gpt-5.6-sol")
 
 
-def test_a_stream_is_written_again_as_it_came() -> None:
+def test_stream_is_written_as_received() -> None:
     """Relayed event by event, every item keeps its id."""
     for name in NAMES:
         events = events_of(stream(name))
@@ -339,19 +339,19 @@ DELTA = {
     "content_index": 0,
     "delta": "Hi",
 }
-SAID = {
+ENCODED = {
     "type": "message",
     "id": "msg_1",
     "role": "assistant",
     "content": [{"type": "output_text", "text": "Hi"}],
 }
-ITEM_DONE = {"type": "response.output_item.done", "output_index": 0, "item": SAID}
+ITEM_DONE = {"type": "response.output_item.done", "output_index": 0, "item": ENCODED}
 END = {
     "type": "response.completed",
     "response": {
         **RESPONSE,
         "status": "completed",
-        "output": [SAID],
+        "output": [ENCODED],
         "usage": {"input_tokens": 5, "output_tokens": 9},
     },
 }
@@ -373,7 +373,7 @@ NO_OUTPUT = {"type": "response.completed", "response": {**END["response"], "outp
         pytest.param((*WHOLE[:-1], NO_OUTPUT), id="an end that does not say it again"),
     ],
 )
-def test_what_a_stream_may_do(events: tuple[dict[str, Any], ...]) -> None:
+def test_unusual_streams(events: tuple[dict[str, Any], ...]) -> None:
     found = events_of(sse(*events) + b"data: [DONE]\n\n")
     assert found[0] == ReplyStart("resp_1", "gpt-5.6")
     assert [e for e in found if isinstance(e, PartDelta)] == [PartDelta(0, "Hi")]
@@ -384,7 +384,7 @@ def test_what_a_stream_may_do(events: tuple[dict[str, Any], ...]) -> None:
     assert (found[-1].reply.usage.output, found[-1].reply.usage.uncached) == (9, 5)
 
 
-def test_a_missing_start_is_made_up() -> None:
+def test_missing_start_event_is_added() -> None:
     found = events_of(sse(*WHOLE[1:]))
     assert found[0] == ReplyStart("", "")
     assert isinstance(found[-1], ReplyEnd)
@@ -409,7 +409,7 @@ def test_a_missing_start_is_made_up() -> None:
         ((), "Transport", None),
     ],
 )
-def test_a_broken_stream_fails_with_what_there_is(
+def test_broken_stream_fails_with_the_parts_so_far(
     events: tuple[dict[str, Any], ...], error: str, code: str | None
 ) -> None:
     found = events_of(sse(*events))
@@ -429,7 +429,7 @@ def test_a_broken_stream_fails_with_what_there_is(
         ({"type": "reasoning"}, "response.reasoning_text.delta"),
     ],
 )
-def test_an_endless_answer_is_cut_off_with_a_clear_error(item: dict[str, Any], delta: str) -> None:
+def test_endless_reply_is_cut_off_with_a_clear_error(item: dict[str, Any], delta: str) -> None:
     reader = wire.reader()
     reader.feed(sse(CREATED, {**ITEM_ADDED, "item": item}))
     piece = sse({"type": delta, "output_index": 0, "content_index": 0, "delta": "x" * 2**20})
@@ -440,7 +440,7 @@ def test_an_endless_answer_is_cut_off_with_a_clear_error(item: dict[str, Any], d
     assert "more than" in found[-1].message
 
 
-def test_a_failure_is_written_as_an_error() -> None:
+def test_failure_is_written_as_an_error() -> None:
     writer = wire.writer()
     first, *_ = reply_events(wire.read_reply(body("incomplete")))
     data = writer.write(first) + writer.write(ReplyFail("Overloaded", "busy", "server_error"))
@@ -452,8 +452,8 @@ def test_a_failure_is_written_as_an_error() -> None:
 
 
 def error_body(**fields: Any) -> bytes:
-    told = {"message": "no", "type": "invalid_request_error", "param": None, "code": None}
-    return json.dumps({"error": {**told, **fields}}).encode()
+    notices = {"message": "no", "type": "invalid_request_error", "param": None, "code": None}
+    return json.dumps({"error": {**notices, **fields}}).encode()
 
 
 @pytest.mark.parametrize(
@@ -494,23 +494,23 @@ def test_errors_by_code_and_status(status: int, fields: Any, kind: type[Upstream
 @pytest.mark.parametrize(
     "data", [b"", b"<html>", b"[]", b'{"error":null}', b'{"detail":"x"}', b"\xff"]
 )
-def test_without_an_error_object_the_status_decides(data: bytes) -> None:
+def test_error_without_an_object_is_classified_by_status(data: bytes) -> None:
     assert type(wire.read_error(502, {}, data)) is errors.Overloaded
     assert type(wire.read_error(401, {}, data)) is errors.Unauthenticated
 
 
-def test_an_error_that_is_only_text() -> None:
+def test_error_as_text() -> None:
     error = wire.read_error(429, {"retry-after": "7"}, b'{"error":"slow down"}')
     assert (type(error), str(error), error.retry_after) == (errors.RateLimited, "slow down", 7.0)
 
 
-def test_a_date_to_wait_for() -> None:
+def test_retry_after_as_a_date() -> None:
     now = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
     headers = {"retry-after": "Sun, 15 Nov 2026 12:00:30 GMT"}
     assert wire.read_error(429, headers, b"", now).retry_after == 30.0
 
 
 @pytest.mark.parametrize("kind", Upstream.__subclasses__())
-def test_every_error_of_ours_is_read_back(kind: type[Upstream]) -> None:
+def test_every_error_class_survives_a_round_trip(kind: type[Upstream]) -> None:
     status, headers, data = wire.write_error(kind("why"))
     assert type(wire.read_error(status, headers, data)) is kind

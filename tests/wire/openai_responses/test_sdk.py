@@ -1,4 +1,4 @@
-"""What we say fits the official SDK's types, and the SDK reads what we write, over real HTTP.
+"""Requests fit the types of the official SDK, and the SDK reads our replies, over real HTTP.
 
 The request types are TypedDicts; pydantic turns them into one JSON schema that forbids fields they
 do not name, and every rendered body has to fit it.
@@ -226,8 +226,8 @@ def test_a_body_fits_the_types(name: str) -> None:
         lambda body: body["tools"][0].update(cache="1h"),
     ],
 )
-def test_the_check_can_fail(spoil: Any) -> None:
-    """A field too many or a value out of range, at any depth."""
+def test_comparison_detects_a_difference(spoil: Any) -> None:
+    """An extra field or a value out of range, at any depth."""
     body = body_of(CALLS["every part, every tool"])
     spoil(body)
     with pytest.raises(AssertionError):
@@ -270,7 +270,7 @@ def client(address: str) -> Any:
 
 
 def check_read(found: Any, written: Reply) -> None:
-    """The SDK's object says what the reply says."""
+    """The SDK's object equals the reply."""
     texts = [p.text for p in written.message.parts if isinstance(p, Text)]
     assert found.output_text == "".join(texts)
     calls = [item for item in found.output if item.type == "function_call"]
@@ -285,14 +285,14 @@ def check_read(found: Any, written: Reply) -> None:
         if part.type == "refusal"
     ]
     assert refusals == [p.text for p in written.message.parts if isinstance(p, Refusal)]
-    told = [
+    notices = [
         summary.text
         for item in found.output
         if item.type == "reasoning"
         for summary in item.summary
     ]
     thoughts = [p.text for p in written.message.parts if isinstance(p, Thinking) and p.text]
-    assert told == thoughts
+    assert notices == thoughts
     assert (found.id, found.model) == (written.id, written.model)
     details = found.usage.input_tokens_details
     assert (found.usage.input_tokens, details.cached_tokens) == (428, 400)
@@ -324,8 +324,8 @@ def test_the_sdk_reads_a_stream(name: str) -> None:
         assert event.sequence_number == number
         type(event).model_validate(json.loads(event.to_json()))
     check_read(events[-1].response, written)
-    said = [e.delta for e in events if e.type == "response.output_text.delta"]
-    assert "".join(said) == written.text
+    encoded = [e.delta for e in events if e.type == "response.output_text.delta"]
+    assert "".join(encoded) == written.text
     items = [e.item for e in events if e.type == "response.output_item.done"]
     assert [item.to_dict() for item in items] == [
         item.to_dict() for item in events[-1].response.output
@@ -346,7 +346,7 @@ def put_together(stream: bytes) -> Any:
 
 
 @pytest.mark.parametrize("name", [n for n, r in REPLIES.items() if r.stop in ("end", "tool_calls")])
-def test_the_sdk_puts_a_stream_together(name: str) -> None:
+def test_sdk_accumulates_a_stream(name: str) -> None:
     """Its own accumulator comes to the same content, from the pieces. (It knows no other end than
     `response.completed`.)"""
     writer, written = wire.writer(), REPLIES[name]
@@ -355,7 +355,7 @@ def test_the_sdk_puts_a_stream_together(name: str) -> None:
 
 
 def slowly(events: list[Event]) -> list[Event]:
-    """The same, as it comes from a model: in small pieces."""
+    """The same in small pieces, as a model sends them."""
     return [
         piece
         for event in events
@@ -368,7 +368,7 @@ def slowly(events: list[Event]) -> list[Event]:
 
 
 @pytest.mark.parametrize("name", ["ours", "another provider's", "nothing"])
-def test_the_sdk_puts_a_slow_stream_together(name: str) -> None:
+def test_sdk_accumulates_a_slow_stream(name: str) -> None:
     writer, written = wire.writer(), REPLIES[name]
     pieces = [writer.write(event) for event in slowly(reply_events(written))]
     assert sum(bool(piece) for piece in pieces) >= (10 if name != "nothing" else 2)

@@ -71,7 +71,8 @@ class Gaps:
         if self._last is not None:
             count += 1
             short += at - self._last <= seconds
-        return (_PRIOR_WEIGHT * _prior(seconds) + short) / (_PRIOR_WEIGHT + count)
+        prior = _TTL_PRIORS[seconds] if seconds in _TTL_PRIORS else _prior(seconds)
+        return (_PRIOR_WEIGHT * prior + short) / (_PRIOR_WEIGHT + count)
 
     def typical(self, at: float) -> float:
         """The median pause; one minute before the first."""
@@ -96,6 +97,9 @@ def _prior(seconds: float) -> float:
     if seconds <= long:
         return some + (most - some) * (seconds - short) / (long - short)
     return most + (1 - most) * min(1.0, (seconds - long) / (24 * 3600 - long))
+
+
+_TTL_PRIORS: dict[float, float] = {seconds: _prior(seconds) for seconds in TTL_SECONDS.values()}
 
 
 class TtlCosts:

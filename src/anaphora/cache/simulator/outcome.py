@@ -60,16 +60,20 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def read(self) -> int:
-        return self._total("read")
+        tokens = 0
+        for span in self.spans:
+            if span.fate == "read":
+                tokens += span.end - span.start
+        return tokens
 
     @property
     def uncached(self) -> int:
-        return self._total("uncached")
+        return sum(span.tokens for span in self.spans if span.fate == "uncached")
 
     @property
     def kept(self) -> int:
         """What the next call can read: what this one read and wrote."""
-        return self._total("read", "written")
+        return self.total - self.uncached
 
     @property
     def written(self) -> dict[WriteTtl, int]:
@@ -87,13 +91,6 @@ class Outcome(msgspec.Struct, frozen=True):
     def usage(self, output: int | None = None) -> Usage:
         """The same as a provider reports it."""
         return Usage(uncached=self.uncached, read=self.read, written=self.written, output=output)
-
-    def _total(self, *fates: Fate) -> int:
-        tokens = 0
-        for span in self.spans:
-            if span.fate in fates:
-                tokens += span.end - span.start
-        return tokens
 
     def __str__(self) -> str:
         wrote = sum(self.written.values())

@@ -102,11 +102,11 @@ class Simulator(HandleSimulator):
     ) -> tuple[Outcome, Any]:
         """The outcome; where a changed parameter made old tokens new, it is named."""
         outcome, lookup = self._cache.predict(prompt, key_of, at)
-        new = any(span.reason == "new" for span in outcome.spans)
-        # Where messages are read, no parameter has invalidated them.
-        if new and outcome.read <= prompt.tokens(prompt.leading):
-            changed = self._keys.changed(prompt, scope)
-            outcome = _explained(outcome, changed) if changed else outcome
+        for span in outcome.spans:
+            # Where messages are read, no parameter has invalidated them.
+            if span.reason == "new" and outcome.read <= prompt.tokens(prompt.leading):
+                changed = self._keys.changed(prompt, scope)
+                return _explained(outcome, changed) if changed else outcome, lookup
         return outcome, lookup
 
     def _draw(self) -> float:

@@ -94,10 +94,7 @@ class PromptSizes:
 
 
 def compacted(
-    turn: TurnPrompt,
-    budget: Any,
-    tokens: TokenCount | None,
-    summary: Any = None,
+    turn: TurnPrompt, budget: Any, tokens: TokenCount | None, summary: Any = None
 ) -> Compaction:
     """The history within `budget` tokens, in whole exchanges: what is left begins with a message
     of the user's, since some providers take no conversation that begins otherwise."""

@@ -9,14 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import (
-    Change,
-    Prediction,
-    SentCall,
-    find_change,
-    format_usd,
-    preflight,
-)
+from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, format_usd, preflight
 from anaphora.client.in_flight import PreparedRequest, cost_unknown, service_tier
 from anaphora.errors import PrefixBroken
 from anaphora.rendered import Rendered

@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal", "paused"]
 """Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""
 
-_ENDS: dict[str, RunStop] = {
-    "length": "length",
-    "context_overflow": "length",
-    "refusal": "refusal",
-}
+_ENDS: dict[str, RunStop] = {"length": "length", "context_overflow": "length", "refusal": "refusal"}
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):

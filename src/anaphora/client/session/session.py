@@ -97,11 +97,7 @@ class Session(SessionTurns):
         return ()
 
     def compact(
-        self,
-        budget: int,
-        *,
-        summary: str | Message | None = None,
-        tokens: TokenCount | None = None,
+        self, budget: int, *, summary: str | Message | None = None, tokens: TokenCount | None = None
     ) -> Compaction:
         """Drops the oldest exchanges of the history until it has at most `budget` tokens.
 

@@ -154,12 +154,7 @@ def turn_prompt(
     boundary = _boundary(frozen, history, brought, memory)
     ir, memory = _for_history(history, ir, boundary, brought, memory, bool(runs))
     return TurnPrompt(
-        ir=ir,
-        history=history,
-        context=context,
-        frozen=frozen,
-        memory=memory,
-        notices=notices,
+        ir=ir, history=history, context=context, frozen=frozen, memory=memory, notices=notices
     )
 
 

@@ -178,7 +178,7 @@ def _read_decoded(items: list[types.Item]) -> list[_MarkedItem] | None:
         if one is None:
             return None
         role, parts = one
-        read.append((role, parts, marks))
+        read.append((role, parts, marks or _NO_MARKS))
         if marks:
             marks = []
     return read

@@ -1,4 +1,4 @@
-"""Usual messages are said in one go. That gives what the thorough way gives."""
+"""The fast encoding of plain messages gives the same bytes as the general one."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ LAST = st.sampled_from([None, "user", "assistant", "tool"])
 
 
 @given(st.lists(message_strategies.messages("openai_chat"), max_size=5), TRAITS, LAST)
-def test_both_ways_say_the_same(said: list[Message], traits: Traits, last: str | None) -> None:
-    def thoroughly(to: LogAppend) -> None:
+def test_plain_and_general_encoding_agree(
+    encoded: list[Message], traits: Traits, last: str | None
+) -> None:
+    def general(to: LogAppend) -> None:
         role = last
-        for message in said:
+        for message in encoded:
             role = add_message(to, message, role, "conversation", traits)
 
-    quickly = message_strategies.outcome(
-        lambda to: add_messages(to, said, last, "conversation", traits)
+    plain = message_strategies.outcome(
+        lambda to: add_messages(to, encoded, last, "conversation", traits)
     )
-    assert quickly == message_strategies.outcome(thoroughly)
+    assert plain == message_strategies.outcome(general)
 
 
 CALL = ToolCall("call_1", "look_up", '{"a":1}')
@@ -66,8 +68,8 @@ CALL = ToolCall("call_1", "look_up", '{"a":1}')
     ],
     ids=lambda message: f"{message.role} {[type(part).__name__ for part in message.parts]}",
 )
-def test_these_are_usual(message: Message) -> None:
-    """Else the law above would compare the thorough way with itself."""
+def test_these_messages_are_plain(message: Message) -> None:
+    """Otherwise the law above would compare the general encoding with itself."""
     assert encode_plain(message, traits_with("developer", True, False)) is not None
 
 
@@ -86,9 +88,9 @@ def test_these_are_usual(message: Message) -> None:
     ],
     ids=repr,
 )
-def test_these_take_the_thorough_way(message: Message) -> None:
+def test_these_messages_are_not_plain(message: Message) -> None:
     assert encode_plain(message, traits_with("developer", True, False)) is None
 
 
-def test_calls_that_need_their_reasoning_take_the_thorough_way() -> None:
+def test_calls_that_need_reasoning_are_not_plain() -> None:
     assert encode_plain(Message.assistant("x", CALL), traits_with("system", False, True)) is None

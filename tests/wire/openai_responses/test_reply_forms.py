@@ -29,7 +29,7 @@ COUNTS = st.none() | st.integers(-1, 9)
 
 
 def mostly(usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """What a field should be, and now and then anything."""
+    """Mostly valid values, sometimes any other."""
     return st.one_of(usual, usual, usual, usual, usual, VALUES)
 
 
@@ -161,7 +161,7 @@ def test_known_fields_are_not_extras(item: Json) -> None:
 
 
 @pytest.mark.parametrize("field", ["id", "model", "output"])
-def test_what_is_missing_is_named_all_the_same(field: str) -> None:
+def test_missing_field_is_named(field: str) -> None:
     answer: Json = {"id": "r", "object": "response", "model": "m", "output": []}
     del answer[field]
     with pytest.raises(Parse) as caught:

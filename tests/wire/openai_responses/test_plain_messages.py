@@ -1,4 +1,4 @@
-"""Usual messages are said in one go. That gives what the thorough way gives."""
+"""The fast encoding of plain messages gives the same bytes as the general one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ STATES = st.sampled_from([None, "item", "user", "system"])
 
 
 @given(st.lists(message_strategies.messages("openai_responses"), max_size=5), TRAITS, STATES)
-def test_both_ways_say_the_same(said: list[Message], traits: Traits, before: str | None) -> None:
-    def thoroughly(to: LogAppend) -> None:
+def test_plain_and_general_encoding_agree(
+    encoded: list[Message], traits: Traits, before: str | None
+) -> None:
+    def general(to: LogAppend) -> None:
         state = before
-        for message in said:
+        for message in encoded:
             state = add_message(to, message, state, "conversation", traits)
 
-    quickly = message_strategies.outcome(
-        lambda to: add_messages(to, said, before, "conversation", traits)
+    plain = message_strategies.outcome(
+        lambda to: add_messages(to, encoded, before, "conversation", traits)
     )
-    assert quickly == message_strategies.outcome(thoroughly)
+    assert plain == message_strategies.outcome(general)
 
 
 CALL = ToolCall("call_1", "look_up", '{"a":1}')
@@ -51,8 +53,8 @@ CALL = ToolCall("call_1", "look_up", '{"a":1}')
     ],
     ids=lambda message: f"{message.role} {[type(part).__name__ for part in message.parts]}",
 )
-def test_these_are_usual(message: Message) -> None:
-    """Else the law above would compare the thorough way with itself."""
+def test_these_messages_are_plain(message: Message) -> None:
+    """Otherwise the law above would compare the general encoding with itself."""
     assert encode_plain(message, Traits()) is not None
 
 
@@ -69,5 +71,5 @@ def test_these_are_usual(message: Message) -> None:
     ],
     ids=repr,
 )
-def test_these_take_the_thorough_way(message: Message) -> None:
+def test_these_messages_are_not_plain(message: Message) -> None:
     assert encode_plain(message, Traits()) is None

@@ -25,7 +25,7 @@ COUNTS = st.none() | st.integers(-1, 9)
 
 
 def mostly(usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """What a field should be, and now and then anything."""
+    """Mostly valid values, sometimes any other."""
     return st.one_of(usual, usual, usual, usual, usual, VALUES)
 
 
@@ -51,7 +51,9 @@ MESSAGES = st.fixed_dictionaries(
         "function_call": st.none(),
     },
 )
-UNUSUAL_MESSAGES = MESSAGES.flatmap(lambda said: VALUES.map(lambda value: {**said, "more": value}))
+UNUSUAL_MESSAGES = MESSAGES.flatmap(
+    lambda encoded: VALUES.map(lambda value: {**encoded, "more": value})
+)
 CHOICES: st.SearchStrategy[Json] = st.fixed_dictionaries(
     {"message": st.one_of(MESSAGES, MESSAGES, MESSAGES, UNUSUAL_MESSAGES, VALUES)},
     optional={
@@ -127,19 +129,19 @@ def test_known_fields_are_not_extras(message: Json) -> None:
     assert read_reply(body).extras == {"openai_chat": '{"created":1}'}
 
 
-def test_what_stands_beside_a_choice_is_carried_along() -> None:
+def test_fields_of_a_choice_are_kept() -> None:
     filtered = answer(OPENAI, content_filter_results={"hate": 1})
     expected = '{"created":1,"choice":{"content_filter_results":{"hate": 1}}}'
     assert read_reply(filtered).extras == {"openai_chat": expected}
 
 
 @pytest.mark.parametrize("field", ["choices", "choices[0].message"])
-def test_what_is_missing_is_named_all_the_same(field: str) -> None:
-    said: Json = json.loads(answer(OPENAI))
+def test_missing_field_is_named(field: str) -> None:
+    encoded: Json = json.loads(answer(OPENAI))
     if field == "choices":
-        del said["choices"]
+        del encoded["choices"]
     else:
-        del said["choices"][0]["message"]
+        del encoded["choices"][0]["message"]
     with pytest.raises(AnaphoraError) as caught:
-        read_reply(json.dumps(said).encode())
+        read_reply(json.dumps(encoded).encode())
     assert getattr(caught.value, "path", "") == f"$.{field}"
