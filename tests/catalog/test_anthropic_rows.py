@@ -19,7 +19,7 @@ SDK_MODELS: list[str] = [
 MODELS = [profile.id for profile in catalog.models("anthropic")]
 
 
-def test_the_sdk_lists_models_at_all() -> None:
+def test_sdk_lists_models() -> None:
     assert len(SDK_MODELS) >= 22
 
 
@@ -109,7 +109,7 @@ ALL = ("tools", "system", "messages")
         ("cache_key", ()),
     ],
 )
-def test_invalidation(param: catalog.Knob, sections: tuple[str, ...]) -> None:
+def test_invalidation(param: catalog.CacheParam, sections: tuple[str, ...]) -> None:
     assert catalog.rules("anthropic", "claude-opus-5-5").voided_by(param) == sections
 
 
@@ -149,14 +149,14 @@ def sdk_blocks() -> dict[str, bool]:
     return found
 
 
-def test_markable_kinds_are_those_the_sdk_lets_carry_a_marker() -> None:
+def test_markable_kinds_match_the_sdk() -> None:
     rules = catalog.rules("anthropic", "claude-opus-5-5")
     blocks = sdk_blocks()
     assert {"text", "tool_use", "thinking"} <= blocks.keys()
     assert {kind for kind, takes in blocks.items() if takes} <= set(rules.markable.value)
     assert not [kind for kind, takes in blocks.items() if not takes and rules.may_mark(kind)]
     assert not rules.may_mark("thinking")
-    assert not rules.may_mark("never heard of")
+    assert not rules.may_mark("not a known kind")
 
 
 TAKES_SYSTEM = {
@@ -186,7 +186,7 @@ def test_profiles(model: str) -> None:
     assert profile.explicit_breakpoints is None
 
 
-def test_the_api_version_decides_about_sampling() -> None:
+def test_api_version_decides_about_sampling() -> None:
     profile = catalog.profile("anthropic", "claude-opus-4-8")
     assert profile.api_version is not None
     assert profile.api_version.published == ("2023-06-01", "2026-10-21")

@@ -55,8 +55,8 @@ FACTS: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
 @pytest.mark.parametrize(
     ("provider", "model", "on", "field", "value", "source"),
     [
-        pytest.param(*asked, *fact, id=f"{asked[0]}-{asked[1]}-{asked[2]}-{fact[0]}-{fact[2]}")
-        for asked, facts in FACTS.items()
+        pytest.param(*key, *fact, id=f"{key[0]}-{key[1]}-{key[2]}-{fact[0]}-{fact[2]}")
+        for key, facts in FACTS.items()
         for fact in facts
     ],
 )
@@ -78,7 +78,7 @@ READINGS: list[tuple[str, str, str | None, str, tuple[object, ...]]] = [
 
 
 @pytest.mark.parametrize(("provider", "model", "on", "field", "published"), READINGS)
-def test_both_published_readings_are_there(
+def test_both_published_readings_are_kept(
     provider: str, model: str, on: str | None, field: str, published: tuple[object, ...]
 ) -> None:
     assert figure_of(catalog.rules(provider, model, on), field).published == published

@@ -54,8 +54,8 @@ FACTS: dict[tuple[str, str], list[tuple[str, Any, str]]] = {
 @pytest.mark.parametrize(
     ("provider", "model", "field", "value", "source"),
     [
-        pytest.param(*asked, *fact, id=f"{asked[0]}-{asked[1]}-{fact[0]}-{fact[2]}")
-        for asked, facts in FACTS.items()
+        pytest.param(*key, *fact, id=f"{key[0]}-{key[1]}-{fact[0]}-{fact[2]}")
+        for key, facts in FACTS.items()
         for fact in facts
     ],
 )
@@ -80,16 +80,16 @@ def test_where_sources_disagree_all_are_kept(
 
 def test_retirement_dates_agree_with_anthropics_sdk() -> None:
     data = pytest.importorskip("anthropic.resources.messages.messages")
-    told = 0
-    for model, said in data.DEPRECATED_MODELS.items():
+    compared = 0
+    for model, text in data.DEPRECATED_MODELS.items():
         profile = catalog.profile("anthropic", model)
         if profile.known:
             assert profile.retires is not None, model
-            spoken = re.sub(r"(?<=\d)(st|nd|rd|th)", "", said)
-            day = datetime.datetime.strptime(spoken, "%B %d, %Y").date()
+            date_text = re.sub(r"(?<=\d)(st|nd|rd|th)", "", text)
+            day = datetime.datetime.strptime(date_text, "%B %d, %Y").date()
             assert profile.retires.value == day, model
-            told += 1
-    assert told >= 7
+            compared += 1
+    assert compared >= 7
 
 
 def test_unlisted_capabilities_are_false() -> None:

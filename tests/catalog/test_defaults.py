@@ -58,12 +58,12 @@ def test_provider_without_rows_stays_unknown() -> None:
         catalog.shipped().with_rows('provider = "acme"\n').profile("acme", "m")
 
 
-def test_a_row_without_figures_makes_a_provider() -> None:
+def test_row_without_figures_adds_a_provider() -> None:
     mine = catalog.decode('provider = "acme"\n[[profiles]]\nmodels = ["acme-1"]\n')
     assert [profile.id for profile in mine.models()] == ["acme-1"]
 
 
-def test_a_notion_that_a_provider_does_not_have_is_taken_away() -> None:
+def test_without_removes_a_default_figure() -> None:
     mine = catalog.decode(SMALL + 'without = ["system_role"]\n')
     assert mine.profile("acme", "acme-1").system_role is None
     assert mine.profile("acme", "acme-2").system_role is not None
@@ -89,7 +89,7 @@ def test_no_provider_is_stricter_than_the_defaults() -> None:
         assert defaults.reads_refresh.value <= rules.reads_refresh.value
 
 
-def test_the_estimate_reaches_from_the_densest_text_to_the_widest() -> None:
+def test_default_estimate_covers_the_densest_and_widest_text() -> None:
     defaults = catalog.decode('provider = "acme"\n[[rules]]\n').profile("acme", "m")
     size, error = defaults.bytes_per_token.value, defaults.token_error.value
     for profile, _ in everyone():
@@ -99,10 +99,10 @@ def test_the_estimate_reaches_from_the_densest_text_to_the_widest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [('provider = "acme"\n', "unknown field 'provider'"), ("[[rules]]\nslots = 1\n", "`source`")],
 )
-def test_defaults_have_the_format_of_other_files(text: str, says: str) -> None:
-    with pytest.raises(InvalidCatalog, match=says) as raised:
+def test_defaults_have_the_format_of_other_files(text: str, message: str) -> None:
+    with pytest.raises(InvalidCatalog, match=message) as raised:
         _ = [row.figures for row in decode_defaults(text, file="defaults.toml")]
     assert raised.value.file == "defaults.toml"

@@ -108,7 +108,7 @@ def test_grok_conversation_header() -> None:
 )
 def test_fields_that_are_not_sent(name: str, nowhere: str) -> None:
     row = named(name)
-    refused = {param for param, said in row.fields.items() if said is False}
+    refused = {param for param, name in row.fields.items() if name is False}
     assert refused == {*nowhere.split(), "cache.retention"}
 
 
@@ -186,7 +186,7 @@ def test_minimax_errors_are_the_same_on_both_wires() -> None:
     assert named("minimax").errors is not None
 
 
-def test_where_counts_stand() -> None:
+def test_usage_paths() -> None:
     deepseek, qwen = named("deepseek").usage, named("alibaba").usage
     assert deepseek is not None
     assert (deepseek.read, deepseek.uncached) == (
@@ -225,8 +225,8 @@ def test_mistral_fields_match_its_row() -> None:
 
     known = set(ChatCompletionRequest.model_fields)
     row = named("mistral")
-    for param, said in row.fields.items():
-        place = None if said is False else row.place(param)
+    for param, name in row.fields.items():
+        place = None if name is False else row.place(param)
         if place is not None:
             assert place.at in known
         else:

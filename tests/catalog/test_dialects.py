@@ -36,7 +36,7 @@ NAME = "dialect 1 (acme/openai_chat)"
 
 
 @pytest.mark.parametrize(
-    ("text", "row", "says"),
+    ("text", "row", "message"),
     [
         (ROW + "colour = 1", NAME, "unknown field `colour`"),
         (ROW + 'auth = "basic"', NAME, "Invalid enum value 'basic' - at `$.auth`"),
@@ -76,15 +76,15 @@ NAME = "dialect 1 (acme/openai_chat)"
         ("provider = ", "", "Invalid value"),
     ],
 )
-def test_refused(text: str, row: str, says: str) -> None:
+def test_invalid_rows_are_rejected(text: str, row: str, message: str) -> None:
     with pytest.raises(InvalidCatalog) as raised:
         dialects().with_rows(text, file="mine.toml")
     assert (raised.value.file, raised.value.row) == ("mine.toml", row)
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert str(raised.value).startswith("mine.toml")
 
 
-def test_the_least_a_row_may_say() -> None:
+def test_minimal_row() -> None:
     (row,) = decode_dialects(ROW).rows
     assert (row.name, row.auth, row.path, row.surface) == ("acme/openai_chat", "bearer", "", "")
     assert (row.fields, row.omitted, row.stops) == ({}, (), {})
@@ -101,7 +101,7 @@ def test_no_row_hides_another() -> None:
 
 
 @every_row
-def test_the_provider_is_in_the_catalog_and_the_wire_exists(row: Dialect) -> None:
+def test_provider_and_wire_exist(row: Dialect) -> None:
     assert row.provider in catalog.shipped().entries
     assert row.wire in wire.WIRES
     assert catalog.profile(row.provider, "some-model").provider == row.provider
@@ -112,7 +112,7 @@ def test_every_provider_of_the_catalog_has_a_row() -> None:
 
 
 @every_row
-def test_the_address_can_be_put_together(row: Dialect) -> None:
+def test_base_url_and_path_form_a_url(row: Dialect) -> None:
     assert re.fullmatch(r"https?://[a-z0-9{}.:/_-]+[a-z0-9}]", row.base_url)
     assert row.hosts
     assert all(re.fullmatch(r"[a-z0-9.*:-]+", host) for host in row.hosts)
@@ -139,32 +139,34 @@ def test_no_two_parameters_share_a_place(row: Dialect) -> None:
     ids=lambda row: row.name,
 )
 def test_every_common_mode_has_a_value(row: Dialect) -> None:
-    """What is on is heard as `enabled`, or as `adaptive` where that is the provider's own word."""
+    """The enabled value is read as `enabled`, or as `adaptive` where the provider calls it that."""
     place = row.place("reasoning.mode")
     assert place is not None
     on, off = place.values["enabled"], place.values.get("disabled", "disabled")
     assert place.values["adaptive"] == on
     assert off in (False, "disabled")
-    heard = next(ours for ours, theirs in place.values.items() if theirs == on)
-    assert heard == ("adaptive" if on == "adaptive" else "enabled")
+    mode = next(ours for ours, theirs in place.values.items() if theirs == on)
+    assert mode == ("adaptive" if on == "adaptive" else "enabled")
 
 
 def test_retention_is_sent_to_openai_only() -> None:
-    spoken = [row for row in ROWS if row.wire.startswith("openai_")]
-    asked = {row.provider for row in spoken if "cache.retention" not in row.fields}
-    assert asked == {"openai", "azure", "bedrock"}
-    assert not any("cache.retention" in row.fields for row in spoken if row.provider in asked)
+    openai_rows = [row for row in ROWS if row.wire.startswith("openai_")]
+    providers = {row.provider for row in openai_rows if "cache.retention" not in row.fields}
+    assert providers == {"openai", "azure", "bedrock"}
+    assert not any(
+        "cache.retention" in row.fields for row in openai_rows if row.provider in providers
+    )
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.errors], ids=lambda row: row.name)
-def test_a_fine_code_is_no_error(row: Dialect) -> None:
+def test_success_codes_are_no_errors(row: Dialect) -> None:
     assert row.errors is not None
     assert not set(row.errors.fine) & row.errors.kinds.keys()
     assert row.errors.kinds
 
 
 @pytest.mark.parametrize(
-    ("provider", "usual"),
+    ("provider", "wire_name"),
     [
         ("openai", "openai_chat"),
         ("anthropic", "anthropic"),
@@ -177,8 +179,8 @@ def test_a_fine_code_is_no_error(row: Dialect) -> None:
         ("vllm", "openai_chat"),
     ],
 )
-def test_the_first_row_is_the_usual_wire(provider: str, usual: str) -> None:
-    assert dialects().find(provider).wire == usual
+def test_first_row_is_the_default_wire(provider: str, wire_name: str) -> None:
+    assert dialects().find(provider).wire == wire_name
 
 
 # ── Where rows are found ─────────────────────────────────────────────────────────────────────────
@@ -236,9 +238,9 @@ def recorded() -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.skipif(not EXCHANGES.exists(), reason=f"no recorded exchanges at {EXCHANGES}")
 def test_every_recorded_host_has_its_row() -> None:
-    asked = {one for one in recorded() if one[1] in wire.WIRES}
-    assert len(asked) > 30
-    missing = [one for one in sorted(asked) if dialects().at_host(*one) is None]
+    hosts = {one for one in recorded() if one[1] in wire.WIRES}
+    assert len(hosts) > 30
+    missing = [one for one in sorted(hosts) if dialects().at_host(*one) is None]
     assert not missing
 
 
@@ -257,19 +259,19 @@ def test_recorded_requests_match_the_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "path", "says"),
+    ("key", "path", "message"),
     [
-        (("nobody",), "provider", "no dialect of 'nobody'; there are openai, anthropic"),
+        (("missing",), "provider", "no dialect of 'missing'; there are openai, anthropic"),
         (("deepseek", "gemini"), "wire", "only openai_chat, openai_responses, anthropic"),
         (("google", "gemini", "moon"), "surface", "no surface 'moon' for 'gemini', only '', 'vert"),
         (("groq", "openai_chat", "x"), "surface", "only ''"),
     ],
 )
-def test_not_found(asked: tuple[str, ...], path: str, says: str) -> None:
+def test_not_found(key: tuple[str, ...], path: str, message: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        dialects().find(*asked)
+        dialects().find(*key)
     assert raised.value.path == path
-    assert says in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_custom_rows_replace_shipped_ones() -> None:

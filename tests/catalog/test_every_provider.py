@@ -11,7 +11,7 @@ OTHERS = [name for name in PROVIDERS if name not in {"anthropic", "openai"}]
 
 
 @pytest.mark.parametrize("provider", OTHERS)
-def test_an_unknown_model_gets_the_most_conservative_figures_of_its_provider(provider: str) -> None:
+def test_unknown_model_gets_the_most_conservative_figures_of_its_provider(provider: str) -> None:
     profile, rules = catalog.profile(provider, "next"), catalog.rules(provider, "next")
     assert not profile.known
     for known in catalog.models(provider):
@@ -24,7 +24,7 @@ def test_an_unknown_model_gets_the_most_conservative_figures_of_its_provider(pro
         assert profile.token_error.value >= known.token_error.value
 
 
-def test_rows_for_a_wire_name_one_there_is() -> None:
+def test_rows_for_a_wire_name_an_existing_wire() -> None:
     rows = [row for entries in catalog.shipped().entries.values() for row in entries.rows]
     named = {name for row in rows for name in row.wires}
     assert named

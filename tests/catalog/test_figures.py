@@ -34,6 +34,6 @@ def test_every_figure_has_a_source_and_a_date(provider: str, model: str) -> None
 
 
 @pytest.mark.parametrize(("provider", "model"), MODELS)
-def test_a_stand_in_is_never_passed_off_as_a_fact(provider: str, model: str) -> None:
+def test_stand_in_is_never_marked_as_published(provider: str, model: str) -> None:
     for figure in all_figures(provider, model):
         assert not (figure.verified and figure.source.startswith(("stand-in", "derived")))

@@ -18,7 +18,7 @@ KNOWN = [profile.id for profile in catalog.models("anthropic")]
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("model", "found"),
     [
         ("claude-sonnet-4-5", "claude-sonnet-4-5"),
         ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
@@ -46,11 +46,11 @@ KNOWN = [profile.id for profile in catalog.models("anthropic")]
         ("", None),
     ],
 )
-def test_matching(asked: str, found: str | None) -> None:
-    profile = catalog.profile("anthropic", asked)
-    rules = catalog.rules("anthropic", asked)
+def test_matching(model: str, found: str | None) -> None:
+    profile = catalog.profile("anthropic", model)
+    rules = catalog.rules("anthropic", model)
     assert profile.known == (found is not None)
-    assert profile.id == rules.model == (asked if found is None else found)
+    assert profile.id == rules.model == (model if found is None else found)
 
 
 @given(st.sampled_from(KNOWN), st.text(max_size=12))
@@ -63,7 +63,7 @@ def test_only_a_date_or_latest_may_follow_an_id(model: str, suffix: str) -> None
     assert profile.known == allowed
 
 
-def test_an_unknown_model_gets_conservative_figures() -> None:
+def test_unknown_model_gets_conservative_figures() -> None:
     profile = catalog.profile("anthropic", "claude-next")
     rules = catalog.rules("anthropic", "claude-next")
     assert not profile.known
@@ -87,7 +87,7 @@ def test_an_unknown_model_gets_conservative_figures() -> None:
 
 
 @pytest.mark.parametrize("ask", [catalog.profile, catalog.rules])
-def test_an_unknown_provider_is_the_callers_mistake(ask: object) -> None:
+def test_unknown_provider_is_rejected(ask: object) -> None:
     assert callable(ask)
     with pytest.raises(
         InvalidRequest, match="unknown provider 'acme'; known: alibaba, anthropic,"
@@ -116,7 +116,7 @@ context_tokens = 1000
 """
 
 
-def test_rows_laid_over_win_figure_by_figure() -> None:
+def test_overlaid_rows_win_figure_by_figure() -> None:
     base = catalog.shipped()
     mine = base.with_rows(OVERRIDE)
     before, after = (
@@ -135,7 +135,7 @@ def test_rows_laid_over_win_figure_by_figure() -> None:
     assert base.rules("anthropic", "claude-opus-4-7") == before
 
 
-def test_a_profile_row_introduces_a_model() -> None:
+def test_profile_row_adds_a_model() -> None:
     mine = catalog.shipped().with_rows(OVERRIDE)
     house = mine.profile("anthropic", "claude-house")
     assert house.known
@@ -145,13 +145,13 @@ def test_a_profile_row_introduces_a_model() -> None:
     assert not catalog.profile("anthropic", "claude-house").known
 
 
-def test_a_later_row_for_the_whole_provider_wins_over_models() -> None:
+def test_later_provider_row_wins_over_model_rows() -> None:
     text = 'provider = "anthropic"\n[[rules]]\nsource = "x"\ndate = 2026-11-15\nslots = 2\n'
     mine = catalog.shipped().with_rows(text)
     assert {mine.rules("anthropic", model).slots.value for model in [*KNOWN, "other"]} == {2}
 
 
-def test_a_row_that_lists_the_ttls_anew_leaves_no_price_behind() -> None:
+def test_row_with_new_ttls_drops_the_old_prices() -> None:
     text = (
         'provider = "anthropic"\n[[rules]]\nsource = "x"\ndate = 2026-11-15\n'
         'models = ["claude-opus-5"]\nttls = ["12h", "5m"]\nwrite_price = { 12h = 3.0 }\n'
@@ -184,13 +184,13 @@ def test_rules_may_differ_by_wire() -> None:
     assert mine.rules("openai", "gpt-5.4", "anthropic").slots.value == 0
 
 
-def test_an_unknown_model_has_rules_on_a_wire_too() -> None:
+def test_unknown_model_has_rules_on_a_wire() -> None:
     text = ON_A_WIRE.replace('models = ["gpt-5.5"]\n', "")
     rules = catalog.shipped().with_rows(text).rules("openai", "gpt-next", "anthropic")
     assert (rules.model, rules.slots.value) == ("gpt-next", 4)
 
 
-def test_a_file_may_speak_of_several_providers() -> None:
+def test_file_may_hold_several_providers() -> None:
     text = (
         'providers = ["anthropic", "openai"]\n'
         '[[rules]]\nsource = "x"\ndate = 2026-11-15\nminimum_tokens = 7\n'
@@ -202,7 +202,7 @@ def test_a_file_may_speak_of_several_providers() -> None:
     assert (openai.minimum_tokens.value, openai.slots.value) == (7, 9)
 
 
-def test_a_catalog_can_be_written_from_scratch() -> None:
+def test_catalog_can_be_written_from_scratch() -> None:
     import pkgutil
 
     data = pkgutil.get_data("anaphora.catalog", "anthropic.toml")

@@ -51,7 +51,7 @@ def test_every_model_of_the_sdk_is_known(module: str, name: str, least: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("model", "found"),
     [
         ("gpt-5.5-2026-04-23", "gpt-5.5"),
         ("gpt-5.4-mini-2026-03-17", "gpt-5.4-mini"),
@@ -68,10 +68,10 @@ def test_every_model_of_the_sdk_is_known(module: str, name: str, least: int) -> 
         ("gpt-7", None),
     ],
 )
-def test_matching(asked: str, found: str | None) -> None:
-    profile = catalog.profile("openai", asked)
+def test_matching(model: str, found: str | None) -> None:
+    profile = catalog.profile("openai", model)
     assert profile.known == (found is not None)
-    assert profile.id == (asked if found is None else found)
+    assert profile.id == (model if found is None else found)
 
 
 @pytest.mark.parametrize("model", [*MODELS, "gpt-7"])
@@ -121,7 +121,7 @@ def test_read_prices(model: str, price: float) -> None:
 @pytest.mark.parametrize(
     "model", ["gpt-5-pro", "gpt-5.2-pro", "gpt-5.5-pro", "o1-pro", "gpt-4o-2024-05-13", "gpt-4"]
 )
-def test_a_model_without_a_cached_price_promises_none(model: str) -> None:
+def test_missing_cached_price_is_an_unverified_full_price(model: str) -> None:
     figure = catalog.rules("openai", model).read_price
     assert figure.value == 1.0
     assert not figure.verified
@@ -193,7 +193,7 @@ def test_write_prices_and_the_unpublished_12h_price(model: str) -> None:
 
 
 ALL = ("system", "tools", "messages")
-REASONS: dict[str, tuple[catalog.Knob | None, tuple[str, ...]]] = {
+REASONS: dict[str, tuple[catalog.CacheParam | None, tuple[str, ...]]] = {
     "model_changed": ("model", ALL),
     "prompt_cache_key_changed": ("cache_key", ALL),
     "tools_changed": ("tools", ALL[1:]),
@@ -220,7 +220,7 @@ def test_invalidation(model: str) -> None:
     assert rules.invalidates["tool_choice"].verified
 
 
-def test_the_knobs_are_those_of_the_sdks_diagnostics() -> None:
+def test_cache_settings_match_the_sdks_diagnostics() -> None:
     pytest.importorskip("openai")
     response = importlib.import_module("openai.types.responses.response")
     miss = response.PromptCacheDiagnosticsCacheMiss
@@ -247,14 +247,14 @@ def sdk_parts() -> dict[str, bool]:
     return found
 
 
-def test_markable_kinds_are_those_the_sdk_lets_carry_a_breakpoint() -> None:
+def test_markable_kinds_match_the_sdk() -> None:
     pytest.importorskip("openai")
     rules = catalog.rules("openai", "gpt-5.6-sol")
     parts = sdk_parts()
     assert {"text", "input_text", "refusal", "output_text"} <= parts.keys()
     assert {kind for kind, takes in parts.items() if takes} == set(rules.markable.value)
     assert not rules.may_mark("output_text")
-    assert not rules.may_mark("never heard of")
+    assert not rules.may_mark("not a known kind")
     assert set(rules.unmarkable.value) == {"instructions", "additional_tools"}
 
 
@@ -280,7 +280,7 @@ REFUSALS: dict[str, set[catalog.Feature]] = {
 
 
 @pytest.mark.parametrize("model", [*MODELS, "gpt-7"])
-def test_refusals_are_those_that_a_source_states(model: str) -> None:
+def test_rejected_parameters_have_a_source(model: str) -> None:
     profile = catalog.profile("openai", model)
     assert set(profile.refusals.value) == REFUSALS.get(model, set())
     assert profile.refusals.verified == (model in REFUSALS)
@@ -288,7 +288,7 @@ def test_refusals_are_those_that_a_source_states(model: str) -> None:
     assert profile.refuses("stop") == (model in {"o3", "o4-mini"})
 
 
-def test_the_sdk_names_the_models_that_refuse_stop() -> None:
+def test_sdk_names_the_models_that_reject_stop() -> None:
     pytest.importorskip("openai")
     import inspect
 
@@ -335,7 +335,7 @@ def test_earlier_reasoning(model: str) -> None:
         assert not profile.strips_thinking.verified
 
 
-def test_an_unknown_model_gets_conservative_figures() -> None:
+def test_unknown_model_gets_conservative_figures() -> None:
     profile, rules = catalog.profile("openai", "gpt-7"), catalog.rules("openai", "gpt-7")
     others = [catalog.rules("openai", model) for model in MODELS]
     assert not profile.known

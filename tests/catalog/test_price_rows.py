@@ -35,7 +35,7 @@ def test_decimals_are_exact() -> None:
     assert (row.input, row.output) == (Decimal("0.1"), Decimal(3))
 
 
-def test_the_later_of_two_rows_holds() -> None:
+def test_later_of_two_rows_wins() -> None:
     rows = decode_prices(ROW + ROW.replace("0.1", "0.2"))
     found = rows.find("acme", "a")
     assert found is not None
@@ -46,7 +46,7 @@ def test_the_later_of_two_rows_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "row", "says"),
+    ("text", "row", "message"),
     [
         ("price = 3", "price", "write rows as [[price]]"),
         ("[[prices]]", "", "'prices' is not a kind of row"),
@@ -71,14 +71,14 @@ def test_the_later_of_two_rows_holds() -> None:
         (WEEKEND.replace("12:00:00", '"noon"'), "weekend[0]", "Expected `time`"),
     ],
 )
-def test_refused(text: str, row: str, says: str) -> None:
+def test_invalid_rows_are_rejected(text: str, row: str, message: str) -> None:
     with pytest.raises(InvalidCatalog) as raised:
         decode_prices(text, file="mine.toml")
     assert (raised.value.file, raised.value.row) == ("mine.toml", row)
-    assert says in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_the_shipped_rows_are_of_models_that_the_catalog_knows() -> None:
+def test_shipped_rows_name_known_models() -> None:
     rows = SHIPPED.prices
     assert len(rows.prices) > 10
     for row in rows.prices:

@@ -47,12 +47,12 @@ def script() -> ModuleType:
 # ── The file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_committed_table_is_what_make_prices_writes() -> None:
+def test_committed_table_equals_the_output_of_make_prices() -> None:
     prices = script()
     assert prices.generate(SHIPPED.price_table.date) == prices.PATH.read_bytes(), "run: make prices"
 
 
-def test_the_table_names_its_source_date_and_license() -> None:
+def test_table_names_its_source_date_and_license() -> None:
     whole = json.loads((ROOT / "src/anaphora/catalog/price_table.json").read_bytes())
     assert whole["source"] == f"genai-prices {genai_prices.__version__}"
     assert datetime.date.fromisoformat(whole["date"]) == SHIPPED.price_table.date
@@ -75,7 +75,7 @@ def test_no_price_changes_inside_of_a_slot() -> None:
     )
 
 
-def test_a_damaged_table_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_damaged_table_error_names_the_file(tmp_path: Path) -> None:
     """In a copy of the package, as an editor or a broken install would leave it."""
     import shutil
 
@@ -102,7 +102,7 @@ def test_a_damaged_table_is_an_error_that_names_the_file(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "regex", ["gpt-5", "^gpt-(a+)+$", "^gpt-.*$", "^gpt|claude$", r"^(?!x)gpt$", "^a{2}$", "^[^a]$"]
 )
-def test_a_regular_expression_that_is_no_pattern_is_refused(regex: str) -> None:
+def test_unsupported_regular_expression_is_rejected(regex: str) -> None:
     prices = script()
     with pytest.raises(prices.Inexpressible):
         prices._alternatives(types.ClauseRegex(regex=regex))
@@ -278,14 +278,14 @@ def test_every_price_is_that_of_genai_prices(ours: str) -> None:
     assert compared > 5
 
 
-def test_a_service_of_another_provider_has_no_price_here() -> None:
+def test_service_of_another_provider_has_no_price() -> None:
     """Azure offers OpenAI's models; its flex tier, if there is one, is not listed."""
     assert listed("azure", "gpt-5", NOON, Service()) is not None
     assert listed("openai", "gpt-5", NOON, Service("flex")) is not None
     assert listed("azure", "gpt-5", NOON, Service("flex")) is None
 
 
-def test_a_service_has_no_price_before_its_first_listing() -> None:
+def test_service_has_no_price_before_its_first_listing() -> None:
     batch = Service(batch=True)
     assert listed("anthropic", "claude-opus-5-5", NOON, batch) is not None
     before = datetime.datetime(2026, 10, 1, tzinfo=UTC)

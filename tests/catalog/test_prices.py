@@ -94,15 +94,15 @@ def test_stated_zero_is_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "like"),
+    ("model", "like"),
     [
         ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
         ("anthropic/claude-sonnet-4-5", "claude-sonnet-4-5"),
         ("claude-mythos-5-1-20260901", "claude-mythos-5-1"),
     ],
 )
-def test_a_model_by_its_other_names(asked: str, like: str) -> None:
-    assert priced("anthropic", asked).of(CALL) == priced("anthropic", like).of(CALL)
+def test_model_aliases_have_the_same_price(model: str, like: str) -> None:
+    assert priced("anthropic", model).of(CALL) == priced("anthropic", like).of(CALL)
 
 
 # ── Rows of ours, and of yours ───────────────────────────────────────────────────────────────────
@@ -134,12 +134,12 @@ tiers = [{ above = 100, input = 7.2, output = 36 }]
 """
 
 
-def test_rows_of_yours_win() -> None:
+def test_custom_rows_win() -> None:
     mine = catalog.decode_prices(MINE)
     found = price("anthropic", "claude-opus-5-5-20260901", WHEN, own=mine)
     assert found is not None
     assert (found.input, found.source) == (D("3.6"), "our contract")
-    # Longer prompts cost more, and what is cached of them too.
+    # Longer prompts cost more, cached tokens included.
     assert (found.read, found.tiers[0].read) == (D("0.18"), D("0.36"))
     assert found.of(Usage(uncached=100, output=0)) == D("0.00036")
     assert found.of(Usage(uncached=1, read=100, output=0)) == D("0.0000432")
@@ -199,7 +199,7 @@ def test_custom_rules_apply() -> None:
     assert [d.field for d in found.differences] == ["read"]
 
 
-def test_keeping_is_billed_at_google() -> None:
+def test_google_bills_cache_storage() -> None:
     assert priced("google", "gemini-3.1-pro-preview").storage == D("4.5")
     assert priced("anthropic", "claude-opus-5").storage is None
 
@@ -239,7 +239,7 @@ def test_hours_are_those_of_utc() -> None:
     )
 
 
-def test_a_time_without_a_zone_is_refused() -> None:
+def test_time_without_a_zone_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="time zone") as raised:
         price("anthropic", "claude-opus-5", WHEN.replace(tzinfo=None))
     assert raised.value.path == "when"
@@ -289,7 +289,7 @@ STATED = [
     if (found := listed(profile.provider, profile.id, WHEN, Service()))
     and found.levels[0].read is not None
 ]
-AGREEING = [asked for asked in STATED if not priced(*asked).differences]
+AGREEING = [key for key in STATED if not priced(*key).differences]
 
 counts = st.integers(min_value=0, max_value=400_000)
 
@@ -300,10 +300,10 @@ def test_many_prices_are_compared() -> None:
 
 
 @given(st.sampled_from(AGREEING), counts, counts, counts, counts)
-def test_cost_equals_the_librarys_where_prices_agree(
-    asked: tuple[str, str], uncached: int, read: int, written: int, output: int
+def test_cost_equals_genai_prices_where_prices_agree(
+    key: tuple[str, str], uncached: int, read: int, written: int, output: int
 ) -> None:
-    provider, model = asked
+    provider, model = key
     found = priced(provider, model)
     default = catalog.rules(provider, model).default_ttl
     assert default is not None
@@ -347,7 +347,7 @@ def test_costs_add_up_within_a_tier(one: list[int], other: list[int]) -> None:
     assert both == sum(part for part in parts if part is not None)
 
 
-# ── Nothing is loaded, and nothing fetched, unless asked for ─────────────────────────────────────
+# ── Prices are loaded on demand, and nothing is fetched ──────────────────────────────────────────
 
 
 def run(program: str) -> None:
@@ -367,7 +367,7 @@ def test_importing_and_looking_up_load_no_price_data() -> None:
     )
 
 
-def test_asking_for_a_price_touches_no_network() -> None:
+def test_price_lookup_uses_no_network() -> None:
     run(
         "import socket\n"
         "def refused(*_, **__): raise AssertionError('a socket was opened')\n"

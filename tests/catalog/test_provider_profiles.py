@@ -83,8 +83,8 @@ PROFILES: dict[tuple[str, str], list[tuple[str, Any, str]]] = {
 @pytest.mark.parametrize(
     ("provider", "model", "field", "value", "source"),
     [
-        pytest.param(*asked, *fact, id=f"{asked[0]}-{asked[1]}-{fact[0]}-{fact[2]}")
-        for asked, facts in PROFILES.items()
+        pytest.param(*key, *fact, id=f"{key[0]}-{key[1]}-{fact[0]}-{fact[2]}")
+        for key, facts in PROFILES.items()
         for fact in facts
     ],
 )
@@ -100,9 +100,7 @@ MAX_TOKENS_DISPUTED = [
 
 
 @pytest.mark.parametrize(("provider", "model"), MAX_TOKENS_DISPUTED)
-def test_a_name_that_others_send_is_kept_beside_the_documented_one(
-    provider: str, model: str
-) -> None:
+def test_undocumented_name_is_kept_beside_the_documented_one(provider: str, model: str) -> None:
     field = catalog.profile(provider, model).max_tokens_field
     assert field is not None
     assert field.published == ("max_completion_tokens", "max_tokens")
@@ -139,5 +137,5 @@ OTHERS = sorted(set(catalog.shipped().providers) - {"anthropic", "openai"})
 
 
 @pytest.mark.parametrize("provider", OTHERS)
-def test_every_provider_is_held_to_something(provider: str) -> None:
-    assert provider in {asked[0] for asked in PROFILES}
+def test_every_provider_has_an_expected_profile(provider: str) -> None:
+    assert provider in {key[0] for key in PROFILES}

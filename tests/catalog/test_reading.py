@@ -17,14 +17,14 @@ HERE = resources.files("anaphora.catalog")
 
 
 def test_file_index_matches_the_files() -> None:
-    said: dict[str, set[str]] = {}
+    files: dict[str, set[str]] = {}
     for file in HERE.iterdir():
         if not file.name.endswith(".toml") or file.name in NO_MODELS:
             continue
         table = tomllib.loads(file.read_text(encoding="utf-8"))
         for provider in table.get("providers", [table.get("provider")]):
-            said.setdefault(provider, set()).add(file.name)
-    assert said == {provider: set(named) for provider, named in load.FILES.items()}
+            files.setdefault(provider, set()).add(file.name)
+    assert files == {provider: set(named) for provider, named in load.FILES.items()}
 
 
 class Tables(load.ShippedTables):
@@ -44,7 +44,7 @@ def tables() -> Tables:
     return Tables()
 
 
-def test_having_a_catalog_reads_nothing(tables: Tables) -> None:
+def test_creating_a_catalog_reads_nothing(tables: Tables) -> None:
     assert "anthropic" in tables.catalog.providers
     with pytest.raises(InvalidRequest, match="known: alibaba, anthropic"):
         tables.catalog.profile("acme", "m")
@@ -62,7 +62,7 @@ def test_provider_reads_its_file_and_the_defaults(tables: Tables) -> None:
     assert tables.opened == ["defaults.toml", "xai.toml", "hosts.toml"]
 
 
-def test_rows_laid_over_one_provider_leave_the_others_closed(tables: Tables) -> None:
+def test_overlaid_rows_load_only_their_provider(tables: Tables) -> None:
     mine = tables.catalog.with_rows(
         'provider = "groq"\n[[rules]]\nsource = "me"\ndate = 2026-11-15\nslots = 1\n'
     )

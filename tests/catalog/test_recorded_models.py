@@ -64,6 +64,6 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("host", "model"), cases())
-def test_a_recorded_model_is_known(host: str, model: str) -> None:
+def test_recorded_model_is_known(host: str, model: str) -> None:
     [provider] = [name for pattern, name in HOSTS.items() if fnmatchcase(host, pattern)]
     assert catalog.profile(provider, model).known

@@ -16,7 +16,7 @@ MODEL_NAME = "profiles[0] (claude-opus-4-7)"
 
 
 @pytest.mark.parametrize(
-    ("text", "row", "says"),
+    ("text", "row", "message"),
     [
         (ROW + "minimum = 5", NAME, "unknown field 'minimum'"),
         (ROW + 'provider = "openai"', NAME, "unknown field 'provider'"),
@@ -79,12 +79,12 @@ MODEL_NAME = "profiles[0] (claude-opus-4-7)"
         (ROW.replace("anthropic", "acme"), "rules[0] (claude-opus-4-7)", "no profile names"),
     ],
 )
-def test_refused(text: str, row: str, says: str) -> None:
+def test_invalid_rows_are_rejected(text: str, row: str, message: str) -> None:
     with pytest.raises(InvalidCatalog) as raised:
         catalog.shipped().with_rows(text, file="mine.toml")
     assert raised.value.file == "mine.toml"
     assert raised.value.row == row
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert str(raised.value).startswith("mine.toml")
 
 
@@ -92,6 +92,6 @@ def test_empty_row_is_valid() -> None:
     assert catalog.shipped().with_rows(HEAD).models() == catalog.models()
 
 
-def test_a_figure_is_not_a_truth() -> None:
+def test_figure_has_no_truth_value() -> None:
     with pytest.raises(TypeError, match=r"\.value"):
         bool(catalog.profile("anthropic", "claude-opus-5-5").strips_thinking)

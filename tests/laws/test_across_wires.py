@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from support import feature_calls
 from support import strategies as some
 from support.features import FEATURES
-from support.journeys import can_say, check, leaks, travel
+from support.journeys import check, leaks, supports, travel
 from support.outcomes import Target, fields, outcome, send
 
 from anaphora import catalog, wire
@@ -221,7 +221,7 @@ def test_a_loss_of_what_all_can_say_would_be_seen(monkeypatch: pytest.MonkeyPatc
 
     call = feature_calls.base(params={"seed": 7})
     stops = [(WIRES[name], name) for name in ("gemini", "openai_chat")]
-    assert all(can_say(stop, spoken, "seed") for stop, spoken in stops)
+    assert all(supports(stop, spoken, "seed") for stop, spoken in stops)
     fields = params._fields
 
     def fields_without_seed(call: Call) -> dict[str, bytes]:
@@ -237,7 +237,7 @@ def test_a_loss_of_what_all_can_say_would_be_seen(monkeypatch: pytest.MonkeyPatc
 
 def test_a_leak_would_be_seen() -> None:
     """Fields with no name go on where they came from: on the same wire that is right, and seen."""
-    call = feature_calls.unheard_of("openai_chat")
+    call = feature_calls.unknown_field("openai_chat")
     assert not leaks(call, [WIRES["openai_chat"]], WIRES["gemini"])
     bare = replace(call, extras=None)
     through = wire.get("openai_chat").parse(send(WIRES["openai_chat"], call).body)
@@ -365,5 +365,7 @@ def test_law_6_reasoning_of_one_host_is_not_sent_to_another() -> None:
     }
     message = deepseek.read_reply(json.dumps(answer).encode()).message
     talk = [Message.user("hello"), message, Message.tool("c1", "found")]
-    sent = send(WIRES["openai_chat"], feature_calls.base(talk=talk, tools=(feature_calls.LOOK,)))
+    sent = send(
+        WIRES["openai_chat"], feature_calls.base(messages=talk, tools=(feature_calls.LOOK,))
+    )
     assert b"reasoning_content" not in sent.body

@@ -21,9 +21,9 @@ MODEL = "claude-sonnet-4-5"
 PROFILE = catalog.profile("anthropic", MODEL)
 
 
-def call(talk: Conversation, tools: tuple[Tool, ...] = (), tail: str = "now") -> Call:
+def call(conversation: Conversation, tools: tuple[Tool, ...] = (), tail: str = "now") -> Call:
     ir = PromptIR.chat(
-        talk,
+        conversation,
         system=[PromptBlock.cached_long("identity", "You are terse.")],
         tail=[Message.user(tail)],
     )
@@ -35,26 +35,26 @@ def conversation_run(rendered: Rendered) -> object:
     return run.log
 
 
-def test_a_turn_appends_to_the_log_of_the_turn_before() -> None:
-    talk = Conversation([Message.user("a")])
-    first = anthropic.render(call(talk), PROFILE)
-    second = anthropic.render(call(talk.append(Message.assistant("b"))), PROFILE, first)
+def test_turn_appends_to_the_previous_log() -> None:
+    conversation = Conversation([Message.user("a")])
+    first = anthropic.render(call(conversation), PROFILE)
+    second = anthropic.render(call(conversation.append(Message.assistant("b"))), PROFILE, first)
     assert conversation_run(second) is conversation_run(first)
 
 
-def test_a_reloaded_conversation_continues_the_log_by_equality() -> None:
-    talk = Conversation([Message.user("a"), Message.assistant("b")])
-    first = anthropic.render(call(talk), PROFILE)
-    reloaded = from_json(to_json(talk.append(Message.user("c"))), Conversation)
+def test_reloaded_conversation_continues_the_log() -> None:
+    conversation = Conversation([Message.user("a"), Message.assistant("b")])
+    first = anthropic.render(call(conversation), PROFILE)
+    reloaded = from_json(to_json(conversation.append(Message.user("c"))), Conversation)
     second = anthropic.render(call(reloaded), PROFILE, first)
     assert conversation_run(second) is conversation_run(first)
 
 
-def test_two_branches_of_one_turn_do_not_disturb_each_other() -> None:
-    talk = Conversation([Message.user("a"), Message.assistant("b")])
-    trunk = anthropic.render(call(talk), PROFILE)
-    left = anthropic.render(call(talk.append(Message.user("left"))), PROFILE, trunk)
-    right = anthropic.render(call(talk.append(Message.user("right"))), PROFILE, trunk)
+def test_branches_of_one_turn_are_independent() -> None:
+    conversation = Conversation([Message.user("a"), Message.assistant("b")])
+    trunk = anthropic.render(call(conversation), PROFILE)
+    left = anthropic.render(call(conversation.append(Message.user("left"))), PROFILE, trunk)
+    right = anthropic.render(call(conversation.append(Message.user("right"))), PROFILE, trunk)
     assert conversation_run(left) is conversation_run(trunk)
     assert conversation_run(right) is not conversation_run(trunk)
     assert b"left" in left.data()
@@ -65,7 +65,7 @@ def test_two_branches_of_one_turn_do_not_disturb_each_other() -> None:
 
 
 @pytest.mark.breaks_prefix(reason="an edited turn changes what stands behind it")
-def test_an_edited_turn_is_rendered_anew_from_there() -> None:
+def test_edited_turn_is_rendered_again_from_there() -> None:
     messages = [Message.user("a"), Message.assistant("b"), Message.user("c")]
     first = anthropic.render(call(Conversation(messages)), PROFILE)
     messages[1] = Message.assistant("B!")
@@ -93,20 +93,24 @@ def test_warm_render_equals_cold_render(
             kept = list(base)
             kept[data.draw(st.integers(0, len(kept) - 1))] = Message.user("edited")
             base = Conversation(kept)
-        talk = base.append(*added)
-        seen.append((talk, anthropic.render(frame.call(talk, "now"), profile, previous)))
+        conversation = base.append(*added)
+        seen.append(
+            (conversation, anthropic.render(frame.call(conversation, "now"), profile, previous))
+        )
     # A change of the very first message, so that this test always breaks a prefix.
     other = Conversation([Message.user("another beginning")])
     anthropic.render(frame.call(other), profile, seen[0][1])
 
 
-def test_a_live_slice_of_the_body_survives_the_next_turn() -> None:
-    talk = Conversation([Message.user("a" * 500)])
-    first = anthropic.render(call(talk), PROFILE)
+def test_memoryview_of_the_body_survives_the_next_turn() -> None:
+    conversation = Conversation([Message.user("a" * 500)])
+    first = anthropic.render(call(conversation), PROFILE)
     request = anthropic.assemble(first, Plan())
     slices = list(request.body)
     held = b"".join(slices)
-    second = anthropic.render(call(talk.append(Message.assistant("b" * 900))), PROFILE, first)
+    second = anthropic.render(
+        call(conversation.append(Message.assistant("b" * 900))), PROFILE, first
+    )
     assert b"".join(slices) == held == request.body.join()
     assert b"b" * 900 in anthropic.assemble(second, Plan()).body.join()
 
@@ -125,20 +129,20 @@ def test_tools_and_system_blocks_are_rendered_once_for_all_conversations() -> No
     assert one.runs[1].log is two.runs[1].log
 
 
-def test_messages_are_let_go_with_the_conversation_and_sections_soon_after() -> None:
+def test_messages_and_sections_are_freed_with_the_conversation() -> None:
     """The last few tools and system prompts stay, for calls that come one after the other."""
     tools = (Tool("look"),)
-    talk = Conversation([Message.user("a")])
+    conversation = Conversation([Message.user("a")])
     previous: Rendered | None = None
     for turn in range(5):
-        talk = talk.append(Message.assistant(f"b{turn}"))
-        previous = anthropic.render.render(call(talk, tools), PROFILE, previous)  # type: ignore[attr-defined]
+        conversation = conversation.append(Message.assistant(f"b{turn}"))
+        previous = anthropic.render.render(call(conversation, tools), PROFILE, previous)  # type: ignore[attr-defined]
     assert previous is not None
     sections = [weakref.ref(run.log) for run in previous.runs if run.role is None]
-    said = [weakref.ref(run.log) for run in previous.runs if run.role is not None]
-    del previous, talk, tools
+    logs = [weakref.ref(run.log) for run in previous.runs if run.role is not None]
+    del previous, conversation, tools
     gc.collect()
-    assert [log() for log in said] == [None, None]
+    assert [log() for log in logs] == [None, None]
     for number in range(16):
         anthropic.render(call(Conversation([Message.user("a")]), (Tool(f"t{number}"),)), PROFILE)
     gc.collect()
@@ -158,12 +162,12 @@ def test_single_calls_share_sections_of_the_previous_call() -> None:
 
 
 def test_threads_that_continue_one_turn_each_get_their_own_branch() -> None:
-    talk = Conversation([Message.user("a")])
-    trunk = anthropic.render(call(talk), PROFILE)
+    conversation = Conversation([Message.user("a")])
+    trunk = anthropic.render(call(conversation), PROFILE)
     done: dict[int, Rendered] = {}
 
     def continue_with(number: int) -> None:
-        longer = talk.append(Message.assistant(f"branch {number} " * 50))
+        longer = conversation.append(Message.assistant(f"branch {number} " * 50))
         done[number] = anthropic.render(call(longer), PROFILE, trunk)
 
     threads = [threading.Thread(target=continue_with, args=(n,)) for n in range(16)]

@@ -16,10 +16,10 @@ Messages = list[tuple[str, str, list[tuple[bytes, int | None]]]]
 
 
 def fill(to: LogAppend, added: Messages) -> LogAppend:
-    for message_id, role, said in added:
-        if said:
+    for message_id, role, chunks in added:
+        if chunks:
             to.open(role)
-        for data, splice in said:
+        for data, splice in chunks:
             to.chunk(Kind.TEXT, data, splice)
         to.end_message(message_id)
     return to
@@ -45,14 +45,14 @@ def test_log_is_independent_of_how_it_was_filled(one: Messages, two: Messages) -
 @given(messages)
 def test_ends_and_splices_count_from_the_beginning_of_the_log(added: Messages) -> None:
     log = ChunkLog(fill(LogAppend(), added))
-    said = [chunk for _, _, chunks in added for chunk in chunks]
-    for at, (data, splice) in enumerate(said):
+    expected = [chunk for _, _, chunks in added for chunk in chunks]
+    for at, (data, splice) in enumerate(expected):
         assert log.slice(log.start(at), log.ends[at]) == data
         assert log.splices[at] == (-1 if splice is None else log.ends[at] + splice)
 
 
 @given(messages, messages)
-def test_an_id_means_the_last_message_that_has_it(one: Messages, two: Messages) -> None:
+def test_id_finds_the_last_message_with_it(one: Messages, two: Messages) -> None:
     log = ChunkLog(fill(LogAppend(), one))
     for so_far in (one, one + two):
         ids = [message_id for message_id, _, _ in so_far]

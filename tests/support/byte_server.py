@@ -16,14 +16,14 @@ def byte_server(
     headers: dict[str, str] | None = None,
     seen: list[tuple[str, str, bytes]] | None = None,
 ) -> Iterator[str]:
-    """The address of a server on this machine that gives that answer to every request, and keeps
-    what it was asked in `seen`: method, path and body."""
+    """The URL of a local server that gives this response to every request and appends
+    method, path and body of each request to `seen`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked = self.rfile.read(int(self.headers.get("content-length") or 0))
+            request_body = self.rfile.read(int(self.headers.get("content-length") or 0))
             if seen is not None:
-                seen.append((self.command, self.path, asked))
+                seen.append((self.command, self.path, request_body))
             self.send_response(status)
             self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))

@@ -1,6 +1,6 @@
-"""What is seen of a call: one small view for each thing that it may ask for.
+"""Views of a call: one small function for each feature, to compare calls with.
 
-Two calls that ask for the same look the same, however a wire has cut or ordered the rest.
+Calls that ask for the same thing have equal views, however a wire splits or orders the rest.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from typing import Any, TypeAlias
 from anaphora.prompt import Call, OutputSchema
 from anaphora.values import Part, ProviderTool, Text, Tool, ToolResult, Url
 
-See: TypeAlias = Callable[[Call], Any]
+View: TypeAlias = Callable[[Call], Any]
 
 
-def param(path: str) -> See:
-    def see(call: Call) -> Any:
+def param(path: str) -> View:
+    def view(call: Call) -> Any:
         found: Any = call.params
         for name in path.split("."):
             found = None if found is None else getattr(found, name)
         return found
 
-    return see
+    return view
 
 
 def mode(call: Call) -> str:
-    """Everywhere the model chooses where nobody says otherwise."""
+    """The mode of the tool choice; `auto` is the default everywhere."""
     return call.params.tool_choice.mode if call.params.tool_choice is not None else "auto"
 
 
 def name_of_schema(call: Call) -> str | None:
-    """A name that somebody gave it, not the one that it has otherwise."""
+    """The name that the caller gave the schema; None for the default name."""
     output = call.params.output
     return None if output is None or output == OutputSchema(output.schema) else output.name
 
 
 def parts_of(call: Call) -> list[Part]:
-    """All parts in the order they are said, those inside of tool results behind these."""
+    """All parts in order; the parts of a tool result follow it."""
     found: list[Part] = []
     for message in call.ir.body_chat():
         for part in message.parts:
@@ -50,32 +50,32 @@ def _own(found: list[Any], *fields: str) -> list[Any]:
     return [tuple(getattr(part, field) for field in fields) for part in found]
 
 
-def parts(kind: type, *fields: str) -> See:
+def parts(kind: type, *fields: str) -> View:
     return lambda call: _own([part for part in parts_of(call) if isinstance(part, kind)], *fields)
 
 
-def sources(kind: type) -> See:
-    """Where media come from. What an address leads to may be guessed; it is no part of it."""
+def sources(kind: type) -> View:
+    """The sources of media, without the guessed media type of a URL."""
 
-    def see(call: Call) -> Any:
+    def view(call: Call) -> Any:
         found = [getattr(part, "source", None) for part in parts_of(call) if isinstance(part, kind)]
         return [source.url if isinstance(source, Url) else source for source in found]
 
-    return see
+    return view
 
 
-def inside_results(kind: type) -> See:
-    def see(call: Call) -> Any:
+def inside_results(kind: type) -> View:
+    def view(call: Call) -> Any:
         answers = [part for part in parts_of(call) if isinstance(part, ToolResult)]
         inner = [part.content for part in answers if not isinstance(part.content, str)]
         found = [part for content in inner for part in content if isinstance(part, kind)]
         return _own(found, "source")
 
-    return see
+    return view
 
 
 def results(call: Call) -> Any:
-    """Which call was answered with which text, however that is cut."""
+    """The call id and the joined text of each tool result."""
     answers = [part for part in parts_of(call) if isinstance(part, ToolResult)]
     return [
         (part.call_id, part.content if isinstance(part.content, str) else _joined(part.content))
@@ -87,21 +87,21 @@ def _joined(content: tuple[Any, ...]) -> str:
     return "".join(part.text for part in content if isinstance(part, Text))
 
 
-def who_says(words: str) -> See:
-    """In which role, and as which kind of part."""
+def roles_of(text: str) -> View:
+    """The role and the kind of part with this text."""
 
-    def see(call: Call) -> Any:
+    def view(call: Call) -> Any:
         return [
             (message.role, type(part).__name__)
             for message in call.ir.body_chat()
             for part in message.parts
-            if getattr(part, "text", None) == words
+            if getattr(part, "text", None) == text
         ]
 
-    return see
+    return view
 
 
-def cache(name: str) -> See:
+def cache(name: str) -> View:
     return lambda call: getattr(call.ir.cache, name)
 
 
@@ -114,7 +114,7 @@ def marks(call: Call) -> Any:
     return [(type(mark).__name__, mark.ttl) for mark in call.ir.cache.marks]
 
 
-def tools(*fields: str) -> See:
+def tools(*fields: str) -> View:
     return lambda call: _own([tool for tool in call.tools if isinstance(tool, Tool)], *fields)
 
 
@@ -123,9 +123,9 @@ def provider_tools(call: Call) -> Any:
 
 
 def extras_of_parts(call: Call) -> Any:
-    """Of the texts, without the remarks of a wire on how it had put them."""
-    all_of_them = [part.extras or {} for part in parts_of(call) if isinstance(part, Text)]
-    return [{k: v for k, v in extras.items() if "." not in k} for extras in all_of_them]
+    """The extras of the texts, without a wire's notes on its own format."""
+    every = [part.extras or {} for part in parts_of(call) if isinstance(part, Text)]
+    return [{k: v for k, v in extras.items() if "." not in k} for extras in every]
 
 
 def extras(call: Call) -> Any:

@@ -1,10 +1,10 @@
-"""One thing that a call may ask for."""
+"""One feature that a call may use."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from support.call_views import See
+from support.call_views import View
 from support.feature_calls import Make
 
 
@@ -12,17 +12,17 @@ class Feature(NamedTuple):
     group: str
     name: str
     make: Make
-    see: See
+    view: View
     about: str = ""
-    """The path of what is asked: a notice that tells its loss names it, or something it is in."""
+    """The path that a notice about its loss names, or a parent of it."""
 
     @property
     def owned(self) -> bool:
-        """It belongs to the wire that it is made for."""
+        """Whether it is specific to the wire that it is made for."""
         return self.name.endswith("its own")
 
 
-Row: TypeAlias = tuple[str, Make, See] | tuple[str, Make, See, str]
+Row: TypeAlias = tuple[str, Make, View] | tuple[str, Make, View, str]
 
 
 def rows(group: str, *table: Row) -> list[Feature]:

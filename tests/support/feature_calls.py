@@ -1,7 +1,7 @@
-"""How a call asks for one thing and nothing else.
+"""Calls that use one feature and nothing else.
 
-Each of these makes the maker of a call. What is one wire's own depends on the wire's name; all else
-is the same for all.
+Each function returns a maker that takes the name of a wire; only provider-specific features depend
+on it.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ SYSTEM = PromptBlock("identity", "Be brief.")
 
 
 def base(**fields: Any) -> Call:
-    """A call that asks for nothing special."""
-    talk = fields.pop("talk", [Message.user("hello", id="u1")])
+    """A call without special features."""
+    messages = fields.pop("messages", [Message.user("hello", id="u1")])
     system = fields.pop("system", (SYSTEM,))
     plan = fields.pop("cache", PromptCachePlan())
-    ir = PromptIR.chat(Conversation(talk), system=system, cache=plan)
+    ir = PromptIR.chat(Conversation(messages), system=system, cache=plan)
     if "continuation" in fields:
         ir = replace(ir, continuation=fields.pop("continuation"))
     params = Params(**{"max_tokens": 4096, **fields.pop("params", {})})
     return Call(ir=ir, model="any", params=params, **fields)
 
 
-def params(**asked: Any) -> Make:
-    return lambda _: base(params=asked)
+def params(**values: Any) -> Make:
+    return lambda _: base(params=values)
 
 
-def reasoning(**asked: Any) -> Make:
-    return lambda _: base(params={"reasoning": Reasoning(**asked)})
+def reasoning(**values: Any) -> Make:
+    return lambda _: base(params={"reasoning": Reasoning(**values)})
 
 
 def choice(mode: Any, name: str | None = None, parallel: bool | None = None) -> Make:
-    asked = ToolChoice(mode, name, parallel)
-    return lambda _: base(tools=(LOOK,), params={"tool_choice": asked})
+    tool_choice = ToolChoice(mode, name, parallel)
+    return lambda _: base(tools=(LOOK,), params={"tool_choice": tool_choice})
 
 
 def output(**more: Any) -> Make:
@@ -82,15 +82,15 @@ def output(**more: Any) -> Make:
 
 
 def user(*parts: Any) -> Make:
-    return lambda _: base(talk=[Message.user("look", *parts, id="u1")])
+    return lambda _: base(messages=[Message.user("look", *parts, id="u1")])
 
 
-def talk(*messages: Message) -> Make:
-    return lambda _: base(talk=messages, tools=(LOOK,))
+def messages(*messages: Message) -> Make:
+    return lambda _: base(messages=messages, tools=(LOOK,))
 
 
 def result(content: Any, **fields: Any) -> Make:
-    return talk(
+    return messages(
         Message.user("hello"),
         Message.assistant(ToolCall("c1", "look", "{}")),
         Message.tool("c1", content, **fields),
@@ -101,27 +101,27 @@ def plan(**fields: Any) -> Make:
     return lambda _: base(cache=PromptCachePlan(**fields), tools=(LOOK,))
 
 
-def mark(asked: MarkRequest) -> Make:
-    return plan(marks=(asked,))
+def mark(request: MarkRequest) -> Make:
+    return plan(marks=(request,))
 
 
 def another(name: str) -> str:
-    """A wire whose words mean nothing to that one."""
+    """A wire of another provider."""
     return "anthropic" if name != "anthropic" else "gemini"
 
 
 def thought(name: str) -> list[Message]:
-    """A tool loop in which a provider reasoned, as its wire reads the answer."""
-    said = Thinking("hm", "c2ln" if name in ("anthropic", "gemini") else None)
+    """A tool loop with the provider's reasoning, as its wire reads the reply."""
+    thinking = Thinking("hm", "c2ln" if name in ("anthropic", "gemini") else None)
     if name == "openai_responses":
-        said = Thinking("hm", data="c2ln")
-    parts = (said, ToolCall("c1", "look", "{}"))
+        thinking = Thinking("hm", data="c2ln")
+    parts = (thinking, ToolCall("c1", "look", "{}"))
     message = Message(id="r", role="assistant", parts=parts)
     reply = Reply(id="r", model="m", message=message, stop="tool_calls")
     codec = wire.get(name)
-    heard = codec.read_reply(codec.write_reply(reply)).message
-    call = next(part for part in heard.parts if isinstance(part, ToolCall))
-    return [Message.user("hello"), heard, Message.tool(call.id, "found")]
+    message_read = codec.read_reply(codec.write_reply(reply)).message
+    call = next(part for part in message_read.parts if isinstance(part, ToolCall))
+    return [Message.user("hello"), message_read, Message.tool(call.id, "found")]
 
 
 _PROVIDER_TOOLS = {
@@ -138,16 +138,16 @@ def provider_tool(name: str) -> Call:
 
 
 def cited(name: str) -> Call:
-    said = Text("found", {name: '{"xCited":[1]}'})
-    return base(talk=[Message.user("hello"), Message.assistant(said), Message.user("go on")])
+    text = Text("found", {name: '{"xCited":[1]}'})
+    return base(messages=[Message.user("hello"), Message.assistant(text), Message.user("go on")])
 
 
-def unheard_of(name: str) -> Call:
+def unknown_field(name: str) -> Call:
     return base(extras={name: '{"xUnheardOf":1}'})
 
 
 def file_id(name: str) -> Call:
-    return base(talk=[Message.user("look", Image(FileId(name, "file_1")))])
+    return base(messages=[Message.user("look", Image(FileId(name, "file_1")))])
 
 
 def earlier(name: str) -> Call:
@@ -156,8 +156,8 @@ def earlier(name: str) -> Call:
 
 def opaque(name: str) -> Call:
     kind, json = "x", '{"x":1}' if name == "gemini" else '{"type":"x","x":1}'
-    said = Message.assistant("ok", Opaque(name, kind, json))
-    return base(talk=[Message.user("hello"), said, Message.user("go on")])
+    message = Message.assistant("ok", Opaque(name, kind, json))
+    return base(messages=[Message.user("hello"), message, Message.user("go on")])
 
 
 def foreign(make: Make) -> Make:

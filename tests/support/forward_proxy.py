@@ -15,7 +15,7 @@ class ForwardProxy:
     def __init__(self, password: str | None, status: str | None) -> None:
         self._password = password
         self._status = status
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         """The first line of every request."""
         self.url = ""
 
@@ -26,7 +26,7 @@ class ForwardProxy:
         if not request:
             return
         line, _, rest = request.partition(b"\r\n")
-        self.asked.append(line.decode())
+        self.requests.append(line.decode())
         refusal = self._status or (None if self._may(rest) else "407 Proxy Authentication Required")
         if refusal is not None:
             writer.write(f"HTTP/1.1 {refusal}\r\nContent-Length: 0\r\n\r\n".encode())

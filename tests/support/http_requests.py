@@ -1,4 +1,4 @@
-"""Requests for a transport, full of words that must never turn up in an error."""
+"""Requests for a transport, with canaries that must never appear in an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def outgoing(
     largest: int = 1_000_000,
     **seconds: float,
 ) -> HttpRequest:
-    """Patient, but for what `seconds` says."""
+    """A request with long timeouts, except for those in `seconds`."""
     limits = {"connect": 30.0, "first_byte": 30.0, "idle": 8.0, **seconds}
     return HttpRequest(
         method=method,

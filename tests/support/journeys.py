@@ -1,4 +1,4 @@
-"""Calls that go over several wires, one after the other, and what is left of them."""
+"""Calls that are rendered and read on several wires in turn, and what survives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from support import call_views as see
+from support import call_views as views
 from support.features import FEATURES
 from support.outcomes import Sent, Target, fields, is_about, outcome, plain, read, send
 
@@ -25,29 +25,29 @@ from anaphora.values import (
 
 
 class Thing(NamedTuple):
-    """What is compared before and after. `feature` is the row of the matrix that says which wires
-    can say it; without one, all can."""
+    """A view that is compared before and after. `feature` is the row of the matrix with the wires
+    that support it; without one, all do."""
 
     name: str
-    see: see.See
+    view: views.View
     feature: str = ""
     about: str = ""
 
 
-def _images(kind: type) -> see.See:
+def _images(kind: type) -> views.View:
     return lambda call: [
         part.source
         if isinstance(part.source, Bytes)
         else part.source.url
         if isinstance(part.source, Url)
         else None
-        for part in see.parts_of(call)
+        for part in views.parts_of(call)
         if isinstance(part, Image) and isinstance(part.source, kind)
     ]
 
 
 def _texts(call: Call) -> list[tuple[str, str]]:
-    """Who says what, in order."""
+    """The role and text of each part, in order."""
     return [
         (message.role, part.text)
         for message in call.ir.body_chat()
@@ -66,12 +66,12 @@ def _order(call: Call) -> list[Any]:
 
 def _errors(call: Call) -> list[str]:
     return [
-        part.call_id for part in see.parts_of(call) if isinstance(part, ToolResult) and part.error
+        part.call_id for part in views.parts_of(call) if isinstance(part, ToolResult) and part.error
     ]
 
 
 def _param(path: str, feature: str) -> Thing:
-    return Thing(feature, see.param(path), feature, f"params.{path}")
+    return Thing(feature, views.param(path), feature, f"params.{path}")
 
 
 #: Where notices on parts of messages are.
@@ -81,19 +81,24 @@ THINGS = (
     Thing("the system prompt", lambda call: call.ir.system_field().strip()),
     Thing("texts", _texts),
     Thing("the order of things", _order, "image bytes", _PARTS),
-    Thing("calls", see.parts(ToolCall, "id", "name", "arguments")),
-    Thing("results", see.results),
-    Thing("tools", see.tools("name", "description", "schema")),
+    Thing("calls", views.parts(ToolCall, "id", "name", "arguments")),
+    Thing("results", views.results),
+    Thing("tools", views.tools("name", "description", "schema")),
     Thing("images as bytes", _images(Bytes), "image bytes", _PARTS),
     Thing("images by URL", _images(Url), "image by URL", _PARTS),
-    Thing("documents", see.sources(Document), "PDF bytes", _PARTS),
+    Thing("documents", views.sources(Document), "PDF bytes", _PARTS),
     Thing("tool errors", _errors, "tool error flag", _PARTS),
     Thing(
-        "thinking", see.parts(Thinking, "text", "signature"), "thinking replayed, another's", _PARTS
+        "thinking",
+        views.parts(Thinking, "text", "signature"),
+        "thinking replayed, another's",
+        _PARTS,
     ),
-    Thing("the mode of choice", see.mode, "tool choice required", "params.tool_choice"),
-    Thing("the name of the schema", see.name_of_schema, "name of the schema", "params.output.name"),
-    Thing("the cache key", see.cache("key"), "cache key", "cache.key"),
+    Thing("the mode of choice", views.mode, "tool choice required", "params.tool_choice"),
+    Thing(
+        "the name of the schema", views.name_of_schema, "name of the schema", "params.output.name"
+    ),
+    Thing("the cache key", views.cache("key"), "cache key", "cache.key"),
     _param("tool_choice.name", "forced tool"),
     _param("tool_choice.parallel", "parallel calls off"),
     _param("output.schema", "output schema"),
@@ -119,22 +124,22 @@ _FEATURES = {feature.name: feature for feature in FEATURES}
 
 
 @functools.cache
-def can_say(target: Target, spoken: str, thing: str) -> bool:
-    """Whether it comes through there without a remark, when nothing else is asked for."""
+def supports(target: Target, wire_name: str, thing: str) -> bool:
+    """Whether the target sends the feature without a notice, in an otherwise plain call."""
     if not thing:
         return True
     feature = _FEATURES[thing]
-    return outcome(target, feature, feature.make(spoken))[:2] == ("sent", ())
+    return outcome(target, feature, feature.make(wire_name))[:2] == ("sent", ())
 
 
 class Journey(NamedTuple):
     call: Call
-    """What the last one heard,"""
+    """The call as read from the last request."""
     sent: tuple[Sent, ...]
-    """and what each was sent."""
+    """The requests, in order."""
 
     @property
-    def told(self) -> list[Notice]:
+    def notices(self) -> list[Notice]:
         return [notice for sent in self.sent for notice in sent.notices]
 
 
@@ -147,24 +152,24 @@ def travel(call: Call, stops: Iterable[Target]) -> Journey:
 
 
 def check(call: Call, stops: Sequence[tuple[Target, str]]) -> None:
-    """What all stops can say comes through all of them; what does not come through is told."""
+    """What all stops support survives all of them; every loss has a notice."""
     journey = travel(call, [stop for stop, _ in stops])
     in_headers = any(
         _headers(stop, sent) for (stop, _), sent in zip(stops, journey.sent, strict=True)
     )
     for thing in THINGS:
-        before, after = thing.see(call), thing.see(journey.call)
+        before, after = thing.view(call), thing.view(journey.call)
         if before == after:
             continue
-        told = any(is_about(notice, thing.about) for notice in journey.told)
+        noticed = any(is_about(notice, thing.about) for notice in journey.notices)
         by_header = thing.name == "the cache key" and in_headers
-        assert told or by_header, f"{thing.name}: lost in silence: {before} became {after}"
-        sayable = all(can_say(stop, spoken, thing.feature) for stop, spoken in stops)
-        assert by_header or not sayable, f"{thing.name}: all can say it: {before} became {after}"
+        assert noticed or by_header, f"{thing.name}: lost in silence: {before} became {after}"
+        supported = all(supports(stop, wire_name, thing.feature) for stop, wire_name in stops)
+        assert by_header or not supported, f"{thing.name}: all support it: {before} became {after}"
 
 
 def _headers(stop: Target, sent: Sent) -> set[tuple[str, str]]:
-    """What is said in headers only cannot be read in a body."""
+    """The headers that a plain call does not have; they cannot be read from a body."""
     return {*sent.headers} - {*plain(stop).headers}
 
 

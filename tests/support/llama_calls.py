@@ -1,4 +1,4 @@
-"""Calls sent to llama.cpp over each of the wires it speaks, and its answers read."""
+"""Calls sent to llama.cpp on each wire it supports, and its replies read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Rendered, Request
 from anaphora.values import Conversation, Event, Message, Reply, Tool
 
-#: What llama.cpp serves of ours.
+#: The wires that llama.cpp supports.
 WIRES = ("anthropic", "openai_chat", "openai_responses")
 
 LOOK = Tool(
@@ -23,39 +23,39 @@ LOOK = Tool(
 NOW = Tool("now", "What time it is.")
 
 
-def call(*talk: str | Message, system: str = "", **fields: object) -> Call:
-    """A call to the tiny model. Texts are a user's; `fields` are a call's or its parameters'."""
-    messages = [Message.user(said) if isinstance(said, str) else said for said in talk]
+def call(*texts: str | Message, system: str = "", **fields: object) -> Call:
+    """A call to the tiny model. Texts are user messages; `fields` are fields of Call or Params."""
+    messages = [Message.user(item) if isinstance(item, str) else item for item in texts]
     return conversation(Conversation(messages), system=system, **fields)
 
 
-def conversation(talk: Conversation, *, system: str = "", **fields: object) -> Call:
+def conversation(messages: Conversation, *, system: str = "", **fields: object) -> Call:
     own = {name: value for name, value in fields.items() if name in ("tools", "extras", "model")}
     params = {name: value for name, value in fields.items() if name not in own}
-    asked = msgspec.structs.replace(Params(max_tokens=200), **params)
-    made = Call(ir=PromptIR.chat(talk, system=system), model=MODEL, params=asked)
+    values = msgspec.structs.replace(Params(max_tokens=200), **params)
+    made = Call(ir=PromptIR.chat(messages, system=system), model=MODEL, params=values)
     return msgspec.structs.replace(made, **own)
 
 
 def rendered(name: str, made: Call, previous: Rendered | None = None) -> Rendered:
-    # It signs no reasoning, which only Anthropic itself asks for.
+    # It signs no reasoning, which only Anthropic itself requires.
     own = (name, made.model) == ("anthropic", MODEL)
     profile = catalog.profile("llamacpp" if own else wire.PROVIDERS[name], made.model)
     return wire.get(name).render(made, profile, previous)
 
 
 def request(name: str, made: Call | Rendered) -> Request:
-    """The way every call goes: render, plan, assemble."""
-    said = rendered(name, made) if isinstance(made, Call) else made
-    plan = plan_once(said, catalog.rules(wire.PROVIDERS[name], said.model), reuse_expected=True)
-    return wire.get(name).assemble(said, plan)
+    """Renders, plans and assembles the request of a call."""
+    prompt = rendered(name, made) if isinstance(made, Call) else made
+    plan = plan_once(prompt, catalog.rules(wire.PROVIDERS[name], prompt.model), reuse_expected=True)
+    return wire.get(name).assemble(prompt, plan)
 
 
 def answer(llama: Llama, name: str, made: Call | Rendered) -> Answer:
-    """A good answer's bytes."""
-    given = llama.send(request(name, made))
-    assert given.status == 200, given.body.decode()
-    return given
+    """The response, which must have status 200."""
+    response = llama.send(request(name, made))
+    assert response.status == 200, response.body.decode()
+    return response
 
 
 def ask(llama: Llama, name: str, made: Call | Rendered) -> Reply:
@@ -67,9 +67,9 @@ def streaming(made: Call) -> Call:
 
 
 def stream(llama: Llama, name: str, made: Call) -> bytes:
-    given = answer(llama, name, streaming(made))
-    assert given.headers["content-type"].startswith("text/event-stream")
-    return given.body
+    response = answer(llama, name, streaming(made))
+    assert response.headers["content-type"].startswith("text/event-stream")
+    return response.body
 
 
 def read(name: str, body: bytes, size: int | None = None) -> list[Event]:

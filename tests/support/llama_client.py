@@ -1,4 +1,4 @@
-"""Our client, talking to llama.cpp over each of the wires it speaks."""
+"""Our client connected to llama.cpp on each wire it supports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tour.llama_model import TEMPLATE
 
 T = TypeVar("T")
 
-#: The model's own chat template: it makes the model call a tool when the user has spoken.
+#: The model's own chat template: the model calls a tool after a user message.
 OWN = TEMPLATE.read_text(encoding="utf-8")
 
 
@@ -26,7 +26,7 @@ def changed(template: str, before: str, after: str) -> str:
     return template.replace(before, after)
 
 
-#: The same, but the model calls a tool whatever was said last: a loop that never ends by itself.
+#: The same, but the model calls a tool after every message: an endless loop.
 LOOPING = changed(OWN, "{%- if tools and last.role != 'tool' -%}", "{%- if tools -%}")
 
 
@@ -59,7 +59,7 @@ def registry() -> ToolRegistry:
 
 
 def apart(answered: Response) -> int:
-    """How many tokens more the server read than we had said before sending."""
+    """The number of tokens that the server read beyond the prediction."""
     assert answered.usage.read is not None
     assert answered.record.predicted is not None
     return answered.usage.read - answered.record.predicted

@@ -118,9 +118,9 @@ def differences(row: Dialect) -> tuple[list[str], list[str], list[str]]:
     """Features that the dialect adds, sends in another field, and leaves out."""
     added, elsewhere, left_out = [], [], []
     for feature in FEATURES:
-        asked = feature.make(row.wire)
-        usual, _ = best(dialect_targets(row, row.wire), feature, asked)
-        here, _ = best(dialect_targets(row, row.name), feature, asked)
+        call = feature.make(row.wire)
+        usual, _ = best(dialect_targets(row, row.wire), feature, call)
+        here, _ = best(dialect_targets(row, row.name), feature, call)
         if here.fate in ("left out", "refused", "silent loss"):
             if here.fate != usual.fate:
                 left_out.append(feature.name)

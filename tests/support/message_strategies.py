@@ -13,7 +13,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import LogAppend
 from anaphora.values import Message, Part, Text, ToolCall, ToolResult
 
-#: Some that JSON cannot hold, too.
+#: Including texts that JSON cannot hold.
 texts = some.texts | st.sampled_from(["", " ", "plain", "\ud800"])
 
 
@@ -21,12 +21,12 @@ def messages(wire: str) -> st.SearchStrategy[Message]:
     extras = st.none() | st.sampled_from(
         [{}, {wire: "{}"}, {wire: '{"a":1}'}, {wire: "no object"}, {"gemini": '{"b":2}'}]
     )
-    usual: st.SearchStrategy[Part] = st.one_of(
+    plain: st.SearchStrategy[Part] = st.one_of(
         st.builds(Text, texts),
         st.builds(ToolCall, texts, some.words, texts | some.arguments),
         st.builds(ToolResult, texts, texts, st.sampled_from([False, False, True])),
     )
-    unusual: st.SearchStrategy[Part] = st.one_of(
+    special: st.SearchStrategy[Part] = st.one_of(
         st.builds(Text, texts, extras),
         st.builds(ToolCall, some.words, some.words, some.arguments, extras),
         st.builds(ToolResult, some.words, texts, extras=extras),
@@ -34,18 +34,18 @@ def messages(wire: str) -> st.SearchStrategy[Message]:
         some.user_parts,
         some.assistant_parts,
     )
-    # The last two are no roles: both ways refuse them.
+    # The last two are no roles: both encoders reject them.
     roles = ["user", "assistant", "tool", "system"]
     return st.builds(
         Message,
         id=some.words,
         role=st.sampled_from([*roles, *roles, "developer", "robot"]),
-        parts=st.lists(usual | usual | usual | unusual, max_size=3).map(tuple),
+        parts=st.lists(plain | plain | plain | special, max_size=3).map(tuple),
     )
 
 
 def outcome(add: Callable[[LogAppend], object]) -> dict[str, Any] | tuple[type, str]:
-    """All that was added, or the error that it ended with."""
+    """Everything that was added, or the error."""
     to = LogAppend()
     to.first_chunk, to.first_message = 7, 5
     try:

@@ -1,4 +1,4 @@
-"""What becomes of a call on a wire, found out by rendering it and reading it back."""
+"""The outcome of a call on a wire, found by rendering it and reading it back."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from anaphora.values import Notice
 
 Fate: TypeAlias = Literal["sent", "changed", "left out", "refused", "silent loss"]
 
-#: What the best model of a provider takes is what the wire can say; a silent loss is never hidden.
+#: A wire supports what a provider's best model accepts; a silent loss is never hidden.
 _ORDER: tuple[Fate, ...] = ("silent loss", "sent", "changed", "left out", "refused")
 
 
 class Target(NamedTuple):
-    """Who is spoken to: a wire or dialect by its name, and whose model."""
+    """A wire or dialect by its name, a provider and its model."""
 
     name: str
     provider: str
@@ -51,8 +51,8 @@ class Outcome(NamedTuple):
 
 def send(target: Target, call: Call) -> Sent:
     codec = wire.get(target.name)
-    asked = replace(call, model=target.model)
-    rendered = codec.render(asked, catalog.profile(target.provider, target.model))
+    retargeted = replace(call, model=target.model)
+    rendered = codec.render(retargeted, catalog.profile(target.provider, target.model))
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = codec.assemble(rendered, plan)
     return Sent(request.body.join(), request.path, request.headers, rendered.notices)
@@ -64,32 +64,34 @@ def read(target: Target, sent: Sent) -> Call:
 
 @functools.cache
 def plain(target: Target) -> Sent:
-    """What is sent when nothing special is asked for."""
+    """The request of a call without special features."""
     return send(target, base())
 
 
-def outcome(target: Target, feature: Feature, asked: Call) -> Outcome:
+def outcome(target: Target, feature: Feature, call: Call) -> Outcome:
     """What becomes of a feature of that call."""
-    usual = plain(target)
+    plain_request = plain(target)
     try:
-        sent = send(target, asked)
+        sent = send(target, call)
     except InvalidRequest as problem:
         return Outcome("refused", (problem.path,))
-    came = feature.see(read(target, sent))
-    told = [notice for notice in sent.notices if notice not in usual.notices]
-    codes = tuple(dict.fromkeys(notice.code for notice in told))
-    headers = tuple(f"header {key}" for key, _ in sorted({*sent.headers} - {*usual.headers}))
-    places = (*_new_fields(usual.body, sent.body), *headers)
-    if came == feature.see(asked) or headers:
+    came = feature.view(read(target, sent))
+    notices = [notice for notice in sent.notices if notice not in plain_request.notices]
+    codes = tuple(dict.fromkeys(notice.code for notice in notices))
+    headers = tuple(
+        f"header {key}" for key, _ in sorted({*sent.headers} - {*plain_request.headers})
+    )
+    places = (*_new_fields(plain_request.body, sent.body), *headers)
+    if came == feature.view(call) or headers:
         return Outcome("sent", codes, places)
-    if not any(is_about(notice, feature.about) for notice in told):
+    if not any(is_about(notice, feature.about) for notice in notices):
         return Outcome("silent loss")
     return Outcome("left out" if _nothing(came) else "changed", codes, places)
 
 
-def best(targets: Sequence[Target], feature: Feature, asked: Call) -> tuple[Outcome, bool]:
+def best(targets: Sequence[Target], feature: Feature, call: Call) -> tuple[Outcome, bool]:
     """The best that any of these gives, and whether all give the same."""
-    found = [outcome(target, feature, asked) for target in targets]
+    found = [outcome(target, feature, call) for target in targets]
     top = min(found, key=lambda one: (_ORDER.index(one.fate), len(one.codes)))
     return top, len({one[:2] for one in found}) == 1
 
@@ -107,10 +109,10 @@ def _nothing(seen: Any) -> bool:
     return seen in (None, False, "", {})
 
 
-def _new_fields(usual: bytes, body: bytes) -> list[str]:
-    """The paths at which a body says what the plain one does not."""
-    before = fields(usual)
-    return [path for path, said in fields(body).items() if said != before.get(path)]
+def _new_fields(plain_request: bytes, body: bytes) -> list[str]:
+    """The paths at which a body differs from the plain one."""
+    before = fields(plain_request)
+    return [path for path, value in fields(body).items() if value != before.get(path)]
 
 
 def fields(body: bytes) -> dict[str, list[Any]]:

@@ -1,5 +1,5 @@
-"""A real server on this machine that does with a connection whatever a test wants: answer, drip,
-hang up, say nonsense.
+"""A real local server whose handling of a connection a test defines: reply, reply slowly,
+close, send garbage.
 
     async with raw_server(answering(b"HTTP/1.1 200 OK\\r\\n…")) as server:
         ...server.url, server.requests, server.connections

@@ -428,9 +428,9 @@ STREAMS: dict[str, list[Json]] = {
 
 
 def stream(name: str, events: list[Json]) -> bytes:
-    """The bytes that say these events."""
+    """The bytes of these events."""
     if name == "ollama":
         return b"".join(ndjson.encode_line(encoded(event)) for event in events)
     named = name in ("anthropic", "openai_responses")
-    said = [sse.encode_event(str(e["type"]) if named else "", encoded(e)) for e in events]
-    return b"".join([*said, sse.encode_event("", b"[DONE]")] if name == "openai_chat" else said)
+    chunks = [sse.encode_event(str(e["type"]) if named else "", encoded(e)) for e in events]
+    return b"".join([*chunks, sse.encode_event("", b"[DONE]")] if name == "openai_chat" else chunks)

@@ -1,4 +1,4 @@
-"""Small traces for tests: conversations whose bills are known by heart."""
+"""Small traces with known usage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tool(name: str, text: str = "done") -> TraceMessage:
 def trace_of(
     *calls: TraceCall,
     messages: list[TraceMessage] | None = None,
-    id: str = "talk",
+    id: str = "conversation",
     provider: str = "anthropic",
     model: str = "claude-sonnet-4-5",
     **more: Any,

@@ -125,8 +125,10 @@ def _tools(rows: Sequence[Json]) -> Iterator[Tool]:
 def _message(row: Json, number: int) -> Message:
     content = row["content"]
     if row["role"] == "tool":
-        said = content if isinstance(content, str) else tuple(_shown(one) for one in content)
-        result = ToolResult(row["tool_call_id"] or f"call_{number - 1}", said)
+        content_parts = (
+            content if isinstance(content, str) else tuple(_shown(one) for one in content)
+        )
+        result = ToolResult(row["tool_call_id"] or f"call_{number - 1}", content_parts)
         return Message(role="tool", parts=(result,))
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     parts = [part for block in blocks if (part := _part(block)) is not None]

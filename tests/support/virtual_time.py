@@ -1,9 +1,9 @@
-"""A real event loop on a clock of its own: waiting takes no time, and waiting for nothing fails.
+"""A real event loop on a virtual clock: waiting takes no time, and a deadlock fails.
 
     virtual_time.run(main())
 
-Where nothing is ready, the clock goes on to the next timer. Where there is none either, somebody
-waits for what will never come, and the test is told so instead of hanging.
+When nothing is ready, the clock advances to the next timer. Without a timer the loop is
+deadlocked, and the test fails instead of hanging.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Stuck(AssertionError):
-    """Nobody will ever wake whoever waits now."""
+    """A task waits, and nothing can wake it."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -44,7 +44,7 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None:
-            raise Stuck("somebody waits, and nothing will ever happen")
+            raise Stuck("a task waits, and no timer or event is left")
         self._loop.go_on(timeout)
         return super().select(0)
 

@@ -19,7 +19,7 @@ def after(some: list[tuple[int, int]]) -> Bills:
     return points
 
 
-def test_without_a_bill_the_estimate_stands() -> None:
+def test_estimate_is_used_without_usage() -> None:
     assert calibrated((), 1234) == 1234
 
 
@@ -30,10 +30,10 @@ def test_billed_prompt_counts_as_billed(
     assert calibrated(learned(after(some), estimated, billed), estimated) == billed
 
 
-@given(some=bills, asked=st.lists(st.integers(0, 2 * 10**6), min_size=2, max_size=20))
-def test_longer_is_never_fewer(some: list[tuple[int, int]], asked: list[int]) -> None:
+@given(some=bills, estimates=st.lists(st.integers(0, 2 * 10**6), min_size=2, max_size=20))
+def test_calibration_is_monotonic(some: list[tuple[int, int]], estimates: list[int]) -> None:
     points = after(some)
-    counted = [calibrated(points, estimated) for estimated in sorted(asked)]
+    counted = [calibrated(points, estimated) for estimated in sorted(estimates)]
     assert counted == sorted(counted)
     assert counted[0] >= 0
 
@@ -64,7 +64,7 @@ def test_one_odd_bill_does_not_make_text_ten_times_as_dense() -> None:
     assert calibrated(points, 3000) == 11_000 + 1330
 
 
-def test_a_conversation_that_was_cut_begins_anew() -> None:
+def test_cut_conversation_restarts_calibration() -> None:
     points = after([(1000, 1100), (9000, 9900), (2000, 2500)])
     assert points == ((1000, 1100), (2000, 2500))
 

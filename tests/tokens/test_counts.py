@@ -1,4 +1,4 @@
-"""Counts of a growing prompt: they add up, are kept, and cost only what is new."""
+"""Counts of a growing prompt: they add up, are kept, and examine only new chunks."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def render(
     return rendered
 
 
-def total(place: str, *messages: Message, **asked: Any) -> int:
-    return Counts(render(place, Conversation(messages), **asked)).total
+def total(place: str, *messages: Message, **options: Any) -> int:
+    return Counts(render(place, Conversation(messages), **options)).total
 
 
 texts = st.text(min_size=1, max_size=200)
 turns = st.lists(st.tuples(texts, texts), min_size=1, max_size=5)
 
 
-def grown(conversation: Conversation, said: str, answered: str) -> Conversation:
-    return conversation.append(Message.user(said), Message.assistant(answered))
+def grown(conversation: Conversation, text: str, answered: str) -> Conversation:
+    return conversation.append(Message.user(text), Message.assistant(answered))
 
 
 # ── Laws ─────────────────────────────────────────────────────────────────────────────────────────
@@ -82,12 +82,12 @@ def grown(conversation: Conversation, said: str, answered: str) -> Conversation:
 
 @on_every_wire
 @few
-@given(said=turns)
+@given(turns_added=turns)
 def test_counts_grow_along_the_prompt_and_stay_when_it_grows(
-    place: str, said: list[tuple[str, str]]
+    place: str, turns_added: list[tuple[str, str]]
 ) -> None:
     conversation, rendered, before = Conversation(), None, list[int]()
-    for pair in said:
+    for pair in turns_added:
         conversation = grown(conversation, *pair)
         rendered = render(place, conversation, rendered)
         counts = Counts(rendered)
@@ -101,11 +101,11 @@ def test_counts_grow_along_the_prompt_and_stay_when_it_grows(
 
 @on_every_wire
 @few
-@given(said=turns)
-def test_chunks_add_up_to_the_prompt(place: str, said: list[tuple[str, str]]) -> None:
+@given(turns_added=turns)
+def test_chunks_add_up_to_the_prompt(place: str, turns_added: list[tuple[str, str]]) -> None:
     """Rounded once: the sum of the sizes is the size of the sum."""
     conversation = Conversation([Message.user("Look:", PICTURE)])
-    for pair in said:
+    for pair in turns_added:
         conversation = grown(conversation, *pair)
     rendered = render(place, conversation, tools=(WEATHER,))
     counts = Counts(rendered)
@@ -115,8 +115,8 @@ def test_chunks_add_up_to_the_prompt(place: str, said: list[tuple[str, str]]) ->
 
 @on_every_wire
 def test_tokens_before_a_byte(place: str) -> None:
-    said = Conversation([Message.user("One " * 99), Message.assistant("Two " * 99)])
-    rendered = render(place, said.append(Message.user("Look:", PICTURE)))
+    conversation = Conversation([Message.user("One " * 99), Message.assistant("Two " * 99)])
+    rendered = render(place, conversation.append(Message.user("Look:", PICTURE)))
     counts = Counts(rendered)
     for chunk in range(len(rendered)):
         assert counts.before(rendered.offset(chunk)) == counts.tokens(chunk)
@@ -161,58 +161,58 @@ def test_turn_examines_new_chunks_only(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(looked) == (1 if turn else 2)
 
 
-# ── What is not text, and what no byte shows ─────────────────────────────────────────────────────
+# ── Media, tools and other parts ─────────────────────────────────────────────────────────────────
 
 
 @on_every_wire
 @pytest.mark.parametrize("size", [10, 3_000_000])
-def test_an_image_is_not_its_base64(place: str, size: int) -> None:
-    said = Message.user("Look:", Image(Bytes(bytes(size), "image/png")))
-    assert 1000 < total(place, said) < 2000
+def test_image_is_not_counted_as_base64(place: str, size: int) -> None:
+    message = Message.user("Look:", Image(Bytes(bytes(size), "image/png")))
+    assert 1000 < total(place, message) < 2000
 
 
 @on_every_wire
-def test_the_text_beside_an_image_counts(place: str) -> None:
-    said = "What is the weather in Rome? " * 200
-    alone = total(place, Message.user(said))
-    assert alone + 1100 < total(place, Message.user(said, PICTURE)) < alone + 1400
+def test_text_beside_an_image_counts(place: str) -> None:
+    text = "What is the weather in Rome? " * 200
+    alone = total(place, Message.user(text))
+    assert alone + 1100 < total(place, Message.user(text, PICTURE)) < alone + 1400
 
 
 @pytest.mark.parametrize("place", ["anthropic", "openai_chat", "openai_responses", "gemini"])
-def test_nor_is_a_document(place: str) -> None:
-    said = Message.user("Read:", Document(Bytes(bytes(900_000), "application/pdf"), "a.pdf"))
-    assert 1000 < total(place, said) < 2000
+def test_document_is_not_counted_as_base64(place: str) -> None:
+    message = Message.user("Read:", Document(Bytes(bytes(900_000), "application/pdf"), "a.pdf"))
+    assert 1000 < total(place, message) < 2000
 
 
 @pytest.mark.parametrize("place", ["openai_chat", "gemini"])
-def test_nor_is_a_sound(place: str) -> None:
-    said = Message.user("Listen:", Audio(Bytes(bytes(900_000), "audio/wav")))
-    assert 1000 < total(place, said) < 2000
+def test_audio_is_not_counted_as_base64(place: str) -> None:
+    message = Message.user("Listen:", Audio(Bytes(bytes(900_000), "audio/wav")))
+    assert 1000 < total(place, message) < 2000
 
 
 @pytest.mark.parametrize("place", ["anthropic", "openai_chat", "openai_responses", "gemini"])
-def test_a_document_of_plain_text_is_its_text(place: str) -> None:
+def test_plain_text_document_counts_as_text(place: str) -> None:
     text = "The rain in Spain falls mainly on the plain. " * 500
-    said = Message.user("Read:", Document(Bytes(text.encode(), "text/plain"), "a.txt"))
+    message = Message.user("Read:", Document(Bytes(text.encode(), "text/plain"), "a.txt"))
     as_text = total(place, Message.user("Read:", text))
-    assert total(place, said) == pytest.approx(as_text, rel=0.02)
+    assert total(place, message) == pytest.approx(as_text, rel=0.02)
 
 
 @pytest.mark.parametrize("place", ["anthropic", "openai_responses"])
-def test_an_image_in_a_tool_result_is_not_its_base64(place: str) -> None:
+def test_image_in_a_tool_result_is_not_counted_as_base64(place: str) -> None:
     call = Message.assistant(ToolCall("c1", "look", "{}"))
     result = Message(role="tool", parts=(ToolResult("c1", (Text("Here:"), PICTURE)),))
     assert 1000 < total(place, Message.user("Look"), call, result) < 2500
 
 
-def test_a_long_word_in_a_plain_result_is_text() -> None:
+def test_long_word_in_a_plain_result_counts_as_text() -> None:
     call = Message.assistant(ToolCall("c1", "look", "{}"))
     result = Message(role="tool", parts=(ToolResult("c1", "x" * 9000),))
     counted = total("anthropic", Message.user("Look"), call, result)
     assert counted > 9000 / CLAUDE.bytes_per_token.value
 
 
-def test_encrypted_reasoning_is_thinner_than_text() -> None:
+def test_encrypted_reasoning_counts_less_than_text() -> None:
     item = b'{"type":"reasoning","encrypted_content":"%s"}' % (b"gAAA" * 1000)
     assert measured(item, Kind.THINKING).tokens(4.4) == pytest.approx(500, abs=20)
 
@@ -223,7 +223,7 @@ def test_claude_bills_tools_beyond_their_text() -> None:
     assert with_tool - total("anthropic", Message.user("Hi")) > 400
 
 
-def test_a_tool_of_the_provider_brings_its_instructions() -> None:
+def test_provider_tool_includes_its_instructions() -> None:
     search = ProviderTool("anthropic", "web_search", '{"type":"web_search_1","name":"web_search"}')
     assert total("anthropic", Message.user("Hi"), tools=(search,)) > 1000
 
@@ -234,7 +234,7 @@ def test_output_schema_counts() -> None:
     assert 10 <= total("openai_chat", Message.user("Hi"), output=schema) - plain <= 40
 
 
-def test_json_that_may_carry_images_is_measured_without_them() -> None:
+def test_json_with_images_is_counted_without_them() -> None:
     block = b'{"type":"image","source":{"type":"base64","data":"%s"}}' % (b"A" * 400_000)
     assert measured(block).text < 100
     assert measured(b'"%s"' % (b"A" * 400_000)) == Size(400_002, 0)
@@ -243,7 +243,7 @@ def test_json_that_may_carry_images_is_measured_without_them() -> None:
 # ── How sure ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_bounds_are_wide_at_first_and_narrow_once_something_was_billed() -> None:
+def test_bounds_narrow_after_the_first_usage() -> None:
     conversation = Conversation([Message.user("What is the weather? " * 500)])
     rendered = render("anthropic", conversation)
     counts, error = Counts(rendered), CLAUDE.token_error.value
@@ -277,7 +277,7 @@ def test_mismatching_cached_part_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("images", [1, 300])
-def test_an_image_is_looked_at_once(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_is_examined_once(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the last chunk of a prompt, and without a copy of all that was found before it."""
     looked, copied = 0, 0
     look, odd = sizes._odd, sizes.Odd

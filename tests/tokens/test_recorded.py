@@ -27,7 +27,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_estimate_after_a_bill(name: str) -> None:
+def test_estimate_after_usage(name: str) -> None:
     errors, held = list[float](), 0
     for trace in traces.traces(name):
         bills: Bills = ()
@@ -48,7 +48,7 @@ def test_an_estimate_after_a_bill(name: str) -> None:
     assert share >= least
 
 
-def test_whole_prompts_before_any_bill() -> None:
+def test_whole_prompts_before_any_usage() -> None:
     """Where system prompt and tools are in the recording."""
     held = calls = 0
     for name in ("deepseek_reasonix", "inspect_openai", "opencode_recordings"):

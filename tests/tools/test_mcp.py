@@ -70,7 +70,7 @@ def test_listing() -> None:
         ([{"name": "a", "inputSchema": {"properties": 1}}], "tools.a.schema.properties"),
     ],
 )
-def test_listings_that_are_none(listing: object, path: str) -> None:
+def test_invalid_listings_are_rejected(listing: object, path: str) -> None:
     with pytest.raises(InvalidTool) as caught:
         mcp_tools(listing)
     assert caught.value.path == path
@@ -126,7 +126,7 @@ def test_blocks(block: dict[str, Any], part: ResultPart) -> None:
         {"type": "hologram", "depth": 3},
     ],
 )
-def test_blocks_without_a_name_here_are_carried_along(block: dict[str, Any]) -> None:
+def test_unknown_blocks_are_kept(block: dict[str, Any]) -> None:
     part = mcp_result({"content": [block]}).content[0]
     assert isinstance(part, Opaque)
     assert (part.provider, part.kind) == ("mcp", block["type"])
@@ -183,10 +183,10 @@ def test_models_of_the_official_package() -> None:
 
 
 def test_server_is_called_by_its_own_tool_name() -> None:
-    asked: list[tuple[str, dict[str, Any]]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
 
     def answer(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        asked.append((name, arguments))
+        calls.append((name, arguments))
         return {"content": [{"type": "text", "text": "found"}]}
 
     async def answer_later(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -203,4 +203,4 @@ def test_server_is_called_by_its_own_tool_name() -> None:
     assert [item.is_async for item in bound] == [False, True, False]
     found = ToolResult("", (Text("found"),))
     assert bound[0]() == asyncio.run(bound[1]()) == asyncio.run(bound[2]()) == found
-    assert asked == [("search", {"q": "x"})] * 3
+    assert calls == [("search", {"q": "x"})] * 3

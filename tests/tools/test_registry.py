@@ -151,7 +151,7 @@ def test_deepagents_2497_listing_order_not_guaranteed() -> None:
     assert section(first) == section(second)
 
 
-def test_the_tuple_is_the_same_object_until_something_changes() -> None:
+def test_tuple_is_the_same_object_until_a_change() -> None:
     registry = ToolRegistry()
     registry.add(search)
     before = registry.tools()
@@ -172,7 +172,7 @@ def test_replacing_an_equal_tool_takes_the_new_handler() -> None:
     assert registry.bind(ToolCall("1", "now"))() == "new"
 
 
-def test_mapping_manners() -> None:
+def test_registry_is_a_mapping() -> None:
     registry = ToolRegistry()
     assert (len(registry), registry.tools(), "search" in registry) == (0, (), False)
     tool = registry.add(search)
@@ -216,7 +216,7 @@ def test_decorators() -> None:
     assert registry.bind(ToolCall("1", "later", '{"q":"x"}')).is_async
 
 
-def test_a_finished_tool_is_settled_and_has_no_handler() -> None:
+def test_tool_without_a_handler_cannot_be_bound() -> None:
     registry = ToolRegistry()
     given_tool = Tool("ask", "Asks.", '{"type":"object"}', cache=CachePolicy.EPHEMERAL_5M)
     tool = registry.add(given_tool, strict=True)
@@ -226,7 +226,7 @@ def test_a_finished_tool_is_settled_and_has_no_handler() -> None:
         registry.bind(ToolCall("1", "ask"))
 
 
-def test_duplicates_are_refused() -> None:
+def test_duplicates_are_rejected() -> None:
     registry = ToolRegistry()
     registry.add(search)
     with pytest.raises(InvalidTool, match="already a tool `search`; pass replace=True"):
@@ -235,7 +235,7 @@ def test_duplicates_are_refused() -> None:
         registry.add_mcp(listed("a", "b", "b"), answer, replace=True)
 
 
-def test_a_listing_is_added_whole_or_not_at_all() -> None:
+def test_listing_is_added_atomically() -> None:
     registry = ToolRegistry()
     registry.add(search)
     with pytest.raises(InvalidTool):
@@ -249,7 +249,7 @@ def test_timeouts_must_be_positive(timeout: float) -> None:
         ToolRegistry().add(search, timeout=timeout)
 
 
-def test_descriptions_must_be_sayable() -> None:
+def test_invalid_descriptions_are_rejected() -> None:
     with pytest.raises(InvalidJson, match=r"tools\.search\.description: lone surrogate"):
         ToolRegistry().add(search, description="\ud800")
     with pytest.raises(InvalidTool, match=r"tools\.a\.description: must be text"):
@@ -338,7 +338,7 @@ LAZY = {"docstring_parser", "jsonschema_rs"}
 @pytest.mark.parametrize(
     "file", sorted(Path(anaphora.tools.__file__).parent.glob("*.py")), ids=lambda f: f.name
 )
-def test_the_layer_is_pure(file: Path) -> None:
+def test_tools_layer_does_no_io(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         names: list[str] = []

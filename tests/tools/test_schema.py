@@ -272,7 +272,7 @@ def test_keyword_order_does_not_matter(schema: dict[str, Any], order: random.Ran
 
 @given(schemas)
 def test_nothing_is_added_or_lost(schema: dict[str, Any]) -> None:
-    """Apart from `required`, whose order means nothing, the schema says what it said."""
+    """Apart from `required`, whose order means nothing, the schema is unchanged."""
 
     def forget_required(value: Any) -> Any:
         if isinstance(value, dict):

@@ -72,7 +72,7 @@ def properties(function: Callable[..., Any]) -> Any:
     return schema(function)["properties"]
 
 
-def test_a_whole_tool() -> None:
+def test_complete_tool() -> None:
     def search(query: str, limit: int = 10, *, exact: bool = False) -> list[str]:
         """Searches the notes.
 
@@ -168,7 +168,7 @@ def test_nested_types_are_shared_definitions_without_titles() -> None:
     assert '"title"' not in function_tool(draw).schema
 
 
-def test_a_parameter_called_title_is_kept() -> None:
+def test_parameter_named_title_is_kept() -> None:
     def rename(title: str, type: str) -> None: ...
 
     assert list(properties(rename)) == ["title", "type"]
@@ -218,7 +218,7 @@ def test_docstrings(docstring: str, about: str | None) -> None:
     assert json.loads(tool.schema)["properties"]["p"].get("description") == about
 
 
-def test_the_nearest_description_wins() -> None:
+def test_most_specific_description_wins() -> None:
     def say(
         a: Annotated[str, "text", Meta(description="meta")], b: Annotated[str, "text"], c: str
     ) -> None:
@@ -308,7 +308,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize("text, path, reason", PROBLEMS)
-def test_arguments_that_do_not_fit(text: str, path: str, reason: str) -> None:
+def test_mismatching_arguments_are_rejected(text: str, path: str, reason: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         function_tool(find).arguments.read(text)
     assert caught.value.path == path
@@ -339,7 +339,9 @@ REFUSED: list[tuple[Callable[..., Any], str, str]] = [
 
 
 @pytest.mark.parametrize("function, path, advice", REFUSED)
-def test_refused_functions(function: Callable[..., Any], path: str, advice: str) -> None:
+def test_unsupported_functions_are_rejected(
+    function: Callable[..., Any], path: str, advice: str
+) -> None:
     with pytest.raises(InvalidTool) as caught:
         function_tool(function)
     assert caught.value.path == path
@@ -360,7 +362,7 @@ def test_two_types_of_one_name() -> None:
         function_tool(both)
 
 
-def test_a_return_hint_is_not_needed() -> None:
+def test_return_hint_is_optional() -> None:
     def price(amount: int) -> OnlyForCheckers: ...  # type: ignore[empty-body]
 
     assert list(properties(price)) == ["amount"]
@@ -395,13 +397,13 @@ def test_methods_partials_callables_and_wrappers() -> None:
 
 
 @pytest.mark.parametrize("nameless", [lambda: 1, functools.partial(find, "x")])
-def test_a_name_is_needed(nameless: Callable[..., Any]) -> None:
+def test_name_is_required(nameless: Callable[..., Any]) -> None:
     with pytest.raises(InvalidTool, match="pass name="):
         function_tool(nameless)
     assert function_tool(nameless, name="given").name == "given"
 
 
-def test_a_class_is_not_a_tool() -> None:
+def test_class_is_rejected() -> None:
     with pytest.raises(InvalidTool, match="is a class"):
         function_tool(Greeter, name="greeter")
 

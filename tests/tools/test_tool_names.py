@@ -31,7 +31,7 @@ def test_wire_name(name: str, expected: str) -> None:
     assert wire_name(name) == expected
 
 
-def test_a_tool_needs_a_name() -> None:
+def test_tool_name_is_required() -> None:
     with pytest.raises(InvalidTool, match="needs a name"):
         wire_name("")
 
@@ -40,7 +40,7 @@ anything = st.text(st.characters(), min_size=1, max_size=100)
 
 
 @given(anything)
-def test_always_legal_and_settled(name: str) -> None:
+def test_wire_name_is_valid_and_idempotent(name: str) -> None:
     wired = wire_name(name)
     assert LEGAL.fullmatch(wired)
     assert wire_name(wired) == wired
@@ -52,7 +52,7 @@ def test_different_names_stay_different(names: list[str]) -> None:
     assert len({wire_name(name) for name in names}) == len(names)
 
 
-def test_a_call_by_wire_name_reaches_the_handler() -> None:
+def test_call_by_wire_name_reaches_the_handler() -> None:
     registry = ToolRegistry()
     tool = registry.add_schema("files/read", "", {}, lambda _: "read")
     registry.add_schema("files.read", "", {}, lambda _: "other")
@@ -62,7 +62,7 @@ def test_a_call_by_wire_name_reaches_the_handler() -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_colliding_names_are_refused_by_both_names(replace: bool) -> None:
+def test_colliding_names_error_names_both(replace: bool) -> None:
     registry = ToolRegistry()
     taken = wire_name("files/read")
     registry.add_schema(taken, "", {}, lambda _: None)

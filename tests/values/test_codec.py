@@ -149,13 +149,13 @@ def test_everything_else_survives(value: Any) -> None:
 
 
 def test_json_is_small() -> None:
-    """Defaults are left out; what is there says what it is."""
+    """Defaults are left out; fields are named and parts are tagged."""
     assert to_json(Message.user("hi")) == (b'{"role":"user","parts":[{"type":"text","text":"hi"}]}')
     assert to_json(ToolCall("c", "f")) == b'{"type":"tool_call","id":"c","name":"f"}'
     assert to_json(Usage()) == b"{}"
 
 
-def test_a_conversation_is_its_messages() -> None:
+def test_conversation_is_encoded_as_its_messages() -> None:
     conversation = Conversation([Message.user("a")])
     assert to_json(conversation) == to_json(conversation[:])
 
@@ -190,7 +190,7 @@ def test_unknown_field_is_named(data: str, kind: type, named: str) -> None:
         assert named in str(caught.value)
 
 
-def test_a_path_leads_all_the_way_in() -> None:
+def test_error_path_names_the_innermost_field() -> None:
     """A conversation inside something else: the path starts at the outside."""
     bad = '[{"role":"user","parts":[]},{"role":"user","parts":[{"type":"text","text":7}]}]'
     for data, kind in (
@@ -204,7 +204,7 @@ def test_a_path_leads_all_the_way_in() -> None:
         assert ("turns" if kind is RenderedContext else "messages") in str(caught.value)
 
 
-def test_bytes_that_are_no_utf8_are_a_parse_error() -> None:
+def test_invalid_utf8_is_a_parse_error() -> None:
     with pytest.raises(Parse):
         from_json(b'{"role":"user","parts":[{"type":"text","text":"\xff"}]}', Message)
 

@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 from anaphora.values import Conversation, Message, Text, from_json, to_json
 
 
-def talk(*texts: str) -> Conversation:
+def conversation_of(*texts: str) -> Conversation:
     return Conversation(Message.user(text) for text in texts)
 
 
-def said(conversation: Conversation) -> list[str]:
+def texts(conversation: Conversation) -> list[str]:
     return [message.text for message in conversation]
 
 
 # ── Appending ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_appending_shares_and_leaves_the_older_view_alone() -> None:
-    first = talk("a", "b")
+def test_append_shares_messages_and_keeps_the_older_view() -> None:
+    first = conversation_of("a", "b")
     second = first.append(Message.user("c"))
-    assert said(first) == ["a", "b"]
-    assert said(second) == ["a", "b", "c"]
+    assert texts(first) == ["a", "b"]
+    assert texts(second) == ["a", "b", "c"]
     assert second[0] is first[0]
     assert second._items is first._items
 
@@ -43,24 +43,24 @@ def test_appending_does_not_copy() -> None:
 
 
 def test_appending_to_an_older_view_makes_a_fork() -> None:
-    trunk = talk("a")
+    trunk = conversation_of("a")
     left = trunk.append(Message.user("left"))
     right = trunk.append(Message.user("right"))
-    assert (said(trunk), said(left), said(right)) == (["a"], ["a", "left"], ["a", "right"])
+    assert (texts(trunk), texts(left), texts(right)) == (["a"], ["a", "left"], ["a", "right"])
     assert right._items is not left._items
     assert right[0] is left[0]
-    assert said(left.append(Message.user("on"))) == ["a", "left", "on"]
-    assert said(right) == ["a", "right"]
+    assert texts(left.append(Message.user("on"))) == ["a", "left", "on"]
+    assert texts(right) == ["a", "right"]
 
 
 def test_appending_several_and_none() -> None:
-    first = talk("a")
-    assert said(first.append(Message.user("b"), Message.user("c"))) == ["a", "b", "c"]
+    first = conversation_of("a")
+    assert texts(first.append(Message.user("b"), Message.user("c"))) == ["a", "b", "c"]
     assert first.append() == first
 
 
 def test_memo_is_shared_between_views_but_not_with_forks() -> None:
-    trunk = talk("a")
+    trunk = conversation_of("a")
     left, right = trunk.append(Message.user("l")), trunk.append(Message.user("r"))
     left.memo["seen"] = 1
     assert trunk.memo == {"seen": 1}
@@ -70,8 +70,8 @@ def test_memo_is_shared_between_views_but_not_with_forks() -> None:
 # ── Numbering ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_numbers_that_are_taken_are_skipped() -> None:
-    """What is left of a longer conversation keeps its ids; a new message gets none of them."""
+def test_taken_ids_are_skipped() -> None:
+    """A tail of a longer conversation keeps its ids; a new message gets an unused one."""
     kept = Conversation([Message.user("e", id="m4"), Message.assistant("f", id="own")])
     longer = kept.append(*(Message.user(str(number)) for number in range(4)))
     ids = [message.id for message in longer]
@@ -96,13 +96,13 @@ def test_messages_without_an_id_are_numbered_by_position() -> None:
     assert [message.id for message in conversation] == ["m0", "own", "m2", "m3"]
 
 
-def test_a_fork_numbers_on_from_where_it_left() -> None:
-    trunk = talk("a")
+def test_fork_continues_the_numbering() -> None:
+    trunk = conversation_of("a")
     trunk.append(Message.user("left"), Message.user("left"))
     assert [m.id for m in trunk.append(Message.user("right"))] == ["m0", "m1"]
 
 
-def test_numbering_leaves_the_callers_message_alone() -> None:
+def test_numbering_does_not_change_the_callers_message() -> None:
     message = Message.user("a")
     assert Conversation([message])[0] == Message.user("a", id="m0")
     assert message.id == ""
@@ -112,7 +112,7 @@ def test_numbering_leaves_the_callers_message_alone() -> None:
 
 
 def test_conversation_is_a_sequence_of_its_messages() -> None:
-    first = talk("a", "b", "c")
+    first = conversation_of("a", "b", "c")
     first.append(Message.user("d"))
     assert len(first) == 3
     assert (first[0].text, first[-1].text) == ("a", "c")
@@ -129,23 +129,23 @@ def test_conversation_is_a_sequence_of_its_messages() -> None:
 
 @given(st.integers(-5, 8), st.integers(-5, 8), st.sampled_from([None, 1, 2, -1, -2]))
 def test_slices_are_a_tuples_slices(start: int, stop: int, step: int | None) -> None:
-    conversation = talk("a", "b", "c")
+    conversation = conversation_of("a", "b", "c")
     conversation.append(Message.user("not mine"))
     assert conversation[start:stop:step] == tuple(conversation)[start:stop:step]
 
 
 @pytest.mark.parametrize("length, expected", [(0, 0), (2, 2), (3, 3), (9, 3), (-1, 0)])
-def test_a_prefix_is_a_view(length: int, expected: int) -> None:
-    whole = talk("a", "b", "c")
+def test_prefix_is_a_view(length: int, expected: int) -> None:
+    whole = conversation_of("a", "b", "c")
     prefix = whole.prefix(length)
-    assert said(prefix) == said(whole)[:expected]
+    assert texts(prefix) == texts(whole)[:expected]
     assert prefix._items is whole._items
 
 
-def test_a_prefix_can_be_continued() -> None:
-    whole = talk("a", "b", "c")
-    assert said(whole.prefix(1).append(Message.user("x"))) == ["a", "x"]
-    assert said(whole) == ["a", "b", "c"]
+def test_prefix_can_be_continued() -> None:
+    whole = conversation_of("a", "b", "c")
+    assert texts(whole.prefix(1).append(Message.user("x"))) == ["a", "x"]
+    assert texts(whole) == ["a", "b", "c"]
 
 
 # ── Comparing ────────────────────────────────────────────────────────────────────────────────────
@@ -163,7 +163,7 @@ class Untouchable(Message, frozen=True):
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_views_of_one_list_need_no_comparing() -> None:
+def test_views_of_one_list_are_not_compared() -> None:
     first = Conversation(Untouchable(id=f"{at}", role="user", parts=()) for at in range(3))
     second = first.append(Message.user("x"))
     assert second.common_prefix(first) == 3
@@ -172,7 +172,7 @@ def test_views_of_one_list_need_no_comparing() -> None:
     assert first == first.prefix(3)
 
 
-def test_the_same_messages_need_no_comparing() -> None:
+def test_identical_messages_are_not_compared() -> None:
     messages = [Untouchable(id=f"{at}", role="user", parts=()) for at in range(3)]
     assert Conversation(messages).common_prefix(Conversation(messages)) == 3
 
@@ -180,19 +180,19 @@ def test_the_same_messages_need_no_comparing() -> None:
 @pytest.mark.parametrize(
     "other, common",
     [
-        (talk("a", "b", "c"), 3),
-        (talk("a", "b"), 2),
-        (talk("a", "x", "c"), 1),
-        (talk("x"), 0),
-        (talk(), 0),
-        (talk("a", "b", "c", "d"), 3),
+        (conversation_of("a", "b", "c"), 3),
+        (conversation_of("a", "b"), 2),
+        (conversation_of("a", "x", "c"), 1),
+        (conversation_of("x"), 0),
+        (conversation_of(), 0),
+        (conversation_of("a", "b", "c", "d"), 3),
         (Conversation([Message.user("a"), Message.assistant("b")]), 1),
         (Conversation([Message.user("a"), Message.user(Text("b", {"anthropic": "{}"}))]), 1),
-        (from_json(to_json(talk("a", "b", "c")), Conversation), 3),
+        (from_json(to_json(conversation_of("a", "b", "c")), Conversation), 3),
     ],
 )
 def test_reloaded_messages_are_compared_by_content(other: Conversation, common: int) -> None:
-    mine = talk("a", "b", "c")
+    mine = conversation_of("a", "b", "c")
     assert mine.common_prefix(other) == common
     assert other.common_prefix(mine) == common
     assert mine.extends(other) is (common == len(other))
@@ -207,21 +207,21 @@ def test_ids_are_compared_only_on_request() -> None:
 
 
 def test_equality() -> None:
-    assert talk("a") == talk("a")
-    assert talk("a") != talk("a", "b")
-    assert talk("a") != ["a"]
+    assert conversation_of("a") == conversation_of("a")
+    assert conversation_of("a") != conversation_of("a", "b")
+    assert conversation_of("a") != ["a"]
     with pytest.raises(TypeError):
-        hash(talk("a"))
+        hash(conversation_of("a"))
 
 
 # ── Threads ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_threads_that_append_to_one_view_each_get_their_own() -> None:
-    """One of them continues the list, the others fork; nobody sees another's message."""
+    """One of them continues the list, the others fork; no view has another's message."""
     workers = 8
     for _ in range(50):
-        base = talk("a", "b")
+        base = conversation_of("a", "b")
         start = threading.Barrier(workers)
 
         def append(
@@ -235,8 +235,8 @@ def test_threads_that_append_to_one_view_each_get_their_own() -> None:
 
         with ThreadPoolExecutor(workers) as pool:
             views = list(pool.map(append, range(workers)))
-        assert said(base) == ["a", "b"]
+        assert texts(base) == ["a", "b"]
         for name, view in enumerate(views):
-            assert said(view) == ["a", "b", *(f"{name}.{step}" for step in range(5))]
+            assert texts(view) == ["a", "b", *(f"{name}.{step}" for step in range(5))]
             assert [message.id for message in view] == [f"m{at}" for at in range(7)]
         assert sum(view._items is base._items for view in views) == 1

@@ -136,7 +136,7 @@ def test_a_whole_conversation_fits_the_types() -> None:
         Message.system("In French."),
         Message.user("And now?"),
     ]
-    sent = said(feature_calls.base(talk=talk, tools=(feature_calls.LOOK,)))
+    sent = said(feature_calls.base(messages=talk, tools=(feature_calls.LOOK,)))
     assert not problems(sent)
     again = json.loads(sent.body)["messages"][2]
     assert again["content"] == given["choices"][0]["message"]["content"]  # type: ignore[index]

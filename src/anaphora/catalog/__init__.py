@@ -30,6 +30,7 @@ from .prices import Price, PriceDifference, Rates, Tier
 from .pricing import price
 from .values import (
     Breakpoint,
+    CacheParam,
     CacheRules,
     Capability,
     Disputed,
@@ -37,7 +38,6 @@ from .values import (
     Feature,
     Figure,
     Isolation,
-    Knob,
     Lifetime,
     LookbackUnit,
     MaxTokensField,
@@ -96,6 +96,7 @@ def default_model(provider: str, today: datetime.date) -> str | None:
 __all__ = [
     "PRICE_SLOT",
     "Breakpoint",
+    "CacheParam",
     "CacheRules",
     "Capability",
     "Catalog",
@@ -106,7 +107,6 @@ __all__ = [
     "Feature",
     "Figure",
     "Isolation",
-    "Knob",
     "Lifetime",
     "LookbackUnit",
     "MaxTokensField",

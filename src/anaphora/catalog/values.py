@@ -181,7 +181,7 @@ at its position. One with the same TTL is no conflict."""
 Prewarm: TypeAlias = Literal["max_tokens", "option"]
 """How to cache a prompt without a reply: by `max_tokens` 0, or by an option."""
 
-Knob: TypeAlias = Literal[
+CacheParam: TypeAlias = Literal[
     "model",
     "tools",
     "tool_choice",
@@ -217,7 +217,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Shorter prefixes are not cached, without an error."""
     granule_tokens: Figure[Annotated[int, msgspec.Meta(ge=1)]]
     """Cached lengths are multiples of this; 1 where the boundary is exact."""
-    invalidates: dict[Knob, Figure[tuple[Section, ...]]]
+    invalidates: dict[CacheParam, Figure[tuple[Section, ...]]]
     """The sections that a change of each parameter invalidates."""
 
     # Where a prefix may end.
@@ -305,7 +305,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Whether a block of that kind is known to accept a marker."""
         return kind in self.markable.value
 
-    def voided_by(self, param: Knob) -> tuple[Section, ...]:
+    def voided_by(self, param: CacheParam) -> tuple[Section, ...]:
         """The sections that are invalidated when that parameter changes."""
         figure = self.invalidates.get(param)
         return () if figure is None else figure.value

@@ -20,7 +20,7 @@ def expected(read: int, reason: str = "found") -> Outcome:
 def call(outcome: Outcome, billed: TraceUsage, **facts: Any) -> Predicted:
     usual: dict[str, Any] = {"gap": 20.0, "baseline": 5000}
     return Predicted(
-        trace="talk",
+        trace="conversation",
         call=1,
         provider="anthropic",
         model="claude-sonnet-4-5",

@@ -96,8 +96,8 @@ def over(
     return asyncio.run(main())
 
 
-async def gathered(adapter: ClientAdapter, asked: LlmRequest) -> list[StreamChunk]:
-    return [chunk async for chunk in adapter.stream(asked)]
+async def gathered(adapter: ClientAdapter, llm_request: LlmRequest) -> list[StreamChunk]:
+    return [chunk async for chunk in adapter.stream(llm_request)]
 
 
 # ── E1: complete and stream ──────────────────────────────────────────────────────────────────────
@@ -105,8 +105,8 @@ async def gathered(adapter: ClientAdapter, asked: LlmRequest) -> list[StreamChun
 
 @pytest.mark.parametrize("wire", MODELS)
 def test_e1_every_wire_completes(url: str, wire: str) -> None:
-    asked = request("greet me", wire)
-    response = over(url, lambda adapter: adapter.complete(asked), wire)
+    llm_request = request("greet me", wire)
+    response = over(url, lambda adapter: adapter.complete(llm_request), wire)
     assert response.text == "Good morning to you."
     assert response.parsed_json is None
     assert response.model.startswith(MODELS[wire])
@@ -125,17 +125,19 @@ def test_e1_every_wire_streams(url: str, wire: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, said, reason",
+    "text, expected, reason",
     [
         ("think first", "Two words.", "stop"),
         ("be short", "Cut", "max_tokens"),
         ("refuse", "No.", "refusal"),
     ],
 )
-def test_e1_stream_is_text_and_finish_reason(url: str, text: str, said: str, reason: str) -> None:
+def test_e1_stream_is_text_and_finish_reason(
+    url: str, text: str, expected: str, reason: str
+) -> None:
     """Thinking is no text."""
     chunks = over(url, lambda adapter: gathered(adapter, request(text)))
-    assert "".join(chunk.delta for chunk in chunks) == said
+    assert "".join(chunk.delta for chunk in chunks) == expected
     assert chunks[-1].finish_reason == reason
 
 
@@ -144,9 +146,12 @@ def test_e1_refusals_are_text(url: str, wire: str) -> None:
     """Where they have a part of their own."""
 
     async def both(adapter: ClientAdapter) -> list[str]:
-        asked = request("refuse", wire)
-        chunks = await gathered(adapter, asked)
-        return [(await adapter.complete(asked)).text, "".join(chunk.delta for chunk in chunks)]
+        llm_request = request("refuse", wire)
+        chunks = await gathered(adapter, llm_request)
+        return [
+            (await adapter.complete(llm_request)).text,
+            "".join(chunk.delta for chunk in chunks),
+        ]
 
     assert over(url, both, wire) == ["No.", "No."]
 
@@ -160,7 +165,7 @@ def test_e1_abandoned_stream_is_closed(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Claude", "1st", "a b", "é", "a\n"])
-def test_e1_an_id_is_lower_case(name: str) -> None:
+def test_e1_id_is_lower_case(name: str) -> None:
     async def main() -> None:
         config = {"providers": {"one": {"wire": "ollama"}}}
         async with AsyncClient.from_config(config, environ={}) as client:
@@ -171,7 +176,7 @@ def test_e1_an_id_is_lower_case(name: str) -> None:
     asyncio.run(main())
 
 
-# ── E2: what is sent and what comes back ─────────────────────────────────────────────────────────
+# ── E2: requests and responses ─────────────────────────────────────────────────────────────────
 
 ANSWER = json.dumps(
     {
@@ -213,7 +218,7 @@ def test_e2_unreported_usage_is_none() -> None:
 
 def test_e2_all_fields_of_a_request_are_sent() -> None:
     seen: list[tuple[str, str, bytes]] = []
-    asked = request(
+    llm_request = request(
         "First.",
         messages=(
             LlmMessage("user", "First."),
@@ -225,29 +230,29 @@ def test_e2_all_fields_of_a_request_are_sent() -> None:
         json_schema=PERSON,
     )
     with byte_server(ANSWER, "application/json", seen=seen) as url:
-        over(url, lambda adapter: adapter.complete(asked))
+        over(url, lambda adapter: adapter.complete(llm_request))
     body = json.loads(seen[0][2])
     assert body["model"] == MODELS["anthropic"]
     assert [block["text"] for block in body["system"]] == ["Be kind."]
     assert (body["temperature"], body["max_tokens"]) == (0.7, 123)
     assert body["output_config"]["format"]["schema"] == PERSON
-    said = [(m["role"], [b["text"] for b in m["content"]]) for m in body["messages"]]
-    # A tool's message names no call, so it is what somebody else than the model says.
-    assert said == [("user", ["First."]), ("assistant", ["Second."]), ("user", ["42"])]
+    sent = [(m["role"], [b["text"] for b in m["content"]]) for m in body["messages"]]
+    # A tool message without a call id is sent as a user message.
+    assert sent == [("user", ["First."]), ("assistant", ["Second."]), ("user", ["42"])]
 
 
 @pytest.mark.parametrize("wire", MODELS)
 def test_e2_reply_with_a_schema_is_parsed_on_every_wire(url: str, wire: str) -> None:
     """The emulator keeps to the schema, as the providers do."""
-    asked = request("who is it?", wire, json_schema=PERSON)
-    response = over(url, lambda adapter: adapter.complete(asked), wire)
+    llm_request = request("who is it?", wire, json_schema=PERSON)
+    response = over(url, lambda adapter: adapter.complete(llm_request), wire)
     assert response.parsed_json == json.loads(response.text)
     assert isinstance(response.parsed_json["age"], int)
 
 
 def test_e2_fenced_reply_is_parsed(url: str) -> None:
-    asked = request("fenced", json_schema=PERSON)
-    response = over(url, lambda adapter: adapter.complete(asked))
+    llm_request = request("fenced", json_schema=PERSON)
+    response = over(url, lambda adapter: adapter.complete(llm_request))
     assert response.parsed_json == {"name": "Ada", "age": 36}
     assert response.text.startswith("Here:")
 
@@ -265,11 +270,11 @@ def test_e2_fenced_reply_is_parsed(url: str) -> None:
 )
 def test_e4_mismatching_reply_is_a_parse_error(url: str, text: str, path: str, reason: str) -> None:
     async def both(adapter: ClientAdapter) -> list[errors.Parse]:
-        asked = request(text, json_schema=PERSON)
+        llm_request = request(text, json_schema=PERSON)
         with pytest.raises(errors.Parse) as single:
-            await adapter.complete(asked)
+            await adapter.complete(llm_request)
         with pytest.raises(errors.Parse) as streamed:
-            await gathered(adapter, asked)
+            await gathered(adapter, llm_request)
         return [single.value, streamed.value]
 
     for found in over(url, both):
@@ -281,16 +286,16 @@ def test_e4_mismatching_reply_is_a_parse_error(url: str, text: str, path: str, r
 
 @pytest.mark.parametrize("fault", ["timeout", "slow-drip; seconds=5"])
 @pytest.mark.parametrize("ms", [0, 150])
-def test_e4_the_adapter_keeps_to_the_callers_budget(url: str, ms: int, fault: str) -> None:
+def test_e4_timeout_ms_bounds_the_call(url: str, ms: int, fault: str) -> None:
     async def both(adapter: ClientAdapter) -> list[errors.Timeout]:
-        asked = request("greet me", timeout_ms=ms)
+        llm_request = request("greet me", timeout_ms=ms)
         found = []
         if fault == "timeout":
             with pytest.raises(errors.Timeout) as single:
-                await adapter.complete(asked)
+                await adapter.complete(llm_request)
             found.append(single.value)
         with pytest.raises(errors.Timeout) as streamed:
-            await gathered(adapter, asked)
+            await gathered(adapter, llm_request)
         return [*found, streamed.value]
 
     assert {error.timeout_ms for error in over(url, both, fault=fault)} == {ms}
@@ -360,20 +365,20 @@ def test_e4_invalid_field_is_named_and_nothing_is_sent(changes: dict[str, Any], 
 
 def test_e4_refused_parameter_is_named_by_the_requests_field(url: str) -> None:
     async def both(adapter: ClientAdapter) -> list[errors.InvalidRequest]:
-        asked = request("greet me", "openai_chat", temperature=0.5)
+        llm_request = request("greet me", "openai_chat", temperature=0.5)
         with pytest.raises(errors.InvalidRequest) as single:
-            await adapter.complete(asked)
+            await adapter.complete(llm_request)
         with pytest.raises(errors.InvalidRequest) as streamed:
-            await gathered(adapter, asked)
+            await gathered(adapter, llm_request)
         return [single.value, streamed.value]
 
     found = over(url, both, "openai_chat")
     assert [error.path for error in found] == ["temperature", "temperature"]
 
 
-def test_e4_a_provider_that_is_not_configured_is_an_invalid_request(url: str) -> None:
+def test_e4_unknown_provider_is_an_invalid_request(url: str) -> None:
     async def other(adapter: ClientAdapter) -> None:
-        stray = ClientAdapter(adapter._client, "nobody", "stray")
+        stray = ClientAdapter(adapter._client, "missing", "stray")
         with pytest.raises(errors.InvalidRequest):
             await stray.complete(request("hello"))
         with pytest.raises(errors.InvalidRequest):

@@ -41,7 +41,7 @@ def test_finish_reasons_of_chunks() -> None:
     assert (ended("other", "recitation"), ended("other")) == ("recitation", "other")
 
 
-def test_an_unknown_count_is_not_zero() -> None:
+def test_unknown_token_counts_are_none() -> None:
     assert token_usage(Usage(output=1)) is None
     assert token_usage(Usage(uncached=1)) is None
     found = token_usage(Usage(uncached=1, read=2, written={"5m": 3}, output=4))

@@ -41,7 +41,7 @@ def test_timeout_error_names_timeout_ms(work: Callable[[], Awaitable[object]], m
     assert caught.value.timeout_ms == ms
 
 
-def test_another_timeout_than_ours_is_let_through() -> None:
+def test_other_timeout_errors_are_passed_on() -> None:
     with pytest.raises(TimeoutError, match="a socket's"):
         spend(60_000, late_for_a_reason_of_its_own)
 
@@ -53,7 +53,7 @@ def test_result_within_the_deadline_is_returned() -> None:
     assert spend(2**64 - 1, done, done) == [3, 3]
 
 
-def test_cancelling_the_caller_is_no_timeout() -> None:
+def test_cancellation_is_not_a_timeout() -> None:
     async def main() -> None:
         task = asyncio.create_task(AdapterDeadline(60_000).apply(never()))
         await asyncio.sleep(0)

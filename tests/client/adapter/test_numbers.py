@@ -49,7 +49,7 @@ from anaphora.client.adapter.hashing import double, single
         (8099.03125, "8099.0312"),
     ],
 )
-def test_a_single_is_written_as_serde_json_does(value: float, written: str) -> None:
+def test_single_is_written_as_by_serde_json(value: float, written: str) -> None:
     assert single(value) == written
 
 
@@ -69,7 +69,7 @@ def test_a_single_is_written_as_serde_json_does(value: float, written: str) -> N
         (-2.5, "-2.5"),
     ],
 )
-def test_a_double_is_written_as_serde_json_does(value: float, written: str) -> None:
+def test_double_is_written_as_by_serde_json(value: float, written: str) -> None:
     assert double(value) == written
 
 
@@ -90,21 +90,21 @@ def test_single_round_trips(value: float) -> None:
 @example(2.0**-44)
 @example(2.0**100)
 @example(9.5367431640625e-07)
-def test_no_shorter_form_would_do(value: float) -> None:
+def test_digits_are_the_shortest(value: float) -> None:
     digits = Decimal(single(value)).normalize().as_tuple().digits
     for fewer in range(1, len(digits)):
         assert as_single(float(f"{value:.{fewer - 1}e}")) != value
 
 
 @given(singles.filter(bool))
-def test_the_digits_are_those_of_an_independent_printer(value: float) -> None:
+def test_digits_equal_an_independent_printers(value: float) -> None:
     numpy = pytest.importorskip("numpy")
     theirs = numpy.format_float_scientific(numpy.float32(value), unique=True)
     assert Decimal(single(value)) == Decimal(theirs)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_double_is_json_for_the_same_number(value: float) -> None:
+def test_double_round_trips_through_json(value: float) -> None:
     assert json.loads(double(value)) == value
 
 

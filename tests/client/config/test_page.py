@@ -50,29 +50,29 @@ def rows(section: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("section, kind", SECTIONS.items())
-def test_every_field_is_explained(section: str, kind: type[msgspec.Struct]) -> None:
+def test_every_field_is_documented(section: str, kind: type[msgspec.Struct]) -> None:
     assert [name for name, _ in rows(section)] == list(kind.__struct_fields__)
 
 
 @pytest.mark.parametrize("section, kind", SECTIONS.items())
-def test_the_defaults_are_the_defaults(section: str, kind: type[msgspec.Struct]) -> None:
+def test_documented_defaults_are_the_real_ones(section: str, kind: type[msgspec.Struct]) -> None:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    for name, said in rows(section):
+    for name, cell in rows(section):
         default = fields[name].default
         if isinstance(default, int | float):
-            assert said == f"{default:.16g}", name
+            assert cell == f"{default:.16g}", name
         else:
-            assert not said[0].isdigit(), name
-        assert (said == "required") == fields[name].required
+            assert not cell[0].isdigit(), name
+        assert (cell == "required") == fields[name].required
 
 
-def test_no_table_is_left_out() -> None:
+def test_every_table_is_documented() -> None:
     """A struct that comes to be a field gets a section, too."""
     kinds: list[type] = [*SECTIONS.values(), ClientConfig, Rate]
     assert set(schema()["$defs"]) == {kind.__name__ for kind in kinds}
 
 
-def test_the_example_is_right(tmp_path: Path) -> None:
+def test_example_is_valid(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "AZURE_EU.txt").write_text("sk-3\n")
     environ = {"ANTHROPIC_API_KEY": "sk-1", "DEEPSEEK_API_KEY": "sk-2"}
@@ -90,7 +90,7 @@ def test_the_example_is_right(tmp_path: Path) -> None:
     ]
 
 
-def test_the_local_example_needs_nothing() -> None:
+def test_local_example_needs_no_key() -> None:
     found = check(ClientConfig.read(DOCS / "examples" / "local.yaml"))
     assert all(one.provider.key is None and one.notices == () for one in found.values())
 
@@ -125,7 +125,7 @@ def test_schema_accepts_valid_files_only() -> None:
         assert not validator.is_valid(data), data
 
 
-def test_the_examples_follow_the_schema() -> None:
+def test_examples_match_the_schema() -> None:
     import yaml
 
     validator = jsonschema_rs.validator_for(schema())
@@ -133,5 +133,5 @@ def test_the_examples_follow_the_schema() -> None:
         validator.validate(yaml.safe_load(text))
 
 
-def test_the_schema_is_json() -> None:
+def test_schema_is_json() -> None:
     assert json.loads(msgspec.json.encode(schema()))["title"] == "llm.yaml"

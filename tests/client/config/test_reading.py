@@ -113,7 +113,7 @@ def test_numbers_are_converted_to_the_fields_type() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "providers: {}\n"])
-def test_an_empty_file_is_an_empty_configuration(text: str) -> None:
+def test_empty_file_is_an_empty_configuration(text: str) -> None:
     assert ClientConfig.from_text(text) == ClientConfig()
 
 
@@ -181,7 +181,7 @@ WRONG = [
     ("providers:\n  a:\n    key: {env: 'A B'}\n", 3, "providers.a.key: env is the name of an environment variable"),
     # no YAML
     ("providers: {a\n", 2, "not YAML: expected ',' or '}'"),
-    ("providers: *nobody\n", 1, "not YAML: found undefined alias"),
+    ("providers: *missing\n", 1, "not YAML: found undefined alias"),
     ("providers: {}\n---\nproviders: {}\n", 2, "not YAML: but found another document"),
     ("providers:\n  a: \0\n", 2, "not YAML: special characters"),
     ("providers: &a {<<: *a}\n", 1, "providers: a value that contains itself"),
@@ -196,7 +196,7 @@ def test_errors_name_the_line(text: str, line: int, reason: str) -> None:
     assert str(raised.value).startswith(f"llm.yaml:{line}: {reason}")
 
 
-def test_too_deep_is_no_crash() -> None:
+def test_deep_nesting_is_an_error() -> None:
     with pytest.raises(InvalidConfig, match="nested too deeply"):
         ClientConfig.from_text("[" * 1_000)
 
@@ -223,19 +223,21 @@ def test_misplaced_keys_are_not_shown(text: str) -> None:
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_is_read_and_remembered(tmp_path: Path) -> None:
+def test_config_keeps_its_file_and_lines(tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_text("providers:\n  a:\n    wire: anthropic\n    key: {env: A}\n")
     config = ClientConfig.read(file)
     assert config.origin.file == str(file)
     assert config.origin.line("providers", "a", "key") == 4
-    assert config.origin.line("providers", "a", "model") == 2, "what is not there: its table"
+    assert config.origin.line("providers", "a", "model") == 2, (
+        "a missing key has the line of its table"
+    )
     assert config == ClientConfig.from_mapping(
         {"providers": {"a": {"wire": "anthropic", "key": {"env": "A"}}}}
     )
 
 
-def test_a_byte_order_mark_is_no_part_of_it(tmp_path: Path) -> None:
+def test_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_bytes(b"\xef\xbb\xbfproviders: {a: {wire: ollama}}")
     assert ClientConfig.read(file).providers == {"a": ProviderConfig(wire="ollama")}
@@ -249,13 +251,13 @@ def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
     assert (raised.value.file, raised.value.line) == (str(file), 2)
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     for missing in (tmp_path / "llm.yaml", tmp_path):
         with pytest.raises(Io, match=r"cannot be read: (No such file|Is a directory)"):
             ClientConfig.read(missing)
 
 
-def test_a_file_without_an_end(tmp_path: Path) -> None:
+def test_too_long_file_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_bytes(b"#" * (5 * 1024 * 1024))
     with pytest.raises(InvalidConfig, match="longer than"):
@@ -265,7 +267,7 @@ def test_a_file_without_an_end(tmp_path: Path) -> None:
 # ── Without a file ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_mapping_is_checked_like_a_file() -> None:
+def test_mapping_is_checked_like_a_file() -> None:
     with pytest.raises(InvalidConfig) as raised:
         ClientConfig.from_mapping({"providers": {"a": {"retry": {"max_attempts": "3"}}}})
     assert str(raised.value) == (
@@ -277,7 +279,7 @@ def test_a_mapping_is_checked_like_a_file() -> None:
         ClientConfig.from_mapping({"providers": {"a": {"wire": object()}}})
 
 
-def test_a_mapping_that_holds_itself() -> None:
+def test_recursive_mapping_is_rejected() -> None:
     endless: dict[str, Any] = {}
     endless["providers"] = {"a": {"account": endless}}
     with pytest.raises(InvalidConfig, match=r"account\.providers: expected a text"):
@@ -341,8 +343,8 @@ configs = st.fixed_dictionaries(
 
 
 @given(configs | st.dictionaries(st.sampled_from(FIELDS), anything, max_size=2))
-def test_the_same_is_right_as_for_msgspec(data: dict[str, Any]) -> None:
-    """The errors are better; which values are right is what the types say."""
+def test_accepts_the_values_msgspec_accepts(data: dict[str, Any]) -> None:
+    """Our reader accepts the values that msgspec accepts for the same types."""
     try:
         expected = msgspec.convert(data, ClientConfig)
     except msgspec.ValidationError:
@@ -355,7 +357,7 @@ def test_the_same_is_right_as_for_msgspec(data: dict[str, Any]) -> None:
 
 
 @given(st.text(st.sampled_from("ab:{}[]-&*<> \n\"'!|>#%@`?,0.1\t\0\ud800é"), max_size=40))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_read_or_rejected(text: str) -> None:
     problem = refused(text)
     if problem is not None:
         assert problem.file == "llm.yaml"

@@ -25,7 +25,7 @@ def resolved(environ: dict[str, str] = ENVIRON, **fields: Any) -> ResolvedProvid
     return resolve(ClientConfig.from_mapping({"providers": {"it": fields}}), environ=environ)["it"]
 
 
-SPOKEN = [
+RESOLVED = [
     ({"wire": "anthropic"}, "anthropic", "https://api.anthropic.com", "x-api-key"),
     ({"wire": "openai_responses"}, "openai_responses", "https://api.openai.com", "authorization"),
     ({"dialect": "openai"}, "openai_chat", "https://api.openai.com", "authorization"),
@@ -50,7 +50,7 @@ SPOKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields, name, address, header", SPOKEN)
+@pytest.mark.parametrize("fields, name, address, header", RESOLVED)
 def test_wire_address_and_header(
     fields: dict[str, Any], name: str, address: str, header: str
 ) -> None:
@@ -67,7 +67,7 @@ def test_wire_address_and_header(
 
 
 @pytest.mark.parametrize("row", catalog.dialects().rows, ids=lambda row: str(row.name))
-def test_every_row_can_be_configured(row: Dialect) -> None:
+def test_every_dialect_can_be_configured(row: Dialect) -> None:
     account = dict.fromkeys(("resource", "project", "account"), "mine")
     one = resolved(dialect=row.name, region="eu", account=account)
     assert "{" not in one.base_url
@@ -76,7 +76,7 @@ def test_every_row_can_be_configured(row: Dialect) -> None:
 
 @pytest.mark.parametrize("name", wire.WIRES)
 def test_request_paths_match_the_wire(name: str) -> None:
-    """What addresses are checked against is what is sent."""
+    """Base URLs are checked against the paths that the wires really use."""
     provider = wire.PROVIDERS[name]
     call = Call(ir=PromptIR.chat([Message.user("Hello")]), model="m-1", params=Params(max_tokens=9))
     rendered = wire.get(name).render(call, catalog.profile(provider, "m-1"))
@@ -86,7 +86,7 @@ def test_request_paths_match_the_wire(name: str) -> None:
     assert request.path.startswith(catalog.dialects().find(provider, name).request_path)
 
 
-def test_without_a_key_there_is_no_header_for_one() -> None:
+def test_no_key_means_no_key_header() -> None:
     one = resolved({}, wire="openai_chat", base_url="http://localhost:8080")
     assert one.secret is None
     assert one.headers() == {}
@@ -157,10 +157,10 @@ def test_invalid_providers_name_the_line(fields: str, line: int, reason: str) ->
     with pytest.raises(InvalidConfig) as raised:
         resolve(config, environ={})
     place = f"llm.yaml:{line}: providers.it"
-    told = str(raised.value)
-    assert told.startswith((f"{place}.{reason}", f"{place}: {reason}"))
+    message = str(raised.value)
+    assert message.startswith((f"{place}.{reason}", f"{place}: {reason}"))
     assert (raised.value.file, raised.value.line) == ("llm.yaml", line)
-    assert "canary" not in told
+    assert "canary" not in message
 
 
 ROUTES = [
@@ -173,7 +173,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("hops, line, reason", ROUTES)
-def test_routes_lead_somewhere(hops: str, line: int, reason: str) -> None:
+def test_routes_must_name_known_providers(hops: str, line: int, reason: str) -> None:
     text = (
         "providers:\n  alpha: {wire: ollama}\n  beta: {wire: gemini, known_models: [m1, m2]}\n"
         f"routes:\n  r: {hops}\n"
@@ -183,7 +183,7 @@ def test_routes_lead_somewhere(hops: str, line: int, reason: str) -> None:
     assert str(raised.value).startswith(f"llm.yaml:{line}: {reason}")
 
 
-def test_a_configuration_without_providers_is_of_no_use() -> None:
+def test_configuration_without_providers_is_rejected() -> None:
     with pytest.raises(InvalidConfig, match=r"^llm\.yaml: there are no providers$"):
         resolve(ClientConfig.from_text("", "llm.yaml"), "llm.yaml")
     with pytest.raises(InvalidConfig, match=r"^empty\.yaml: there are no providers$"):
@@ -210,7 +210,7 @@ def test_unused_placeholder_values_give_a_notice() -> None:
 
 
 @pytest.mark.parametrize(
-    "address, told",
+    "address, expect_notice",
     [
         ("http://example.com", True),
         ("http://8.8.8.8", True),
@@ -222,16 +222,16 @@ def test_unused_placeholder_values_give_a_notice() -> None:
         ("http://vllm:8000", False),
     ],
 )
-def test_key_without_encryption_gives_a_notice(address: str, told: bool) -> None:
+def test_key_without_encryption_gives_a_notice(address: str, expect_notice: bool) -> None:
     found = codes(wire="openai_chat", base_url=address, key={"env": "KEY"})
-    assert found == ([("key_in_clear", "providers.it.key")] if told else [])
+    assert found == ([("key_in_clear", "providers.it.key")] if expect_notice else [])
     assert codes(wire="openai_chat", base_url=address) == []
 
 
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_secrets_and_certificates_are_beside_the_file(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_configuration_file(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "MINE.txt").write_text("sk-2\n")
     (tmp_path / "ours.pem").write_text("")
@@ -246,7 +246,7 @@ def test_secrets_and_certificates_are_beside_the_file(tmp_path: Path) -> None:
         assert one.provider.ca == str(tmp_path / "ours.pem")
 
 
-def test_environment_defaults_to_the_processes(
+def test_environment_defaults_to_os_environ(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OURS_AND_NOBODYS", "sk-3")
@@ -258,7 +258,7 @@ def test_environment_defaults_to_the_processes(
         resolve(config, environ={})
 
 
-def test_a_missing_key_is_named_with_the_line_of_its_key() -> None:
+def test_missing_key_error_names_the_line() -> None:
     text = "providers:\n  a: {wire: ollama}\n  b:\n    wire: anthropic\n    key:\n      env: MINE\n"
     config = ClientConfig.from_text(text, "conf/llm.yaml")
     with pytest.raises(MissingSecret) as raised:
@@ -277,7 +277,7 @@ def test_invalid_file_is_reported_before_missing_keys() -> None:
         resolve(ClientConfig.from_text(text), environ={})
 
 
-def test_nothing_else_of_the_client_reads_the_environment() -> None:
+def test_only_the_resolver_reads_the_environment() -> None:
     client = Path(inspect.getfile(ResolvedProvider)).parents[1]
     readers = {
         str(file.relative_to(client))

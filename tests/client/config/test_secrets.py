@@ -23,7 +23,7 @@ def test_reveal_shows_the_secret() -> None:
     assert Secret(CANARY).reveal() == CANARY
 
 
-def test_nothing_else_shows_the_secret() -> None:
+def test_secret_is_never_shown_or_serialized() -> None:
     secret = Secret(CANARY)
     shown = [repr(secret), str(secret), f"{secret}", f"{secret:>40}", f"{secret!r}", "%s" % secret]  # noqa: UP031
     shown += [repr([secret]), repr({"key": secret}), str(dir(secret))]
@@ -36,7 +36,7 @@ def test_nothing_else_shows_the_secret() -> None:
     assert msgspec.json.encode({"key": secret}, enc_hook=str) == b'{"key":"<secret>"}'
 
 
-def test_copies_are_the_same_secret() -> None:
+def test_copies_hold_the_same_secret() -> None:
     secret = Secret(CANARY)
     assert copy.copy(secret) is secret
     assert copy.deepcopy([secret])[0] is secret
@@ -57,13 +57,13 @@ def put(folder: Path, data: bytes) -> None:
     file.chmod(0o600)
 
 
-def test_from_the_environment(folder: Path) -> None:
+def test_key_from_the_environment(folder: Path) -> None:
     assert find_key(Key(env="MINE"), folder, {"MINE": CANARY}).reveal() == CANARY
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
-def test_from_a_file(folder: Path, start: bytes, end: bytes) -> None:
+def test_key_from_a_file(folder: Path, start: bytes, end: bytes) -> None:
     put(folder, start + CANARY.encode() + end)
     assert find_key(Key(secret="MINE"), folder, {}).reveal() == CANARY
 
@@ -90,7 +90,7 @@ def test_invalid_keys_are_rejected(folder: Path, data: bytes, reason: str) -> No
         assert "canary" not in str(raised.value)
 
 
-def test_a_file_that_cannot_be_a_key(folder: Path) -> None:
+def test_invalid_key_files_are_rejected(folder: Path) -> None:
     put(folder, "sk-canary".encode("utf-16"))
     with pytest.raises(MissingSecret, match="is not UTF-8"):
         find_key(Key(secret="MINE"), folder, {})
@@ -115,17 +115,17 @@ def test_missing_key_is_named(folder: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
 @pytest.mark.parametrize(
-    "mode, told", [(0o600, False), (0o400, False), (0o640, True), (0o604, True)]
+    "mode, expected", [(0o600, False), (0o400, False), (0o640, True), (0o604, True)]
 )
-def test_readable_key_file_gives_a_warning(folder: Path, mode: int, told: bool) -> None:
+def test_readable_key_file_gives_a_warning(folder: Path, mode: int, expected: bool) -> None:
     put(folder, CANARY.encode())
     file = folder / "secrets" / "MINE.txt"
     file.chmod(mode)
-    said = permission_warning(Key(secret="MINE"), folder)
-    assert (said is not None) == told
-    if said is not None:
-        assert str(file) in said
-        assert CANARY not in said
+    warning = permission_warning(Key(secret="MINE"), folder)
+    assert (warning is not None) == expected
+    if warning is not None:
+        assert str(file) in warning
+        assert CANARY not in warning
     assert permission_warning(Key(env="MINE"), folder) is None
 
 
@@ -133,7 +133,7 @@ def test_readable_key_file_gives_a_warning(folder: Path, mode: int, told: bool) 
 
 
 @pytest.mark.parametrize(
-    "key, said",
+    "key, text",
     [
         (Key(env="ANTHROPIC_API_KEY"), "$ANTHROPIC_API_KEY"),
         (Key(secret="AZURE_EU-2"), "secrets/AZURE_EU-2.txt"),
@@ -143,12 +143,12 @@ def test_readable_key_file_gives_a_warning(folder: Path, mode: int, told: bool) 
         (Key(env="gsk_Xk3vT9qLmN2pR7sW1yZ5aB8c"), "$…"),
     ],
 )
-def test_where_a_key_is(key: Key, said: str) -> None:
-    assert str(key) == said
-    assert repr(key) == f"Key({said})"
+def test_key_repr_names_its_source(key: Key, text: str) -> None:
+    assert str(key) == text
+    assert repr(key) == f"Key({text})"
 
 
-def test_a_configuration_shows_neither_headers_nor_users() -> None:
+def test_config_repr_hides_headers_and_credentials() -> None:
     provider = ProviderConfig(
         wire="anthropic",
         base_url="https://me:canary@example.com/x",
@@ -162,7 +162,7 @@ def test_a_configuration_shows_neither_headers_nor_users() -> None:
         assert kept in shown
 
 
-def test_no_key_in_anything_that_is_resolved(folder: Path) -> None:
+def test_resolved_config_repr_hides_the_key(folder: Path) -> None:
     put(folder, CANARY.encode())
     config = ClientConfig.from_text(
         "providers:\n"

@@ -1,4 +1,4 @@
-"""Nothing that was asked or answered, and no key, leaves with a span, a metric or a log line.
+"""No prompt text, reply text or key is exported in a span, a metric or a log line.
 
 Every text in a record is replaced by a canary but for the app's own names; a field that `Record` gets
 later is replaced, too, without anybody thinking of it.
@@ -104,7 +104,7 @@ EXPORTS: list[Callable[[Record], str]] = [spans, meters, exposition, logged]
 @pytest.mark.parametrize(
     "canary, keep", [(PROMPT, NAMES), (KEY, NAMES | WORDS)], ids=["prompt", "key"]
 )
-def test_no_text_leaves(
+def test_no_text_is_exported(
     export: Callable[[Record], str], record: Record, canary: str, keep: set[str]
 ) -> None:
     planted = replaced(record, canary, keep)
@@ -113,14 +113,14 @@ def test_no_text_leaves(
 
 
 @pytest.mark.parametrize("export", [spans, meters, logged])
-def test_no_credential_in_an_address_leaves(export: Callable[[Record], str]) -> None:
+def test_no_credential_of_a_url_is_exported(export: Callable[[Record], str]) -> None:
     host = f"user:{KEY}@proxy.local:8443"
-    said = export(msgspec.structs.replace(FULL, host=host))
-    assert "proxy.local" in said
-    assert "CANARY" not in said
+    exported = export(msgspec.structs.replace(FULL, host=host))
+    assert "proxy.local" in exported
+    assert "CANARY" not in exported
 
 
-def test_the_planting_reaches_every_place_where_text_has_been() -> None:
+def test_every_text_field_holds_a_canary() -> None:
     """The test above is worth as much as this list is long."""
     planted = replaced(FULL, PROMPT, NAMES)
     verdict = planted.verdict

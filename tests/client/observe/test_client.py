@@ -40,8 +40,8 @@ class Seen:
 
     @property
     def text(self) -> str:
-        said = [str(span.to_json()) for span in self.spans]
-        return "\n".join([*said, generate_latest(self.registry).decode()])
+        spans = [str(span.to_json()) for span in self.spans]
+        return "\n".join([*spans, generate_latest(self.registry).decode()])
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def client_of(url: str, seen: Seen, **provider: Any) -> AsyncClient:
     return AsyncClient.from_config(settings, environ={"KEY": KEY}, watchers=seen.watchers)
 
 
-def test_a_conversation(
+def test_conversation_is_exported(
     running: emulator.Emulator, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> int:
@@ -109,7 +109,7 @@ def test_call_that_fails_on_every_attempt(
     assert KEY not in seen.text + caplog.text
 
 
-def test_a_refusal_that_quotes_the_prompt_is_exported_without_it(
+def test_error_that_quotes_the_prompt_is_exported_without_it(
     running: emulator.Emulator, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The emulator, like the provider, names the field that it does not know."""

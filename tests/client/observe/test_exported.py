@@ -42,7 +42,7 @@ def test_invalid_names_become_other(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "error, said",
+    "error, expected",
     [
         (None, "ok"),
         ("RateLimited", "RateLimited"),
@@ -54,12 +54,12 @@ def test_invalid_names_become_other(text: str) -> None:
         ("", "_OTHER"),
     ],
 )
-def test_errors_are_known_classes(error: str | None, said: str) -> None:
-    assert outcome(error) == said
-    assert error_type(error) == (None if error is None else said)
+def test_errors_are_known_classes(error: str | None, expected: str) -> None:
+    assert outcome(error) == expected
+    assert error_type(error) == (None if error is None else expected)
 
 
-def test_every_error_of_ours_has_its_name() -> None:
+def test_every_library_error_keeps_its_name() -> None:
     def below(base: type[Exception]) -> set[str]:
         return {base.__name__}.union(*(below(kind) for kind in base.__subclasses__()))
 
@@ -78,7 +78,7 @@ def test_every_error_of_ours_has_its_name() -> None:
         ("::1", ("::1", None)),
         ("user:sk-secret@proxy.local:8443", ("proxy.local", 8443)),
         ("sk-secret@proxy.local", ("proxy.local", None)),
-        ("what is this", ("other", None)),
+        ("no host here", ("other", None)),
         ("host:port", ("host:port", None)),
         ("", ("other", None)),
     ],
@@ -89,14 +89,14 @@ def test_addresses(host: str, expected: tuple[str, int | None]) -> None:
 
 @given(st.text())
 def test_labels_are_short_and_printable(text: str) -> None:
-    said = label(text)
-    assert len(said) <= 80
-    assert said.isprintable()
+    exported = label(text)
+    assert len(exported) <= 80
+    assert exported.isprintable()
     if len(text) <= 80 and text.isprintable():
-        assert said == text
+        assert exported == text
 
 
-def test_messages_go_by_their_run_and_blocks_by_their_label() -> None:
+def test_messages_are_grouped_by_run_and_blocks_by_label() -> None:
     assert block_label("conversation m17", "messages") == "conversation"
     assert block_label("volatile_tail m18", "messages") == "volatile_tail"
     assert block_label("conversation rules", "system") == "conversation rules"
@@ -112,17 +112,17 @@ blocks = st.builds(
 
 
 @given(st.lists(blocks), st.integers(1, 5))
-def test_shares_lose_names_but_no_tokens(given: list[BlockShare], most: int) -> None:
+def test_bounded_shares_keep_all_tokens(given: list[BlockShare], most: int) -> None:
     found = shares(given, most)
     assert sum(found.values()) == sum(block.tokens for block in given)
     assert len(found.keys() - {"other"}) <= most
 
 
 @given(st.lists(st.sampled_from("abcdefgh")), st.integers(0, 5))
-def test_passed_names_always_pass(given: list[str], most: int) -> None:
+def test_names_once_passed_always_pass(given: list[str], most: int) -> None:
     bounded = BoundedNames(most)
-    said = [bounded(text) for text in given]
-    through = set(said) - {"other"}
+    exported = [bounded(text) for text in given]
+    through = set(exported) - {"other"}
     assert len(through) <= most
-    for text, out in zip(given, said, strict=True):
+    for text, out in zip(given, exported, strict=True):
         assert out == (text if text in through else "other")

@@ -26,36 +26,36 @@ def run(program: str) -> str:
         ("Metrics", "metrics", "prometheus_client", "prometheus-client"),
     ],
 )
-def test_a_missing_package_is_named_with_the_way_to_get_it(
+def test_missing_package_error_names_the_extra(
     name: str, feature: str, module: str, package: str
 ) -> None:
-    # None in sys.modules: Python says of it that it is not there.
-    said = run(
+    # None in sys.modules makes an import fail.
+    output = run(
         f"import sys; sys.modules[{module!r}] = None\n"
         "from anaphora.client import observe\n"
         f"try: observe.{name}\n"
         "except ModuleNotFoundError as problem: print(problem.name, problem)"
     )
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         f"{module} {feature} need {package}; install it with: pip install 'anaphora[observe]'"
     ]
 
 
-def test_something_else_that_is_missing_is_not_called_our_extra() -> None:
+def test_other_missing_modules_raise_their_own_error() -> None:
     problem = ModuleNotFoundError("no module", name="another")
     assert missing_extra(problem, "traces", module="opentelemetry", package="any") is problem
 
 
-def test_watching_needs_neither_package() -> None:
-    said = run(
+def test_watchers_need_neither_package() -> None:
+    output = run(
         "import sys\n"
         "from anaphora.client.observe import Logs, Watchers\n"
         "print({'opentelemetry', 'prometheus_client'} & set(sys.modules))"
     )
-    assert said.splitlines() == ["set()"]
+    assert output.splitlines() == ["set()"]
 
 
-def test_the_public_names_are_real_and_others_are_refused() -> None:
+def test_public_names_exist_and_others_raise() -> None:
     for name in observe.__all__:
         assert getattr(observe, name) is not None
     assert set(observe.__all__) <= set(dir(observe))

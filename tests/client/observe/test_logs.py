@@ -19,7 +19,7 @@ from anaphora.client.response import Record
 PAIR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^\s"=]+)(?: |$)')
 
 
-def test_a_whole_call(caplog: pytest.LogCaptureFixture) -> None:
+def test_line_of_a_complete_call(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="anaphora.calls"):
         Logs()(FULL)
     (record,) = caplog.records
@@ -48,7 +48,7 @@ def test_unknown_values_are_left_out() -> None:
         (LOST, logging.ERROR, "ERROR"),
     ],
 )
-def test_a_call_that_failed_is_at_least_a_warning(
+def test_failed_call_is_at_least_a_warning(
     caplog: pytest.LogCaptureFixture, record: Record, level: int, expected: str
 ) -> None:
     logger = logging.getLogger("an app's own")
@@ -57,13 +57,13 @@ def test_a_call_that_failed_is_at_least_a_warning(
     assert [found.levelname for found in caplog.records] == [expected]
 
 
-def test_a_level_that_is_off_writes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_disabled_level_writes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="anaphora.calls"):
         Logs()(FULL)
     assert caplog.records == []
 
 
-def test_formatters_find_the_fields(caplog: pytest.LogCaptureFixture) -> None:
+def test_formatters_get_the_fields(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="anaphora.calls"):
         Logs()(LOST)
     assert vars(caplog.records[0])["call"] == fields(LOST)
@@ -71,11 +71,11 @@ def test_formatters_find_the_fields(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @given(st.text(min_size=1))
-def test_a_line_is_one_line_and_can_be_taken_apart(name: str) -> None:
+def test_record_is_one_parsable_line(name: str) -> None:
     known = fields(msgspec.structs.replace(FULL, provider=name))
-    said = line(known)
-    assert len(said.splitlines()) == 1
-    assert "".join(match.group() for match in PAIR.finditer(said)) == said
-    found = {key: json.loads(v) if v[0] == '"' else v for key, v in PAIR.findall(said)}
+    text = line(known)
+    assert len(text.splitlines()) == 1
+    assert "".join(match.group() for match in PAIR.finditer(text)) == text
+    found = {key: json.loads(v) if v[0] == '"' else v for key, v in PAIR.findall(text)}
     assert set(found) == set(known)
     assert found["provider"] == known["provider"]

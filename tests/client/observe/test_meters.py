@@ -54,7 +54,7 @@ def test_tokens_by_type() -> None:
     ]
 
 
-def test_how_long_a_call_took_by_how_it_ended() -> None:
+def test_duration_by_outcome() -> None:
     good, bad = measured(FULL, LOST)["gen_ai.client.operation.duration"]
     assert (good.sum, dict(good.attributes or {})) == (4.0, CALL)
     assert (bad.sum, (bad.attributes or {})["error.type"]) == (1.0, "Overloaded")
@@ -63,7 +63,7 @@ def test_how_long_a_call_took_by_how_it_ended() -> None:
     )
 
 
-def test_the_first_chunk_is_a_streams() -> None:
+def test_only_streams_have_a_time_to_first_chunk() -> None:
     single = msgspec.structs.replace(FULL, streamed=False)
     (point,) = measured(FULL, single)["gen_ai.client.operation.time_to_first_chunk"]
     assert (point.count, point.sum) == (1, 3.0)
@@ -73,7 +73,7 @@ def test_unreported_tokens_are_not_counted() -> None:
     assert set(measured(BARE)) == {"gen_ai.client.operation.duration"}
 
 
-def test_the_names_are_the_conventions() -> None:
+def test_names_are_those_of_the_conventions() -> None:
     assert set(measured(FULL)) == {
         gen_ai_metrics.GEN_AI_CLIENT_TOKEN_USAGE,
         gen_ai_metrics.GEN_AI_CLIENT_OPERATION_DURATION,

@@ -102,7 +102,7 @@ def test_hit_has_no_lost_tokens() -> None:
     assert series(registry, "anaphora_lost_usd_total") == {}
 
 
-def test_a_write_that_was_not_read_yet_does_not_turn_a_counter_back() -> None:
+def test_unread_write_does_not_decrease_a_counter() -> None:
     wrote = msgspec.structs.replace(FULL, saved=Decimal("-0.0005"))
     registry = counted(wrote, FULL)
     assert series(registry, "anaphora_saved_usd_total")[MAIN] == pytest.approx(0.0019)
@@ -126,7 +126,7 @@ def test_labels_are_bounded_within_a_call_and_over_many() -> None:
     found = series(registry, "anaphora_block_tokens_total")
     assert len(found) == 201
     assert sum(found.values()) == 150 + 250 + 10  # nothing is lost, but its name
-    assert found[*MAIN, "b0"] == 2  # what was there first stays told apart
+    assert found[*MAIN, "b0"] == 2  # the first blocks keep their own labels
 
 
 def test_models_and_providers_are_bounded() -> None:
@@ -169,7 +169,7 @@ def test_several_on_one_registry_count_together() -> None:
     assert series(counted(FULL), "anaphora_calls_total") == {(*MAIN, "ok"): 1}
 
 
-def test_a_registry_is_let_go_with_its_last_owner() -> None:
+def test_registry_is_freed_with_its_last_owner() -> None:
     registry = counted(FULL)
     gone = weakref.ref(registry)
     del registry
@@ -177,7 +177,7 @@ def test_a_registry_is_let_go_with_its_last_owner() -> None:
     assert gone() is None
 
 
-def test_a_name_that_is_taken_is_an_error_and_leaves_the_registry_as_it_was() -> None:
+def test_taken_metric_name_is_an_error_and_leaves_the_registry_unchanged() -> None:
     registry = CollectorRegistry()
     taken = Counter("anaphora_cost_usd", "the app's own", registry=registry)
     with pytest.raises(ValueError, match="anaphora_cost_usd"):

@@ -147,7 +147,7 @@ def test_the_callers_span_is_the_parent(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF)])
-def test_a_call_that_is_not_sampled_leaves_nothing(sampler: StaticSampler) -> None:
+def test_unsampled_call_exports_nothing(sampler: StaticSampler) -> None:
     watched = Watched(sampler)
     watched.traces(FULL)
     assert watched.exporter.get_finished_spans() == ()
@@ -164,7 +164,7 @@ def test_prewarm_is_its_own_operation(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize(
-    "stop, said",
+    "stop, expected",
     [
         ("end", "stop"),
         ("stop_sequence", "stop"),
@@ -174,9 +174,9 @@ def test_prewarm_is_its_own_operation(watched: Watched) -> None:
         ("pause", "pause"),
     ],
 )
-def test_finish_reasons(watched: Watched, stop: StopReason, said: str) -> None:
+def test_finish_reasons(watched: Watched, stop: StopReason, expected: str) -> None:
     found = watched.attributes(msgspec.structs.replace(FULL, stop=stop))
-    assert found["gen_ai.response.finish_reasons"] == (said,)
+    assert found["gen_ai.response.finish_reasons"] == (expected,)
 
 
 def test_blocks_past_the_64th_are_one(watched: Watched) -> None:
@@ -193,8 +193,8 @@ def values_in(*modules: ModuleType) -> set[str]:
 def test_other_attributes_are_names_of_the_conventions(watched: Watched) -> None:
     conventions = values_in(gen_ai_attributes, error_attributes, http_attributes, server_attributes)
     span = watched.span(msgspec.structs.replace(FULL, error="Timeout"))
-    said = {*(span.attributes or {}), *(span.events[0].attributes or {})}
-    foreign = {name for name in said if not name.startswith("anaphora.")}
+    names = {*(span.attributes or {}), *(span.events[0].attributes or {})}
+    foreign = {name for name in names if not name.startswith("anaphora.")}
     assert len(foreign) > 15
     assert foreign <= conventions
 

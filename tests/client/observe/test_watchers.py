@@ -30,7 +30,7 @@ def test_every_watcher_gets_the_record_once() -> None:
     assert first == second == [FULL]
 
 
-def test_a_watcher_that_raises_stops_neither_the_call_nor_the_others(
+def test_failing_watcher_stops_neither_the_call_nor_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen: list[Record] = []
@@ -45,7 +45,7 @@ def test_a_watcher_that_raises_stops_neither_the_call_nor_the_others(
     assert "watcher breaks failed with ValueError at " in function
     assert "test_watchers.py:" in function
     assert "watcher Breaks failed with KeyError" in instance
-    assert "doctor" not in caplog.text  # what the exception said may be from the record
+    assert "doctor" not in caplog.text  # the exception's message may quote the record
 
 
 def test_failing_watcher_is_logged_once_per_client(
@@ -56,7 +56,7 @@ def test_failing_watcher_is_logged_once_per_client(
     assert len(caplog.records) == 2
 
 
-def test_being_stopped_is_not_a_failure_of_the_watcher() -> None:
+def test_cancellation_is_not_a_failure_of_the_watcher() -> None:
     def stops(record: Record) -> None:
         raise KeyboardInterrupt
 
@@ -64,6 +64,6 @@ def test_being_stopped_is_not_a_failure_of_the_watcher() -> None:
         Watchers([stops])(FULL)
 
 
-def test_no_watchers_are_falsy() -> None:
+def test_empty_watchers_are_falsy() -> None:
     assert not Watchers()
     assert Watchers([breaks])

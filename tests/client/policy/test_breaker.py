@@ -1,4 +1,4 @@
-"""A provider that fails is left alone; what is not its fault does not count."""
+"""The circuit breaker: provider failures open it, other errors do not count."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def opened(at: float = 0.0) -> CircuitBreaker:
 
 
 @pytest.mark.parametrize("error", THEIRS, ids=name)
-def test_failures_of_the_provider_s_open_it(error: AnaphoraError) -> None:
+def test_provider_failures_open_it(error: AnaphoraError) -> None:
     breaker = CircuitBreaker(SETTINGS)
     for at in (0.0, 1.0):
         breaker.failed(error, at)
@@ -61,14 +61,14 @@ def test_failures_of_the_provider_s_open_it(error: AnaphoraError) -> None:
 
 
 @pytest.mark.parametrize("error", ANSWERS + SILENT, ids=name)
-def test_other_failures_never_do(error: AnaphoraError) -> None:
+def test_other_failures_never_open_it(error: AnaphoraError) -> None:
     breaker = CircuitBreaker(SETTINGS)
     for at in range(100):
         breaker.failed(error, float(at))
         assert breaker.allows(float(at)) == 0.0
 
 
-def test_failures_that_are_long_ago_do_not_count() -> None:
+def test_old_failures_do_not_count() -> None:
     breaker = CircuitBreaker(SETTINGS)
     for at in (0.0, 1.0, 60.0, 61.0, 120.0):
         breaker.failed(BUSY, at)
@@ -77,7 +77,7 @@ def test_failures_that_are_long_ago_do_not_count() -> None:
     assert breaker.allows(120.5) > 0
 
 
-def test_few_failures_among_many_answers_open_nothing() -> None:
+def test_few_failures_among_many_successes_do_not_open_it() -> None:
     breaker = CircuitBreaker(SETTINGS)
     for call in range(1000):
         if call % 10:
@@ -87,7 +87,7 @@ def test_few_failures_among_many_answers_open_nothing() -> None:
         assert breaker.allows(call * 0.01) == 0.0
 
 
-def test_one_probe_at_a_time_and_its_answer_closes_it() -> None:
+def test_one_probe_at_a_time_and_its_success_closes_it() -> None:
     breaker = opened()
     assert breaker.enters(30.0) == 0.0
     assert breaker.allows(30.0) > 0
@@ -96,14 +96,14 @@ def test_one_probe_at_a_time_and_its_answer_closes_it() -> None:
     assert breaker.enters(32.0) == breaker.enters(32.0) == 0.0
 
 
-def test_asking_takes_no_probe() -> None:
+def test_checking_availability_uses_no_probe() -> None:
     breaker = opened()
     assert [breaker.allows(30.0) for _ in range(5)] == [0.0] * 5
     assert breaker.enters(30.0) == 0.0
 
 
 @pytest.mark.parametrize("error", THEIRS, ids=name)
-def test_a_probe_that_fails_opens_it_again(error: AnaphoraError) -> None:
+def test_failed_probe_opens_it_again(error: AnaphoraError) -> None:
     breaker = opened()
     breaker.enters(30.0)
     breaker.failed(error, 33.0)
@@ -111,7 +111,7 @@ def test_a_probe_that_fails_opens_it_again(error: AnaphoraError) -> None:
 
 
 @pytest.mark.parametrize("error", ANSWERS, ids=name)
-def test_a_probe_that_is_refused_was_answered(error: AnaphoraError) -> None:
+def test_rejected_probe_counts_as_answered(error: AnaphoraError) -> None:
     breaker = opened()
     breaker.enters(30.0)
     breaker.failed(error, 31.0)
@@ -119,7 +119,7 @@ def test_a_probe_that_is_refused_was_answered(error: AnaphoraError) -> None:
 
 
 @pytest.mark.parametrize("error", SILENT, ids=name)
-def test_a_probe_that_learned_nothing_makes_place_for_another(error: AnaphoraError) -> None:
+def test_inconclusive_probe_allows_another(error: AnaphoraError) -> None:
     breaker = opened()
     breaker.enters(30.0)
     breaker.failed(error, 31.0)
@@ -134,7 +134,7 @@ def test_probe_without_an_outcome_expires() -> None:
     assert breaker.enters(60.0) == 0.0
 
 
-def test_late_news_of_calls_that_began_before_change_nothing() -> None:
+def test_late_results_of_earlier_calls_change_nothing() -> None:
     breaker = opened()
     breaker.failed(BUSY, 20.0)
     breaker.succeeded(20.0)

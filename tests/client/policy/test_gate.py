@@ -71,14 +71,14 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     virtual_time.run(main())
 
 
-def test_calls_start_in_their_order_when_their_minute_allows() -> None:
+def test_calls_start_in_order_as_the_rate_allows() -> None:
     async def main() -> None:
         calls, begun = Calls(LimitsConfig(requests_per_minute=2)), clock()
         waits: list[float] = []
         queued = await asyncio.gather(*(calls.call(name, on_wait=waits.append) for name in "abcde"))
         assert calls.names == "abcde"
         assert [at - begun for _, at, _ in calls.started] == [0, 0, 60, 60, 120]
-        # Told before it happened, as it happened.
+        # The forecast waits are the real ones.
         assert waits == [60, 60, 120]
         assert queued == [0, 0, 60, 60, 120]
         assert calls.is_clean()
@@ -86,7 +86,7 @@ def test_calls_start_in_their_order_when_their_minute_allows() -> None:
     run(main)
 
 
-def test_only_so_many_run_at_once() -> None:
+def test_concurrency_limit_holds() -> None:
     async def main() -> None:
         calls = Calls(LimitsConfig(concurrency=3, models={"m": Rate(concurrency=2)}))
         await asyncio.gather(*(calls.call(name, takes=5.0) for name in "abcde"))
@@ -100,15 +100,15 @@ def test_only_so_many_run_at_once() -> None:
     run(main)
 
 
-def test_a_wait_that_would_be_too_long_is_refused_at_once() -> None:
+def test_too_long_wait_is_rejected_at_once() -> None:
     async def main() -> None:
         calls = Calls(LimitsConfig(requests_per_minute=1))
         waits: list[float] = []
         await calls.call("a")
         begun = clock()
-        with pytest.raises(errors.Throttled, match=r"delay the call by 60\.0 s") as told:
+        with pytest.raises(errors.Throttled, match=r"delay the call by 60\.0 s") as raised:
             await calls.call("b", deadline=begun + 59, on_wait=waits.append)
-        assert (told.value.wait, clock(), waits) == (60.0, begun, [])
+        assert (raised.value.wait, clock(), waits) == (60.0, begun, [])
         await calls.call("c", deadline=begun + 61)
         assert calls.names == "ac"
         assert calls.is_clean()
@@ -116,7 +116,7 @@ def test_a_wait_that_would_be_too_long_is_refused_at_once() -> None:
     run(main)
 
 
-def test_waiting_for_a_place_ends_at_the_deadline() -> None:
+def test_wait_for_concurrency_ends_at_the_deadline() -> None:
     async def main() -> None:
         calls, begun = Calls(LimitsConfig(concurrency=1)), clock()
         long = asyncio.create_task(calls.call("a", takes=100.0))
@@ -165,7 +165,7 @@ def test_unsent_calls_do_not_count() -> None:
     run(main)
 
 
-def test_headers_and_bills_let_others_go_earlier_or_later() -> None:
+def test_headers_and_usage_change_later_start_times() -> None:
     async def main() -> None:
         gate = Gate.of(LimitsConfig(tokens_per_minute=100), clock).of_model("m")
         begun = clock()
@@ -206,7 +206,7 @@ def test_exception_in_on_wait_frees_the_place() -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_start_of_a_cancelled_call_goes_to_the_next(before: bool) -> None:
+def test_cancelled_calls_slot_goes_to_the_next(before: bool) -> None:
     async def main() -> None:
         calls = Calls(LimitsConfig(concurrency=1))
         async with calls.gate.of_model("m").admit(1):
@@ -226,7 +226,7 @@ def test_start_of_a_cancelled_call_goes_to_the_next(before: bool) -> None:
     run(main)
 
 
-def test_one_gate_for_each_model_and_reads_count_as_the_rules_say() -> None:
+def test_one_gate_per_model_and_cache_reads_count_by_the_rules() -> None:
     gate = Gate.of(LimitsConfig())
     anthropic = gate.of_model("a", catalog.rules("anthropic", "claude-sonnet-4-5"))
     openai = gate.of_model("o", catalog.rules("openai", "gpt-5.6"))
@@ -280,7 +280,7 @@ def test_cancelled_calls_do_not_block_others(
             tasks.append(asyncio.create_task(coming))
             if cancelled is not None:
                 loop.call_later(cancelled, tasks[-1].cancel)
-        # The loop itself finds out when somebody is never woken.
+        # The event loop fails when a call is never woken.
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         for outcome, (*_, cancelled, patience) in zip(ended, plans, strict=True):
             if isinstance(outcome, asyncio.CancelledError):
@@ -341,7 +341,7 @@ def test_admission_without_a_wait_needs_no_task_future_or_timer() -> None:
     run(main)
 
 
-def test_an_exit_without_an_entry_is_harmless() -> None:
+def test_exit_without_entry_is_harmless() -> None:
     async def main() -> None:
         gate = Gate.of(LimitsConfig(tokens_per_minute=5), clock)
         with pytest.raises(errors.Throttled):
@@ -352,17 +352,17 @@ def test_an_exit_without_an_entry_is_harmless() -> None:
     run(main)
 
 
-def test_tokens_matter_where_a_limit_counts_them_or_may_before_a_call_starts() -> None:
+def test_counts_tokens_with_a_token_limit_or_while_calls_wait() -> None:
     async def main() -> None:
         assert Gate.of(LimitsConfig(tokens_per_minute=100), clock).of_model("m").counts_tokens
         calls = Calls(LimitsConfig())
         gate = calls.gate.of_model("m")
-        told = [gate.counts_tokens]
+        counted = [gate.counts_tokens]
         with pytest.raises(errors.RateLimited):
             await calls.call("a", ends=errors.RateLimited("slow", retry_after=5.0))
-        told.append(gate.counts_tokens)  # whoever comes now waits, and may hear of limits meanwhile
+        counted.append(gate.counts_tokens)  # a call now waits, and limits may be learned meanwhile
         await asyncio.sleep(6.0)
-        told.append(gate.counts_tokens)
+        counted.append(gate.counts_tokens)
         async with gate.admit(1) as admission:
             scarce = {
                 "x-ratelimit-remaining-tokens": "10",
@@ -370,7 +370,7 @@ def test_tokens_matter_where_a_limit_counts_them_or_may_before_a_call_starts() -
                 "x-ratelimit-reset-tokens": "60s",
             }
             admission.update(scarce, 0.0)
-        told.append(gate.counts_tokens)
-        assert told == [False, True, False, True]
+        counted.append(gate.counts_tokens)
+        assert counted == [False, True, False, True]
 
     run(main)

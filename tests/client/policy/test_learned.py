@@ -15,8 +15,8 @@ from anaphora.wire.ratelimits import RemainingLimit
 NOW = 1_794_744_000.0  # 2026-11-15T12:00:00Z
 
 
-def heard(**headers: str) -> tuple[Limiter, ModelLane]:
-    """At time 100, with the headers' underscores as hyphens."""
+def limiter_with(**headers: str) -> tuple[Limiter, ModelLane]:
+    """A limiter that read these headers at time 100; underscores become hyphens."""
     limiter = Limiter(LimitsConfig())
     lane = limiter.lane("m")
     lane.update({name.replace("_", "-"): value for name, value in headers.items()}, 100.0, NOW)
@@ -24,8 +24,8 @@ def heard(**headers: str) -> tuple[Limiter, ModelLane]:
 
 
 def openai(kind: str, remaining: str, limit: str, reset: str) -> dict[str, str]:
-    said = {"remaining": remaining, "limit": limit, "reset": reset}
-    return {f"x_ratelimit_{of}_{kind}": value for of, value in said.items()}
+    values = {"remaining": remaining, "limit": limit, "reset": reset}
+    return {f"x_ratelimit_{of}_{kind}": value for of, value in values.items()}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def openai(kind: str, remaining: str, limit: str, reset: str) -> dict[str, str]:
         (openai("tokens", "0", "30000", "60s"), 90000, 60.0),
         # More than half is left.
         (openai("tokens", "20000", "30000", "20s"), 29000, 0.0),
-        # No reset, or none that can be read: nobody knows how long.
+        # No reset, or an unreadable one: the wait is unknown.
         ({"x_ratelimit_remaining_requests": "0", "x_ratelimit_limit_requests": "5"}, 1, 0.0),
         (openai("requests", "0", "5", "later"), 1, 0.0),
         (openai("tokens", "-1", "-1", "0"), 1, 0.0),
@@ -63,8 +63,8 @@ def openai(kind: str, remaining: str, limit: str, reset: str) -> dict[str, str]:
         ),
     ],
 )
-def test_how_long_a_call_waits(headers: dict[str, str], tokens: int, wait: float) -> None:
-    limiter, lane = heard(**headers)
+def test_wait_from_headers(headers: dict[str, str], tokens: int, wait: float) -> None:
+    limiter, lane = limiter_with(**headers)
     assert limiter.wait(lane, tokens, 100.0) == pytest.approx(wait, abs=1e-4)
     held = limiter.reserve(lane, tokens, 100.0)
     assert held.at == pytest.approx(100.0 + wait, abs=1e-4)
@@ -75,40 +75,40 @@ def test_how_long_a_call_waits(headers: dict[str, str], tokens: int, wait: float
 
 
 def test_later_starts_are_subtracted() -> None:
-    limiter, lane = heard(**openai("requests", "2", "10", "48s"))
+    limiter, lane = limiter_with(**openai("requests", "2", "10", "48s"))
     assert [limiter.reserve(lane, 1, 100.0).at for _ in range(4)] == pytest.approx(
         [100.0, 100.0, 106.0, 112.0]
     )
 
 
 def test_unsent_calls_are_added_back() -> None:
-    limiter, lane = heard(**openai("requests", "1", "10", "54s"))
+    limiter, lane = limiter_with(**openai("requests", "1", "10", "54s"))
     limiter.cancel(limiter.reserve(lane, 1, 100.0), 100.0)
     assert limiter.wait(lane, 1, 100.0) == 0.0
 
 
-def test_a_burst_after_the_reset_is_no_larger_than_the_limit() -> None:
-    limiter, lane = heard(ratelimit_remaining="0", ratelimit_limit="3", ratelimit_reset="30")
+def test_burst_after_the_reset_is_within_the_limit() -> None:
+    limiter, lane = limiter_with(ratelimit_remaining="0", ratelimit_limit="3", ratelimit_reset="30")
     starts = [limiter.reserve(lane, 1, 100.0).at for _ in range(5)]
     assert starts == pytest.approx([130.0, 130.0, 130.0, 150.0, 170.0])
 
 
-def test_a_slow_return_is_believed_until_the_reset_only() -> None:
-    limiter, lane = heard(**openai("tokens", "2900", "6000", "100s"))
+def test_slow_refill_is_assumed_until_the_reset_only() -> None:
+    limiter, lane = limiter_with(**openai("tokens", "2900", "6000", "100s"))
     limiter.reserve(lane, 2900, 100.0)
     # 3,100 have come back by then; the rest comes at the limit a minute.
     assert limiter.wait(lane, 6000, 100.0) == pytest.approx(129.0, abs=1e-4)
 
 
 def test_latest_headers_count() -> None:
-    limiter, lane = heard(**openai("requests", "0", "5", "1m0s"))
+    limiter, lane = limiter_with(**openai("requests", "0", "5", "1m0s"))
     plenty = {"x-ratelimit-remaining-requests": "4", "x-ratelimit-limit-requests": "5"}
     assert lane.update(plenty, 101.0, NOW)
     assert limiter.wait(lane, 1, 101.0) == 0.0
 
 
 def test_response_without_headers_changes_nothing() -> None:
-    limiter, lane = heard(**openai("requests", "0", "5", "1m0s"))
+    limiter, lane = limiter_with(**openai("requests", "0", "5", "1m0s"))
     assert not lane.update({"content-type": "text/html"}, 101.0, NOW)
     assert limiter.wait(lane, 1, 101.0) == pytest.approx(11.0, abs=1e-4)
 
@@ -128,7 +128,7 @@ def test_rate_limit_blocks_the_model_until_retry_after() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        errors.RateLimited("no wait told"),
+        errors.RateLimited("no wait given"),
         errors.Overloaded("busy", retry_after=20.0),
         errors.QuotaExhausted("cap", retry_after=20.0),
         errors.Transport("gone"),

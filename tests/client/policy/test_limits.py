@@ -26,17 +26,17 @@ def most_in_a_minute(starts: Iterable[tuple[float, int]]) -> int:
 
 
 class Drive:
-    """Moves the clock to where something happens, and starts whoever may."""
+    """Advances the clock from event to event and starts the calls that may start."""
 
     def __init__(self, limits: LimitsConfig) -> None:
         self.limiter = Limiter(limits)
         self.at = 0.0
         self.started: list[Reservation] = []
-        self.told: dict[Reservation, float] = {}
+        self.forecast: dict[Reservation, float] = {}
 
     def come(self, tokens: int, model: str = "m") -> Reservation:
         held = self.limiter.reserve(self.limiter.lane(model), tokens, self.at)
-        self.told[held] = held.at
+        self.forecast[held] = held.at
         if held.state == "started":
             self.started.append(held)
         return held
@@ -85,20 +85,20 @@ def test_calls_start_at_the_first_allowed_time_as_forecast(
     for gap, amount in arrivals:
         drive.until(drive.at + gap)
         came.append((drive.at, amount))
-        asked = drive.limiter.wait(drive.limiter.lane("m"), amount, drive.at)
+        wait = drive.limiter.wait(drive.limiter.lane("m"), amount, drive.at)
         held = drive.come(amount)
         order.append(held)
-        assert drive.told[held] == pytest.approx(drive.at + asked)
+        assert drive.forecast[held] == pytest.approx(drive.at + wait)
     drive.until(INF)
     assert drive.started == order
     assert [held.at for held in order] == naive(came, requests or INF, tokens or INF)
-    assert [drive.told[held] for held in order] == [held.at for held in order]
+    assert [drive.forecast[held] for held in order] == [held.at for held in order]
     assert most_in_a_minute((held.at, 1) for held in order) <= (requests or INF)
     assert most_in_a_minute((held.at, held.tokens) for held in order) <= (tokens or INF)
 
 
 @given(arrivals=arrivals, requests=st.integers(1, 6))
-def test_no_way_of_counting_refuses_a_call(
+def test_starts_satisfy_token_buckets_and_clock_minutes(
     arrivals: list[tuple[float, int]], requests: int
 ) -> None:
     drive = Drive(LimitsConfig(requests_per_minute=requests))
@@ -125,7 +125,7 @@ several = st.lists(
 
 
 @given(arrivals=several, shared=rates, own=rates)
-def test_provider_and_model_must_both_allow_it(
+def test_provider_and_model_limits_both_hold(
     arrivals: list[tuple[float, int, str]],
     shared: tuple[int | None, int | None],
     own: tuple[int | None, int | None],
@@ -154,7 +154,7 @@ def test_provider_and_model_must_both_allow_it(
     assert free == sorted(free)
 
 
-def test_a_model_that_waits_for_itself_is_overtaken() -> None:
+def test_call_that_waits_for_its_model_is_overtaken() -> None:
     drive = Drive(LimitsConfig(requests_per_minute=10, models={"a": Rate(requests_per_minute=1)}))
     first, second, other = drive.come(1, "a"), drive.come(1, "a"), drive.come(1, "b")
     assert (first.state, second.state, other.state) == ("started", "waiting", "started")
@@ -180,7 +180,7 @@ def test_overtaken_call_starts_first_once_it_may() -> None:
     overtaken, other, last = drive.come(50, "a"), drive.come(30, "b"), drive.come(40, "b")
     assert (overtaken.at, other.at) == (70.0, 60.0)
     drive.until(INF)
-    # The other one left too little for it; nobody else does.
+    # Only the other call left too little for it.
     assert (other.at, overtaken.at, last.at) == (60.0, 80.0, 120.0)
 
 
@@ -257,14 +257,14 @@ def test_without_limits_no_call_waits() -> None:
     assert all(drive.come(10**9).state == "started" for _ in range(1000))
 
 
-def test_a_call_larger_than_a_whole_minute_is_refused_at_once() -> None:
+def test_call_larger_than_a_minute_is_rejected_at_once() -> None:
     drive = Drive(LimitsConfig(tokens_per_minute=100, models={"a": Rate(tokens_per_minute=50)}))
     assert drive.limiter.wait(drive.limiter.lane("a"), 51, 0.0) == INF
     with pytest.raises(
         errors.Throttled, match="about 51 tokens; the limit per minute is 50"
-    ) as told:
+    ) as raised:
         drive.come(51, "a")
-    assert told.value.wait == INF
+    assert raised.value.wait == INF
     assert drive.come(51, "b").state == "started"
 
 
@@ -279,7 +279,7 @@ def test_billed_tokens_count() -> None:
     assert more.state == "waiting"
 
 
-def test_more_than_was_expected_counts_too() -> None:
+def test_usage_above_the_estimate_counts() -> None:
     drive = Drive(LimitsConfig(tokens_per_minute=100))
     drive.limiter.settle(drive.come(10), Usage(uncached=95), 1.0)
     drive.at = 1.0
@@ -296,7 +296,7 @@ def test_more_than_was_expected_counts_too() -> None:
         (Usage(), None, None),
     ],
 )
-def test_tokens_are_counted_as_the_provider_does(
+def test_tokens_are_counted_by_the_providers_rule(
     usage: Usage, all_count: int | None, reads_do_not: int | None
 ) -> None:
     limiter = Limiter(LimitsConfig())
@@ -304,14 +304,14 @@ def test_tokens_are_counted_as_the_provider_does(
     assert limiter.lane("b", counts_reads=False).counted(usage) == reads_do_not
 
 
-def test_bill_without_counts_keeps_the_estimate() -> None:
+def test_usage_without_counts_keeps_the_estimate() -> None:
     drive = Drive(LimitsConfig(tokens_per_minute=100))
     drive.limiter.settle(drive.come(80), Usage(output=5), 1.0)
     assert drive.limiter.wait(drive.limiter.lane("m"), 30, 1.0) == 59.0
 
 
 @pytest.mark.parametrize("others", [True, False])
-def test_a_bill_that_comes_after_more_than_a_minute_changes_nothing(others: bool) -> None:
+def test_usage_after_more_than_a_minute_changes_nothing(others: bool) -> None:
     drive = Drive(LimitsConfig(tokens_per_minute=100))
     held = drive.come(80)
     drive.at = 70.0
@@ -348,7 +348,7 @@ def test_call_that_waits_for_its_own_model_delays_no_other() -> None:
     assert (late.at, soon.at) == (80.0, 60.0)
 
 
-def test_a_call_that_never_happened_gives_everything_back() -> None:
+def test_released_call_returns_its_whole_reservation() -> None:
     drive = Drive(LimitsConfig(requests_per_minute=1, tokens_per_minute=10, concurrency=1))
     held = drive.come(10)
     assert drive.limiter.wait(drive.limiter.lane("m"), 10, 0.0) == 60.0
@@ -356,7 +356,7 @@ def test_a_call_that_never_happened_gives_everything_back() -> None:
     assert drive.come(10).state == "started"
 
 
-def test_waiting_for_a_place_has_no_time() -> None:
+def test_wait_for_concurrency_has_no_forecast() -> None:
     drive = Drive(LimitsConfig(concurrency=1))
     held = drive.come(1)
     assert drive.limiter.wait(drive.limiter.lane("m"), 1, 0.0) == 0.0

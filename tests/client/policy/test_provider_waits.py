@@ -1,4 +1,4 @@
-"""Every form in which a provider says when to send again, and whether, on every wire."""
+"""Retry-after and rate-limit headers and bodies in every form, on every wire."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODIES: dict[str, Any] = {
 
 
 def limits(form: str, *kinds: tuple[str, str, str, str]) -> dict[str, str]:
-    """Headers for limits, each of a kind, with what is left, the limit and the reset."""
+    """Headers of these limits: kind, remaining, limit and reset."""
     return {
         form.format(of=of, kind=kind): value
         for kind, *values in kinds
@@ -61,7 +61,7 @@ FORMS: dict[str, tuple[dict[str, str], float | None]] = {
     ),
     "OpenAI's reset": (limits(OPENAI, ("tokens", "0", "90000", "6m0s")), 360.0),
     "OpenAI's short reset": (limits(OPENAI, ("requests", "0", "500", "120ms")), 0.12),
-    "what is not used up says nothing": (limits(OPENAI, ("tokens", "12", "90000", "6m0s")), None),
+    "a limit not used up gives no wait": (limits(OPENAI, ("tokens", "12", "90000", "6m0s")), None),
     "the plain word wins over resets": (
         {"retry-after": "2", **limits(OPENAI, ("tokens", "0", "90000", "6m0s"))},
         2.0,
@@ -85,7 +85,7 @@ FORMS: dict[str, tuple[dict[str, str], float | None]] = {
 
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize("form", FORMS)
-def test_the_wait_of_a_rate_limit(form: str, name: str) -> None:
+def test_wait_of_a_rate_limit(form: str, name: str) -> None:
     headers, wait = FORMS[form]
     home = {"openai_responses": "openai_chat", "deepseek": "openai_chat"}.get(name, name)
     for body in (json.dumps(BODIES[home]).encode(), b"<html>a proxy's page</html>"):
@@ -94,7 +94,7 @@ def test_the_wait_of_a_rate_limit(form: str, name: str) -> None:
         assert error.retry_after == pytest.approx(wait)
 
 
-def test_headers_go_before_the_body_of_google() -> None:
+def test_headers_take_precedence_over_the_google_body() -> None:
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "45.8379s"}
     body = json.dumps({"error": {**BODIES["gemini"]["error"], "details": [info]}}).encode()
     used_up = limits(OPENAI, ("requests", "0", "5", "9s"))
@@ -105,14 +105,14 @@ def test_headers_go_before_the_body_of_google() -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_resets_speak_of_rate_limits_only(name: str) -> None:
+def test_resets_apply_to_rate_limits_only(name: str) -> None:
     used_up = limits(OPENAI, ("requests", "0", "5", "9s"))
     assert wire.get(name).read_error(500, used_up, b"", NOW).retry_after is None
 
 
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize(
-    "status, said, retryable",
+    "status, value, retryable",
     [
         (429, None, True),
         (429, "false", False),
@@ -123,17 +123,15 @@ def test_resets_speak_of_rate_limits_only(name: str) -> None:
         (400, "perhaps", False),
     ],
 )
-def test_x_should_retry_is_the_provider_s_own_word(
-    name: str, status: int, said: str | None, retryable: bool
-) -> None:
-    headers = {} if said is None else {"x-should-retry": said}
+def test_x_should_retry_decides(name: str, status: int, value: str | None, retryable: bool) -> None:
+    headers = {} if value is None else {"x-should-retry": value}
     for body in (b"", b'{"error":{"type":"something_new","message":"m","code":null}}'):
         assert wire.get(name).read_error(status, headers, body).retryable is retryable
-    assert errors.RateLimited.retryable  # of all others nothing was said
+    assert errors.RateLimited.retryable  # no other error has the header
 
 
 @pytest.mark.parametrize(
-    "said, seconds",
+    "value, seconds",
     [
         ("", None),
         ("0", 0.0),
@@ -161,13 +159,13 @@ def test_x_should_retry_is_the_provider_s_own_word(
         ("yesterday", None),
     ],
 )
-def test_a_reset_in_every_form(said: str, seconds: float | None) -> None:
-    assert seconds_until(said, AT) == pytest.approx(seconds)
+def test_reset_in_every_form(value: str, seconds: float | None) -> None:
+    assert seconds_until(value, AT) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("said", ["2026-11-15T12:01:00Z", f"{AT:.0f}"])
-def test_reset_time_is_ignored_without_a_clock(said: str) -> None:
-    assert seconds_until(said) is None
+@pytest.mark.parametrize("value", ["2026-11-15T12:01:00Z", f"{AT:.0f}"])
+def test_reset_time_is_ignored_without_a_clock(value: str) -> None:
+    assert seconds_until(value) is None
 
 
 @pytest.mark.parametrize(

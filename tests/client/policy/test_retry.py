@@ -88,22 +88,22 @@ def test_retries_and_fallbacks_by_error(error: AnaphoraError, again: bool, elsew
 
 
 def test_every_kind_of_upstream_error_is_in_the_table() -> None:
-    told = {type(error) for error, _, _ in KINDS}
+    listed = {type(error) for error, _, _ in KINDS}
     every = {
         kind
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.Upstream)
     }
-    assert every - told == {errors.Upstream}
+    assert every - listed == {errors.Upstream}
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
-def test_max_attempts_is_meant_literally_for_each_hop(most: int) -> None:
+def test_max_attempts_applies_to_each_hop(most: int) -> None:
     run = Run([RetryConfig(max_attempts=most), RetryConfig(max_attempts=most + 1)], lambda _: BUSY)
     assert run.hops == [0] * most + [1] * (most + 1)
 
 
-def test_ceilings_double_up_to_the_longest_wait_and_begin_anew_at_the_next_hop() -> None:
+def test_ceilings_double_up_to_the_maximum_and_restart_at_the_next_hop() -> None:
     retry = RetryConfig(max_attempts=6, first_wait=1.0, longest_wait=5.0)
     run = Run([retry, retry], lambda _: BUSY, draw=lambda: 0.5)
     assert run.waits == [0.5, 1.0, 2.0, 2.5, 2.5] * 2
@@ -124,13 +124,13 @@ def test_jitter_is_full(draws: list[float]) -> None:
     assert run.waits == [wait for wait in expected if wait]
 
 
-@pytest.mark.parametrize("asked", [0.25, 7.0, 45.8379, 300.0])
-def test_retry_after_is_used_exactly(asked: float) -> None:
-    run = Run([PLAIN], lambda _: errors.RateLimited("slow", retry_after=asked), deadline=5000.0)
-    assert run.waits == [asked, asked]
+@pytest.mark.parametrize("seconds", [0.25, 7.0, 45.8379, 300.0])
+def test_retry_after_is_used_exactly(seconds: float) -> None:
+    run = Run([PLAIN], lambda _: errors.RateLimited("slow", retry_after=seconds), deadline=5000.0)
+    assert run.waits == [seconds, seconds]
 
 
-def test_a_wait_of_nothing_is_none() -> None:
+def test_zero_wait_is_no_wait() -> None:
     run = Run([PLAIN], lambda _: errors.RateLimited("slow", retry_after=0.0))
     assert run.steps == [Try(0)] * 3
 
@@ -168,19 +168,19 @@ def test_spend_cap_is_never_retried() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind, said, hops",
+    "kind, retryable, hops",
     [
         (errors.Overloaded, False, [0, 1]),
         (errors.RequestRejected, True, [0, 0, 0]),
         (errors.Unauthenticated, True, [0, 0, 0, 1, 1, 1]),
     ],
 )
-def test_an_error_s_own_word_on_sending_again_holds(
-    kind: type[errors.Upstream], said: bool, hops: list[int]
+def test_retryable_of_the_error_decides(
+    kind: type[errors.Upstream], retryable: bool, hops: list[int]
 ) -> None:
     def outcome(_: int) -> AnaphoraError:
         error = kind("x")
-        error.retryable = said
+        error.retryable = retryable
         return error
 
     assert Run([PLAIN, PLAIN], outcome).hops == hops
@@ -195,20 +195,20 @@ def test_an_error_s_own_word_on_sending_again_holds(
         (errors.Overloaded("a"), errors.Timeout(5), "timeout after 5 ms"),
     ],
 )
-def test_the_first_hop_s_error_is_raised_but_for_the_call_s_own_end(
+def test_first_hops_error_is_raised_except_for_the_calls_own_end(
     first: AnaphoraError, second: AnaphoraError, raised: str
 ) -> None:
     run = Run([PLAIN, PLAIN], lambda hop: second if hop else first)
     assert str(run.error) == raised
 
 
-def test_the_last_of_the_first_hop_s_errors_is_the_one() -> None:
+def test_last_error_of_the_first_hop_is_raised() -> None:
     numbers = iter(range(10))
     run = Run([PLAIN, PLAIN], lambda _: errors.Overloaded(str(next(numbers))))
     assert str(run.error) == "2"
 
 
-def test_a_success_closes_it() -> None:
+def test_closed_policy_yields_nothing_more() -> None:
     policy = retry_policy([PLAIN], deadline=None, draw=lambda: 0.5)
     assert next(policy) == Try(0)
     policy.close()
@@ -252,7 +252,7 @@ outcomes = st.lists(
     took=st.floats(0, 20),
     draw=st.floats(0, 1, exclude_max=True),
 )
-def test_laws(
+def test_any_outcomes_end_within_the_limits(
     retries: list[RetryConfig],
     outcomes: list[AnaphoraError],
     deadline: float | None,
@@ -271,9 +271,11 @@ def test_laws(
     at, sent = 100.0, 0
     for step in run.steps:
         if isinstance(step, Wait):
-            asked = getattr(outcomes[sent - 1], "retry_after", None)
+            retry_after = getattr(outcomes[sent - 1], "retry_after", None)
             longest = retries[step.hop].longest_wait
-            assert step.seconds == asked if asked is not None else step.seconds < longest
+            assert (
+                step.seconds == retry_after if retry_after is not None else step.seconds < longest
+            )
             at += step.seconds
             assert deadline is None or at < deadline
         else:

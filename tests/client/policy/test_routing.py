@@ -55,7 +55,7 @@ def test_every_hop_appears_once_and_unavailable_ones_last(
     assert found == order(hops, key, current, available)
 
 
-def test_fallbacks_keep_their_order_whatever_the_conversation() -> None:
+def test_fallbacks_keep_their_order_for_every_conversation() -> None:
     hops = [Hop(provider=name) for name in "abc"]
     assert {order(hops, key, None, [True] * 3) for key in KEYS[:50]} == {(0, 1, 2)}
 
@@ -68,7 +68,7 @@ def test_conversations_are_shared_by_weight() -> None:
     assert counted["b"] / len(KEYS) == pytest.approx(0.75, abs=0.02)
 
 
-def test_a_hop_that_goes_moves_only_its_own_conversations() -> None:
+def test_removed_hop_moves_only_its_own_conversations() -> None:
     hops = [Hop(provider=name, weight=1) for name in "abcd"]
     fewer = [hop for hop in hops if hop.provider != "c"]
     for key in KEYS[:500]:
@@ -76,7 +76,7 @@ def test_a_hop_that_goes_moves_only_its_own_conversations() -> None:
         assert first(fewer, key) == before or before == "c"
 
 
-def test_a_hop_that_is_not_available_is_replaced_by_the_next_in_its_own_order() -> None:
+def test_unavailable_hop_is_replaced_by_the_next_in_order() -> None:
     hops = [Hop(provider=name, weight=1) for name in "abcd"]
     for key in KEYS[:100]:
         every = order(hops, key, None, [True] * 4)
@@ -92,13 +92,13 @@ def test_more_weight_only_wins_conversations(key: bytes, more: float) -> None:
     assert first(after, key) == "b"
 
 
-def test_the_place_in_the_list_decides_nothing() -> None:
+def test_order_of_the_list_does_not_matter() -> None:
     hops = [Hop(provider=name, weight=2) for name in "abcd"]
     for key in KEYS[:200]:
         assert first(hops, key) == first(hops[::-1], key)
 
 
-def test_models_of_one_provider_are_hops_of_their_own() -> None:
+def test_models_of_one_provider_are_separate_hops() -> None:
     hops = [Hop(provider="a", model=name, weight=1) for name in ("m", "n")]
     assert {order(hops, key, None, [True] * 2) for key in KEYS[:50]} == {(0, 1), (1, 0)}
 
@@ -131,7 +131,7 @@ def price(input: str | None, read: str | None, tiers: tuple[Tier, ...] = (), **w
         (price("3", "0.3"), None, None),
     ],
 )
-def test_the_price_of_moving_ten_thousand_tokens(
+def test_cost_of_moving_ten_thousand_tokens(
     left: Price | None, reached: Price | None, cost_usd: str | None
 ) -> None:
     expected = None if cost_usd is None else Decimal(cost_usd)
@@ -151,7 +151,7 @@ def test_long_prompts_have_their_own_price() -> None:
 
 
 @pytest.mark.parametrize(
-    "cost_usd, said",
+    "cost_usd, expected",
     [
         ("0.0512", "moving from a to b pays 18,204 tokens of prefix again: $0.0512"),
         (
@@ -161,6 +161,6 @@ def test_long_prompts_have_their_own_price() -> None:
         (None, "moving from a to b pays 18,204 tokens of prefix again: dollars unknown"),
     ],
 )
-def test_the_sentence(cost_usd: str | None, said: str) -> None:
-    told = None if cost_usd is None else Decimal(cost_usd)
-    assert moving_message("a", "b", 18_204, told) == said
+def test_moving_message(cost_usd: str | None, expected: str) -> None:
+    cost = None if cost_usd is None else Decimal(cost_usd)
+    assert moving_message("a", "b", 18_204, cost) == expected

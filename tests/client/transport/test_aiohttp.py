@@ -65,7 +65,7 @@ def test_called_functions_accept_the_arguments(name: str) -> None:
         pytest.fail(f"aiohttp {version('aiohttp')}: {name} is called otherwise: {problem}")
 
 
-def test_a_connection_has_a_transport_and_is_known_by_identity() -> None:
+def test_connection_has_a_transport_and_identity_hash() -> None:
     async def main() -> None:
         handler = client_proto.ResponseHandler(asyncio.get_running_loop())
         assert handler.transport is None
@@ -98,7 +98,7 @@ def test_connection_keys() -> None:
     asyncio.run(main())
 
 
-def test_the_fast_parser_is_there() -> None:
+def test_c_parser_is_used() -> None:
     """All would work with the one in Python, several times slower."""
     from aiohttp import http_parser
 

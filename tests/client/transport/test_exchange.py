@@ -75,7 +75,7 @@ def test_upgraded_connection_is_not_reused() -> None:
 
 
 @pytest.mark.parametrize(
-    "method, said",
+    "method, head",
     [
         ("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"),
         ("POST", b"HTTP/1.1 204 No Content\r\n\r\n"),
@@ -83,10 +83,10 @@ def test_upgraded_connection_is_not_reused() -> None:
         ("POST", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     ],
 )
-def test_response_without_body_keeps_the_connection(method: str, said: bytes) -> None:
+def test_response_without_body_keeps_the_connection(method: str, head: bytes) -> None:
     async def main() -> None:
         transport = AiohttpTransport(connections=1)
-        async with raw_server(answering(said, said, reply(b"well"))) as server:
+        async with raw_server(answering(head, head, reply(b"well"))) as server:
             body = b"" if method == "HEAD" else b"{}"
             assert await ask(transport, outgoing(server.url, body, method=method)) == b""
             answer = await transport.send(outgoing(server.url, body, method=method))
@@ -111,7 +111,7 @@ async def echoes(
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
-def test_a_body_of_any_size_is_sent_whole(secure: bool, tmp_path: Path) -> None:
+def test_body_of_any_size_is_sent_whole(secure: bool, tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -149,7 +149,7 @@ async def narrow_and_late(
 
 
 @pytest.mark.parametrize("size", [PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
-def test_a_server_that_takes_its_time_to_read(size: int) -> None:
+def test_slow_reading_server_gets_the_whole_body(size: int) -> None:
     async def main() -> None:
         transport = Narrow()
         async with raw_server(narrow_and_late) as server:
@@ -163,7 +163,7 @@ def test_a_server_that_takes_its_time_to_read(size: int) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["read", "streamed"])
-def test_a_long_request_may_be_refused_before_all_of_it_was_read(streamed: bool) -> None:
+def test_early_response_to_a_long_request_is_read(streamed: bool) -> None:
     async def refuses(
         server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -184,7 +184,7 @@ def test_a_long_request_may_be_refused_before_all_of_it_was_read(streamed: bool)
             data = b"".join([d async for d in answer]) if streamed else await answer.read()
             assert data == b"too large"
             await answer.close()
-            # What is left of it is not sent, so nothing else may follow on that connection.
+            # The rest is not sent, so the connection cannot be reused.
             assert await ask(transport, outgoing(server.url)) == b"well"
             assert server.connections == 2
             await transport.close()

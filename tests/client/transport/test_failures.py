@@ -25,8 +25,8 @@ Step = Callable[[RawServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitab
 HEAD = b"HTTP/1.1 200 OK\r\nX-Secret: canary\r\n"
 
 
-def says(*pieces: bytes, then: Callable[[asyncio.StreamWriter], None] | None = None) -> Step:
-    """Reads the request, says this, and then hangs up, or is silent until the peer hangs up."""
+def sends(*pieces: bytes, then: Callable[[asyncio.StreamWriter], None] | None = None) -> Step:
+    """Reads the request, sends these pieces, then closes, or is silent until the peer closes."""
 
     async def step(
         server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -96,109 +96,109 @@ FAILURES: dict[str, tuple[Step, dict[str, Any], errors.Phase, str]] = {
         "send",
         "the server read nothing more of the request for 0.05 s",
     ),
-    "resets before the head": (says(then=reset), {}, "first_byte", "no response"),
-    "hangs up before the head": (says(then=hang_up), {}, "first_byte", "the server disconnected"),
-    "hangs up within the head": (says(HEAD, then=hang_up), {}, "first_byte", "no response"),
-    "never answers": (says(), {"first_byte": 0.05}, "first_byte", "no response within 0.05 s"),
+    "resets before the head": (sends(then=reset), {}, "first_byte", "no response"),
+    "hangs up before the head": (sends(then=hang_up), {}, "first_byte", "the server disconnected"),
+    "hangs up within the head": (sends(HEAD, then=hang_up), {}, "first_byte", "no response"),
+    "never answers": (sends(), {"first_byte": 0.05}, "first_byte", "no response within 0.05 s"),
     "never answers a GET": (
-        says(),
+        sends(),
         {"method": "GET", "body": b"", "first_byte": 0.05},
         "first_byte",
         "no response within 0.05 s",
     ),
     "is silent within the head": (
-        says(HEAD),
+        sends(HEAD),
         {"first_byte": 0.05},
         "first_byte",
         "no response within 0.05 s",
     ),
     "sends headers that are too large": (
-        says(FAR_TOO_LONG),
+        sends(FAR_TOO_LONG),
         {},
         "first_byte",
         "the response headers are too large",
     ),
     "does not speak HTTP": (
-        says(b"220 canary ESMTP\r\n"),
+        sends(b"220 canary ESMTP\r\n"),
         {},
         "first_byte",
         "the response is not HTTP",
     ),
     "sends a header that is none": (
-        says(b"HTTP/1.1 200 OK\r\ncanary canary\r\n\r\n"),
+        sends(b"HTTP/1.1 200 OK\r\ncanary canary\r\n\r\n"),
         {},
         "first_byte",
         "the response is not HTTP",
     ),
     "resets after the head": (
-        says(HEAD + b"Content-Length: 9\r\n\r\n", then=reset),
+        sends(HEAD + b"Content-Length: 9\r\n\r\n", then=reset),
         {},
         "body",
         "broke off",
     ),
     "hangs up within the body": (
-        says(HEAD + b"Content-Length: 99\r\n\r\ncanary", then=hang_up),
+        sends(HEAD + b"Content-Length: 99\r\n\r\ncanary", then=hang_up),
         {},
         "body",
         "broke off",
     ),
     "hangs up within a chunk": (
-        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n6\r\ncan", then=hang_up),
+        sends(HEAD + b"Transfer-Encoding: chunked\r\n\r\n6\r\ncan", then=hang_up),
         {},
         "body",
         "broke off",
     ),
     "hangs up before the last chunk": (
-        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n6\r\ncanary\r\n", then=hang_up),
+        sends(HEAD + b"Transfer-Encoding: chunked\r\n\r\n6\r\ncanary\r\n", then=hang_up),
         {},
         "body",
         "broke off",
     ),
     "breaks the coding of chunks at once": (
-        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\ncanary\r\n"),
+        sends(HEAD + b"Transfer-Encoding: chunked\r\n\r\ncanary\r\n"),
         {},
         "first_byte",  # the parser gives head and body up together
         "the response is not HTTP",
     ),
     "breaks the coding of chunks later": (
-        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"", b"canary\r\n"),
+        sends(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"", b"canary\r\n"),
         {},
         "body",
         "broke off",
     ),
     "breaks the compression": (
-        says(GZIPPED + b"6\r\n\r\ncanary"),
+        sends(GZIPPED + b"6\r\n\r\ncanary"),
         {},
         "body",
         "broke off",
     ),
     "announces more than it sends": (
-        says(HEAD + b"Content-Length: 9\r\n\r\ncanary"),
+        sends(HEAD + b"Content-Length: 9\r\n\r\ncanary"),
         {"idle": 0.05},
         "idle",
         "no data of the response for 0.05 s",
     ),
     "is silent after the head": (
-        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n"),
+        sends(HEAD + b"Transfer-Encoding: chunked\r\n\r\n"),
         {"idle": 0.05},
         "idle",
         "no data of the response for 0.05 s",
     ),
     "is silent in an answer without length": (
-        says(HEAD + b"\r\ncanary"),
+        sends(HEAD + b"\r\ncanary"),
         {"idle": 0.05},
         "idle",
         "no data of the response for 0.05 s",
     ),
     "drips without end": (drips, {"largest": 600}, "body", "longer than 600 bytes"),
     "sends more than is taken": (
-        says(reply(b"canary" * 200, "200 OK", "Connection: close")),
+        sends(reply(b"canary" * 200, "200 OK", "Connection: close")),
         {"largest": 1199},
         "body",
         "longer than 1,199 bytes",
     ),
     "sends a bomb": (
-        says(GZIPPED + b"%d\r\n\r\n" % len(BOMB) + BOMB),
+        sends(GZIPPED + b"%d\r\n\r\n" % len(BOMB) + BOMB),
         {},
         "body",
         "longer than 1,000,000 bytes",
@@ -220,7 +220,7 @@ def failing_once(step: Step) -> Step:
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["read", "streamed"])
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_server_that(name: str, streamed: bool) -> None:
+def test_server_failure(name: str, streamed: bool) -> None:
     step, special, phase, words = FAILURES[name]
 
     async def main() -> None:
@@ -229,7 +229,7 @@ def test_a_server_that(name: str, streamed: bool) -> None:
         async with raw_server(failing_once(step)) as server:
             with pytest.raises(errors.Transport) as caught:
                 await ask(transport, outgoing(server.url, **special), streamed)
-            told(caught.value, phase, words, f"localhost:{server.port}")
+            assert_reported(caught.value, phase, words, f"localhost:{server.port}")
             assert await ask(transport, outgoing(server.url), streamed) == b"well"
             assert server.connections == 2
             await transport.close()
@@ -248,8 +248,8 @@ async def ask(transport: AiohttpTransport, request: Any, streamed: bool = False)
         await answer.close()
 
 
-def told(error: errors.Transport, phase: errors.Phase, *words: str) -> None:
-    """The phase and the words are right, and nothing that was sent or received is told."""
+def assert_reported(error: errors.Transport, phase: errors.Phase, *words: str) -> None:
+    """Asserts the phase and the words, and that no sent or received text is in the error."""
     message = str(error)
     assert (error.phase, [word for word in words if word not in message]) == (phase, []), message
     logged = "".join(traceback.format_exception(error, limit=0))
@@ -282,24 +282,24 @@ def test_closed_port_is_a_connect_error() -> None:
             transport = AiohttpTransport()
             with pytest.raises(errors.Transport) as caught:
                 await transport.send(outgoing(f"http://127.0.0.1:{port}"))
-            told(caught.value, "connect", f"127.0.0.1:{port}", "refused")
+            assert_reported(caught.value, "connect", f"127.0.0.1:{port}", "refused")
             await transport.close()
 
     asyncio.run(main())
 
 
-def test_a_name_that_does_not_resolve() -> None:
+def test_unresolvable_host_is_a_connect_error() -> None:
     async def main() -> None:
         transport = AiohttpTransport()
         with pytest.raises(errors.Transport) as caught:
             await transport.send(outgoing("http://nowhere.invalid"))
-        told(caught.value, "connect", "nowhere.invalid:80", "does not resolve")
+        assert_reported(caught.value, "connect", "nowhere.invalid:80", "does not resolve")
         await transport.close()
 
     asyncio.run(main())
 
 
-def test_no_connection_in_time() -> None:
+def test_connect_timeout() -> None:
     """A listener whose queue is full takes no more."""
 
     async def main() -> None:
@@ -314,7 +314,7 @@ def test_no_connection_in_time() -> None:
             transport = AiohttpTransport()
             with pytest.raises(errors.Transport) as caught:
                 await transport.send(outgoing(f"http://127.0.0.1:{address[1]}", connect=0.05))
-            told(caught.value, "connect", "no connection within 0.05 s")
+            assert_reported(caught.value, "connect", "no connection within 0.05 s")
             await transport.close()
             for sock in waiting:
                 sock.close()
@@ -322,14 +322,14 @@ def test_no_connection_in_time() -> None:
     asyncio.run(main())
 
 
-def test_no_connection_is_free_in_time() -> None:
+def test_pool_timeout() -> None:
     async def main() -> None:
         transport = AiohttpTransport(connections=1)
-        async with raw_server(says(HEAD + b"Content-Length: 9\r\n\r\n")) as server:
+        async with raw_server(sends(HEAD + b"Content-Length: 9\r\n\r\n")) as server:
             first = await transport.send(outgoing(server.url))
             with pytest.raises(errors.Transport) as caught:
                 await transport.send(outgoing(server.url, connect=0.05))
-            told(caught.value, "connect", "no connection within 0.05 s")
+            assert_reported(caught.value, "connect", "no connection within 0.05 s")
             await first.close()
             await (await transport.send(outgoing(server.url))).close()
             await transport.close()
@@ -351,7 +351,7 @@ def tls_for(*names: str) -> tuple[trustme.CA, ssl.SSLContext]:
     "names, trusts, words",
     [(("localhost",), False, "not trusted"), (("elsewhere.example",), True, "Hostname mismatch")],
 )
-def test_a_certificate_that_is_not_to_be_trusted(
+def test_untrusted_certificate_is_a_connect_error(
     names: tuple[str, ...], trusts: bool, words: str, tmp_path: Path
 ) -> None:
     authority, context = tls_for(*names)
@@ -362,7 +362,7 @@ def test_a_certificate_that_is_not_to_be_trusted(
         async with raw_server(answering(reply()), tls=context) as server:
             with pytest.raises(errors.Transport) as caught:
                 await transport.send(outgoing(server.url))
-            told(caught.value, "connect", f"localhost:{server.port}", words)
+            assert_reported(caught.value, "connect", f"localhost:{server.port}", words)
             assert not caught.value.retryable
             assert server.requests == []
             await transport.close()
@@ -370,7 +370,7 @@ def test_a_certificate_that_is_not_to_be_trusted(
     asyncio.run(main())
 
 
-def test_a_server_that_does_not_speak_tls() -> None:
+def test_server_without_tls_is_a_connect_error() -> None:
     async def plain(
         server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -384,14 +384,14 @@ def test_a_server_that_does_not_speak_tls() -> None:
             server.scheme = "https"
             with pytest.raises(errors.Transport) as caught:
                 await transport.send(outgoing(server.url))
-            told(caught.value, "connect", f"localhost:{server.port}", "TLS failed")
+            assert_reported(caught.value, "connect", f"localhost:{server.port}", "TLS failed")
             await transport.close()
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("text", ["", "no certificate"])
-def test_a_file_without_certificates(text: str, tmp_path: Path) -> None:
+def test_file_without_certificates_is_rejected(text: str, tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     if text:
         file.write_text(text)
@@ -402,7 +402,7 @@ def test_a_file_without_certificates(text: str, tmp_path: Path) -> None:
 # ── Proxies ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_proxy_that_is_not_there() -> None:
+def test_unreachable_proxy_is_a_connect_error() -> None:
     async def main() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -410,19 +410,23 @@ def test_a_proxy_that_is_not_there() -> None:
             transport = AiohttpTransport(proxy=f"http://canary:canary@127.0.0.1:{port}")
             with pytest.raises(errors.Transport) as caught:
                 await transport.send(outgoing("http://api.example"))
-            told(caught.value, "connect", f"proxy 127.0.0.1:{port} to api.example:80", "refused")
+            assert_reported(
+                caught.value, "connect", f"proxy 127.0.0.1:{port} to api.example:80", "refused"
+            )
             await transport.close()
 
     asyncio.run(main())
 
 
-def test_a_proxy_that_refuses_a_tunnel() -> None:
+def test_rejected_tunnel_is_a_connect_error() -> None:
     async def main() -> None:
         async with forward_proxy(status="403 canary") as proxy:
             transport = AiohttpTransport(proxy=proxy.url)
             with pytest.raises(errors.Transport) as caught:
                 await transport.send(outgoing("https://api.example"))
-            told(caught.value, "connect", "to api.example:443: the proxy refused with status 403")
+            assert_reported(
+                caught.value, "connect", "to api.example:443: the proxy refused with status 403"
+            )
             await transport.close()
 
     asyncio.run(main())
@@ -430,11 +434,11 @@ def test_a_proxy_that_refuses_a_tunnel() -> None:
 
 def test_proxy_without_a_response() -> None:
     async def main() -> None:
-        async with raw_server(says()) as server:
+        async with raw_server(sends()) as server:
             transport = AiohttpTransport(proxy=server.url)
             with pytest.raises(errors.Transport) as caught:
                 await transport.send(outgoing("https://api.example", connect=0.05))
-            told(caught.value, "connect", "no connection within 0.05 s")
+            assert_reported(caught.value, "connect", "no connection within 0.05 s")
             await transport.close()
             await server.closed()
 
@@ -444,7 +448,7 @@ def test_proxy_without_a_response() -> None:
 @pytest.mark.parametrize(
     "address", ["localhost:3128", "socks5://canary:canary@h", "http://", "//h"]
 )
-def test_an_address_that_is_no_proxy(address: str) -> None:
+def test_invalid_proxy_url_is_rejected(address: str) -> None:
     with pytest.raises(errors.InvalidConfig, match="proxy: not a URL") as caught:
         AiohttpTransport(proxy=address)
     assert CANARY not in str(caught.value)

@@ -65,7 +65,7 @@ def lines(head: bytes) -> list[str]:
         ("https://h.example/v1", "http://p:1", "/v1", "h.example"),
     ],
 )
-def test_the_target_and_the_host(url: str, proxy: str | None, target: str, host: str) -> None:
+def test_target_and_host(url: str, proxy: str | None, target: str, host: str) -> None:
     first, second, *_ = lines(route(url, proxy).head("POST", {}, 0))
     assert (first, second) == (f"POST {target} HTTP/1.1", f"Host: {host}")
 
@@ -85,7 +85,7 @@ def test_invalid_method_is_rejected(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "method, size, said",
+    "method, size, expected",
     [
         ("POST", 7, ["Content-Type: application/octet-stream", "Content-Length: 7"]),
         ("POST", 0, ["Content-Length: 0"]),
@@ -95,16 +95,16 @@ def test_invalid_method_is_rejected(method: str) -> None:
         ("GET", 7, ["Content-Type: application/octet-stream", "Content-Length: 7"]),
     ],
 )
-def test_body_headers(method: str, size: int, said: list[str]) -> None:
-    assert lines(ROUTE.head(method, {}, size))[5:] == said
+def test_body_headers(method: str, size: int, expected: list[str]) -> None:
+    assert lines(ROUTE.head(method, {}, size))[5:] == expected
 
 
 @pytest.mark.parametrize("name", ["Host", "host", "ACCEPT", "accept-encoding", "User-Agent"])
 def test_given_headers_replace_the_defaults(name: str) -> None:
-    said = lines(ROUTE.head("GET", {name: "mine"}, 0))[1:]
-    assert f"{name}: mine" in said
-    assert len(said) == 4
-    assert len({line.split(":")[0].lower() for line in said}) == 4
+    sent = lines(ROUTE.head("GET", {name: "mine"}, 0))[1:]
+    assert f"{name}: mine" in sent
+    assert len(sent) == 4
+    assert len({line.split(":")[0].lower() for line in sent}) == 4
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ NAMES = st.text(TOKEN, min_size=1, max_size=12).filter(
 
 @given(st.dictionaries(NAMES, VALUES), st.integers(0, 9))
 def test_every_header_is_one_line_as_given(headers: dict[str, str], size: int) -> None:
-    _, *said = lines(ROUTE.head("POST", headers, size))
+    _, *sent = lines(ROUTE.head("POST", headers, size))
     given_lines = [f"{name}: {value}" for name, value in headers.items()]
-    at = said.index(given_lines[0]) if given_lines else 0
-    assert said[at : at + len(given_lines)] == given_lines
-    names = {line.split(":", 1)[0].lower() for line in said}
+    at = sent.index(given_lines[0]) if given_lines else 0
+    assert sent[at : at + len(given_lines)] == given_lines
+    names = {line.split(":", 1)[0].lower() for line in sent}
     others = {"host", "accept", "accept-encoding", "user-agent", "content-length"}
     assert names == others | {name.lower() for name in headers} | (
         {"content-type"} if size else set()
@@ -173,12 +173,12 @@ def test_url_credentials_become_a_header() -> None:
         kept.head("GET", {"authorization": "Bearer canary"}, 0)
 
 
-@pytest.mark.parametrize("scheme, told", [("http", True), ("https", False)])
-def test_a_proxys_password_is_for_the_proxy_only(scheme: str, told: bool) -> None:
+@pytest.mark.parametrize("scheme, expected", [("http", True), ("https", False)])
+def test_proxy_password_is_sent_to_the_proxy_only(scheme: str, expected: bool) -> None:
     """Within a tunnel it would go to the provider."""
     head = route(f"{scheme}://h.example/v1", "http://us:wo@p:1").head("GET", {}, 0)
-    assert ("Proxy-Authorization: Basic dXM6d28=" in lines(head)) is told
-    assert (b"dXM6d28=" in head) is told
+    assert ("Proxy-Authorization: Basic dXM6d28=" in lines(head)) is expected
+    assert (b"dXM6d28=" in head) is expected
 
 
 # ── Beside aiohttp's own ─────────────────────────────────────────────────────────────────────────

@@ -35,7 +35,7 @@ def first_then(first: Handler) -> Handler:
     return handler
 
 
-# ── What nobody had asked for ────────────────────────────────────────────────────────────────────
+# ── Unsolicited data ─────────────────────────────────────────────────────────────────────────────
 
 STRAYS = {
     "an answer": reply(b"stray"),
@@ -44,20 +44,20 @@ STRAYS = {
 }
 
 
-def saying_more(stray: bytes, asked_to: asyncio.Event | None) -> Handler:
-    """Answers, and says something else: at once, or when it is asked to."""
+def replying_with_stray(stray: bytes, send_now: asyncio.Event | None) -> Handler:
+    """Replies, then sends stray bytes: at once, or when the event is set."""
 
     async def handler(
         server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         await server.read(reader)
-        if asked_to is None:
+        if send_now is None:
             writer.write(reply(b"first") + stray)
         else:
             writer.write(reply(b"first"))
-            await asked_to.wait()
+            await send_now.wait()
             writer.write(stray)
-            asked_to.clear()
+            send_now.clear()
         await reader.read()
 
     return handler
@@ -77,7 +77,7 @@ def test_unsolicited_data_is_not_a_response(stray: str, later: bool) -> None:
     async def main() -> None:
         transport = AiohttpTransport(connections=1)
         more = asyncio.Event() if later else None
-        async with raw_server(first_then(saying_more(STRAYS[stray], more))) as server:
+        async with raw_server(first_then(replying_with_stray(STRAYS[stray], more))) as server:
             assert await ask(transport, outgoing(server.url)) == b"first"
             if more is not None:
                 more.set()
@@ -96,7 +96,7 @@ def test_response_followed_by_garbage_is_rejected() -> None:
 
     async def main() -> None:
         transport = AiohttpTransport(connections=1)
-        async with raw_server(first_then(saying_more(STRAYS["no HTTP"], None))) as server:
+        async with raw_server(first_then(replying_with_stray(STRAYS["no HTTP"], None))) as server:
             with pytest.raises(errors.Transport, match="the response is not HTTP"):
                 await ask(transport, outgoing(server.url))
             assert await ask(transport, outgoing(server.url)) == b"well"
@@ -105,7 +105,7 @@ def test_response_followed_by_garbage_is_rejected() -> None:
     asyncio.run(main())
 
 
-# ── Answers that nobody wants any more ───────────────────────────────────────────────────────────
+# ── Abandoned responses ─────────────────────────────────────────────────────────────────────────
 
 
 def test_dropped_response_closes_its_connection() -> None:
@@ -133,7 +133,7 @@ def test_get_skips_closed_connections() -> None:
     async def once(
         server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """The first three answer once and hang up when they hear more."""
+        """The first three reply once and close at the next request."""
         special = server.connections <= 3
         await server.read(reader)
         await asyncio.sleep(0.02)
@@ -162,14 +162,14 @@ async def echoes_in_pieces(
     while request := await server.read(reader):
         server.requests.clear()
         body = request.partition(b"\r\n\r\n")[2]
-        said = reply(body)
+        response = reply(body)
         if chance.random() < 0.5:
             head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-            said = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+            response = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
         at = 0
-        while at < len(said):
+        while at < len(response):
             size = chance.choice((1, 7, 100, 5000))
-            writer.write(said[at : at + size])
+            writer.write(response[at : at + size])
             at += size
             await asyncio.sleep(0)
         if chance.random() < 0.1:

@@ -8,66 +8,66 @@ from anaphora.client.transport.timer import SharedTimer
 
 
 class Waiting:
-    def __init__(self, name: str, told: list[str]) -> None:
+    def __init__(self, name: str, expired: list[str]) -> None:
         self._name = name
-        self._told = told
+        self._expired = expired
 
     def expire(self) -> None:
-        self._told.append(self._name)
+        self._expired.append(self._name)
 
 
 def test_waits_expire_in_the_order_of_their_limits() -> None:
-    told: list[str] = []
+    expired: list[str] = []
     limits = {"late": 0.06, "early": 0.02, "middle": 0.04, "ended": 0.03, "far": 60.0}
 
     async def main() -> None:
         timer = SharedTimer(asyncio.get_running_loop())
-        waits = {name: Waiting(name, told) for name in limits}
+        waits = {name: Waiting(name, expired) for name in limits}
         for name, seconds in limits.items():
             timer.begin(waits[name], seconds)
         timer.end(waits["ended"])
-        timer.end(waits["ended"])  # may be said again
-        while len(told) < 3:  # noqa: ASYNC110 - the timer's doing
+        timer.end(waits["ended"])  # may be called twice
+        while len(expired) < 3:  # noqa: ASYNC110 - the timer's doing
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         timer.close()
 
     asyncio.run(main())
-    assert told == ["early", "middle", "late"]
+    assert expired == ["early", "middle", "late"]
 
 
 def test_restarted_wait_has_its_full_time() -> None:
-    told: list[str] = []
+    expired: list[str] = []
 
     async def main() -> None:
         timer = SharedTimer(asyncio.get_running_loop())
-        again, other = Waiting("again", told), Waiting("other", told)
+        again, other = Waiting("again", expired), Waiting("other", expired)
         timer.begin(again, 0.02)
         timer.begin(other, 0.04)
         timer.begin(again, 0.06)
-        while len(told) < 2:  # noqa: ASYNC110 - the timer's doing
+        while len(expired) < 2:  # noqa: ASYNC110 - the timer's doing
             await asyncio.sleep(0.005)
         timer.close()
 
     asyncio.run(main())
-    assert told == ["other", "again"]
+    assert expired == ["other", "again"]
 
 
 def test_nothing_expires_after_closing() -> None:
-    told: list[str] = []
+    expired: list[str] = []
 
     async def main() -> None:
         timer = SharedTimer(asyncio.get_running_loop())
-        timer.begin(Waiting("closed", told), 0.01)
+        timer.begin(Waiting("closed", expired), 0.01)
         timer.close()
         await asyncio.sleep(0.03)
 
     asyncio.run(main())
-    assert told == []
+    assert expired == []
 
 
 def test_expired_wait_may_begin_again() -> None:
-    told: list[str] = []
+    expired: list[str] = []
 
     async def main() -> None:
         timer = SharedTimer(asyncio.get_running_loop())
@@ -75,13 +75,13 @@ def test_expired_wait_may_begin_again() -> None:
         class Twice(Waiting):
             def expire(self) -> None:
                 super().expire()
-                if len(told) < 2:
+                if len(expired) < 2:
                     timer.begin(self, 0.01)
 
-        timer.begin(Twice("twice", told), 0.01)
-        while len(told) < 2:  # noqa: ASYNC110 - the timer's doing
+        timer.begin(Twice("twice", expired), 0.01)
+        while len(expired) < 2:  # noqa: ASYNC110 - the timer's doing
             await asyncio.sleep(0.005)
         timer.close()
 
     asyncio.run(main())
-    assert told == ["twice", "twice"]
+    assert expired == ["twice", "twice"]

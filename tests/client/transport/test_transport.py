@@ -56,12 +56,12 @@ def test_request_is_sent_as_given() -> None:
 
     head, _, body = asyncio.run(main()).partition(b"\r\n\r\n")
     line, *headers = head.decode().split("\r\n")
-    said = {name.lower(): value for name, value in (h.split(": ", 1) for h in headers)}
-    assert len(said) == len(headers)
+    sent = {name.lower(): value for name, value in (h.split(": ", 1) for h in headers)}
+    assert len(sent) == len(headers)
     assert (line, body) == ("POST /a%3Ab%2Fc/canary/v1?key=canary HTTP/1.1", b"body")
-    assert said.pop("host").startswith("localhost:")
-    assert said.pop("accept-encoding").startswith("gzip, deflate")
-    assert said == {
+    assert sent.pop("host").startswith("localhost:")
+    assert sent.pop("accept-encoding").startswith("gzip, deflate")
+    assert sent == {
         "accept": "*/*",
         "content-length": "4",
         "content-type": "application/json",
@@ -85,8 +85,8 @@ def test_user_agent_can_be_replaced() -> None:
 
 def test_headers_are_read_in_lower_case() -> None:
     async def main() -> None:
-        told = reply(b"", "429 Slow", "Retry-After: 3", "X-Many: a", "X-MANY: b")
-        async with raw_server(answering(told)) as server:
+        response = reply(b"", "429 Slow", "Retry-After: 3", "X-Many: a", "X-MANY: b")
+        async with raw_server(answering(response)) as server:
             transport = AiohttpTransport()
             answer = await transport.send(outgoing(server.url))
             assert answer.status == 429
@@ -160,7 +160,7 @@ def test_compressed_responses_are_decompressed() -> None:
     asyncio.run(main())
 
 
-def test_a_large_body_is_whole_and_is_not_copied() -> None:
+def test_large_body_is_whole_and_not_copied() -> None:
     async def main() -> int:
         body = os.urandom(1 << 20) * 24
         async with raw_server(answering(reply(b"well"))) as server:
@@ -197,7 +197,7 @@ def test_a_large_body_is_whole_and_is_not_copied() -> None:
 # ── Connections that go ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_kept_connection_that_the_server_closes_is_replaced_unnoticed() -> None:
+def test_kept_connection_closed_by_the_server_is_replaced() -> None:
     async def main() -> None:
         async with raw_server(answering(reply(b"well"), then_close=True)) as server:
             transport = AiohttpTransport()
@@ -325,7 +325,7 @@ def test_close_fails_requests_under_way_and_later_ones() -> None:
     asyncio.run(main())
 
 
-def test_closing_before_anything_was_sent() -> None:
+def test_closing_before_any_request() -> None:
     asyncio.run(AiohttpTransport().close())
 
 
@@ -372,7 +372,7 @@ def test_through_a_proxy() -> None:
             transport = AiohttpTransport(proxy=proxy.url)
             for _ in range(2):
                 assert await ask(transport, outgoing(server.url)) == b"well"
-            assert proxy.asked == [f"POST {server.url}/canary/v1?key=canary HTTP/1.1"]
+            assert proxy.requests == [f"POST {server.url}/canary/v1?key=canary HTTP/1.1"]
             await transport.close()
 
     asyncio.run(main())
@@ -387,7 +387,7 @@ def test_through_a_tunnel(ca: str, tls: ssl.SSLContext) -> None:
             transport = AiohttpTransport(proxy=proxy.url, ca=ca)
             for _ in range(2):
                 assert await ask(transport, outgoing(server.url)) == b"well"
-            assert proxy.asked == [f"CONNECT localhost:{server.port} HTTP/1.1"]
+            assert proxy.requests == [f"CONNECT localhost:{server.port} HTTP/1.1"]
             assert b"user" not in server.requests[0].lower().replace(b"user-agent", b"")
             await transport.close()
 
@@ -411,7 +411,7 @@ def test_invalid_urls_are_rejected(url: str) -> None:
     asyncio.run(main())
 
 
-def test_a_header_that_would_be_two() -> None:
+def test_header_with_a_line_break_is_rejected() -> None:
     async def main() -> None:
         async with raw_server(answering(reply(b"well"))) as server:
             transport = AiohttpTransport(connections=1)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from anaphora import catalog, wire
-from anaphora.catalog import Knob, LookbackUnit, Mechanism
+from anaphora.catalog import CacheParam, LookbackUnit, Mechanism
 from anaphora.values import Section, Ttl
 
 from .billed_calls import BilledTraceCall
@@ -274,7 +274,7 @@ def _marks_end(call: BilledTraceCall) -> bool:
 # ── Parameters ───────────────────────────────────────────────────────────────────────────────────
 
 
-def invalidates(param: Knob) -> CheckFunction:
+def invalidates(param: CacheParam) -> CheckFunction:
     """Checks calls before which this parameter changed, and no other."""
 
     def check(call: BilledTraceCall, value: tuple[Section, ...]) -> Evidence | None:
@@ -295,7 +295,7 @@ def invalidates(param: Knob) -> CheckFunction:
     return check
 
 
-def _changed(call: BilledTraceCall, param: Knob) -> bool:
+def _changed(call: BilledTraceCall, param: CacheParam) -> bool:
     """Whether only this parameter changed, by notes, while what was cached was still alive."""
     before, gap = call.before, call.gap
     if before is None or gap is None or before.life is None or not before.left:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from anaphora.catalog import CacheRules, Figure, Knob
+from anaphora.catalog import CacheParam, CacheRules, Figure
 
 from . import checks, lifetime_checks
 from .billed_calls import BilledTraceCall
@@ -30,7 +30,7 @@ class Check(NamedTuple):
     """The figure itself is a share of calls that go wrong."""
 
 
-_CACHE_PARAMS: tuple[Knob, ...] = get_args(Knob)
+_CACHE_PARAMS: tuple[CacheParam, ...] = get_args(CacheParam)
 
 CHECKS: tuple[Check, ...] = (
     Check("mechanism", checks.mechanism),
