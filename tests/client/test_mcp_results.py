@@ -28,8 +28,8 @@ replies:
 """
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
 
 
 #: What a tool returned, as the package answers it; a word of it, and how often the model reads it.
@@ -66,7 +66,7 @@ RESULTS: list[tuple[dict[str, Any], str, int]] = [
         "lynx",
         1,
     ),
-    # What is said nowhere else stays.
+    # Content without a duplicate is kept.
     ({"content": [], "structuredContent": {"result": "a lynx"}}, "lynx", 1),
     ({"content": [text("found")], "structuredContent": {"result": "a lynx"}}, "lynx", 1),
     ({"content": [text("a lynx")], "structuredContent": {"result": "lynx lynx"}}, "lynx", 3),
@@ -77,7 +77,7 @@ RESULTS: list[tuple[dict[str, Any], str, int]] = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("result, word, times", RESULTS)
-def test_a_result_is_sent_once(wire: str, result: dict[str, Any], word: str, times: int) -> None:
+def test_result_is_sent_once(wire: str, result: dict[str, Any], word: str, times: int) -> None:
     registry = ToolRegistry()
 
     async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
