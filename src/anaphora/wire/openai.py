@@ -42,7 +42,7 @@ OPENAI = ("openai", "openai_chat", "openai_responses")
 
 # ── Caching ──────────────────────────────────────────────────────────────────────────────────────
 
-#: Tells OpenAI to write nothing to the cache but marked prefixes.
+#: Makes OpenAI write only marked prefixes to the cache.
 ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
 
 #: Where in a chunk a marker goes.

@@ -16,7 +16,7 @@ from anaphora.wire.errors import error_class, overflow_class, retry_after, with_
 from anaphora.wire.reading import DECODE_ERRORS
 
 #: Error classes by code or type, several codes each. `invalid_request_error` is not here: the
-#: status says more.
+#: status is more specific.
 _CODES: dict[type[Upstream], str] = {
     errors.QuotaExhausted: "insufficient_quota billing_hard_limit_reached billing_not_active",
     errors.RateLimited: "rate_limit_exceeded rate_limit_error requests tokens",
@@ -108,22 +108,22 @@ def read_error(
 
 
 def from_object(
-    told: ErrorObject, status: int, request_id: str | None = None, wait: float | None = None
+    error: ErrorObject, status: int, request_id: str | None = None, wait: float | None = None
 ) -> Upstream:
     """The error of an error object, which streams and responses with status 200 carry too."""
-    code, error_type = _text(told.code), _text(told.type)
+    code, error_type = _text(error.code), _text(error.type)
     if status < 400:
-        number = told.code if isinstance(told.code, int) else told.status_code
+        number = error.code if isinstance(error.code, int) else error.status_code
         status = number if isinstance(number, int) and 400 <= number < 600 else status
     known = _known(code, error_type)
     if known is None and status < 400 and error_type != "invalid_request_error":
         known = "server_error"  # the request was accepted and failed later
-    message = _text(told.message)
+    message = _text(error.message)
     return overflow_class(error_class(status, known, _BY_CODE), message)(
         message or error_type or code or "an error without a message",
         status=status,
         code=code or error_type,
-        param=_text(told.param),
+        param=_text(error.param),
         request_id=request_id,
         retry_after=wait,
     )

@@ -39,7 +39,7 @@ from anaphora.wire.reading import (
 )
 
 from .markers import REQUEST_TTL, Traits
-from .types import MEMO, NULL, PATH, WIRE, ForcedTool, Request, ResponseFormat
+from .types import MEMO, NULL, PATH, WIRE, ChatRequest, ForcedTool, ResponseFormat
 
 _SENT_APART = ("model", "messages", "tools")
 
@@ -196,7 +196,7 @@ def _notices(call: Call, traits: Traits) -> list[Notice]:
 
 
 def read_params(
-    request: Request, unknown: Unknown | None
+    request: ChatRequest, unknown: Unknown | None
 ) -> tuple[Params, dict[str, Any], Extras | None]:
     """The parameters of a request, its cache options, and its unknown fields."""
     extras: Members = unknown.remaining() if unknown is not None else {}
@@ -209,7 +209,7 @@ def read_params(
     return params, cache, extras_of(WIRE, extras)
 
 
-def _stream_options(request: Request) -> msgspec.Raw | None:
+def _stream_options(request: ChatRequest) -> msgspec.Raw | None:
     """The stream options that are not implied by `stream`."""
     raw = request.stream_options
     if bytes(raw) == b"null":

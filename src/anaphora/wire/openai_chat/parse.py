@@ -105,8 +105,8 @@ _NO_UNKNOWN: dict[int, Unknown] = {}
 #: An empty assistant message: it keeps its place here; other wires leave it out.
 _EMPTY: tuple[Part, ...] = (Opaque(WIRE, MESSAGE_FIELDS, '{"content":null}'),)
 
-REQUEST: LenientDecoder[types.Request] = LenientDecoder(
-    types.Request,
+REQUEST: LenientDecoder[types.ChatRequest] = LenientDecoder(
+    types.ChatRequest,
     whole=("tool_choice", "response_format", "metadata"),
     partial=("prompt_cache_options",),
 )
@@ -519,7 +519,7 @@ def split(
     elif system is not None:
         runs[0] = msgspec.structs.replace(runs[0], close=close("system"))
     else:
-        raise InvalidRequest("at least one message that says something", path="$.messages")
+        raise InvalidRequest("at least one message with content", path="$.messages")
     rest = encode_members(members)[1:-1]
     head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
     return Rendered(

@@ -132,11 +132,10 @@ def render(
     if blocks:
         runs.append(_system_run(blocks, traits, previous, alone=not messages))
     if tools:
-        runs.append(
-            section_run("tools", tools, _tool_log, previous, MEMO, lead=b'"tools":[', close=b"],")
-        )
+        lead = b'"tools":['
+        runs.append(section_run("tools", tools, _tool_log, previous, MEMO, lead=lead, close=b"],"))
     if not blocks and not messages:
-        raise InvalidRequest("OpenAI needs at least one message that says something", path="ir")
+        raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
     return finish_rendering(
         call,
@@ -148,11 +147,7 @@ def render(
         markers=traits.markers,
         nearest=traits.nearest,
         locate=lambda mark: locate(mark, call.ir, runs, traits, lambda m: _positions(m, traits)),
-        notices=(
-            *foreign,
-            *_section_notices(call, blocks, traits),
-            *notices,
-        ),
+        notices=(*foreign, *_section_notices(call, blocks, traits), *notices),
         body_order=(1, 0, *range(2, len(runs))) if blocks and tools else None,
         request_markers=AUTOMATIC if traits.options else {},
         key_place=key_slot(call),
@@ -297,7 +292,7 @@ def lay_out(message: Message, traits: Traits, notices: Notices) -> list[Piece]:
             f"{message.role!r} is not a role; use system, user, assistant or tool", path="role"
         )
     if not pieces and not notices:
-        notices.append(Notice("empty_message", "a message that says nothing is left out"))
+        notices.append(Notice("empty_message", "a message without content is left out"))
     return pieces
 
 
@@ -317,7 +312,7 @@ def _result_pieces(message: Message, notices: Notices) -> list[Piece]:
         if behind_other:
             notices.append(Notice("parts_reordered", "tool results come first here", path))
         if part.error:
-            why = "Chat has no flag for a failed tool; its text has to say so"
+            why = "Chat has no flag for a failed tool; only its text is sent"
             notices.append(Notice("error_flag_left_out", why, f"{path}.error"))
         try:
             pieces += _result(part, index, notices)
@@ -366,7 +361,7 @@ def _content_pieces(message: Message, role: str, notices: Notices) -> list[Piece
             pieces.append(Piece((index,), kind, data, markable, role, opening))
             opening = None
     if fields and not pieces:
-        notices.append(Notice("fields_left_out", "fields of a message that says nothing"))
+        notices.append(Notice("fields_left_out", "fields of a message without content"))
     return pieces
 
 

@@ -39,7 +39,7 @@ from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, WIRE
 #: OpenAI's limit on `n`.
 _MAX_CHOICES = 128
 
-_CHUNK: LenientDecoder[types.Chunk] = LenientDecoder(types.Chunk)
+_CHUNK: LenientDecoder[types.ChatChunk] = LenientDecoder(types.ChatChunk)
 
 _decode_text = msgspec.json.Decoder(types.TextChunk).decode
 

@@ -184,7 +184,7 @@ class CacheOptions(Strict, frozen=True):
     ttl: Literal["30m"] | None = None
 
 
-class Request(Strict, frozen=True, kw_only=True):
+class ChatRequest(Strict, frozen=True, kw_only=True):
     model: str
     messages: list[RequestMessage]
     tools: msgspec.Raw = NULL
@@ -312,7 +312,7 @@ class _ChunkFields(Strict, frozen=True, kw_only=True):
     obfuscation: msgspec.Raw = NULL
 
 
-class Chunk(_ChunkFields, frozen=True, kw_only=True):
+class ChatChunk(_ChunkFields, frozen=True, kw_only=True):
     id: str | None = None
     model: str | None = None
     choices: list[ChoiceDelta] | None = None

@@ -37,7 +37,7 @@ from anaphora.wire.params import (
 from anaphora.wire.reading import Members, Unknown, extras_of
 
 from .markers import Traits
-from .types import MEMO, PATH, WIRE, ForcedTool, Request, TextFormat
+from .types import MEMO, PATH, WIRE, ForcedTool, ResponsesRequest, TextFormat
 
 _SENT_APART = ("model", "input", "instructions", "tools")
 
@@ -260,7 +260,7 @@ def automatic_ttl(call: Call, traits: Traits) -> Ttl | None:
 
 
 def read_params(
-    request: Request, unknown: Unknown | None
+    request: ResponsesRequest, unknown: Unknown | None
 ) -> tuple[Params, dict[str, Any], Extras | None]:
     """The parameters of a request, its cache options, and its unknown fields."""
     extras: Members = unknown.remaining() if unknown is not None else {}

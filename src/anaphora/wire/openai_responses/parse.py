@@ -120,8 +120,8 @@ _CALL_FIELDS = frozenset(_CALL_NAMES)
 _NO_MARKS: Marks = []
 _NO_UNKNOWN: dict[int, Unknown] = {}
 
-_REQUEST: LenientDecoder[types.Request] = LenientDecoder(
-    types.Request,
+_REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(
+    types.ResponsesRequest,
     whole=("input", "tool_choice", "parallel_tool_calls", "metadata"),
     partial=("reasoning", "text", "prompt_cache_options"),
 )
@@ -642,9 +642,7 @@ def split(
     if "model" not in members:
         raise request_error("is missing", "$.model")
     model = decode_value(members.pop("model"), str, "$.model", request_error)
-    raw_options, field = members.get("prompt_cache_options", NULL), "$.prompt_cache_options"
-    options = decode_value(raw_options, _CacheOptions | None, field, request_error)
-    options = options or _CacheOptions()
+    options = _cache_options(members.get("prompt_cache_options", NULL))
     ttl: Ttl = "12h" if options.ttl == "12h" else "30m"
     instructions = bytes(members.pop("instructions", NULL))
     listed = bytes(members.pop("tools", NULL))
@@ -689,6 +687,12 @@ def split(
         marks=tuple(marks),
         automatic=None if options.mode == "explicit" else ttl,
     )
+
+
+def _cache_options(raw: msgspec.Raw) -> _CacheOptions:
+    path = "$.prompt_cache_options"
+    options = decode_value(raw, _CacheOptions | None, path, request_error)
+    return options or _CacheOptions()
 
 
 def _split_input(raw: bytes) -> list[msgspec.Raw]:

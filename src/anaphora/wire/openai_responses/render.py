@@ -132,7 +132,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     before = [*listed, *([] if held else system)] if leads else [*system, *listed]
     if not sent and not (leads and system) and (call.extras is None or WIRE not in call.extras):
         # A stored prompt or conversation, which is in the extras, may be all there is.
-        raise InvalidRequest("OpenAI needs at least one message that says something", path="ir")
+        raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs = [*system, *listed, *held, *sent]
     unsent = [*(system if leads else []), *held] if held else []
     # Messages sent after a stored response are part of it next turn, joined differently.
@@ -333,10 +333,8 @@ def add_message(
     place = f"{where}[{append.message}]"
     role = _ROLES.get(message.role)
     if role is None:
-        raise InvalidRequest(
-            f"{message.role!r} is not a role; use system, user, assistant or tool",
-            path=f"{place}.role",
-        )
+        why = f"{message.role!r} is not a role; use system, user, assistant or tool"
+        raise InvalidRequest(why, path=f"{place}.role")
     name: str = role
     if role == "system":
         system_place = place_of(message.parts)

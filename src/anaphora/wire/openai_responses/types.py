@@ -153,7 +153,7 @@ class TextOptions(Strict, frozen=True):
     verbosity: str | None = None
 
 
-class Request(Strict, frozen=True, kw_only=True):
+class ResponsesRequest(Strict, frozen=True, kw_only=True):
     model: str
     input: str | list[Item] | None = None
     instructions: str | None = None
