@@ -191,8 +191,8 @@ def test_single_call_reserves_the_same(emu: Emulator, name: str) -> None:
 
 # ── After a bill ─────────────────────────────────────────────────────────────────────────────────
 
-#: A client that takes the model for another provider's, and where it really goes: what it estimates
-#: is not what is billed.
+#: A client configured for another provider than the one its requests reach: its estimates differ
+#: from the billed counts.
 STRANGERS = {
     "anthropic": ({"dialect": "anthropic", "model": "claude-sonnet-4-5"}, "/minimax/anthropic"),
     "openai_chat": ({"dialect": "deepseek", "model": "gpt-5.2"}, "/v1"),

@@ -1,7 +1,7 @@
 """The page in a real browser: Debian's Chromium, driven by its own command line.
 
 Chromium loads the page, runs its script, and prints the document that came of it; no driver and no
-package is needed for that. Where there is no Chromium the tests are skipped, and say how to get it.
+package is needed for that. Where there is no Chromium the tests are skipped, with a hint how to install it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_empty_page_shows_a_hint(emu: Emulator, tmp_path: Path) -> None:
     assert re.search(r'<p id="empty">No call yet', page)
 
 
-def test_a_screenshot_can_be_taken(emu: Emulator, tmp_path: Path) -> None:
+def test_screenshot_can_be_taken(emu: Emulator, tmp_path: Path) -> None:
     """Where ANAPHORA_SCREENSHOT names a file, it is kept there to be looked at."""
     with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
         for system in (LONG, LONG, "It is 09:31. " + LONG):

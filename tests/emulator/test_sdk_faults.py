@@ -1,7 +1,7 @@
 """Each fault on each wire: what the official SDK does with it.
 
-`error` is the class that the client raises, `ok` that it does not notice. A row says what happens to
-an answer in one piece, and to a stream.
+`error` is the class that the client raises, `ok` that it does not notice. A row has the outcome of
+a whole response and of a stream.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def made(url: str, seconds: float) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def clients(_running: Emulator) -> Iterator[dict[bool, dict[str, Any]]]:
-    """Patient ones, and for faults that nobody should wait out, others."""
+    """Clients with long timeouts, and with short ones for the faults that never end."""
     with made(_running.url, PATIENCE) as patient, made(_running.url, IMPATIENCE) as impatient:
         yield {False: patient, True: impatient}
 
@@ -155,7 +155,7 @@ SEEN: dict[str, tuple[tuple[str, str], ...]] = {
     "500": _failed("InternalServerError"),
     "503": _failed("ServiceUnavailableError"),
     "529": _failed("OverloadedError"),
-    # Clients take a good status for a good answer, and stumble over what is not in it.
+    # Clients trust the status 200 and fail at the missing fields.
     "ok-error": (
         ("TypeError", "AssertionError"),
         ("TypeError", "IndexError"),
