@@ -1,4 +1,4 @@
-"""Nothing that happens after an answer arrived loses it: the failure is reported beside it.
+"""A failure after a response arrived does not lose it: the failure is a notice.
 
 Every case is played through the client and a session, awaited and streamed, async and sync.
 """
@@ -658,7 +658,7 @@ def test_uncheckable_cost_bound_ends_the_run_with_its_responses(
 
 
 def test_save_may_append(emu: Emulator) -> None:
-    """Nothing is handed over twice because of it."""
+    """No message is saved twice."""
     saved: list[Message] = []
 
     def save(message: Message) -> None:

@@ -45,7 +45,7 @@ HASTY: dict[str, Any] = BRISK | {"timeouts": {"first_byte": 0.1, "total": 20.0}}
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a caller sees of a fault, and in how many attempts."""
+    """The caller's error for a fault, and the number of attempts."""
 
     error: type[errors.AnaphoraError] | None = None
     attempts: int = 1
@@ -175,7 +175,7 @@ def test_fault(emu: Emulator, fault: str, wire: str) -> None:
                     await ask(chat, "And now?", stream=stream)
                 assert len(emu.requests()) == 1
             elif not late:  # on a busy machine the next answer could be late as well
-                await goes_on(emulated, chat, stream)
+                await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main(stream=False))
     emu.reset()
@@ -217,7 +217,7 @@ def check_partial(problem: errors.AnaphoraError, events: list[Event]) -> None:
         assert problem.partial.text == joined
 
 
-async def goes_on(emulated: Connected, chat: Session, stream: bool) -> None:
+async def check_next_turn(emulated: Connected, chat: Session, stream: bool) -> None:
     """After a failure the conversation is as it was, and the next turn is answered at once."""
     before, sent = len(chat.messages), len(emulated.transport.sent)
     emulated.transport.faults = []
@@ -333,7 +333,7 @@ def test_timeout_before_the_response(emu: Emulator, stream: bool) -> None:
             assert problem.timeout_ms == 100
             assert [attempt.error for attempt in problem.attempts] == ["Timeout"]
             assert problem.attempts[0].seconds >= 0.09
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
@@ -351,7 +351,7 @@ def test_timeout_in_the_middle_of_a_stream(emu: Emulator, wire: str) -> None:
             assert len(problem.attempts) == 1
             check_partial(problem, events)
             assert chat.messages == before
-            await goes_on(emulated, chat, stream=True)
+            await check_next_turn(emulated, chat, stream=True)
 
     asyncio.run(main())
 
@@ -404,7 +404,7 @@ def test_timeout_in_the_queue(emu: Emulator, stream: bool) -> None:
             assert waits == [0.0]
             await first
             assert len(emulated.transport.sent) == 1
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
@@ -445,7 +445,7 @@ def test_cancelled_call(
             assert chat.messages == ()
             if "rate" in fault:
                 return  # the gate keeps the next call waiting just as long
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
@@ -461,7 +461,7 @@ def test_call_cancelled_in_the_queue(emu: Emulator, stream: bool) -> None:
             await cancelled(chat, stream=stream, after=0.05)
             assert len(emulated.transport.sent) == 1
             await first
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
@@ -477,7 +477,7 @@ def test_abandoned_stream(emu: Emulator, wire: str) -> None:
             async for event in chat.send("Hello"):
                 if isinstance(event, PartDelta):
                     break
-            await goes_on(emulated, chat, stream=False)
+            await check_next_turn(emulated, chat, stream=False)
             left, answered = emulated.records
             assert left.error == "GeneratorExit"
             assert answered.error is None
@@ -494,7 +494,7 @@ def test_stream_left_at_its_last_event_is_complete(emu: Emulator) -> None:
                 if isinstance(event, ReplyEnd):
                     break
             assert len(chat.messages) == 2
-            await goes_on(emulated, chat, stream=True)
+            await check_next_turn(emulated, chat, stream=True)
             assert [record.error for record in emulated.records] == [None, None]
 
     asyncio.run(main())
@@ -570,13 +570,13 @@ def test_cancelled_probe_releases_its_slot(emu: Emulator, stream: bool) -> None:
             await failing(chat, "Hello", stream=False)
             await asyncio.sleep(0.12)
             await cancelled(chat, stream=stream, after=0.02)
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
 
 def test_invalid_request_is_no_provider_failure(emu: Emulator) -> None:
-    """What an app's own function raises goes to the app, and the probe's place is free again."""
+    """An exception of the app's function is raised, and the probe's slot is free again."""
 
     async def main() -> None:
         settings: dict[str, Any] = {
@@ -597,7 +597,7 @@ def test_invalid_request_is_no_provider_failure(emu: Emulator) -> None:
                 with pytest.raises(LookupError):
                     await ask(chat, "Hello", stream=stream)
             chat.state = None
-            await goes_on(emulated, chat, stream=False)
+            await check_next_turn(emulated, chat, stream=False)
 
     asyncio.run(main())
 
@@ -662,7 +662,7 @@ def test_first_error_is_raised_when_every_hop_fails(emu: Emulator) -> None:
                 ("gemini", "Transport"),
                 ("gemini", "Transport"),
             ]
-            await goes_on(emulated, chat, stream=True)
+            await check_next_turn(emulated, chat, stream=True)
 
     asyncio.run(main())
 

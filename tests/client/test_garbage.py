@@ -34,7 +34,7 @@ async def _streamed_turn(client: Any) -> Callable[[], Awaitable[object]]:
 
 
 async def _left_over(url: str, way: Any) -> set[str]:
-    """The types of ours that only the collector finds, after one call."""
+    """Our types among the objects that only the garbage collector frees after one call."""
     provider = {"wire": "anthropic", "base_url": url, "key": {"env": "KEY"}}
     settings = {"providers": {"local": provider}}
     async with anaphora.AsyncClient.from_config(settings, environ={"KEY": "k"}) as client:

@@ -1,4 +1,4 @@
-"""What an answer tells of the provider's limits counts from the very next attempt on."""
+"""Limits in a response's headers apply from the next attempt on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def consume(turn: Turn, stream: bool) -> None:
 @pytest.mark.parametrize("session", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
 def test_next_attempt_waits_for_the_tokens_it_needs(session: bool, stream: bool) -> None:
-    """Whether tokens count was not known when the call was prepared."""
+    """The token limit was unknown when the call was prepared."""
 
     async def main() -> None:
         async with raw_server(answering(USED_UP)) as server:

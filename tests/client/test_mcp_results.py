@@ -1,4 +1,4 @@
-"""What an MCP tool returned reaches the model once.
+"""The result of an MCP tool reaches the model once.
 
 Servers of the official package answer with text and, for a tool that returns no object, with the
 same value again as `structuredContent: {"result": …}` (mcp 2.3.0).
@@ -32,7 +32,7 @@ def text(value: str) -> dict[str, Any]:
     return {"type": "text", "text": value}
 
 
-#: What a tool returned, as the package answers it; a word of it, and how often the model reads it.
+#: A tool's result as the package returns it, a word of it, and how often the model reads the word.
 RESULTS: list[tuple[dict[str, Any], str, int]] = [
     ({"content": [text("a lynx")], "structuredContent": {"result": "a lynx"}}, "lynx", 1),
     ({"content": [text("4711")], "structuredContent": {"result": 4711}}, "4711", 1),

@@ -32,7 +32,7 @@ on_every_wire = pytest.mark.parametrize("name", WIRES)
 
 PICTURE = Image(Bytes(bytes(30_000), "image/png"))
 
-#: Where the emulator counts a request without answering it, and what it calls the number.
+#: The emulator's endpoint that counts tokens, and the field of the count.
 COUNTING = {
     "anthropic": ("/v1/messages/count_tokens", "input_tokens"),
     "openai_responses": ("/v1/responses/input_tokens", "input_tokens"),

@@ -217,7 +217,7 @@ def test_other_stop_reasons(emu: Emulator, text: str, stopped: str, stream: bool
 
 @both
 def test_pause_does_not_end_the_run(emu: Emulator, stream: bool) -> None:
-    """The model is given its own words again, and goes on."""
+    """The model gets its partial reply back and continues."""
 
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:

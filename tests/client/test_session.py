@@ -104,7 +104,7 @@ def test_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, strea
             assert chat.messages == changed
             assert [attempt.error for attempt in caught.value.attempts] == ["PrefixBroken"]
             assert emulated.records[-1].error == "PrefixBroken"
-            # What was as before is sent.
+            # An unchanged prefix is sent.
             if planted == "a tool more":
                 chat.tools.remove("added")
             chat.conversation = Conversation(before)
@@ -282,7 +282,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def held(emu: Emulator) -> list[str]:
-    """What was done about handles, the oldest first."""
+    """The methods of the handle requests, oldest first."""
     entries = reversed(emu.requests())
     return [entry["method"] for entry in entries if entry["operation"] in ("caches", "cache")]
 

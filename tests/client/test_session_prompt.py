@@ -44,7 +44,7 @@ def conversation(*texts: str) -> Conversation:
     )
 
 
-# ── What it may be ───────────────────────────────────────────────────────────────────────────────
+# ── Valid prompts ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ ROUTE = {"main": [{"provider": "anthropic"}, {"provider": "openai_responses"}]}
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 def test_function_is_called_once_per_turn(emu: Emulator, stream: bool) -> None:
-    """However often the call is sent, and wherever to."""
+    """Retries and fallbacks do not call it again."""
     prompt = CountingPrompt()
 
     async def main() -> None:
@@ -426,7 +426,7 @@ def test_run_whose_function_returns_the_saved_history(emu: Emulator, name: str) 
 
 @every
 def test_run_whose_function_returns_the_history_before_it(emu: Emulator, name: str) -> None:
-    """What was appended since the last turn is not lost."""
+    """Messages appended since the last turn are kept."""
     past = conversation("u0", "a1")
 
     async def main() -> None:
@@ -567,7 +567,7 @@ def test_routing_ignores_the_dynamic_context(emu: Emulator) -> None:
 
 
 def test_fork_keeps_prompt_and_history(emu: Emulator) -> None:
-    """Both go on, each with its own prompt from then on."""
+    """Both continue with separate prompts."""
     context = RenderedContext(
         system_stable=LONG, turns=conversation("u0", "a1"), state_turn=Message.user("state")
     )
@@ -752,7 +752,7 @@ SMALL = "gpt-4"
 def test_prompt_rejected_as_too_long_is_compacted_again(
     emu: Emulator, compact_at: int, stream: bool
 ) -> None:
-    """Where the app's figure is above the model's window: one more attempt with less."""
+    """With `compact_at` above the model's window: one more attempt with a shorter history."""
     page = "word " * 1_000
 
     async def main() -> None:
@@ -819,7 +819,7 @@ def test_prompt_that_cannot_be_compacted_is_an_overflow(emu: Emulator) -> None:
 
 @COMPACTED
 def test_whole_history_from_the_app_does_not_undo_a_compaction(emu: Emulator) -> None:
-    """What was dropped stays dropped, turn after turn, and the prefix is stable between."""
+    """Removed messages stay removed in later turns, and the prefix is stable in between."""
     saved: list[Message] = []
 
     def render() -> RenderedContext:
@@ -881,7 +881,7 @@ def test_compacted_history_is_saved_and_restored(emu: Emulator) -> None:
 
 
 def test_appended_messages_survive_a_compaction_and_a_new_history(emu: Emulator) -> None:
-    """It is still to be answered, whatever becomes of what stands before it."""
+    """It has no reply yet, so it is kept whatever is removed before it."""
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
@@ -897,7 +897,7 @@ def test_appended_messages_survive_a_compaction_and_a_new_history(emu: Emulator)
 
 
 def test_ids_stay_unique_after_a_compaction(emu: Emulator) -> None:
-    """The boundary names one message, however long the conversation goes on."""
+    """The boundary id names exactly one message in a long conversation."""
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:

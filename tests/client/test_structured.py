@@ -506,7 +506,7 @@ def test_reply_without_a_value_names_the_reason(reply: Reply, reason: str) -> No
 
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
 def test_forced_tool_replaces_the_schema(name: str) -> None:
-    """Where a model keeps to no schema but calls tools."""
+    """For models that support tools but no schemas."""
     person = output_of(Person, "person")
     applied = person.apply(call(tools=(Tool("look"),)), by="tool")
     assert applied.params.output is None
@@ -533,7 +533,7 @@ def test_apply_by_schema_changes_one_parameter() -> None:
 
 
 def test_model_without_known_support_gives_a_notice() -> None:
-    """The answer is checked all the same."""
+    """The reply is still checked."""
     silent = catalog.profile("deepseek", "deepseek-v3.2")
     assert [notice.code for notice in support_notices(silent)] == ["output_unpromised"]
     assert support_notices(catalog.profile("anthropic", "claude-sonnet-4-5")) == ()

@@ -14,7 +14,7 @@ PREFIX = "A prefix that stays the same. " * 400
 
 
 def read(engine: Engine, path: str, number: int) -> int:
-    """Asks with a prompt of its own, and gives what was read from the cache."""
+    """Sends a prompt unique to the number and returns the tokens read from the cache."""
     messages = [{"role": "user", "content": f"{number}: {PREFIX}"}]
     body = {"model": "gpt-4o", "messages": messages}
     if path == "/v1/messages":

@@ -32,7 +32,7 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
 def browse(url: str, profile: Path, *more: str) -> str:
-    """What the browser prints once the page's own script has run."""
+    """The document that the browser prints after the page's script has run."""
     assert CHROMIUM is not None
     flags = [
         "--headless",
@@ -135,7 +135,7 @@ def test_empty_page_shows_a_hint(emu: Emulator, tmp_path: Path) -> None:
 
 
 def test_screenshot_can_be_taken(emu: Emulator, tmp_path: Path) -> None:
-    """Where ANAPHORA_SCREENSHOT names a file, it is kept there to be looked at."""
+    """If ANAPHORA_SCREENSHOT names a file, the screenshot is kept there."""
     with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
         for system in (LONG, LONG, "It is 09:31. " + LONG):
             ask(client, system)

@@ -106,7 +106,7 @@ def test_match_fields(match: str, expected: bool) -> None:
     ],
 )
 def test_match_of_tool_results(match: str, expected: bool) -> None:
-    """What the user reply_for before the call was answered already."""
+    """The user's earlier question already has a reply."""
     text = f"replies:\n- match: {{{match}}}\n  reply: {{text: ok}}\n"
     [found] = play(text, script_input(QUESTION, CALLED, ANSWERED))
     assert (found is not None) is expected

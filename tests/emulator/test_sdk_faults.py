@@ -28,7 +28,7 @@ MISSING = "the end is missing"
 PATIENCE, IMPATIENCE = 30.0, 0.3
 
 #: A client, the fault to ask for, and whether to stream.
-Asking = Callable[[Any, str, bool], Any]
+AskFunction = Callable[[Any, str, bool], Any]
 
 
 def ask_anthropic(client: anthropic.Anthropic, fault: str, stream: bool) -> Any:
@@ -88,7 +88,7 @@ def ask_ollama(client: ollama.Client, fault: str, stream: bool) -> Any:
     return "".join(chunk.message.content or "" for chunk in chunks)
 
 
-ASK: dict[str, Asking] = {
+ASK: dict[str, AskFunction] = {
     "anthropic": ask_anthropic,
     "openai_chat": ask_chat,
     "openai_responses": ask_responses,
@@ -209,7 +209,7 @@ def test_every_fault_is_covered() -> None:
     assert {fault.partition(";")[0] for fault in SEEN} == set(KINDS)
 
 
-def outcome(ask: Asking, client: Any, fault: str, stream: bool) -> str:
+def outcome(ask: AskFunction, client: Any, fault: str, stream: bool) -> str:
     try:
         ask(client, fault, stream)
     except Exception as problem:

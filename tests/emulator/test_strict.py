@@ -1,4 +1,4 @@
-"""What the providers reject, with status, code and parameter; and nothing else.
+"""Requests that the providers reject, with status, code and parameter.
 
 Each row is a request that its provider rejects, and the one thing that is wrong with it. The same
 request without that one thing is in order, and so is every recorded one.
@@ -755,7 +755,7 @@ def test_ollama_accepts_unknown_fields() -> None:
     ],
 )
 def test_context_window_is_exact(name: str, body: Any, code: str, param: str | None) -> None:
-    """What the model takes is taken to the token, and one token more is refused."""
+    """A prompt of the exact window is accepted, and one token more is rejected."""
     profile = catalog.profile(wire.PROVIDERS[name], MODELS[name])
     assert profile.context_tokens is not None
     limit = max(profile.context_tokens.published)
@@ -784,7 +784,7 @@ def test_body_that_is_no_object_is_rejected(name: str, body: bytes) -> None:
 
 
 def test_other_providers_follow_the_catalog_only() -> None:
-    """What OpenAI calls unknown may well be known elsewhere."""
+    """Fields unknown to OpenAI may be valid elsewhere."""
     body = chat(model="deepseek-v4-flash", top_k=3, whatever=1)
     assert check("openai_chat", body, provider="deepseek") is None
     error = check("openai_chat", body, provider="deepseek", tokens=10**9)
@@ -851,13 +851,13 @@ def checked(name: str, body: Any) -> Upstream | None:
 
 @pytest.mark.parametrize("name, bodies", BODIES)
 def test_malformed_request_never_raises(name: str, bodies: list[Any]) -> None:
-    """An error of the provider's, or none; never one of ours."""
+    """A provider error or none; never an exception."""
     for mutant in (mutant for body in bodies for mutant in mutants(body)):
         error = checked(name, mutant)
         assert error is None or wire.get(name).write_error(error)[0] in (400, 413)
 
 
-#: What each wire's plain messages look like, and some that nearly are.
+#: Plain messages of each wire, and nearly plain ones.
 PLAIN = {
     "anthropic": claude(HI, {"role": "assistant", "content": "Yes?"}, HI),
     "openai_chat": chat({"role": "system", "content": "Be short."}, HI, HI),
