@@ -1,4 +1,4 @@
-"""What a cache does besides reading and writing at markers: answers, automatic breakpoints, routing.
+"""Cache behaviour beyond reads and writes at markers: replies, automatic breakpoints, routing.
 
 Simulator and emulator play it by these rows, so each is held to its value and its source.
 """

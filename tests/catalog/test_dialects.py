@@ -183,7 +183,7 @@ def test_first_row_is_the_default_wire(provider: str, wire_name: str) -> None:
     assert dialects().find(provider).wire == wire_name
 
 
-# ── Where rows are found ─────────────────────────────────────────────────────────────────────────
+# ── Lookup ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

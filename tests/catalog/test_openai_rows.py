@@ -317,7 +317,7 @@ def test_tokenizers(model: str, tokenizer: str, verified: bool) -> None:
     for figure in (profile.tokenizer, profile.bytes_per_token, profile.token_error):
         assert figure.verified == verified
     assert profile.bytes_per_token.value == (4.4 if verified else 4.0)
-    # What was measured, as billed, lies within the error: 3.59 bytes a token at the densest.
+    # The measured density lies within the error: 3.59 bytes a token at the densest.
     estimate, error = tokens.tokens_in(7245, 4.4 if verified else 4.0), profile.token_error.value
     assert estimate * (1 - error) <= 2019 <= estimate * (1 + error)
 

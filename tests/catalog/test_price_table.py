@@ -147,7 +147,7 @@ def literals(clause: Any) -> Iterator[str]:
         yield from literals(part)
 
 
-#: What may stand around a name.
+#: Prefixes and suffixes of a name.
 AROUND = (
     "{}-20251211", "{}-2025-12-11", "{}-20251399", "{}-tts", "{}-tts-1", "x{}", "{}@20260901", "{}-",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Nothing that happens after an answer arrived loses it: the failure is reported beside it.
+"""A failure after a response arrived does not lose it: the failure is a notice.
 
 Every case is played through the client and a session, awaited and streamed, async and sync.
 """
@@ -75,7 +75,7 @@ def play(
     way: Way,
     emu: Emulator,
     *,
-    says: Iterable[Any] = ("Hello?",),
+    texts: Iterable[Any] = ("Hello?",),
     model: str = "claude-sonnet-4-5",
     watchers: Iterable[Callable[[Record], None]] = (),
     save: Callable[[Message], None] | None = None,
@@ -97,7 +97,7 @@ def play(
     if way.sync:
         with Client.from_config(settings, **both) as client:
             chat = client.session(to, save=save) if way.through == "session" else None
-            for text in says:
+            for text in texts:
                 turn = turn_of(client, chat, text)
                 if way.stream:
                     assert isinstance([*turn][-1], ReplyEnd)
@@ -109,7 +109,7 @@ def play(
     async def main() -> Session | None:
         async with AsyncClient.from_config(settings, **both) as client:
             chat = client.session(to, save=save) if way.through == "session" else None
-            for text in says:
+            for text in texts:
                 turn = turn_of(client, chat, text)
                 if way.stream:
                     assert isinstance([event async for event in turn][-1], ReplyEnd)
@@ -128,7 +128,7 @@ def codes(answered: Response) -> list[str]:
 
 @contextmanager
 def clean_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What is logged meanwhile quotes neither what an exception said nor a key."""
+    """Log lines quote neither an exception's message nor a key."""
     caplog.clear()
     yield
     assert QUOTED not in caplog.text
@@ -150,12 +150,14 @@ def check_kept(played: Played, texts: int = 1) -> None:
 
 
 @every_way
-def test_a_watcher_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_watcher_loses_nothing(
+    emu: Emulator, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
     def breaks(record: Record) -> None:
         raise ValueError(f"{QUOTED} {KEY}")
 
     with clean_log(caplog):
-        played = play(way, emu, says=("One", "Two"), watchers=[breaks, breaks])
+        played = play(way, emu, texts=("One", "Two"), watchers=[breaks, breaks])
     check_kept(played, 2)
     for answered in played.answers:
         assert codes(answered) == ["observer_failed"] * 2
@@ -171,7 +173,9 @@ def test_a_watcher_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptur
 
 
 @in_a_session
-def test_a_save_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_save_loses_nothing(
+    emu: Emulator, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
     saved: list[Message] = []
     full = True
 
@@ -188,7 +192,7 @@ def test_a_save_that_raises(emu: Emulator, way: Way, caplog: pytest.LogCaptureFi
 
     seen: list[Record] = []
     with clean_log(caplog):
-        played = play(way, emu, says=("One", "Two", "Three"), save=save, watchers=[Watch()])
+        played = play(way, emu, texts=("One", "Two", "Three"), save=save, watchers=[Watch()])
     check_kept(played, 3)
     assert [codes(answered) for answered in played.answers] == [["save_failed"]] * 2 + [[]]
     assert "OSError" in played.answers[0].notices[0].message
@@ -231,7 +235,7 @@ def test_message_of_a_failed_save_is_not_quoted(
     ],
     ids=["of a program", "of the system"],
 )
-def test_an_oserror_is_quoted_only_where_the_system_raised_it(
+def test_oserror_is_quoted_only_if_the_system_raised_it(
     emu: Emulator, way: Way, problem: OSError, shown: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def save(message: Message) -> None:
@@ -249,7 +253,7 @@ class Stop(BaseException):
 
 
 @in_a_session
-def test_being_stopped_passes_through_and_the_answer_stays(emu: Emulator, way: Way) -> None:
+def test_cancellation_passes_through_and_the_response_is_kept(emu: Emulator, way: Way) -> None:
     chats: list[Any] = []
     made = Session.__init__
 
@@ -291,7 +295,7 @@ class SlowTransport(RecordingTransport):
 
 
 @pytest.mark.parametrize("through", ["client", "session"])
-def test_time_that_runs_out_while_a_connection_is_closed(emu: Emulator, through: str) -> None:
+def test_timeout_while_a_connection_is_closed(emu: Emulator, through: str) -> None:
     async def main() -> None:
         transport = SlowTransport()
         client = AsyncClient.from_config(
@@ -313,7 +317,7 @@ def test_time_that_runs_out_while_a_connection_is_closed(emu: Emulator, through:
     asyncio.run(main())
 
 
-def test_append_adds_nothing_that_save_did_not_take(emu: Emulator) -> None:
+def test_append_adds_nothing_when_save_fails(emu: Emulator) -> None:
     taken: list[Message] = []
     full = True
 
@@ -337,8 +341,8 @@ def test_append_adds_nothing_that_save_did_not_take(emu: Emulator) -> None:
 
 
 @every_way
-def test_an_unknown_price_is_a_notice(emu: Emulator, way: Way) -> None:
-    played = play(way, emu, says=("One", "Two"), model="claude-fable-5-2")
+def test_unknown_price_is_a_notice(emu: Emulator, way: Way) -> None:
+    played = play(way, emu, texts=("One", "Two"), model="claude-fable-5-2")
     check_kept(played, 2)
     for answered, record in zip(played.answers, played.records, strict=True):
         assert codes(answered) == ["price_unknown"]
@@ -353,7 +357,7 @@ def test_an_unknown_price_is_a_notice(emu: Emulator, way: Way) -> None:
 
 @every_way
 @pytest.mark.parametrize("named", ["claude-fable-5-2", "*"])
-def test_a_configured_price_is_used(emu: Emulator, way: Way, named: str) -> None:
+def test_configured_price_is_used(emu: Emulator, way: Way, named: str) -> None:
     prices = {named: {"input": 0.1, "output": 3}}
     played = play(way, emu, model="claude-fable-5-2", provider={"prices": prices})
     (answered,) = played.answers
@@ -367,7 +371,7 @@ def test_a_configured_price_is_used(emu: Emulator, way: Way, named: str) -> None
     assert answered.cost_usd == billed / 10**6
 
 
-def test_a_configured_price_replaces_the_shipped_one(emu: Emulator) -> None:
+def test_configured_price_replaces_the_shipped_one(emu: Emulator) -> None:
     free = {"prices": {"*": {"input": 0, "output": 0}}}
     played = play(WAYS[0], emu, provider=free)
     assert played.answers[0].cost_usd == 0
@@ -376,13 +380,13 @@ def test_a_configured_price_replaces_the_shipped_one(emu: Emulator) -> None:
     assert play(WAYS[0], emu).answers[0].cost_usd
 
 
-def test_a_price_row_that_is_wrong_is_refused_before_any_call(emu: Emulator) -> None:
+def test_invalid_price_row_is_rejected_before_any_call(emu: Emulator) -> None:
     with pytest.raises(errors.InvalidConfig, match=r"main.prices.m: output is missing"):
         play(WAYS[0], emu, provider={"prices": {"m": {"input": 1}}})
 
 
 @every_way
-def test_a_service_without_a_price(emu: Emulator, way: Way) -> None:
+def test_service_tier_without_a_price(emu: Emulator, way: Way) -> None:
     played = play_tier(way, emu, "openai_responses", "gpt-5.2", "scale")
     (answered,) = played.answers
     assert codes(answered) == ["price_unknown"]
@@ -391,7 +395,7 @@ def test_a_service_without_a_price(emu: Emulator, way: Way) -> None:
 
 
 @every_way
-def test_a_service_that_was_left_out_costs_the_standard_price(emu: Emulator, way: Way) -> None:
+def test_omitted_service_tier_costs_the_standard_price(emu: Emulator, way: Way) -> None:
     """Anthropic has no such tier, so nothing of it is sent."""
     played = play_tier(way, emu, "anthropic", "claude-sonnet-4-5", "priority")
     (answered,) = played.answers
@@ -404,7 +408,7 @@ def play_tier(way: Way, emu: Emulator, wire: str, model: str, tier: str) -> Play
         return play(way, emu, model=model, provider={"wire": wire}, service_tier=tier)
     ir = anaphora.PromptIR.chat((Message.user("Hello?"),))
     call = anaphora.Call(ir=ir, model=model, params=Params(service_tier=tier))
-    return play(way, emu, says=(call,), model=model, provider={"wire": wire})
+    return play(way, emu, texts=(call,), model=model, provider={"wire": wire})
 
 
 def test_preview_reports_an_unknown_price(emu: Emulator) -> None:
@@ -414,9 +418,7 @@ def test_preview_reports_an_unknown_price(emu: Emulator) -> None:
     assert preview.cost_usd is None
 
 
-def test_prices_change_in_the_course_of_a_day(
-    emu: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prices_change_during_the_day(emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSeek costs twice as much at its peak hours; a client lives longer than one of them."""
     deepseek = {"dialect": "deepseek", "base_url": f"{emu.url}/deepseek", "key": {"env": "KEY"}}
     settings = {"providers": {"main": deepseek | {"model": "deepseek-v4-flash"}}}
@@ -467,7 +469,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("way", "step"), CASES)
-def test_a_step_that_fails(
+def test_failing_step_loses_nothing(
     emu: Emulator,
     way: Way,
     step: str,
@@ -479,7 +481,7 @@ def test_a_step_that_fails(
 
     monkeypatch.setattr(step, fails)
     with clean_log(caplog):
-        played = play(way, emu, says=("One", "Two"), to="both" if "routing" in step else "main")
+        played = play(way, emu, texts=("One", "Two"), to="both" if "routing" in step else "main")
     check_kept(played, 2)
     for answered in played.answers:
         assert set(codes(answered)) == {STEPS[step]}, answered.notices
@@ -513,7 +515,7 @@ def test_failure_to_add_the_reply_to_the_conversation(
 
 
 @every_way
-def test_a_log_that_fails_loses_nothing_either(emu: Emulator, way: Way) -> None:
+def test_failing_log_loses_nothing(emu: Emulator, way: Way) -> None:
     class Filter(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
             raise RuntimeError
@@ -544,7 +546,7 @@ class Picky(msgspec.Struct):
 
 
 @every_way
-def test_a_form_whose_own_code_fails(emu: Emulator, way: Way) -> None:
+def test_failing_output_type(emu: Emulator, way: Way) -> None:
     with pytest.raises(errors.Parse, match="code of the type raised KeyError") as raised:
         play(way, emu, output=Picky)
     assert isinstance(raised.value.partial, Reply)
@@ -553,7 +555,7 @@ def test_a_form_whose_own_code_fails(emu: Emulator, way: Way) -> None:
     assert len(raised.value.attempts) == 1
 
 
-def test_an_answer_in_another_form_is_in_the_conversation(emu: Emulator) -> None:
+def test_mismatching_reply_is_in_the_conversation(emu: Emulator) -> None:
     with Client.from_config(config(emu, "claude-sonnet-4-5"), environ={"KEY": KEY}) as client:
         chat = client.session("main")
         with pytest.raises(errors.Parse):
@@ -600,7 +602,7 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"]
 
 
 @both
-def test_a_save_that_fails_loses_no_tool_result(emu: Emulator, stream: bool) -> None:
+def test_failing_save_loses_no_tool_result(emu: Emulator, stream: bool) -> None:
     saved: list[Message] = []
     failed = 0
 
@@ -626,7 +628,7 @@ class Mute(Exception):
 
 
 @both
-def test_a_tool_that_raises_the_unspeakable_is_a_failed_result(emu: Emulator, stream: bool) -> None:
+def test_unprintable_tool_error_is_a_failed_result(emu: Emulator, stream: bool) -> None:
     tools = ToolRegistry()
 
     @tools.tool
@@ -641,10 +643,10 @@ def test_a_tool_that_raises_the_unspeakable_is_a_failed_result(emu: Emulator, st
 
 
 @both
-def test_a_bound_that_cannot_be_checked_ends_the_run_with_its_answers(
+def test_uncheckable_cost_bound_ends_the_run_with_its_responses(
     emu: Emulator, stream: bool
 ) -> None:
-    """The standard tier has a price, the one that is asked for has none."""
+    """The standard tier has a price, the requested one has none."""
     settings = {"wire": "openai_responses", "model": "gpt-5.2"}
     ran, _ = run(
         emu, stream=stream, tools=fares(), provider=settings, max_cost_usd=1, service_tier="scale"
@@ -655,8 +657,8 @@ def test_a_bound_that_cannot_be_checked_ends_the_run_with_its_answers(
     assert "max_cost_usd cannot be checked" in ran.failures[0].message
 
 
-def test_a_save_may_append(emu: Emulator) -> None:
-    """Nothing is handed over twice because of it."""
+def test_save_may_append(emu: Emulator) -> None:
+    """No message is saved twice."""
     saved: list[Message] = []
 
     def save(message: Message) -> None:

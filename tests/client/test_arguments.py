@@ -1,4 +1,4 @@
-"""What an app gets wrong is told by the field, before anything is sent or said."""
+"""Invalid arguments are rejected by field name, before anything is sent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TIMES: dict[str, tuple[dict[str, Any], str]] = {
     "no number at all": ({"timeout": NAN}, "timeout"),
 }
 SESSIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "a certificate nobody knows": ({"on_prefix_break": "error"}, "on_prefix_break"),
+    "an unknown prefix-break action": ({"on_prefix_break": "error"}, "on_prefix_break"),
     "a form": ({"output": Form}, "params.output"),
     "functions": ({"tools": [some_function]}, "tools[0]"),
     "two tools of one name": ({"tools": [TOOL, TOOL]}, "tools[1]"),
@@ -94,7 +94,7 @@ def test_invalid_content_is_named(emu: Emulator, mistake: str) -> None:
 
 @pytest.mark.parametrize("way", ["send", "run"])
 @pytest.mark.parametrize("mistake", PARAMS | TIMES)
-def test_a_parameter_of_another_kind(emu: Emulator, way: str, mistake: str) -> None:
+def test_parameter_of_the_wrong_type_is_rejected(emu: Emulator, way: str, mistake: str) -> None:
     options, path = (PARAMS | TIMES)[mistake]
 
     async def act(client: Any, chat: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_parameter_of_another_kind(emu: Emulator, way: str, mistake: str) -> N
 
 
 @pytest.mark.parametrize("mistake", PARAMS | TIMES | SESSIONS)
-def test_a_conversation_that_cannot_be_had(emu: Emulator, mistake: str) -> None:
+def test_invalid_session_arguments_are_rejected(emu: Emulator, mistake: str) -> None:
     options, path = (PARAMS | TIMES | SESSIONS)[mistake]
 
     async def act(client: Any, chat: Any) -> None:
@@ -114,7 +114,7 @@ def test_a_conversation_that_cannot_be_had(emu: Emulator, mistake: str) -> None:
 
 
 @pytest.mark.parametrize("mistake", RUNS)
-def test_bounds_that_bind_nothing(emu: Emulator, mistake: str) -> None:
+def test_invalid_run_bounds_are_rejected(emu: Emulator, mistake: str) -> None:
     bounds, path = RUNS[mistake]
 
     async def act(client: Any, chat: Any) -> None:
@@ -123,7 +123,7 @@ def test_bounds_that_bind_nothing(emu: Emulator, mistake: str) -> None:
     refused(emu, path, act)
 
 
-def test_a_message_of_another_kind_is_not_appended(emu: Emulator) -> None:
+def test_append_rejects_other_types(emu: Emulator) -> None:
     async def act(client: Any, chat: Any) -> None:
         chat.append("Hello")
 
@@ -153,28 +153,28 @@ def test_unknown_price_is_reported_before_anything_is_sent(emu: Emulator) -> Non
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_awaiting_or_iterating_decides_about_streaming(emu: Emulator, asked: bool) -> None:
-    """Not as its parameters have it: those are of no use to whoever awaits it."""
+@pytest.mark.parametrize("stream", [True, False])
+def test_awaiting_or_iterating_decides_about_streaming(emu: Emulator, stream: bool) -> None:
+    """The stream parameter is ignored: awaiting or iterating decides."""
 
     async def main() -> None:
         async with connected(emu) as emulated:
             call = Call(
                 ir=PromptIR.chat([Message.user("Hello")]),
                 model="claude-sonnet-4-5",
-                params=Params(stream=asked),
+                params=Params(stream=stream),
             )
             answered = await emulated.client.complete(call, "anthropic")
             assert answered.text
             *_, last = [event async for event in emulated.client.stream(call, "anthropic")]
             assert isinstance(last, ReplyEnd)
-            chat = emulated.client.session("anthropic", params=Params(stream=asked))
+            chat = emulated.client.session("anthropic", params=Params(stream=stream))
             assert (await chat.send("Hello")).text
 
     asyncio.run(main())
 
 
-def test_a_preview_takes_a_form(emu: Emulator) -> None:
+def test_preview_accepts_an_output_type(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu) as emulated:
             chat = emulated.client.session("anthropic")
@@ -183,7 +183,7 @@ def test_a_preview_takes_a_form(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_a_call_that_has_no_time_is_not_sent(emu: Emulator) -> None:
+def test_call_without_time_left_is_not_sent(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu) as emulated:
             chat = emulated.client.session("anthropic")

@@ -35,7 +35,7 @@ async def save_async(message: Message) -> None:
         (RenderedContext, {"state_turn": "now"}, "state_turn"),
     ],
 )
-def test_a_part_of_the_wrong_type_is_named(
+def test_part_of_the_wrong_type_is_named(
     kind: Callable[..., Any], fields: dict[str, Any], path: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -44,7 +44,7 @@ def test_a_part_of_the_wrong_type_is_named(
 
 
 @pytest.mark.parametrize("save", [save_async, 5], ids=["async", "no function"])
-def test_a_save_that_would_save_nothing_is_refused(emu: Emulator, save: Any) -> None:
+def test_invalid_save_is_rejected(emu: Emulator, save: Any) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             with pytest.raises(InvalidRequest, match="save"):
@@ -69,7 +69,7 @@ def test_run_continues_when_the_first_message_cannot_be_saved(emu: Emulator) -> 
 
 
 @pytest.mark.parametrize("name", ["openai_chat", "openai_responses"])
-def test_a_policy_that_the_wire_changes_is_a_notice(emu: Emulator, name: str) -> None:
+def test_changed_cache_policy_is_a_notice(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             block = PromptBlock("identity", LONG, CachePolicy.EPHEMERAL_1H)

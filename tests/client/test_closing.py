@@ -1,4 +1,4 @@
-"""Where a client is at home, and what is left of it when it is closed."""
+"""The event loop of a client, and closing it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def made(url: str, wire: str = "anthropic", **more: Any) -> AsyncClient:
 
 
 @pytest.mark.parametrize("provider", ["one", "two"], ids=["the same provider", "another"])
-def test_a_client_is_at_home_in_one_loop(emu: Emulator, provider: str) -> None:
+def test_client_belongs_to_one_loop(emu: Emulator, provider: str) -> None:
     client = made(emu.url)
     chat = client.session(provider)
 
@@ -41,7 +41,7 @@ def test_a_client_is_at_home_in_one_loop(emu: Emulator, provider: str) -> None:
         home.run(client.close())
 
 
-def test_closing_does_not_wait_for_a_loop_that_stands_still(emu: Emulator) -> None:
+def test_close_does_not_wait_for_a_stopped_loop(emu: Emulator) -> None:
     client = made(emu.url)
 
     async def ask() -> None:
@@ -54,7 +54,7 @@ def test_closing_does_not_wait_for_a_loop_that_stands_still(emu: Emulator) -> No
         home.run(transport.close())
 
 
-def test_closing_in_another_thread_closes_at_home(emu: Emulator) -> None:
+def test_close_from_another_thread_runs_in_the_clients_loop(emu: Emulator) -> None:
     client = made(emu.url)
     failed: list[BaseException] = []
 
@@ -73,7 +73,7 @@ def test_closing_in_another_thread_closes_at_home(emu: Emulator) -> None:
     assert failed == []
 
 
-def test_nothing_is_sent_by_a_client_that_is_closed(emu: Emulator) -> None:
+def test_closed_client_sends_nothing(emu: Emulator) -> None:
     async def main() -> None:
         async with made(emu.url) as client:
             chat = client.session("one")
@@ -91,7 +91,7 @@ def test_nothing_is_sent_by_a_client_that_is_closed(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_a_provider_that_does_not_let_go_does_not_keep_us(
+def test_unresponsive_provider_does_not_block_closing(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "_RELEASE_TIMEOUT", 0.05)

@@ -1,7 +1,7 @@
 """An answer that is cut off inside its reasoning does not end the conversation.
 
 The reasoning stays in the conversation and is left out of the requests, since providers refuse it
-without what follows it; every response says so in a notice.
+without what follows it; every response has a notice about it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import Message, Text, Thinking, ToolCall, from_json, to_json
 
 THOUGHT = "Consider this. " * 2000
-#: What the user says behind a cut off answer is one turn with the question before it, so the later
+#: The user message after a cut-off reply forms one turn with the question before it, so the later
 #: texts come first.
 SCRIPT = f"""
 replies:
   - match: {{text: thanks}}
     reply: {{text: You are welcome.}}
   - match: {{text: ponder}}
-    reply: {{thinking: "{THOUGHT}", text: Never said.}}
+    reply: {{thinking: "{THOUGHT}", text: Never sent.}}
   - match: {{text: muse}}
     reply: {{thinking: A whole thought., stop: length}}
   - match: {{text: conclude}}
@@ -43,7 +43,7 @@ replies:
   - match: {{result: found}}
     reply: {{thinking: "{THOUGHT}"}}
 """
-#: How each is asked to think.
+#: The reasoning settings of each wire.
 THINKING: dict[str, Reasoning] = {
     "anthropic": Reasoning(mode="enabled", budget_tokens=1024),
     "openai_chat": Reasoning(effort="low"),
@@ -105,9 +105,9 @@ def test_conversation_continues(emu: Emulator, name: str, stream: bool, question
             assert (cut.reply.stop, cut.text) == ("length", "")
             assert all(isinstance(part, Thinking) for part in cut.reply.message.parts)
             assert bool(cut.reply.message.parts) == (name not in HIDDEN)
-            for text, said in (("thanks", "You are welcome."), ("conclude", "So it is.")):
+            for text, expected in (("thanks", "You are welcome."), ("conclude", "So it is.")):
                 answered = await send(chat, text, stream=stream)
-                assert answered.text == said
+                assert answered.text == expected
                 assert notice in codes(answered)
                 assert answered.verdict is not None
                 assert answered.verdict.result != "miss"
@@ -127,7 +127,7 @@ def test_conversation_continues(emu: Emulator, name: str, stream: bool, question
 
 
 @both
-def test_white_space_behind_reasoning_is_left_out_with_it(emu: Emulator, stream: bool) -> None:
+def test_white_space_after_reasoning_is_omitted_with_it(emu: Emulator, stream: bool) -> None:
     """Cut off right after the reasoning: Anthropic takes no text block of white space there."""
 
     async def main() -> None:
@@ -145,7 +145,7 @@ def test_white_space_behind_reasoning_is_left_out_with_it(emu: Emulator, stream:
     asyncio.run(main())
 
 
-def test_the_emulator_refuses_white_space_behind_reasoning(emu: Emulator) -> None:
+def test_emulator_rejects_white_space_after_reasoning(emu: Emulator) -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"}
     messages = [
         {"role": "user", "content": "muse"},
@@ -161,7 +161,7 @@ def test_the_emulator_refuses_white_space_behind_reasoning(emu: Emulator) -> Non
 
 @both
 @every
-def test_a_run_that_is_cut_off_can_be_taken_up(emu: Emulator, name: str, stream: bool) -> None:
+def test_cut_off_run_can_be_continued(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         tools = ToolRegistry()
 
@@ -174,8 +174,8 @@ def test_a_run_that_is_cut_off_can_be_taken_up(emu: Emulator, name: str, stream:
             chat = emulated.client.session(
                 name, tools=tools, max_tokens=LIMIT, reasoning=THINKING[name], state="It is noon."
             )
-            for said in ("look", None):  # without a message the tool's result is answered again
-                run = chat.run(said)
+            for content in ("look", None):  # without a message the tool's result is answered again
+                run = chat.run(content)
                 if stream:
                     async for _ in run:
                         pass
@@ -190,7 +190,7 @@ def test_a_run_that_is_cut_off_can_be_taken_up(emu: Emulator, name: str, stream:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in HIDDEN])
-def test_reasoning_that_is_followed_is_sent_back(emu: Emulator, name: str) -> None:
+def test_reasoning_with_content_after_it_is_sent_back(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             chat = emulated.client.session(name, max_tokens=LIMIT, reasoning=THINKING[name])

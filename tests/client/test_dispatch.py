@@ -83,7 +83,7 @@ def test_return_values(value: object, content: object) -> None:
     assert answered(value) == ToolResult("c1", content, name="tool")  # type: ignore[arg-type]
 
 
-def test_a_result_gets_the_call_id() -> None:
+def test_result_gets_the_call_id() -> None:
     given_result = ToolResult("", "no", error=True, extras={"mcp": "{}"})
     assert answered(given_result) == ToolResult(
         "c1", "no", error=True, name="tool", extras={"mcp": "{}"}
@@ -103,7 +103,7 @@ UNSAYABLE = [
 
 
 @pytest.mark.parametrize("value, reason", UNSAYABLE)
-def test_results_json_cannot_say(value: object, reason: str) -> None:
+def test_results_that_json_cannot_hold(value: object, reason: str) -> None:
     result = answered(value)
     assert result.error
     assert isinstance(result.content, str)
@@ -173,7 +173,7 @@ def test_sync_tools_run_in_a_worker_thread_with_the_callers_context() -> None:
     assert seen == [(False, "ada")]
 
 
-def test_a_sync_function_may_hand_back_a_coroutine() -> None:
+def test_sync_function_may_return_a_coroutine() -> None:
     registry = ToolRegistry()
 
     async def later() -> str:
@@ -203,7 +203,7 @@ def test_async_tools_time_out(own: float | None, given_timeout: float | None, me
     assert result == ToolResult("c1", message, error=True, name="hang")
 
 
-def test_a_tool_may_have_more_time_than_the_others() -> None:
+def test_tool_timeout_overrides_the_default() -> None:
     async def patient() -> str:
         await asyncio.sleep(0.02)
         return "done"
@@ -276,7 +276,7 @@ def test_parallel_calls_run_together_and_answer_in_order() -> None:
     assert (results[0].content, results[2].content) == ("first", "second")
 
 
-def test_calls_one_after_the_other() -> None:
+def test_sequential_calls() -> None:
     running: list[str] = []
     most = 0
 
@@ -340,12 +340,12 @@ def test_tools_that_never_return_block_nothing() -> None:
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        assert ended.wait(20), "somebody waits for a tool"
+        assert ended.wait(20), "a call still waits for a tool"
     finally:
         release.set()
 
 
-def test_a_tool_that_wants_to_end_the_program_does_not() -> None:
+def test_system_exit_in_a_tool_is_a_failed_result() -> None:
     registry = ToolRegistry()
 
     @registry.tool
@@ -367,7 +367,7 @@ class Mute(Exception):
         raise RuntimeError
 
 
-def test_a_result_whose_own_code_fails_takes_no_other_result_along() -> None:
+def test_failing_result_object_loses_no_other_result() -> None:
     def broken() -> Any:
         return Broken(a=1)
 

@@ -1,6 +1,6 @@
 """Every wire, and some dialects of others: whole answers, streams, tools, thinking, structured output.
 
-What the client says of a call is held against what the emulator billed for it.
+The client's usage and cost of a call are compared with the emulator's.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def unpriced(name: str) -> list[str]:
     return ["price_unknown"] if name == "ollama" else []
 
 
-#: How each is asked to think, and whether it shows what it thought.
+#: The reasoning settings of each wire, and whether it returns the reasoning text.
 THINKING: dict[str, tuple[Reasoning, bool]] = {
     "anthropic": (Reasoning(mode="enabled", budget_tokens=1024), True),
     "openai_chat": (Reasoning(effort="low"), False),
@@ -80,7 +80,7 @@ THINKING: dict[str, tuple[Reasoning, bool]] = {
     "minimax/anthropic": (Reasoning(mode="enabled", budget_tokens=1024), True),
     "openrouter": (Reasoning(effort="low"), False),
 }
-#: Nobody states a price, or how much was read.
+#: Without a published price or a count of cached tokens.
 UNPRICED, UNTOLD = {"ollama"}, {"ollama"}
 
 every = pytest.mark.parametrize("name", NAMES)
@@ -106,15 +106,15 @@ def emu(_scripted: Emulator) -> Emulator:
 
 
 async def turn(
-    chat: Session | AsyncClient, said: Any, *, stream: bool, **options: Any
+    chat: Session | AsyncClient, content: Any, *, stream: bool, **options: Any
 ) -> tuple[Response, list[Event]]:
     """One turn of a conversation, or a call on its own."""
-    sending = chat.send(said, **options)
+    pending = chat.send(content, **options)
     if not stream:
-        return await sending, []
-    heard = [event async for event in sending]
-    assert sending.response is not None
-    return sending.response, heard
+        return await pending, []
+    events = [event async for event in pending]
+    assert pending.response is not None
+    return pending.response, events
 
 
 # ── Whole answers and streams ────────────────────────────────────────────────────────────────────
@@ -122,16 +122,16 @@ async def turn(
 
 @both
 @every
-def test_a_conversation(emu: Emulator, name: str, stream: bool) -> None:
+def test_conversation_on_every_wire(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             chat = emulated.client.session(name, system=LONG)
             spent = Decimal(0)
-            for number, said in enumerate(("Hello", "More", "And more")):
-                answered, heard = await turn(chat, said, stream=stream)
+            for number, text in enumerate(("Hello", "More", "And more")):
+                answered, events = await turn(chat, text, stream=stream)
                 check_account(emu, emulated, answered, name, stream, first=not number)
                 if stream:
-                    check_events(heard, answered.reply)
+                    check_events(events, answered.reply)
                 assert chat.last is answered
                 spent += answered.cost_usd or 0
             assert chat.cost_usd == (None if name in UNPRICED else spent)
@@ -144,7 +144,7 @@ def test_a_conversation(emu: Emulator, name: str, stream: bool) -> None:
 def check_account(
     emu: Emulator, emulated: Connected, answered: Response, name: str, stream: bool, *, first: bool
 ) -> None:
-    """The bill, the verdict and the record against what the emulator says of the same call."""
+    """Usage, verdict and record compared with the emulator's entry of the same call."""
     billed, usage, record = emu.requests()[0], answered.usage, answered.record
     assert emulated.records[-1] is record
     assert answered.text
@@ -177,17 +177,17 @@ def check_account(
     assert [notice.code for notice in answered.notices] == unpriced(name)
 
 
-def check_events(heard: list[Event], reply: Reply) -> None:
-    assert isinstance(heard[0], ReplyStart)
-    assert heard[-1] == ReplyEnd(reply)
-    assert sum(isinstance(event, ReplyEnd | ReplyStart) for event in heard) == 2
-    kinds = {event.index: event.kind for event in heard if isinstance(event, PartStart)}
-    ends = [event.index for event in heard if isinstance(event, PartEnd)]
+def check_events(events: list[Event], reply: Reply) -> None:
+    assert isinstance(events[0], ReplyStart)
+    assert events[-1] == ReplyEnd(reply)
+    assert sum(isinstance(event, ReplyEnd | ReplyStart) for event in events) == 2
+    kinds = {event.index: event.kind for event in events if isinstance(event, PartStart)}
+    ends = [event.index for event in events if isinstance(event, PartEnd)]
     assert list(kinds) == ends == sorted(kinds)
-    deltas = [event for event in heard if isinstance(event, PartDelta)]
-    said = "".join(event.delta for event in deltas if kinds[event.index] == "text")
-    assert said == reply.text
-    assert any(isinstance(event, UsageUpdate) for event in heard)
+    deltas = [event for event in events if isinstance(event, PartDelta)]
+    joined = "".join(event.delta for event in deltas if kinds[event.index] == "text")
+    assert joined == reply.text
+    assert any(isinstance(event, UsageUpdate) for event in events)
 
 
 def check_prefixes(emu: Emulator, count: int) -> None:
@@ -199,7 +199,7 @@ def check_prefixes(emu: Emulator, count: int) -> None:
 
 
 def plainly(reply: Reply) -> Any:
-    """What an answer says, without the ids that each has of its own."""
+    """The content of a reply without its unique ids."""
     parts: list[Any] = []
     for part in reply.message.parts:
         match part:
@@ -216,8 +216,8 @@ def plainly(reply: Reply) -> Any:
 
 
 @every
-@pytest.mark.parametrize("said", ["Hello", "How is the weather?", "ponder"])
-def test_stream_equals_the_whole_response(emu: Emulator, name: str, said: str) -> None:
+@pytest.mark.parametrize("text", ["Hello", "How is the weather?", "ponder"])
+def test_stream_equals_the_whole_response(emu: Emulator, name: str, text: str) -> None:
     async def main() -> None:
         replies = []
         for stream in (False, True):
@@ -226,7 +226,7 @@ def test_stream_equals_the_whole_response(emu: Emulator, name: str, said: str) -
                 chat = emulated.client.session(
                     name, system=LONG, tools=weather(), reasoning=THINKING[name][0], max_tokens=4000
                 )
-                answered, _ = await turn(chat, said, stream=stream)
+                answered, _ = await turn(chat, text, stream=stream)
                 replies.append(plainly(answered.reply))
         assert replies[0] == replies[1]
 
@@ -235,14 +235,14 @@ def test_stream_equals_the_whole_response(emu: Emulator, name: str, said: str) -
 
 @both
 @every
-def test_a_call_on_its_own(emu: Emulator, name: str, stream: bool) -> None:
+def test_single_call(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             ir = PromptIR.chat((Message.user("Hello"),))
             call = Call(ir=ir, model=MODELS[name], params=Params(max_tokens=200))
-            answered, heard = await turn(emulated.client, call, stream=stream, provider=name)
+            answered, events = await turn(emulated.client, call, stream=stream, provider=name)
             if stream:
-                check_events(heard, answered.reply)
+                check_events(events, answered.reply)
             billed = emu.requests()[0]
             assert answered.usage.output == billed["output"]
             assert answered.raw_hash == blake3(emulated.transport.received[-1]).hexdigest()
@@ -257,13 +257,13 @@ def test_a_call_on_its_own(emu: Emulator, name: str, stream: bool) -> None:
     asyncio.run(main())
 
 
-def test_a_text_alone_is_a_call(emu: Emulator) -> None:
+def test_plain_text_is_a_call(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             whole = await emulated.client.complete("Hello", "anthropic")
-            heard = [event async for event in emulated.client.stream("Hello", "anthropic")]
-            assert isinstance(heard[-1], ReplyEnd)
-            assert heard[-1].reply.text == whole.text
+            events = [event async for event in emulated.client.stream("Hello", "anthropic")]
+            assert isinstance(events[-1], ReplyEnd)
+            assert events[-1].reply.text == whole.text
 
     asyncio.run(main())
 
@@ -271,14 +271,14 @@ def test_a_text_alone_is_a_call(emu: Emulator) -> None:
 # ── Tools ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def weather(asked: list[str] | None = None) -> ToolRegistry:
+def weather(cities: list[str] | None = None) -> ToolRegistry:
     registry = ToolRegistry()
 
     @registry.tool
     def weather(city: str) -> str:
         """The weather in a city."""
-        if asked is not None:
-            asked.append(city)
+        if cities is not None:
+            cities.append(city)
         return f"sunny in {city}"
 
     return registry
@@ -288,9 +288,9 @@ def weather(asked: list[str] | None = None) -> ToolRegistry:
 @every
 def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        asked: list[str] = []
+        cities: list[str] = []
         async with connected(emu, [name]) as emulated:
-            chat = emulated.client.session(name, system=LONG, tools=weather(asked))
+            chat = emulated.client.session(name, system=LONG, tools=weather(cities))
             running = chat.run("How is the weather?", parallel=False)
             if stream:
                 steps = [step async for step in running]
@@ -302,7 +302,7 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
             else:
                 ran = await running
             assert (ran.stop_reason, ran.turns, ran.text) == ("done", 2, "Sunny in both.")
-            assert asked == ["Rome", "Oslo"]
+            assert cities == ["Rome", "Oslo"]
             assert [message.role for message in chat.messages] == [
                 "user",
                 "assistant",
@@ -330,18 +330,18 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
 @every
 def test_thinking_is_sent_back_unchanged(emu: Emulator, name: str, stream: bool) -> None:
     """And goes back with the conversation, in the provider's own words, without a notice."""
-    asking, shown = THINKING[name]
+    settings, shown = THINKING[name]
 
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
-            chat = emulated.client.session(name, system=LONG, reasoning=asking, max_tokens=4000)
-            first, heard = await turn(chat, "ponder", stream=stream)
+            chat = emulated.client.session(name, system=LONG, reasoning=settings, max_tokens=4000)
+            first, events = await turn(chat, "ponder", stream=stream)
             thoughts = [part for part in first.reply.message.parts if isinstance(part, Thinking)]
             assert [part.text for part in thoughts] == ["Let me see."] * shown
             assert first.text == "I have seen."
             assert shown or first.usage.reasoning
             if stream:
-                kinds = [event.kind for event in heard if isinstance(event, PartStart)]
+                kinds = [event.kind for event in events if isinstance(event, PartStart)]
                 assert kinds == ["thinking"] * shown + ["text"]
             second, _ = await turn(chat, "ponder more", stream=stream)
             assert second.verdict is not None
@@ -357,7 +357,7 @@ def test_thinking_is_sent_back_unchanged(emu: Emulator, name: str, stream: bool)
 
 @both
 @every
-def test_an_answer_of_a_given_form(emu: Emulator, name: str, stream: bool) -> None:
+def test_typed_output(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             chat = emulated.client.session(name)
@@ -374,7 +374,7 @@ def test_an_answer_of_a_given_form(emu: Emulator, name: str, stream: bool) -> No
 @every
 def test_output_mismatch_is_recorded_once(emu: Emulator, name: str, stream: bool) -> None:
     """It is `Parse` for the caller; but it was given and paid for, so it is in the conversation, and
-    whoever watches gets one record, with the answer and the error."""
+    watchers get one record, with the reply and the error."""
 
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
@@ -409,7 +409,7 @@ def check_misshapen(record: Any, problem: errors.Parse) -> None:
 
 
 @every
-def test_a_refusal_is_no_answer_of_that_form(emu: Emulator, name: str) -> None:
+def test_refusal_is_an_output_mismatch(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             with pytest.raises(errors.Parse):
@@ -433,13 +433,13 @@ def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
             ]
 
             async def talks(number: int) -> None:
-                for said in range(3):
-                    await turn(chats[number], f"{number}/{said}", stream=stream)
+                for index in range(3):
+                    await turn(chats[number], f"{number}/{index}", stream=stream)
 
             await asyncio.gather(*map(talks, range(50)))
             for number, chat in enumerate(chats):
-                said = [message.parts for message in chat.messages if message.role == "user"]
-                assert said == [(Text(f"{number}/{turn}"),) for turn in range(3)]
+                user_parts = [message.parts for message in chat.messages if message.role == "user"]
+                assert user_parts == [(Text(f"{number}/{turn}"),) for turn in range(3)]
                 assert len(chat.messages) == 6
             assert len(emulated.records) == len(emu.requests()) == 150
             assert {record.error for record in emulated.records} == {None}

@@ -1,7 +1,7 @@
 """Each fault of the emulator, each wire, in one piece and as a stream: what the caller gets, how often
 it was sent, and that the conversation goes on afterwards as if nothing had been.
 
-`heard` faults break a stream after its first words: those are never sent again.
+Faults in `DELIVERED` break a stream after its first text: such a call is never sent again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HASTY: dict[str, Any] = BRISK | {"timeouts": {"first_byte": 0.1, "total": 20.0}}
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a caller sees of a fault, and in how many attempts."""
+    """The caller's error for a fault, and the number of attempts."""
 
     error: type[errors.AnaphoraError] | None = None
     attempts: int = 1
@@ -99,8 +99,8 @@ FAULTS: dict[str, tuple[Seen, Seen]] = {
     "unknown-events": (FINE, FINE),
 }
 ELSEWHERE = {("spend-cap", "ollama"): Seen(errors.QuotaExhausted, 1, 402)}
-#: Streams in which the caller has heard something before they break.
-HEARD = {
+#: Faults that break a stream after the caller got an event.
+DELIVERED = {
     "reset; after=4",
     "cut",
     "stream-error",
@@ -112,7 +112,7 @@ HEARD = {
 TWICE = {"anthropic", "openai_chat", "gemini", "ollama"}
 
 
-def test_no_fault_is_left_out() -> None:
+def test_every_fault_is_covered() -> None:
     assert {fault.partition(";")[0] for fault in FAULTS} == set(KINDS)
 
 
@@ -120,37 +120,37 @@ def test_no_fault_is_left_out() -> None:
 def nothing_is_left_to_the_collector() -> Iterator[None]:
     yield
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # what is found unclosed here fails the module
+        warnings.simplefilter("error")  # an unclosed resource fails the module
         gc.collect()
 
 
-async def ask(chat: Session, said: str, *, stream: bool, **options: Any) -> list[Event]:
+async def ask(chat: Session, text: str, *, stream: bool, **options: Any) -> list[Event]:
     """One turn, and its events."""
     if not stream:
-        await chat.send(said, **options)
+        await chat.send(text, **options)
         return []
-    async with chat.send(said, **options) as heard:
-        return [event async for event in heard]
+    async with chat.send(text, **options) as turn:
+        return [event async for event in turn]
 
 
 async def failing(
-    chat: Session, said: str, *, stream: bool, **options: Any
+    chat: Session, text: str, *, stream: bool, **options: Any
 ) -> tuple[errors.AnaphoraError | None, list[Event]]:
-    heard: list[Event] = []
+    events: list[Event] = []
     try:
         if stream:
-            async for event in chat.send(said, **options):
-                heard.append(event)  # noqa: PERF401 - what was heard before a failure counts
+            async for event in chat.send(text, **options):
+                events.append(event)  # noqa: PERF401 - events before a failure count
         else:
-            await chat.send(said, **options)
+            await chat.send(text, **options)
     except errors.AnaphoraError as problem:
-        return problem, heard
-    return None, heard
+        return problem, events
+    return None, events
 
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault(emu: Emulator, fault: str, wire: str) -> None:
+def test_fault(emu: Emulator, fault: str, wire: str) -> None:
     late = FAULTS[fault][0] is LATE
 
     async def main(stream: bool) -> None:
@@ -160,7 +160,7 @@ def test_a_fault(emu: Emulator, fault: str, wire: str) -> None:
         async with connected(emu, [wire], **(HASTY if late else BRISK)) as emulated:
             chat = emulated.client.session(wire)
             emulated.transport.faults = [fault]
-            problem, heard = await failing(chat, "Hello there", stream=stream)
+            problem, events = await failing(chat, "Hello there", stream=stream)
             seen = ELSEWHERE.get((fault, wire), FAULTS[fault][stream])
             check(emu, emulated, chat, seen, problem)
             if problem is None:
@@ -168,14 +168,14 @@ def test_a_fault(emu: Emulator, fault: str, wire: str) -> None:
                 twice = fault == "duplicate-events" and stream and wire in TWICE
                 assert (chat.last.text == plain.text) is not twice
             elif stream:
-                assert bool(heard) is (fault in HEARD)
-                check_partial(problem, heard)
+                assert bool(events) is (fault in DELIVERED)
+                check_partial(problem, events)
             if fault == TOO_LONG:
-                with pytest.raises(errors.Throttled):  # nobody is asked before that time
+                with pytest.raises(errors.Throttled):  # no request is sent before that time
                     await ask(chat, "And now?", stream=stream)
                 assert len(emu.requests()) == 1
             elif not late:  # on a busy machine the next answer could be late as well
-                await goes_on(emulated, chat, stream)
+                await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main(stream=False))
     emu.reset()
@@ -189,7 +189,7 @@ def check(
     seen: Seen,
     problem: errors.AnaphoraError | None,
 ) -> None:
-    """The error, the attempts, the one record, and how often the provider was asked."""
+    """The error, the attempts, the one record, and the number of requests."""
     (record,) = emulated.records
     assert type(problem) is (seen.error or type(None))
     assert record.error == (seen.error and seen.error.__name__)
@@ -208,16 +208,16 @@ def check(
     assert chat.last is None
 
 
-def check_partial(problem: errors.AnaphoraError, heard: list[Event]) -> None:
-    """What was heard is what the error has; and nobody heard the beginning twice."""
-    assert sum(isinstance(event, ReplyStart) for event in heard) == bool(heard)
-    assert not any(isinstance(event, ReplyEnd) for event in heard)
-    if heard:
-        said = "".join(event.delta for event in heard if isinstance(event, PartDelta))
-        assert problem.partial.text == said
+def check_partial(problem: errors.AnaphoraError, events: list[Event]) -> None:
+    """The error holds the delivered events, and the start was delivered once."""
+    assert sum(isinstance(event, ReplyStart) for event in events) == bool(events)
+    assert not any(isinstance(event, ReplyEnd) for event in events)
+    if events:
+        joined = "".join(event.delta for event in events if isinstance(event, PartDelta))
+        assert problem.partial.text == joined
 
 
-async def goes_on(emulated: Connected, chat: Session, stream: bool) -> None:
+async def check_next_turn(emulated: Connected, chat: Session, stream: bool) -> None:
     """After a failure the conversation is as it was, and the next turn is answered at once."""
     before, sent = len(chat.messages), len(emulated.transport.sent)
     emulated.transport.faults = []
@@ -234,12 +234,12 @@ async def goes_on(emulated: Connected, chat: Session, stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("fault", ["rate-limit-ms; seconds=0.02", "503", "reset", "cut; after=0"])
-def test_the_second_attempt_is_answered(emu: Emulator, fault: str, wire: str, stream: bool) -> None:
+def test_second_attempt_succeeds(emu: Emulator, fault: str, wire: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [wire], **BRISK) as emulated:
             chat = emulated.client.session(wire)
             emulated.transport.faults = [fault, None]
-            heard = await ask(chat, "Hello", stream=stream)
+            events = await ask(chat, "Hello", stream=stream)
             assert chat.last is not None
             first, second = chat.last.attempts
             assert first.error is not None
@@ -249,8 +249,8 @@ def test_the_second_attempt_is_answered(emu: Emulator, fault: str, wire: str, st
             assert len(emu.requests()) == 2
             assert emulated.transport.bodies[0] == emulated.transport.bodies[1]
             if stream:
-                assert sum(isinstance(event, ReplyStart) for event in heard) == 1
-                assert isinstance(heard[-1], ReplyEnd)
+                assert sum(isinstance(event, ReplyStart) for event in events) == 1
+                assert isinstance(events[-1], ReplyEnd)
 
     asyncio.run(main())
 
@@ -272,7 +272,7 @@ def test_wait_is_the_retry_after(emu: Emulator, wire: str, fault: str, wait: flo
     asyncio.run(main())
 
 
-def test_a_date_is_waited_for(emu: Emulator) -> None:
+def test_retry_after_date_is_used(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["openai_chat"], **BRISK) as emulated:
             emulated.transport.faults = ["rate-limit-date; seconds=0.1", None]
@@ -286,7 +286,7 @@ def test_a_date_is_waited_for(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_max_attempts_are_meant_literally(emu: Emulator) -> None:
+def test_max_attempts_counts_all_attempts(emu: Emulator) -> None:
     async def main() -> None:
         for most in (1, 2, 4):
             emu.reset()
@@ -302,16 +302,16 @@ def test_max_attempts_are_meant_literally(emu: Emulator) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_events_without_content_of_a_failed_attempt_are_dropped(emu: Emulator, wire: str) -> None:
-    """A stream that broke before it said anything has begun with its id and its counts."""
+    """A stream that breaks before any content has only sent its id and usage."""
 
     async def main() -> None:
         async with connected(emu, [wire], **BRISK) as emulated:
             chat = emulated.client.session(wire)
             emulated.transport.faults = ["cut; after=1", None]
-            problem, heard = await failing(chat, "Hello", stream=True)
-            starts = [event for event in heard if isinstance(event, ReplyStart)]
+            problem, events = await failing(chat, "Hello", stream=True)
+            starts = [event for event in events if isinstance(event, ReplyStart)]
             assert len(starts) == 1
-            if problem is None:  # Gemini and Ollama say something with their first event
+            if problem is None:  # the first event of Gemini and Ollama has content
                 assert chat.last is not None
                 assert len(chat.last.attempts) == 2
                 assert starts[0].id == chat.last.reply.id
@@ -323,7 +323,7 @@ def test_events_without_content_of_a_failed_attempt_are_dropped(emu: Emulator, w
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_a_budget_that_ends_before_the_answer_begins(emu: Emulator, stream: bool) -> None:
+def test_timeout_before_the_response(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"], **BRISK) as emulated:
             chat = emulated.client.session("anthropic")
@@ -333,25 +333,25 @@ def test_a_budget_that_ends_before_the_answer_begins(emu: Emulator, stream: bool
             assert problem.timeout_ms == 100
             assert [attempt.error for attempt in problem.attempts] == ["Timeout"]
             assert problem.attempts[0].seconds >= 0.09
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_budget_that_ends_in_the_middle_of_a_stream(emu: Emulator, wire: str) -> None:
+def test_timeout_in_the_middle_of_a_stream(emu: Emulator, wire: str) -> None:
     async def main() -> None:
         async with connected(emu, [wire], **BRISK) as emulated:
             chat = emulated.client.session(wire)
             await chat.send("Warm")
             before = chat.messages
             emulated.transport.faults = ["slow-drip; seconds=0.03"]
-            problem, heard = await failing(chat, "Hello", stream=True, timeout=0.25)
+            problem, events = await failing(chat, "Hello", stream=True, timeout=0.25)
             assert isinstance(problem, errors.Timeout)
             assert len(problem.attempts) == 1
-            check_partial(problem, heard)
+            check_partial(problem, events)
             assert chat.messages == before
-            await goes_on(emulated, chat, stream=True)
+            await check_next_turn(emulated, chat, stream=True)
 
     asyncio.run(main())
 
@@ -373,7 +373,7 @@ def test_caller_is_not_interrupted_between_two_events(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_all_attempts_share_one_budget(emu: Emulator) -> None:
+def test_all_attempts_share_one_timeout(emu: Emulator) -> None:
     async def main() -> None:
         settings: dict[str, Any] = HASTY | {"retry": {"max_attempts": 50, "first_wait": 0.001}}
         async with connected(emu, ["anthropic"], **settings) as emulated:
@@ -387,8 +387,8 @@ def test_all_attempts_share_one_budget(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_a_budget_that_ends_in_the_queue(emu: Emulator, stream: bool) -> None:
-    """Our own limits are told apart from a provider that takes too long, and nothing is sent."""
+def test_timeout_in_the_queue(emu: Emulator, stream: bool) -> None:
+    """Waiting for our own limits is a different error from a slow provider, and nothing is sent."""
 
     async def main() -> None:
         waits: list[float] = []
@@ -404,12 +404,12 @@ def test_a_budget_that_ends_in_the_queue(emu: Emulator, stream: bool) -> None:
             assert waits == [0.0]
             await first
             assert len(emulated.transport.sent) == 1
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
 
-# ── Nobody waits any more ────────────────────────────────────────────────────────────────────────
+# ── Cancelled calls ──────────────────────────────────────────────────────────────────────────────
 
 
 async def cancelled(chat: Session, *, stream: bool, after: float) -> None:
@@ -430,7 +430,7 @@ async def cancelled(chat: Session, *, stream: bool, after: float) -> None:
         ("rate-limit-ms; seconds=5", ["RateLimited"]),  # while waiting to send again
     ],
 )
-def test_a_call_that_is_cancelled(
+def test_cancelled_call(
     emu: Emulator, fault: str, tried: list[str], wire: str, stream: bool
 ) -> None:
     async def main() -> None:
@@ -445,13 +445,13 @@ def test_a_call_that_is_cancelled(
             assert chat.messages == ()
             if "rate" in fault:
                 return  # the gate keeps the next call waiting just as long
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_a_call_that_is_cancelled_in_the_queue(emu: Emulator, stream: bool) -> None:
+def test_call_cancelled_in_the_queue(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"], **BRISK, limits={"concurrency": 1}) as emulated:
             emulated.transport.faults = ["slow-first-byte; seconds=0.2", None]
@@ -461,13 +461,13 @@ def test_a_call_that_is_cancelled_in_the_queue(emu: Emulator, stream: bool) -> N
             await cancelled(chat, stream=stream, after=0.05)
             assert len(emulated.transport.sent) == 1
             await first
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_stream_that_is_left(emu: Emulator, wire: str) -> None:
+def test_abandoned_stream(emu: Emulator, wire: str) -> None:
     """`break` needs no ceremony: the next turn may follow at once."""
 
     async def main() -> None:
@@ -477,7 +477,7 @@ def test_a_stream_that_is_left(emu: Emulator, wire: str) -> None:
             async for event in chat.send("Hello"):
                 if isinstance(event, PartDelta):
                     break
-            await goes_on(emulated, chat, stream=False)
+            await check_next_turn(emulated, chat, stream=False)
             left, answered = emulated.records
             assert left.error == "GeneratorExit"
             assert answered.error is None
@@ -486,7 +486,7 @@ def test_a_stream_that_is_left(emu: Emulator, wire: str) -> None:
     asyncio.run(main())
 
 
-def test_a_stream_that_is_left_with_its_last_event_was_answered(emu: Emulator) -> None:
+def test_stream_left_at_its_last_event_is_complete(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"], **BRISK) as emulated:
             chat = emulated.client.session("anthropic")
@@ -494,13 +494,13 @@ def test_a_stream_that_is_left_with_its_last_event_was_answered(emu: Emulator) -
                 if isinstance(event, ReplyEnd):
                     break
             assert len(chat.messages) == 2
-            await goes_on(emulated, chat, stream=True)
+            await check_next_turn(emulated, chat, stream=True)
             assert [record.error for record in emulated.records] == [None, None]
 
     asyncio.run(main())
 
 
-def test_two_turns_at_once_are_refused(emu: Emulator) -> None:
+def test_concurrent_turns_are_rejected(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"], **BRISK) as emulated:
             chat = emulated.client.session("anthropic")
@@ -519,7 +519,7 @@ def test_two_turns_at_once_are_refused(emu: Emulator) -> None:
 # ── A provider that fails, and another ───────────────────────────────────────────────────────────
 
 
-def test_the_breaker_opens_and_lets_a_probe_through(emu: Emulator) -> None:
+def test_breaker_opens_and_allows_a_probe(emu: Emulator) -> None:
     async def main() -> None:
         settings: dict[str, Any] = {
             "retry": {"max_attempts": 1},
@@ -547,7 +547,7 @@ def test_the_breaker_opens_and_lets_a_probe_through(emu: Emulator) -> None:
             probe = asyncio.create_task(ask(chat, "Hello", stream=False))
             await asyncio.sleep(0.02)
             others = [emulated.client.session("anthropic") for _ in range(2)]
-            for other in others:  # each is turned away, and takes nobody's place
+            for other in others:  # each is rejected and takes no slot
                 problem, _ = await failing(other, "Hello", stream=False)
                 assert isinstance(problem, errors.Unavailable)
             await probe
@@ -558,7 +558,7 @@ def test_the_breaker_opens_and_lets_a_probe_through(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_a_probe_that_is_cancelled_gives_its_place_back(emu: Emulator, stream: bool) -> None:
+def test_cancelled_probe_releases_its_slot(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         settings: dict[str, Any] = BRISK | {
             "retry": {"max_attempts": 1},
@@ -570,13 +570,13 @@ def test_a_probe_that_is_cancelled_gives_its_place_back(emu: Emulator, stream: b
             await failing(chat, "Hello", stream=False)
             await asyncio.sleep(0.12)
             await cancelled(chat, stream=stream, after=0.02)
-            await goes_on(emulated, chat, stream)
+            await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
 
-def test_a_mistake_of_the_apps_is_no_failure_of_the_providers(emu: Emulator) -> None:
-    """What an app's own function raises goes to the app, and the probe's place is free again."""
+def test_invalid_request_is_no_provider_failure(emu: Emulator) -> None:
+    """An exception of the app's function is raised, and the probe's slot is free again."""
 
     async def main() -> None:
         settings: dict[str, Any] = {
@@ -597,7 +597,7 @@ def test_a_mistake_of_the_apps_is_no_failure_of_the_providers(emu: Emulator) -> 
                 with pytest.raises(LookupError):
                     await ask(chat, "Hello", stream=stream)
             chat.state = None
-            await goes_on(emulated, chat, stream=False)
+            await check_next_turn(emulated, chat, stream=False)
 
     asyncio.run(main())
 
@@ -609,7 +609,7 @@ ROUTES = {
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 def test_fallback_renders_the_conversation_in_its_format(emu: Emulator, stream: bool) -> None:
-    """It renders anew from what was said, not from what the other provider was told."""
+    """It renders the messages again instead of the other provider's request."""
     names = ("anthropic", "openai_responses", "gemini")
 
     async def main() -> None:
@@ -630,13 +630,13 @@ def test_fallback_renders_the_conversation_in_its_format(emu: Emulator, stream: 
             assert notice.tokens == cached.usage.written_total
             assert "anthropic" in notice.message
             assert "gemini" in notice.message
-            # The same as the last hop would be told by somebody who never was elsewhere.
+            # The same request as a session that started on the last hop.
             alone = emulated.client.session(
                 "gemini", system="Be terse. " * 900, messages=chat.messages[:2]
             )
             await ask(alone, "Two", stream=stream)
             assert emulated.transport.bodies[-2] == emulated.transport.bodies[-1]
-            # It stays where it is now cached, and says nothing of moving.
+            # It stays where it is now cached, without a moving notice.
             await ask(chat, "Three", stream=stream)
             assert chat.provider == "gemini"
             assert chat.last is not None
@@ -647,7 +647,7 @@ def test_fallback_renders_the_conversation_in_its_format(emu: Emulator, stream: 
     asyncio.run(main())
 
 
-def test_when_every_hop_fails_the_first_ones_error_is_raised(emu: Emulator) -> None:
+def test_first_error_is_raised_when_every_hop_fails(emu: Emulator) -> None:
     async def main() -> None:
         names = ("anthropic", "openai_responses", "gemini")
         async with connected(emu, names, routes=ROUTES, **BRISK) as emulated:
@@ -662,7 +662,7 @@ def test_when_every_hop_fails_the_first_ones_error_is_raised(emu: Emulator) -> N
                 ("gemini", "Transport"),
                 ("gemini", "Transport"),
             ]
-            await goes_on(emulated, chat, stream=True)
+            await check_next_turn(emulated, chat, stream=True)
 
     asyncio.run(main())
 
@@ -673,9 +673,9 @@ def test_no_fallback_after_the_first_event(emu: Emulator) -> None:
         async with connected(emu, names, routes=ROUTES, **BRISK) as emulated:
             emulated.transport.faults = ["cut", None]
             chat = emulated.client.session("main")
-            problem, heard = await failing(chat, "Hello", stream=True)
+            problem, events = await failing(chat, "Hello", stream=True)
             assert isinstance(problem, errors.Transport)
-            check_partial(problem, heard)
+            check_partial(problem, events)
             assert len(emulated.transport.sent) == 1
 
     asyncio.run(main())
@@ -683,29 +683,27 @@ def test_no_fallback_after_the_first_event(emu: Emulator) -> None:
 
 @pytest.mark.parametrize("then", ["reset", "silence"])
 @pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "ollama"])
-def test_an_answer_that_is_complete_is_not_less_so_when_the_line_breaks(
-    wire: str, then: str
-) -> None:
+def test_complete_reply_survives_a_broken_connection(wire: str, then: str) -> None:
     """The end of an answer comes before the end of its body, where the wire has a word for it."""
     reply = Reply(
         id="r1",
         model=MODELS[wire],
-        message=Message.assistant("All is said."),
+        message=Message.assistant("Complete reply."),
         stop="end",
         usage=Usage(uncached=5, read=0, output=3),
     )
     writer = wires.get(wire).writer()
-    said = b"".join(writer.write(event) for event in stream_events(reply, 0.0))
+    body = b"".join(writer.write(event) for event in stream_events(reply, 0.0))
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     async def handler(
         server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         await server.read(reader)
-        writer.write(head + b"%x\r\n%b\r\n" % (len(said), said))
+        writer.write(head + b"%x\r\n%b\r\n" % (len(body), body))
         await writer.drain()
         if then == "reset":
-            await asyncio.sleep(0.02)  # a reset may overtake what is still on its way
+            await asyncio.sleep(0.02)  # a reset may overtake data in flight
             reset(writer)
         else:
             await reader.read()
@@ -713,10 +711,10 @@ def test_an_answer_that_is_complete_is_not_less_so_when_the_line_breaks(
     async def main() -> None:
         async with raw_server(handler) as server, connected(server, [wire], **BRISK) as emulated:
             chat = emulated.client.session(wire)
-            heard = await ask(chat, "Hello", stream=True)
-            assert isinstance(heard[-1], ReplyEnd)
+            events = await ask(chat, "Hello", stream=True)
+            assert isinstance(events[-1], ReplyEnd)
             assert chat.last is not None
-            assert chat.last.text == "All is said."
+            assert chat.last.text == "Complete reply."
             assert [attempt.error for attempt in chat.last.attempts] == [None]
             assert [record.error for record in emulated.records] == [None]
             assert len(server.requests) == 1
@@ -728,8 +726,8 @@ def test_an_answer_that_is_complete_is_not_less_so_when_the_line_breaks(
 def test_usage_updates_come_in_order(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"], **BRISK) as emulated:
-            heard = await ask(emulated.client.session("anthropic"), "Hello", stream=True)
-            kinds = [type(event) for event in heard]
+            events = await ask(emulated.client.session("anthropic"), "Hello", stream=True)
+            kinds = [type(event) for event in events]
             assert kinds[0] is ReplyStart
             assert kinds[1] is UsageUpdate
             assert kinds[-1] is ReplyEnd

@@ -34,7 +34,7 @@ async def _streamed_turn(client: Any) -> Callable[[], Awaitable[object]]:
 
 
 async def _left_over(url: str, way: Any) -> set[str]:
-    """The types of ours that only the collector finds, after one call."""
+    """Our types among the objects that only the garbage collector frees after one call."""
     provider = {"wire": "anthropic", "base_url": url, "key": {"env": "KEY"}}
     settings = {"providers": {"local": provider}}
     async with anaphora.AsyncClient.from_config(settings, environ={"KEY": "k"}) as client:
@@ -58,6 +58,6 @@ async def _left_over(url: str, way: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("way", [_one_shot, _turn, _streamed_turn])
-def test_nothing_is_left_for_the_collector(way: Any) -> None:
+def test_no_reference_cycles_are_left(way: Any) -> None:
     with emulator.running() as emu:
         assert asyncio.run(_left_over(emu.url, way)) == set()

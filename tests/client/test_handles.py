@@ -13,7 +13,7 @@ from anaphora.emulator.server import Emulator
 MODEL = "gemini-2.0-flash"
 
 
-async def holding(emulated: Connected) -> Session:
+async def session_with_handle(emulated: Connected) -> Session:
     """A conversation whose system prompt the provider has just begun to hold."""
     chat = emulated.client.session("gemini", system=LONG * 3)
     created = methods(emulated, "cachedContents").count("POST")
@@ -35,7 +35,7 @@ def test_closing_deletes_handles_that_are_alive_and_expired(
 
     async def run() -> None:
         async with connected(emu, ["gemini"], model=MODEL) as emulated:
-            chat = await holding(emulated)
+            chat = await session_with_handle(emulated)
             await chat.close()
             assert methods(emulated)[-1] == "DELETE"
             await emulated.client.close()
@@ -52,7 +52,7 @@ def test_handle_that_cannot_be_deleted_is_logged(
 
     async def run() -> None:
         async with connected(emu, ["gemini"], model=MODEL) as emulated:
-            chat = await holding(emulated)
+            chat = await session_with_handle(emulated)
             emulated.transport.faults = ["503"]
             await chat.close()
             emulated.transport.faults = []
@@ -67,10 +67,10 @@ def test_open_conversation_is_forgotten_when_its_handle_has_expired(emu: Emulato
     async def run() -> None:
         async with connected(emu, ["gemini"], model=MODEL) as emulated:
             emu.advance(-100_000)
-            await holding(emulated)
+            await session_with_handle(emulated)
             emu.advance(100_000)
-            await holding(emulated)
-            await holding(emulated)
+            await session_with_handle(emulated)
+            await session_with_handle(emulated)
             await emulated.client.close()
             assert methods(emulated).count("DELETE") == 2, "of the second and the third"
 

@@ -1,4 +1,4 @@
-"""What an answer tells of the provider's limits counts from the very next attempt on."""
+"""Limits in a response's headers apply from the next attempt on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USED_UP = (
 )
 
 
-async def heard(turn: Turn, stream: bool) -> None:
+async def consume(turn: Turn, stream: bool) -> None:
     if not stream:
         await turn
         return
@@ -34,8 +34,8 @@ async def heard(turn: Turn, stream: bool) -> None:
 
 @pytest.mark.parametrize("session", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
-def test_the_next_attempt_waits_for_the_tokens_that_it_needs(session: bool, stream: bool) -> None:
-    """Whether tokens count was not known when the call was prepared."""
+def test_next_attempt_waits_for_the_tokens_it_needs(session: bool, stream: bool) -> None:
+    """The token limit was unknown when the call was prepared."""
 
     async def main() -> None:
         async with raw_server(answering(USED_UP)) as server:
@@ -53,7 +53,7 @@ def test_the_next_attempt_waits_for_the_tokens_that_it_needs(session: bool, stre
                 else:
                     turn = client.send("Hello?", provider="claude", timeout=5.0)
                 with pytest.raises(Overloaded) as caught:
-                    await heard(turn, stream)
+                    await consume(turn, stream)
             first, *others = caught.value.attempts
             assert (first.queued, len(others)) == (0.0, 2)
             assert all(other.queued > 0 for other in others)

@@ -1,4 +1,4 @@
-"""What an MCP tool returned reaches the model once.
+"""The result of an MCP tool reaches the model once.
 
 Servers of the official package answer with text and, for a tool that returns no object, with the
 same value again as `structuredContent: {"result": …}` (mcp 2.3.0).
@@ -28,11 +28,11 @@ replies:
 """
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
 
 
-#: What a tool returned, as the package answers it; a word of it, and how often the model reads it.
+#: A tool's result as the package returns it, a word of it, and how often the model reads the word.
 RESULTS: list[tuple[dict[str, Any], str, int]] = [
     ({"content": [text("a lynx")], "structuredContent": {"result": "a lynx"}}, "lynx", 1),
     ({"content": [text("4711")], "structuredContent": {"result": 4711}}, "4711", 1),
@@ -66,7 +66,7 @@ RESULTS: list[tuple[dict[str, Any], str, int]] = [
         "lynx",
         1,
     ),
-    # What is said nowhere else stays.
+    # Content without a duplicate is kept.
     ({"content": [], "structuredContent": {"result": "a lynx"}}, "lynx", 1),
     ({"content": [text("found")], "structuredContent": {"result": "a lynx"}}, "lynx", 1),
     ({"content": [text("a lynx")], "structuredContent": {"result": "lynx lynx"}}, "lynx", 3),
@@ -77,7 +77,7 @@ RESULTS: list[tuple[dict[str, Any], str, int]] = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("result, word, times", RESULTS)
-def test_a_result_is_sent_once(wire: str, result: dict[str, Any], word: str, times: int) -> None:
+def test_result_is_sent_once(wire: str, result: dict[str, Any], word: str, times: int) -> None:
     registry = ToolRegistry()
 
     async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A turn and a run are made once: whoever awaits one again gets what it came to."""
+"""A turn or a run is sent once: awaiting it again returns the same result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_iterated_turn_has_its_response(emu: Emulator, name: str) -> None:
 @ways
 @pytest.mark.parametrize("awaited", [True, False])
 def test_events_come_once(emu: Emulator, name: str, awaited: bool) -> None:
-    """They would be those of another answer, which nobody notes."""
+    """Iterating again would send another request unnoticed."""
 
     async def main() -> None:
         async with connected(emu) as emulated:
@@ -69,7 +69,7 @@ def test_events_come_once(emu: Emulator, name: str, awaited: bool) -> None:
 
 
 @ways
-def test_two_who_await_the_same_do_not_send_twice(emu: Emulator, name: str) -> None:
+def test_concurrent_awaits_send_once(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu) as emulated:
             chat = emulated.client.session("anthropic")
@@ -85,7 +85,7 @@ def test_two_who_await_the_same_do_not_send_twice(emu: Emulator, name: str) -> N
 
 
 @pytest.mark.parametrize("first", NAMES)
-def test_second_run_is_refused(emu: Emulator, first: str) -> None:
+def test_second_run_is_rejected(emu: Emulator, first: str) -> None:
     """Its words would go out with the other's."""
 
     async def main() -> None:
@@ -102,7 +102,7 @@ def test_second_run_is_refused(emu: Emulator, first: str) -> None:
     asyncio.run(main())
 
 
-def test_second_run_while_tools_run_is_refused(emu: Emulator) -> None:
+def test_second_run_while_tools_run_is_rejected(emu: Emulator) -> None:
     started, release = asyncio.Event(), asyncio.Event()
     tools = ToolRegistry()
 

@@ -1,4 +1,4 @@
-"""One number of tokens for one request and model, whoever is asked: a preview, the limits, the
+"""One token estimate for one request and model in every interface: a preview, the limits, the
 records, `lint`, `explain`, `simulate`, and the emulator's bill and count endpoints. After a bill,
 only what was added is estimated."""
 
@@ -32,7 +32,7 @@ on_every_wire = pytest.mark.parametrize("name", WIRES)
 
 PICTURE = Image(Bytes(bytes(30_000), "image/png"))
 
-#: Where the emulator counts a request without answering it, and what it calls the number.
+#: The emulator's endpoint that counts tokens, and the field of the count.
 COUNTING = {
     "anthropic": ("/v1/messages/count_tokens", "input_tokens"),
     "openai_responses": ("/v1/responses/input_tokens", "input_tokens"),
@@ -55,16 +55,16 @@ def session(emulated: Connected, name: str, system: str = LONG) -> Session:
     return emulated.client.session(name, system=system, tools=registry())
 
 
-def told(*arguments: object) -> Any:
+def run_cli(*arguments: object) -> Any:
     ran = CliRunner().invoke(anaphora, [*map(str, arguments)], catch_exceptions=False)
     assert ran.exit_code in (0, 1), ran.output
     return json.loads(ran.stdout)
 
 
 @every
-@pytest.mark.parametrize("said", ["text", "image"])
-def test_all_count_alike(emu: Emulator, name: str, said: str, tmp_path: Path) -> None:
-    message = Message.user("What is this?", *([PICTURE] if said == "image" else []))
+@pytest.mark.parametrize("content", ["text", "image"])
+def test_all_interfaces_agree(emu: Emulator, name: str, content: str, tmp_path: Path) -> None:
+    message = Message.user("What is this?", *([PICTURE] if content == "image" else []))
 
     async def main() -> tuple[int, dict[str, Any]]:
         async with connected(emu, [name]) as emulated:
@@ -92,28 +92,28 @@ def test_all_count_alike(emu: Emulator, name: str, said: str, tmp_path: Path) ->
         headers = {"x-api-key": KEY, "x-goog-api-key": KEY, "authorization": f"Bearer {KEY}"}
         headers["anthropic-version"] = "2023-06-01"
         unwanted = ("max_tokens", "stream", "generationConfig", "max_output_tokens", "store")
-        asked = {key: value for key, value in logged["request"].items() if key not in unwanted}
+        request = {key: value for key, value in logged["request"].items() if key not in unwanted}
         if name == "gemini":
             model = f"models/{MODELS[name]}"
-            asked = {"generateContentRequest": {"model": model, **asked}}
-        counting = httpx.post(f"{emu.url}{path}", json=asked, headers=headers)
+            request = {"generateContentRequest": {"model": model, **request}}
+        counting = httpx.post(f"{emu.url}{path}", json=request, headers=headers)
         assert counting.json().get(field) == counted, counting.text
     if name == "openrouter":
         return  # the rules of its caches are those of the host that it chose: not simulated
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps({**logged, **_where(name)}))
-    (row,) = told("simulate", log, "--json")["rows"]
+    (row,) = run_cli("simulate", log, "--json")["rows"]
     assert sum(row["predicted"][kind] for kind in ("read", "written", "uncached")) == counted
 
 
 def _where(name: str) -> dict[str, str]:
-    """What a log says of a call: the emulator's address tells nothing."""
+    """The fields of a log line that identify the provider, which the emulator's URL does not."""
     houses = {"openai_chat": "openai", "openai_responses": "openai", "gemini": "google"}
     return {"provider": houses.get(name, name.partition("/")[0]), "model": MODELS[name]}
 
 
 @on_every_wire
-def test_lint_and_explain_count_alike(emu: Emulator, name: str, tmp_path: Path) -> None:
+def test_lint_and_explain_agree(emu: Emulator, name: str, tmp_path: Path) -> None:
     async def main() -> tuple[int, int, str, dict[str, Any]]:
         async with connected(emu, [name]) as emulated:
             chat = session(emulated, name, "Be brief.")
@@ -134,17 +134,17 @@ def test_lint_and_explain_count_alike(emu: Emulator, name: str, tmp_path: Path) 
     file = tmp_path / "request.json"
     file.write_text(body)
     path = f"/v1beta/models/{MODELS[name]}:generateContent" if name == "gemini" else ""
-    asked = ["--from", name, "--model", MODELS[name], *(["--path", path] if path else [])]
-    found = told("lint", file, "--json", *asked)["findings"]
+    options = ["--from", name, "--model", MODELS[name], *(["--path", path] if path else [])]
+    found = run_cli("lint", file, "--json", *options)["findings"]
     reasons = [finding["why"] for finding in found if finding["rule"] == "too-short"]
     if name != "ollama":  # it caches prompts of any length
         assert [int(re.findall(r"about ([\d,]+) tokens", why)[0]) for why in reasons] == [short]
-    # The same request twice: explain says what the first left to be read.
+    # The same request twice: explain shows how much of the first can be read.
     calls = tmp_path / "calls.jsonl"
     line = {"request": request, "path": path, **_where(name)}
     lines = (json.dumps({**line, "time": at}, separators=(",", ":")) for at in (0, 60))
     calls.write_text("\n".join(lines))
-    _, again = told("explain", calls, "--json", *asked)["turns"]
+    _, again = run_cli("explain", calls, "--json", *options)["turns"]
     granule = 128 if name in ("openai_chat", "openai_responses") else 1
     assert long - granule < again["verdict"]["left"] <= long
 
@@ -170,7 +170,7 @@ def test_limits_reserve_the_estimate_of_a_preview(emu: Emulator, name: str, room
 
 
 @on_every_wire
-def test_a_single_call_reserves_the_same(emu: Emulator, name: str) -> None:
+def test_single_call_reserves_the_same(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             seen = emulated.client.session(name, system=LONG).preview("Hello")
@@ -191,8 +191,8 @@ def test_a_single_call_reserves_the_same(emu: Emulator, name: str) -> None:
 
 # ── After a bill ─────────────────────────────────────────────────────────────────────────────────
 
-#: A client that takes the model for another provider's, and where it really goes: what it estimates
-#: is not what is billed.
+#: A client configured for another provider than the one its requests reach: its estimates differ
+#: from the billed counts.
 STRANGERS = {
     "anthropic": ({"dialect": "anthropic", "model": "claude-sonnet-4-5"}, "/minimax/anthropic"),
     "openai_chat": ({"dialect": "deepseek", "model": "gpt-5.2"}, "/v1"),
@@ -208,16 +208,16 @@ async def estranged(emu: Emulator, name: str) -> AsyncIterator[AsyncClient]:
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_after_a_bill_only_added_messages_are_estimated(emu: Emulator, name: str) -> None:
+def test_after_usage_only_added_messages_are_estimated(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with estranged(emu, name) as client:
             chat = client.session(name, system=LONG)
             first = chat.preview("One").usage.input or 0
             before = (await chat.send("One")).usage.input or 0
             assert abs(first - before) > before / 20, "the estimate is off before any bill"
-            for said in ("Two", "Three", "Four"):
-                seen = chat.preview(said)
-                billed = (await chat.send(said)).usage.input or 0
+            for text in ("Two", "Three", "Four"):
+                seen = chat.preview(text)
+                billed = (await chat.send(text)).usage.input or 0
                 assert before < (seen.usage.input or 0) <= before + 2 * (billed - before)
                 assert abs((seen.usage.input or 0) - billed) <= (billed - before) / 3
                 assert seen.bounds[0] <= billed <= seen.bounds[1]
@@ -226,7 +226,7 @@ def test_after_a_bill_only_added_messages_are_estimated(emu: Emulator, name: str
     asyncio.run(main())
 
 
-def test_markers_depend_on_the_bill(emu: Emulator) -> None:
+def test_markers_depend_on_the_usage(emu: Emulator) -> None:
     """Estimated above the least that is cached, and billed below it: the next call is not marked."""
 
     async def main() -> None:
@@ -244,7 +244,7 @@ def test_markers_depend_on_the_bill(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("bill", [-5, 0, 1, 10**9])
-def test_a_bill_that_cannot_be_right_changes_nothing(bill: int) -> None:
+def test_implausible_usage_changes_nothing(bill: int) -> None:
     """A prompt that was billed as one token would not be cached any more; one that was billed as
     a billion would lose its history to `compact_at`."""
     answer = {

@@ -38,7 +38,7 @@ async def streamed(chat: Any, text: str) -> list[Event]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_other_form_is_read_at_once(emu: Emulator, name: str, stream: bool) -> None:
+def test_other_response_form_is_read_at_once(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [name], **BRISK) as emulated:
             plain = await emulated.client.session(name).send("Hello there")
@@ -97,15 +97,15 @@ async def answered(wire: str, body: bytes, requests: int = 1) -> list[Event]:
 
 @pytest.mark.parametrize("indent", [-1, 2], ids=["one line", "indented"])
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_tool_call_in_a_json_body_reaches_a_streaming_caller(wire: str, indent: int) -> None:
+def test_tool_call_in_a_json_body_reaches_a_streaming_caller(wire: str, indent: int) -> None:
     body = msgspec.json.format(wires.get(wire).write_reply(REPLY), indent=indent)
     events = asyncio.run(answered(wire, body))
     assert isinstance(events[-1], ReplyEnd)
-    heard = events[-1].reply
-    assert heard.text == "Let me look."
-    (call,) = heard.tool_calls
+    final = events[-1].reply
+    assert final.text == "Let me look."
+    (call,) = final.tool_calls
     assert (call.name, json.loads(call.arguments)) == ("look", {"where": "here"})
-    assert (heard.usage.input, heard.usage.output) == (5, 4)
+    assert (final.usage.input, final.usage.output) == (5, 4)
     deltas = [event.delta for event in events if isinstance(event, PartDelta)]
     assert deltas[0] == "Let me look."
     assert json.loads(deltas[1]) == {"where": "here"}
@@ -123,7 +123,7 @@ def test_gemini_chunks_in_a_json_list_are_read_as_a_stream() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_json_body_that_cannot_be_read_is_not_requested_again(wire: str) -> None:
+def test_unreadable_json_body_is_not_requested_again(wire: str) -> None:
     """It was billed: what cannot be read the first time cannot be read the third time either."""
     with pytest.raises(errors.Parse):
         asyncio.run(answered(wire, wires.get(wire).write_reply(REPLY)[:-20]))
@@ -133,13 +133,13 @@ def test_a_json_body_that_cannot_be_read_is_not_requested_again(wire: str) -> No
 def test_broken_stream_keeps_its_partial_reply(wire: str) -> None:
     """Although no stream was requested."""
     writer = wires.get(wire).writer()
-    said: list[Event] = [
+    events: list[Event] = [
         ReplyStart("r1", "m"),
         PartStart(0, "text"),
         PartDelta(0, "Let "),
         PartDelta(0, "me "),
     ]
-    body = b"".join(writer.write(event) for event in said)
+    body = b"".join(writer.write(event) for event in events)
 
     async def main() -> None:
         async with (

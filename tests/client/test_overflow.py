@@ -90,15 +90,15 @@ def test_every_dialect_reports_an_overflow(
 
 @both
 @pytest.mark.parametrize("name", SMALLEST)
-def test_a_long_prompt_overflows(emu: Emulator, name: str, stream: bool) -> None:
-    """Nothing is asked of the emulator but to hold the prompt against the model's window."""
+def test_long_prompt_overflows(emu: Emulator, name: str, stream: bool) -> None:
+    """The emulator itself compares the prompt with the model's window."""
     model, window = SMALLEST[name]
     error = overflow(emu, name, model, "word " * (window + 1000), stream=stream)
     assert is_overflow(str(error))
     assert error.status == 400
 
 
-def test_ollama_refuses_a_long_prompt_only_when_it_may_not_shorten_it(emu: Emulator) -> None:
+def test_ollama_rejects_a_long_prompt_only_without_truncation(emu: Emulator) -> None:
     async def main() -> None:
         config = {"providers": {"one": provider(emu, ROWS["ollama/ollama"], "qwen3:0.6b")}}
         async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
@@ -113,7 +113,7 @@ def test_ollama_refuses_a_long_prompt_only_when_it_may_not_shorten_it(emu: Emula
     asyncio.run(main())
 
 
-def test_a_responses_stream_that_fails_in_its_last_event() -> None:
+def test_responses_stream_that_fails_in_its_last_event() -> None:
     """OpenAI takes the request, and `response.failed` is the first word of the overflow."""
     message = "Your input exceeds the context window of this model."
     failed = {
@@ -150,7 +150,7 @@ def test_every_row_recognises_its_own_message() -> None:
 OTHERS = [
     "",
     "max_tokens: 128001 > 128000, which is the maximum allowed number of output tokens for m",
-    "messages.0: prompt is too long: 5 tokens > 4 maximum, said the user",
+    "messages.0: prompt is too long: 5 tokens > 4 maximum, wrote the user",
     "prompt is too long: a lot of tokens > 200000 maximum",
     "prompt is too long",
     "the context window of this model is 200000 tokens",
@@ -167,7 +167,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("message", OTHERS, ids=range(len(OTHERS)))
-def test_a_message_that_only_mentions_tokens_is_no_overflow(message: str) -> None:
+def test_other_message_about_tokens_is_no_overflow(message: str) -> None:
     assert not is_overflow(message)
     for name in wire.WIRES:
         body = b'{"error":{"type":"invalid_request_error","message":%b}}'
@@ -186,7 +186,7 @@ def test_rate_limit_and_too_large_body_keep_their_class() -> None:
     assert type(limited) is errors.RateLimited
 
 
-def test_a_row_with_an_unknown_number_is_refused() -> None:
+def test_row_with_an_unknown_number_is_rejected() -> None:
     text = '[[overflow]]\nprovider="x"\nmessage="{many} tokens"\nsource="s"\ndate=2026-11-15\n'
     with pytest.raises(errors.InvalidCatalog, match="overflow 1"):
         decode_overflows(text)

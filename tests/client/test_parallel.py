@@ -1,4 +1,4 @@
-"""Whether tools may run side by side is said for a run, a turn or a whole conversation."""
+"""Parallel tool execution can be set for a run, a turn or a whole conversation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ replies:
 """
 ONE = ToolChoice(parallel=False)
 #: For the conversation, for the run, and how many tools ran at the same time.
-SAID: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "nowhere": ({}, {}, 2),
     "in the run": ({}, {"parallel": False}, 1),
     "in the run's choice": ({}, {"tool_choice": ONE}, 1),
@@ -43,9 +43,9 @@ def scripted() -> Iterator[Emulator]:
         yield running
 
 
-@pytest.mark.parametrize("said", SAID)
-def test_tools_run_side_by_side_where_that_is_allowed(scripted: Emulator, said: str) -> None:
-    conversation, run, most = SAID[said]
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_tools_run_in_parallel_where_allowed(scripted: Emulator, setting: str) -> None:
+    conversation, run, most = SETTINGS[setting]
     now, seen = 0, 0
     tools = ToolRegistry()
 
@@ -60,7 +60,7 @@ def test_tools_run_side_by_side_where_that_is_allowed(scripted: Emulator, said: 
         return f"did {number}"
 
     async def main() -> None:
-        # Gemini cannot be told: it calls several tools all the same.
+        # Gemini has no such parameter: it still calls several tools.
         async with connected(scripted, ["gemini"]) as emulated:
             chat = emulated.client.session("gemini", tools=tools, **conversation)
             assert (await chat.run("begin", **run)).text == "All done."

@@ -97,7 +97,7 @@ def test_session_and_single_call_place_the_same_markers(
     asyncio.run(main())
 
 
-def test_a1_a4_a_session_keeps_the_identity_for_the_next_caller(emu: Emulator) -> None:
+def test_a1_a4_session_keeps_the_identity_cached_for_the_next_caller(emu: Emulator) -> None:
     """A1 and A4: the marker is on the cached block, for one hour, and not on the plain one."""
 
     def system(sender: str) -> list[PromptBlock]:
@@ -158,7 +158,7 @@ def test_unrelated_single_calls_write_nothing(
 
 
 @pytest.mark.parametrize("row", DIALECTS[:3], ids=lambda row: " ".join(row.values()))
-def test_single_calls_that_begin_alike_are_cached_from_the_second_on(
+def test_single_calls_with_a_common_prefix_are_cached_from_the_second_on(
     emu: Emulator, row: dict[str, str]
 ) -> None:
     """One long system prompt, different long questions: the system prompt is written once and read
@@ -203,7 +203,7 @@ def test_single_calls_that_continue_each_other_are_cached_like_a_session(emu: Em
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_marked_single_call_is_written_at_once(emu: Emulator, streamed: bool) -> None:
+def test_marked_single_call_is_written_at_once(emu: Emulator, streamed: bool) -> None:
     call = single((PromptBlock.cached_short("guide", LONG),), (), "Hello?")
 
     async def main() -> None:

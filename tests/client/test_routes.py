@@ -1,4 +1,4 @@
-"""Which model each place of a route is asked for."""
+"""The model that each hop of a route is called with."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ROUTES = {
     "main": [{"provider": "anthropic"}, {"provider": "openai_chat"}],
     "named": [{"provider": "anthropic", "model": OTHER}, {"provider": "openai_chat"}],
 }
-#: The route, the model that a call names, and those that are asked for.
-ASKED = [
+#: The route, the model that a call names, and the models of its attempts.
+ROUTED = [
     ("main", None, [CLAUDE, GPT]),
     ("main", OTHER, [OTHER, GPT]),
     ("main", GPT, [CLAUDE, GPT]),
@@ -28,10 +28,10 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize(("route", "model", "asked"), ASKED)
+@pytest.mark.parametrize(("route", "model", "models"), ROUTED)
 @pytest.mark.parametrize("alone", [True, False], ids=["a call", "a conversation"])
 def test_fallback_gets_a_model_that_it_has(
-    emu: Emulator, route: str, model: str | None, asked: list[str], alone: bool
+    emu: Emulator, route: str, model: str | None, models: list[str], alone: bool
 ) -> None:
     async def main() -> None:
         names = ["anthropic", "openai_chat"]
@@ -44,6 +44,6 @@ def test_fallback_gets_a_model_that_it_has(
             else:
                 call = Call(ir=PromptIR.chat([Message.user("Hello")]), model=model)
                 answered = await emulated.client.complete(call, route)
-            assert [attempt.model for attempt in answered.attempts] == asked
+            assert [attempt.model for attempt in answered.attempts] == models
 
     asyncio.run(main())

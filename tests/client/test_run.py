@@ -79,13 +79,13 @@ def steps(done: list[int], wait: asyncio.Event | None = None, at: int = 0) -> To
     return registry
 
 
-async def ran(chat: Session, said: str | None, *, stream: bool, **bounds: Any) -> RunResult:
-    running = chat.run(said, **bounds)
+async def ran(chat: Session, content: str | None, *, stream: bool, **bounds: Any) -> RunResult:
+    running = chat.run(content, **bounds)
     if not stream:
         return await running
-    heard = [step async for step in running]
+    steps = [step async for step in running]
     assert running.result is not None
-    assert sum(isinstance(step, ReplyEnd) for step in heard) == running.result.turns
+    assert sum(isinstance(step, ReplyEnd) for step in steps) == running.result.turns
     return running.result
 
 
@@ -98,7 +98,7 @@ def roles(chat: Session) -> str:
 
 
 @both
-def test_a_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
+def test_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         done: list[int] = []
         async with connected(emu, [HOME]) as emulated:
@@ -126,7 +126,7 @@ def test_max_turns_bounds_a_run_that_can_be_continued(
             chat = emulated.client.session(HOME, tools=steps(done))
             first = await ran(chat, "begin", stream=stream, max_turns=turns)
             assert (first.stop_reason, first.turns) == ("turns", turns)
-            assert roles(chat)[-1] == "t"  # what was asked for is answered, so that it can go on
+            assert roles(chat)[-1] == "t"  # every tool call has a result, so the run can continue
             rest = await ran(chat, None, stream=stream)
             assert (rest.stop_reason, rest.turns) == ("done", 4 - turns)
             assert sorted(done) == [1, 2, 3, 4]
@@ -136,7 +136,7 @@ def test_max_turns_bounds_a_run_that_can_be_continued(
 
 
 @both
-def test_dollars_bound_a_run(emu: Emulator, stream: bool) -> None:
+def test_max_cost_bounds_a_run(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]))
@@ -151,7 +151,7 @@ def test_dollars_bound_a_run(emu: Emulator, stream: bool) -> None:
     asyncio.run(main())
 
 
-def test_run_without_a_price_is_not_begun(emu: Emulator) -> None:
+def test_run_with_a_cost_bound_needs_a_price(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["ollama"]) as emulated:
             chat = emulated.client.session("ollama", tools=steps([]))
@@ -200,15 +200,15 @@ def test_seconds_bound_the_tools(emu: Emulator) -> None:
 
 
 @both
-@pytest.mark.parametrize("said, stopped", [("cut off", "length"), ("cannot", "refusal")])
-def test_other_ends(emu: Emulator, said: str, stopped: str, stream: bool) -> None:
+@pytest.mark.parametrize("text, stopped", [("cut off", "length"), ("cannot", "refusal")])
+def test_other_stop_reasons(emu: Emulator, text: str, stopped: str, stream: bool) -> None:
     """Cut off in the middle of a call: it is not made."""
 
     async def main() -> None:
         done: list[int] = []
         async with connected(emu, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps(done))
-            found = await ran(chat, said, stream=stream)
+            found = await ran(chat, text, stream=stream)
             assert (found.stop_reason, found.turns) == (stopped, 1)
             assert not done
 
@@ -216,8 +216,8 @@ def test_other_ends(emu: Emulator, said: str, stopped: str, stream: bool) -> Non
 
 
 @both
-def test_a_pause_is_no_end(emu: Emulator, stream: bool) -> None:
-    """The model is given its own words again, and goes on."""
+def test_pause_does_not_end_the_run(emu: Emulator, stream: bool) -> None:
+    """The model gets its partial reply back and continues."""
 
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:
@@ -231,7 +231,7 @@ def test_a_pause_is_no_end(emu: Emulator, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, -1])
-def test_no_turns_are_no_run(emu: Emulator, turns: int) -> None:
+def test_zero_turns_are_rejected(emu: Emulator, turns: int) -> None:
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:
             with pytest.raises(errors.InvalidRequest, match="max_turns"):
@@ -271,9 +271,7 @@ def test_tools_run_in_parallel_by_default(emu: Emulator) -> None:
 
 @both
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_tool_that_fails_is_an_answer_to_the_model(
-    emu: Emulator, wire: str, stream: bool
-) -> None:
+def test_failed_tool_is_a_result_for_the_model(emu: Emulator, wire: str, stream: bool) -> None:
     async def main() -> None:
         registry = ToolRegistry()
 
@@ -293,7 +291,7 @@ def test_a_tool_that_fails_is_an_answer_to_the_model(
     asyncio.run(main())
 
 
-def test_without_a_registry_the_app_answers_itself(emu: Emulator) -> None:
+def test_without_a_registry_the_app_adds_the_results(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]).tools())
@@ -309,7 +307,7 @@ def test_without_a_registry_the_app_answers_itself(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_new_content_is_refused_before_tool_results(emu: Emulator) -> None:
+def test_new_content_is_rejected_before_tool_results(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]))
@@ -322,7 +320,7 @@ def test_new_content_is_refused_before_tool_results(emu: Emulator) -> None:
 
 
 @both
-def test_a_run_that_is_left_lets_the_next_turn_follow(emu: Emulator, stream: bool) -> None:
+def test_abandoned_run_allows_the_next_turn(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]))

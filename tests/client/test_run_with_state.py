@@ -45,8 +45,8 @@ def test_run_with_tools_and_state_ends_after_the_results(
             for question in ("Book me a flight to Rome.", "And one to Oslo?"):
                 run = chat.run(question)
                 if stream:
-                    heard = [event async for event in run]
-                    assert sum(isinstance(event, ReplyEnd) for event in heard) == 2
+                    events = [event async for event in run]
+                    assert sum(isinstance(event, ReplyEnd) for event in events) == 2
                 ran: RunResult = await run
                 assert (ran.stop_reason, ran.turns) == ("done", 2)
                 assert ran.text
@@ -57,9 +57,7 @@ def test_run_with_tools_and_state_ends_after_the_results(
 
 
 @every
-def test_the_tool_that_the_user_names_is_called_with_a_state_behind_the_question(
-    emu: Emulator, name: str
-) -> None:
+def test_named_tool_is_called_with_a_state_after_the_question(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             for tool in ("find_fare", "find_hotel"):

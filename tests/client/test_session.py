@@ -1,4 +1,4 @@
-"""What a conversation does besides talking: certifying, foreseeing, going on from what providers keep,
+"""The other features of a session: certifying, foreseeing, going on from what providers keep,
 warming up, branching."""
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"]
 CHANGED = pytest.mark.breaks_prefix(reason="certification is there to find that")
 
 
-async def say(chat: Session, said: str, *, stream: bool = False, **options: Any) -> None:
+async def send(chat: Session, text: str, *, stream: bool = False, **options: Any) -> None:
     if stream:
-        async for _ in chat.send(said, **options):
+        async for _ in chat.send(text, **options):
             pass
     else:
-        await chat.send(said, **options)
+        await chat.send(text, **options)
 
 
 # ── Certifying ───────────────────────────────────────────────────────────────────────────────────
@@ -85,7 +85,7 @@ async def two_turns(chat: Session) -> None:
 @both
 @pytest.mark.parametrize("planted", PLANTED)
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
-def test_a_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, stream: bool) -> None:
+def test_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             chat = emulated.client.session(
@@ -96,7 +96,7 @@ def test_a_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, str
             PLANTED[planted](chat)
             changed = chat.messages
             with pytest.raises(errors.PrefixBroken) as caught:
-                await say(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
+                await send(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
             assert len(emulated.transport.sent) == sent
             assert caught.value.path
             assert caught.value.label
@@ -104,11 +104,11 @@ def test_a_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, str
             assert chat.messages == changed
             assert [attempt.error for attempt in caught.value.attempts] == ["PrefixBroken"]
             assert emulated.records[-1].error == "PrefixBroken"
-            # What was as before is sent.
+            # An unchanged prefix is sent.
             if planted == "a tool more":
                 chat.tools.remove("added")
             chat.conversation = Conversation(before)
-            await say(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
+            await send(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
             assert chat.last is not None
             assert chat.last.verdict is not None
             assert chat.last.verdict.result == "hit"
@@ -141,7 +141,7 @@ def test_broken_prefix_is_reported_and_sent(
             assert "prefix_breaks" in [notice.code for notice in seen.notices]
             assert chat.last.verdict is not None
             assert chat.last.verdict.result in ("miss", "partial")
-            # What is left of a prefix that broke is estimated, not known from a bill.
+            # The rest of a broken prefix is estimated, not taken from usage.
             assert seen.usage.read == pytest.approx(chat.last.usage.read, rel=0.01)
 
     asyncio.run(main())
@@ -166,18 +166,18 @@ def test_preview_matches_the_call(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             chat = emulated.client.session(name, system=LONG, state="It is noon.")
-            for said in ("One", "Two", "Three"):
-                asked, messages = len(emulated.transport.sent), chat.messages
-                seen = chat.preview(said)
-                assert chat.preview(said) == seen  # looking changes nothing
-                assert len(emulated.transport.sent) == asked
+            for text in ("One", "Two", "Three"):
+                requests, messages = len(emulated.transport.sent), chat.messages
+                seen = chat.preview(text)
+                assert chat.preview(text) == seen  # looking changes nothing
+                assert len(emulated.transport.sent) == requests
                 assert chat.messages == messages
-                answered = await chat.send(said)
+                answered = await chat.send(text)
                 usage = answered.usage
                 assert seen.size == len(emulated.transport.bodies[-1])
                 assert seen.usage.input == usage.input
                 billed = emu.requests()[0]
-                if name != "ollama":  # which says nothing of its cache
+                if name != "ollama":  # which reports no cached tokens
                     assert seen.usage.read == billed["read"]
                 assert seen.usage.written_total == sum(billed["written"].values())
                 assert (seen.provider, seen.model) == (name, MODELS[name])
@@ -216,19 +216,19 @@ def test_only_new_messages_are_sent_to_a_provider_that_stores(emu: Emulator, str
         async with connected(emu, [name]) as emulated:
             chat = emulated.client.session(name, system=LONG, store=True)
             last = None
-            for said in ("One", "Two", "Three"):
-                await say(chat, said, stream=stream)
+            for text in ("One", "Two", "Three"):
+                await send(chat, text, stream=stream)
                 body = fields(emulated.transport.bodies[-1])
                 assert body["store"] is True
                 assert body.get("previous_response_id") == last
                 if last is not None:
                     (item,) = body["input"]
-                    assert item["content"][0]["text"] == said
+                    assert item["content"][0]["text"] == text
                 assert chat.last is not None
                 last = chat.last.reply.id
             # As far as the provider is concerned, it is the whole conversation.
             whole = emulated.client.session(name, system=LONG, messages=chat.messages[:4])
-            await say(whole, "Three", stream=stream)
+            await send(whole, "Three", stream=stream)
             assert whole.last is not None
             assert chat.last is not None
             assert whole.last.usage.input == chat.last.usage.input
@@ -243,10 +243,10 @@ def test_missing_stored_response_is_sent_again(emu: Emulator, stream: bool) -> N
     async def main() -> None:
         async with connected(emu, [name], retry={"max_attempts": 1}) as emulated:
             chat = emulated.client.session(name, system=LONG, store=True)
-            await say(chat, "One", stream=stream)
-            await say(chat, "Two", stream=stream)
+            await send(chat, "One", stream=stream)
+            await send(chat, "Two", stream=stream)
             emu.reset()
-            await say(chat, "Three", stream=stream)
+            await send(chat, "Three", stream=stream)
             assert chat.last is not None
             gone, answered = chat.last.attempts
             assert (gone.error, gone.status) == ("NotFound", 400)
@@ -255,7 +255,7 @@ def test_missing_stored_response_is_sent_again(emu: Emulator, stream: bool) -> N
             assert "previous_response_id" not in whole
             assert len(whole["input"]) > 5
             # From there it goes on as ever.
-            await say(chat, "Four", stream=stream)
+            await send(chat, "Four", stream=stream)
             assert len(chat.last.attempts) == 1
             assert len(fields(emulated.transport.bodies[-1])["input"]) == 1
             assert len(chat.messages) == 8
@@ -263,7 +263,7 @@ def test_missing_stored_response_is_sent_again(emu: Emulator, stream: bool) -> N
     asyncio.run(main())
 
 
-#: Caches only what is held, so that holding pays.
+#: Caches only through handles, so that creating one pays.
 HOLDING: dict[str, Any] = {"model": "gemini-2.0-flash"}
 VERY_LONG = LONG * 3
 
@@ -282,21 +282,21 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def held(emu: Emulator) -> list[str]:
-    """What was done about handles, the oldest first."""
-    told = reversed(emu.requests())
-    return [entry["method"] for entry in told if entry["operation"] in ("caches", "cache")]
+    """The methods of the handle requests, oldest first."""
+    entries = reversed(emu.requests())
+    return [entry["method"] for entry in entries if entry["operation"] in ("caches", "cache")]
 
 
 @both
-def test_a_beginning_is_held_used_extended_and_let_go(
+def test_handle_is_created_used_extended_and_deleted(
     emu: Emulator, later: Callable[[float], None], stream: bool
 ) -> None:
     async def main() -> None:
         async with connected(emu, ["gemini"], **HOLDING) as emulated:
             chat = emulated.client.session("gemini", system=VERY_LONG)
-            await say(chat, "One", stream=stream)
+            await send(chat, "One", stream=stream)
             assert held(emu) == []
-            await say(chat, "Two", stream=stream)
+            await send(chat, "Two", stream=stream)
             assert held(emu) == ["POST"]
             body = fields(emulated.transport.bodies[-1])
             assert body["cachedContent"].startswith("cachedContents/")
@@ -304,13 +304,13 @@ def test_a_beginning_is_held_used_extended_and_let_go(
             assert chat.last is not None
             assert chat.last.usage.read
             later(5)
-            await say(chat, "Three", stream=stream)
+            await send(chat, "Three", stream=stream)
             assert held(emu) == ["POST"]
             assert chat.last.verdict is not None
             assert chat.last.verdict.result == "hit"
             for number in range(32):  # unless it is extended, it lives for five minutes
                 later(10)
-                await say(chat, f"And {number}", stream=stream)
+                await send(chat, f"And {number}", stream=stream)
                 assert chat.last.usage.read
                 assert not [n for n in chat.last.notices if n.code == "handle_failed"]
             assert held(emu) == ["POST", "PATCH", "PATCH"]
@@ -320,15 +320,15 @@ def test_a_beginning_is_held_used_extended_and_let_go(
 
 
 @both
-def test_a_handle_that_is_gone_is_no_reason_to_fail(emu: Emulator, stream: bool) -> None:
+def test_missing_handle_does_not_fail_the_call(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, ["gemini"], retry={"max_attempts": 1}, **HOLDING) as emulated:
             chat = emulated.client.session("gemini", system=VERY_LONG)
-            for said in ("One", "Two"):
-                await say(chat, said, stream=stream)
+            for text in ("One", "Two"):
+                await send(chat, text, stream=stream)
             assert held(emu) == ["POST"]
             emu.advance(7200)  # at the provider alone
-            await say(chat, "Three", stream=stream)
+            await send(chat, "Three", stream=stream)
             assert chat.last is not None
             assert [attempt.error for attempt in chat.last.attempts] == ["Forbidden", None]
             assert "systemInstruction" in fields(emulated.transport.bodies[-1])
@@ -376,7 +376,7 @@ def test_handles_of_dropped_conversations_are_released(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-# ── Warming up, and asking why ───────────────────────────────────────────────────────────────────
+# ── Prewarming and diagnosing ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("store", [None, True])
@@ -404,7 +404,7 @@ def test_prewarm_writes_the_prefix_that_the_first_turn_reads(
     asyncio.run(main())
 
 
-def test_a_prewarm_in_between_leaves_the_conversation_alone(emu: Emulator) -> None:
+def test_later_prewarm_does_not_change_the_conversation(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             chat = emulated.client.session("anthropic", system=LONG, on_prefix_break="raise")
@@ -441,7 +441,7 @@ def test_diagnose_asks_the_provider(emu: Emulator, name: str, stream: bool) -> N
             )
             await two_turns(chat)
             a_tool_more(chat)
-            await say(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
+            await send(chat, "Three", stream=stream, tool_choice=NO_TOOLS)
             assert chat.last is not None
             verdict = chat.last.verdict
             assert verdict is not None
@@ -452,7 +452,7 @@ def test_diagnose_asks_the_provider(emu: Emulator, name: str, stream: bool) -> N
     asyncio.run(main())
 
 
-# ── Branches, and what is true only now ──────────────────────────────────────────────────────────
+# ── Branches and state ───────────────────────────────────────────────────────────────────────────
 
 
 @every
@@ -492,8 +492,8 @@ def test_state_is_sent_and_never_kept(emu: Emulator, name: str, stream: bool) ->
                 on_prefix_break="raise",
                 state=lambda: f"It is {next(hours)} o'clock.",
             )
-            for number, said in enumerate(("One", "Two", "Three")):
-                await say(chat, said, stream=stream)
+            for number, text in enumerate(("One", "Two", "Three")):
+                await send(chat, text, stream=stream)
                 body = emulated.transport.bodies[-1]
                 assert body.count(b"o'clock") == 1
                 assert f"It is {number} o'clock.".encode() in body
@@ -515,16 +515,16 @@ def test_messages_added_meanwhile_are_not_lost(emu: Emulator) -> None:
                     break
                 if len(chat.messages) == 0:
                     chat.append(Message.user("By the way"))
-            said = [message.parts for message in chat.messages]
-            assert said[0] == Message.user("By the way").parts
-            assert said[1] == Message.user("One").parts
-            assert len(said) == 3
+            parts = [message.parts for message in chat.messages]
+            assert parts[0] == Message.user("By the way").parts
+            assert parts[1] == Message.user("One").parts
+            assert len(parts) == 3
             assert tuple(saved) == chat.messages
 
     asyncio.run(main())
 
 
-def test_hit_without_a_bill_is_called_predicted(emu: Emulator) -> None:
+def test_hit_without_usage_is_marked_predicted(emu: Emulator) -> None:
     """Ollama reports no cached tokens."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A session's prompt: what it may be, when it is asked for, what its conversation means, and how
+"""A session's prompt: its forms, when it is requested, the meaning of its conversation, and how
 the history is compacted."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ R = SegmentRole
 PAGE = "This page is long. " * 700
 
 
-def said(chat: Session) -> list[str]:
+def texts(chat: Session) -> list[str]:
     return [message.text for message in chat.messages]
 
 
@@ -44,7 +44,7 @@ def conversation(*texts: str) -> Conversation:
     )
 
 
-# ── What it may be ───────────────────────────────────────────────────────────────────────────────
+# ── Valid prompts ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def conversation(*texts: str) -> Conversation:
         ("cache", PromptCachePlan()),
     ],
 )
-def test_a_prompt_stands_alone(emu: Emulator, keyword: str, value: Any) -> None:
+def test_prompt_excludes_the_other_arguments(emu: Emulator, keyword: str, value: Any) -> None:
     """The error names both keywords."""
 
     async def main() -> None:
@@ -122,7 +122,7 @@ def test_result_of_a_prompt_function_is_checked(emu: Emulator, returned: Any, ki
     asyncio.run(main())
 
 
-def test_state_and_prompt_are_not_combined_later_either(emu: Emulator) -> None:
+def test_state_and_prompt_are_not_combined_in_a_turn(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             chat = emulated.client.session("anthropic", prompt=PromptIR())
@@ -163,10 +163,10 @@ def test_keywords_are_a_short_form_of_a_prompt(emu: Emulator, name: str) -> None
     asyncio.run(main())
 
 
-# ── When it is asked for ─────────────────────────────────────────────────────────────────────────
+# ── When it is requested ─────────────────────────────────────────────────────────────────────────
 
 
-class Asking:
+class CountingPrompt:
     """Counts how often it is called."""
 
     def __init__(self) -> None:
@@ -182,16 +182,16 @@ ROUTE = {"main": [{"provider": "anthropic"}, {"provider": "openai_responses"}]}
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_a_function_is_called_once_a_turn(emu: Emulator, stream: bool) -> None:
-    """However often the call is sent, and wherever to."""
-    asking = Asking()
+def test_function_is_called_once_per_turn(emu: Emulator, stream: bool) -> None:
+    """Retries and fallbacks do not call it again."""
+    prompt = CountingPrompt()
 
     async def main() -> None:
         retry = {"max_attempts": 2, "first_wait": 0.01}
         names = ["anthropic", "openai_responses"]
         async with connected(emu, names, routes=ROUTE, retry=retry) as emulated:
-            chat = emulated.client.session("main", prompt=asking)
-            assert asking.calls == 0
+            chat = emulated.client.session("main", prompt=prompt)
+            assert prompt.calls == 0
             emulated.transport.faults = ["503", "503", None]
             if stream:
                 async for _ in chat.send("One"):
@@ -199,19 +199,19 @@ def test_a_function_is_called_once_a_turn(emu: Emulator, stream: bool) -> None:
             else:
                 await chat.send("One")
             assert len(emulated.transport.sent) == 3
-            assert asking.calls == 1
+            assert prompt.calls == 1
             assert [message_texts(body)[-1] for body in emulated.transport.bodies] == ["call 1"] * 3
             chat.preview("Two")
-            assert asking.calls == 2
+            assert prompt.calls == 2
             await chat.send("Two")
-            assert asking.calls == 3
+            assert prompt.calls == 3
             emulated.transport.faults = ["spend-cap"]
             with pytest.raises(errors.QuotaExhausted):
                 await chat.send("Three")
-            assert asking.calls == 4
+            assert prompt.calls == 4
             emulated.transport.faults = []
             await chat.prewarm()
-            assert asking.calls == 5
+            assert prompt.calls == 5
 
     asyncio.run(main())
 
@@ -241,8 +241,8 @@ def test_new_parts_take_effect_at_the_next_turn(emu: Emulator) -> None:
 
 @pytest.mark.breaks_prefix(reason="new dynamic context is the point")
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
-def test_new_dynamic_context_is_no_broken_prefix(emu: Emulator, name: str) -> None:
-    """It is there to change: a notice says what it costs, and `on_prefix_break="raise"` lets it pass. A
+def test_new_dynamic_context_does_not_break_the_prefix(emu: Emulator, name: str) -> None:
+    """Dynamic context may change: a notice has the cost, and `on_prefix_break="raise"` lets it pass. A
     stable prefix that changes is refused."""
     turn = 0
 
@@ -282,17 +282,17 @@ def test_the_same_conversation_changes_nothing(emu: Emulator) -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             first = RenderedContext(turns=start, state_turn=Message.user("1"))
             chat = emulated.client.session("anthropic", prompt=first, on_prefix_break="raise")
-            assert said(chat) == ["u0", "a1"]
+            assert texts(chat) == ["u0", "a1"]
             await chat.send("u2")
             chat.prompt = msgspec.structs.replace(first, state_turn=Message.user("2"))
             await chat.send("u4")
-            assert said(chat)[::2] == ["u0", "u2", "u4"]
+            assert texts(chat)[::2] == ["u0", "u2", "u4"]
             assert "history_replaced" not in codes(chat)
 
     asyncio.run(main())
 
 
-def test_a_conversation_that_continues_the_history_extends_it(emu: Emulator) -> None:
+def test_conversation_that_continues_the_history_extends_it(emu: Emulator) -> None:
     """Messages of the session are kept as they are: nothing is rendered again."""
 
     async def main() -> None:
@@ -300,10 +300,10 @@ def test_a_conversation_that_continues_the_history_extends_it(emu: Emulator) -> 
             chat = emulated.client.session("anthropic", system=LONG)
             await chat.send("u0")
             before = chat.messages
-            mine = conversation(*said(chat), "u2", "a3")
+            mine = conversation(*texts(chat), "u2", "a3")
             chat.prompt = PromptIR.chat(mine, system=LONG)
             await chat.send("u4")
-            assert said(chat)[2:5] == ["u2", "a3", "u4"]
+            assert texts(chat)[2:5] == ["u2", "a3", "u4"]
             assert all(old is new for old, new in zip(before, chat.messages, strict=False))
             assert "history_replaced" not in codes(chat)
 
@@ -313,7 +313,7 @@ def test_a_conversation_that_continues_the_history_extends_it(emu: Emulator) -> 
 @EDITED
 @pytest.mark.parametrize("cut", ["edited", "shortened"])
 def test_any_other_conversation_replaces_the_history(emu: Emulator, cut: str) -> None:
-    """The app's version counts; certification sees that, and the response says so."""
+    """The app's version wins; certification detects it, and the response has a notice."""
     new = conversation("other", "a1") if cut == "edited" else conversation("u0", "a1")
 
     async def main() -> None:
@@ -326,14 +326,14 @@ def test_any_other_conversation_replaces_the_history(emu: Emulator, cut: str) ->
             with warnings.catch_warnings(record=True):
                 warnings.simplefilter("always")
                 await chat.send("u4")
-            assert said(chat)[:3] == [new[0].text, "a1", "u4"]
+            assert texts(chat)[:3] == [new[0].text, "a1", "u4"]
             assert message_texts(emulated.transport.bodies[-1]) == [new[0].text, "a1", "u4"]
             assert {"history_replaced", "prefix_breaks"} <= set(codes(chat))
 
     asyncio.run(main())
 
 
-def test_a_call_that_fails_leaves_the_history_as_it_was(emu: Emulator) -> None:
+def test_failed_call_leaves_the_history_unchanged(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             chat = emulated.client.session(
@@ -343,9 +343,9 @@ def test_a_call_that_fails_leaves_the_history_as_it_was(emu: Emulator) -> None:
             emulated.transport.faults = ["spend-cap", None]
             with pytest.raises(errors.QuotaExhausted):
                 await chat.send("u2")
-            assert said(chat) == ["u0", "a1"]
+            assert texts(chat) == ["u0", "a1"]
             await chat.send("u2")
-            assert said(chat)[0] == "other"
+            assert texts(chat)[0] == "other"
 
     asyncio.run(main())
 
@@ -376,10 +376,10 @@ def test_messages_appended_during_a_turn_are_kept(
             emulated.transport.faults = ["503", None]
             await chat.send("One")
             assert sent == 2
-            assert said(chat)[:2] == ["by the way", "One"]
+            assert texts(chat)[:2] == ["by the way", "One"]
             assert message_texts(emulated.transport.bodies[-1]) == ["One"]
             await chat.send("Two")
-            assert message_texts(emulated.transport.bodies[-1]) == said(chat)[:-1]
+            assert message_texts(emulated.transport.bodies[-1]) == texts(chat)[:-1]
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -398,7 +398,7 @@ def registry() -> ToolRegistry:
 
 
 @every
-def test_a_run_whose_function_returns_the_saved_history(emu: Emulator, name: str) -> None:
+def test_run_whose_function_returns_the_saved_history(emu: Emulator, name: str) -> None:
     """An app that renders from its own store sees every message there, calls and results too."""
     saved: list[Message] = []
 
@@ -425,8 +425,8 @@ def test_a_run_whose_function_returns_the_saved_history(emu: Emulator, name: str
 
 
 @every
-def test_a_run_whose_function_returns_the_history_before_it(emu: Emulator, name: str) -> None:
-    """What was appended since the last turn is not lost."""
+def test_run_whose_function_returns_the_history_before_it(emu: Emulator, name: str) -> None:
+    """Messages appended since the last turn are kept."""
     past = conversation("u0", "a1")
 
     async def main() -> None:
@@ -438,12 +438,12 @@ def test_a_run_whose_function_returns_the_history_before_it(emu: Emulator, name:
             )
             ran = await chat.run("Find the fare to Rome.", max_turns=4)
             assert ran.stop_reason == "done"
-            assert said(chat)[:3] == ["u0", "a1", "Find the fare to Rome."]
+            assert texts(chat)[:3] == ["u0", "a1", "Find the fare to Rome."]
 
     asyncio.run(main())
 
 
-def test_a_history_without_the_call_of_a_result_is_refused(emu: Emulator) -> None:
+def test_result_without_its_call_is_rejected(emu: Emulator) -> None:
     """Before anything is sent that a provider would refuse."""
     start = [Message.user("u0"), Message.assistant(ToolCall("c1", "fare", '{"city":"Rome"}'))]
 
@@ -460,7 +460,7 @@ def test_a_history_without_the_call_of_a_result_is_refused(emu: Emulator) -> Non
     asyncio.run(main())
 
 
-def test_a_history_that_is_brought_again_is_not_compared_by_content(
+def test_same_history_is_not_compared_by_content(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn costs what it adds: messages that the session has given are recognised as they are."""
@@ -545,7 +545,7 @@ def test_many_marks_are_found_in_one_pass(emu: Emulator, monkeypatch: pytest.Mon
     asyncio.run(main())
 
 
-def test_a_conversation_is_at_home_whatever_its_dynamic_context(emu: Emulator) -> None:
+def test_routing_ignores_the_dynamic_context(emu: Emulator) -> None:
     """Hops with a weight share conversations by what they begin with and keep."""
     hops = [{"provider": name, "weight": 1} for name in ("anthropic", "openai_chat")]
 
@@ -566,8 +566,8 @@ def test_a_conversation_is_at_home_whatever_its_dynamic_context(emu: Emulator) -
     asyncio.run(main())
 
 
-def test_a_fork_keeps_prompt_and_history(emu: Emulator) -> None:
-    """Both go on, each with its own prompt from then on."""
+def test_fork_keeps_prompt_and_history(emu: Emulator) -> None:
+    """Both continue with separate prompts."""
     context = RenderedContext(
         system_stable=LONG, turns=conversation("u0", "a1"), state_turn=Message.user("state")
     )
@@ -582,7 +582,7 @@ def test_a_fork_keeps_prompt_and_history(emu: Emulator) -> None:
             assert message_texts(emulated.transport.bodies[-1])[-2:] == ["right", "other"]
             await chat.send("left")
             assert message_texts(emulated.transport.bodies[-1])[-2:] == ["left", "state"]
-            assert said(chat)[:4] == said(other)[:4]
+            assert texts(chat)[:4] == texts(other)[:4]
 
     asyncio.run(main())
 
@@ -593,7 +593,7 @@ def test_a_fork_keeps_prompt_and_history(emu: Emulator) -> None:
 @pytest.mark.parametrize(
     "value", [0, 1, -5, 0.0, 1.5, True, "half", float("nan"), [1000]], ids=repr
 )
-def test_a_wrong_compact_at_is_named(emu: Emulator, value: Any) -> None:
+def test_invalid_compact_at_is_named(emu: Emulator, value: Any) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             with pytest.raises(errors.InvalidRequest, match="number of input tokens") as caught:
@@ -603,7 +603,7 @@ def test_a_wrong_compact_at_is_named(emu: Emulator, value: Any) -> None:
     asyncio.run(main())
 
 
-def test_a_share_of_an_unknown_window_is_refused(emu: Emulator) -> None:
+def test_share_of_an_unknown_window_is_rejected(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             with pytest.raises(errors.InvalidRequest, match="states none for some-model"):
@@ -622,7 +622,7 @@ def test_a_share_of_an_unknown_window_is_refused(emu: Emulator) -> None:
         ({"budget": 10, "summary": 7}, "summary"),
     ],
 )
-def test_wrong_arguments_of_compact_are_named(
+def test_invalid_arguments_of_compact_are_named(
     emu: Emulator, arguments: dict[str, Any], path: str
 ) -> None:
     async def main() -> None:
@@ -649,7 +649,7 @@ def test_no_compaction_while_a_turn_is_under_way(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_an_empty_history_is_compact(emu: Emulator) -> None:
+def test_empty_history_needs_no_compaction(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             assert emulated.client.session("anthropic").compact(10).dropped == 0
@@ -660,10 +660,8 @@ def test_an_empty_history_is_compact(emu: Emulator) -> None:
 @COMPACTED
 @every
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_a_long_prompt_is_compacted_before_it_is_sent(
-    emu: Emulator, name: str, stream: bool
-) -> None:
-    """The notice says what went and where the boundary is; `on_prefix_break="raise"` lets it pass."""
+def test_long_prompt_is_compacted_before_sending(emu: Emulator, name: str, stream: bool) -> None:
+    """The notice names the removed messages and the boundary; `on_prefix_break="raise"` lets it pass."""
 
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
@@ -684,8 +682,8 @@ def test_a_long_prompt_is_compacted_before_it_is_sent(
                     assert notice.tokens > 0
                     frozen = notice.message.rpartition(" ")[2]
                     assert frozen in [message.id for message in chat.messages]
-                assert message_texts(emulated.transport.bodies[-1]) == said(chat)[:-1]
-                assert said(chat)[-2].startswith(f"u{turn} ")
+                assert message_texts(emulated.transport.bodies[-1]) == texts(chat)[:-1]
+                assert texts(chat)[-2].startswith(f"u{turn} ")
             # Half is left to grow into: not at every turn.
             assert 0 < sum(compactions) < 5
             assert chat.messages[0].role == "user"
@@ -711,7 +709,7 @@ def test_compact_at_is_a_share_of_the_models_window(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_compaction_spares_everything_but_the_history(emu: Emulator) -> None:
+def test_compaction_changes_only_the_history(emu: Emulator) -> None:
     """System prompt, stable prefix and the new message stay; a loop stays whole."""
     loop = [
         Message.user(f"old {PAGE}"),
@@ -751,10 +749,10 @@ SMALL = "gpt-4"
 
 @pytest.mark.parametrize("compact_at", [10_000_000, 24_000], ids=["estimate off", "limit off"])
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_a_prompt_that_the_provider_finds_too_long_is_compacted_once_more(
+def test_prompt_rejected_as_too_long_is_compacted_again(
     emu: Emulator, compact_at: int, stream: bool
 ) -> None:
-    """Where the app's figure is above the model's window: one more attempt with less."""
+    """With `compact_at` above the model's window: one more attempt with a shorter history."""
     page = "word " * 1_000
 
     async def main() -> None:
@@ -773,7 +771,7 @@ def test_a_prompt_that_the_provider_finds_too_long_is_compacted_once_more(
             assert [attempt.error for attempt in chat.last.attempts] == ["ContextOverflow", None]
             assert "compacted" in codes(chat)
             assert 2 < len(chat.messages) < length
-            assert said(chat)[-2] == "last"
+            assert texts(chat)[-2] == "last"
             # Without compact_at the error is the app's to handle.
             chat = emulated.client.session("openai_chat", model=SMALL, messages=turns)
             with pytest.raises(errors.ContextOverflow):
@@ -784,7 +782,7 @@ def test_a_prompt_that_the_provider_finds_too_long_is_compacted_once_more(
 
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_an_overflow_is_compacted_on_every_wire(emu: Emulator, name: str, stream: bool) -> None:
+def test_overflow_is_compacted_on_every_wire(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             turns = conversation(*(f"{at} " + "word " * 500 for at in range(12)))
@@ -820,8 +818,8 @@ def test_prompt_that_cannot_be_compacted_is_an_overflow(emu: Emulator) -> None:
 
 
 @COMPACTED
-def test_an_app_that_brings_its_whole_history_does_not_undo_a_compaction(emu: Emulator) -> None:
-    """What was dropped stays dropped, turn after turn, and the prefix is stable between."""
+def test_whole_history_from_the_app_does_not_undo_a_compaction(emu: Emulator) -> None:
+    """Removed messages stay removed in later turns, and the prefix is stable in between."""
     saved: list[Message] = []
 
     def render() -> RenderedContext:
@@ -849,8 +847,8 @@ def test_an_app_that_brings_its_whole_history_does_not_undo_a_compaction(emu: Em
 
 
 @COMPACTED
-def test_a_compacted_history_is_saved_and_recalled(emu: Emulator) -> None:
-    """`save` gets new messages only; an app stores what is left, and goes on from it."""
+def test_compacted_history_is_saved_and_restored(emu: Emulator) -> None:
+    """`save` gets new messages only; an app stores the remaining ones and continues from them."""
     saved: list[Message] = []
 
     async def main() -> None:
@@ -883,14 +881,14 @@ def test_a_compacted_history_is_saved_and_recalled(emu: Emulator) -> None:
 
 
 def test_appended_messages_survive_a_compaction_and_a_new_history(emu: Emulator) -> None:
-    """It is still to be answered, whatever becomes of what stands before it."""
+    """It has no reply yet, so it is kept whatever is removed before it."""
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             chat = emulated.client.session("anthropic", messages=conversation(*"abcd"))
             chat.append(Message.user("new"))
             chat.compact(35, tokens=lambda _: 10)
-            assert said(chat) == ["c", "d", "new"]
+            assert texts(chat) == ["c", "d", "new"]
             chat.prompt = PromptIR.chat(conversation("other", "past"))
             await chat.send()
             assert message_texts(emulated.transport.bodies[-1]) == ["other", "past", "new"]
@@ -899,7 +897,7 @@ def test_appended_messages_survive_a_compaction_and_a_new_history(emu: Emulator)
 
 
 def test_ids_stay_unique_after_a_compaction(emu: Emulator) -> None:
-    """The boundary names one message, however long the conversation goes on."""
+    """The boundary id names exactly one message in a long conversation."""
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
@@ -916,18 +914,18 @@ def test_ids_stay_unique_after_a_compaction(emu: Emulator) -> None:
 # ── Without async ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_sync_client_has_it_all(emu: Emulator) -> None:
+def test_sync_client_supports_prompts_and_compaction(emu: Emulator) -> None:
     calls: list[str] = []
 
     def render() -> RenderedContext:
-        calls.append("asked")
+        calls.append("called")
         return RenderedContext(system_stable=LONG, state_turn=Message.user(f"{len(calls)}"))
 
     config = {"providers": settings(emu.url, ["anthropic"])}
     with Client.from_config(config, environ={"KEY": "any"}) as client:
         chat = client.session("anthropic", prompt=render, compact_at=0.9)
         chat.send("One").result()
-        assert calls == ["asked"]
+        assert calls == ["called"]
         assert chat.prompt is render
         chat.prompt = PromptIR(system_text=LONG)
         chat.send("Two").result()

@@ -25,7 +25,7 @@ from anaphora.errors import InvalidJson, InvalidRequest, Parse
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.values import Message, Refusal, Reply, StopReason, Tool, ToolCall
 
-#: Stands in answers wherever something is amiss; no error may say it.
+#: Part of every mismatching reply; no error may quote it.
 CANARY = "canary-7f3a"
 
 
@@ -105,7 +105,7 @@ def schema(structured: Structured[Any]) -> Any:
     return json.loads(structured.output.schema)
 
 
-# ── What is asked for ────────────────────────────────────────────────────────────────────────────
+# ── Schemas ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_struct_schema_uses_enforced_keywords_only() -> None:
@@ -150,7 +150,7 @@ def test_fields_keep_the_order_they_were_declared_in() -> None:
         (Model, True),
         (Node, True),
         (Owner, True),
-        # A year that may be missing cannot be said to be empty, so it is not demanded.
+        # An optional year has no null in the schema, so it is not required.
         (Film, None),
         (PERSON, None),
         ({**PERSON, "required": ["name", "age"], "additionalProperties": False}, None),
@@ -184,10 +184,10 @@ def test_strict_is_set_where_the_schema_allows_it(source: Any, strict: bool | No
 
 def test_json_schema_is_sent_as_written() -> None:
     """Canonical, and otherwise untouched: bounds stay bounds and nothing is closed."""
-    found = output_of(PERSON, "person", description="Whoever it is about")
+    found = output_of(PERSON, "person", description="The person described")
     assert schema(found) == PERSON
     assert found.output.schema.startswith('{"properties":{"name":')
-    assert (found.output.name, found.output.description) == ("person", "Whoever it is about")
+    assert (found.output.name, found.output.description) == ("person", "The person described")
 
 
 def test_reference_with_other_keywords_is_wrapped() -> None:
@@ -253,7 +253,7 @@ def test_types_without_a_schema_are_rejected(source: Any, path: str) -> None:
     assert caught.value.path == path
 
 
-def test_a_type_without_a_json_form_is_refused() -> None:
+def test_type_without_a_json_form_is_rejected() -> None:
     class Strange(msgspec.Struct):
         what: complex
 
@@ -267,7 +267,7 @@ def test_a_type_without_a_json_form_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "with space", "ä", "x" * 65, "a\n"])
-def test_a_name_that_no_provider_takes_is_refused(name: str) -> None:
+def test_invalid_schema_name_is_rejected(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         output_of(PERSON, name)
     assert caught.value.path == "output.name"
@@ -284,7 +284,7 @@ def test_pydantic_is_not_imported() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-# ── What is taken for an answer ──────────────────────────────────────────────────────────────────
+# ── Reading replies ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_pydantic_is_not_imported() -> None:
             '{"legs":[{"origin":"FCO","minutes":90}],"colour":"blue","note":null}',
             Trip([Leg("FCO", 90)], Colour.BLUE),
         ),
-        # What the type has a default for may be left out, though it was asked for.
+        # Fields with a default may be missing, though the schema requires them.
         (Trip, '{"legs":[]}', Trip([])),
         (Person, '{"name":"Ada"}', Person("Ada")),
         (Film, '{"title":"M","year":1931}', {"title": "M", "year": 1931}),
@@ -357,7 +357,7 @@ def test_json_is_not_guessed_from_prose(text: str) -> None:
     assert caught.value.path == "$"
 
 
-def test_a_fence_inside_a_string_is_text() -> None:
+def test_fence_inside_a_string_is_text() -> None:
     text = json.dumps({"name": "```json\n{}\n```"})
     assert output_of(PERSON).parse(text) == {"name": "```json\n{}\n```"}
 
@@ -420,7 +420,7 @@ WRONG: list[tuple[Any, Any, str, str]] = [
 
 
 @pytest.mark.parametrize("source, answer, path, reason", WRONG)
-def test_a_mismatch_names_the_path_and_quotes_nothing(
+def test_mismatch_names_the_path_and_quotes_nothing(
     source: Any, answer: Any, path: str, reason: str
 ) -> None:
     with pytest.raises(Parse) as caught:
@@ -463,7 +463,7 @@ def test_any_reply_is_a_value_or_a_parse_error(value: Any) -> None:
 FORMS = [output_of(source) for source in (Trip, Person, Model, Owner)]
 
 
-def test_the_schema_is_compiled_once() -> None:
+def test_schema_is_compiled_once() -> None:
     structured = output_of(PERSON)
     before = structured._validator
     structured.parse('{"name":"Ada"}')
@@ -482,7 +482,7 @@ def call(**more: Any) -> Call:
     return Call(ir=prompt, model="claude-sonnet-4-5", params=Params(max_tokens=99), **more)
 
 
-def test_a_reply_is_read_from_its_text_or_from_the_tool() -> None:
+def test_reply_is_read_from_its_text_or_from_the_tool() -> None:
     person = output_of(Person)
     assert person.parse_reply(replied('{"name":"Ada"}')) == Person("Ada")
     by_tool = ToolCall("c", "answer", '{"name":"Ada"}')
@@ -505,40 +505,41 @@ def test_reply_without_a_value_names_the_reason(reply: Reply, reason: str) -> No
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
-def test_a_forced_tool_is_a_way_without_schemas(name: str) -> None:
-    """Where a model keeps to no schema but calls tools."""
+def test_forced_tool_replaces_the_schema(name: str) -> None:
+    """For models that support tools but no schemas."""
     person = output_of(Person, "person")
-    asked = person.apply(call(tools=(Tool("look"),)), by="tool")
-    assert asked.params.output is None
-    assert [tool.name for tool in asked.tools] == ["look", "person"]
+    applied = person.apply(call(tools=(Tool("look"),)), by="tool")
+    assert applied.params.output is None
+    assert [tool.name for tool in applied.tools] == ["look", "person"]
     codec = wire.get(name)
     profile = catalog.profile("anthropic", "claude-sonnet-4-5")
-    rendered = codec.render(asked, profile)
+    rendered = codec.render(applied, profile)
     body = codec.assemble(
-        rendered, plan_once(rendered, catalog.rules("anthropic", asked.model), reuse_expected=True)
+        rendered,
+        plan_once(rendered, catalog.rules("anthropic", applied.model), reuse_expected=True),
     ).body.join()
     back = codec.parse(body)
     assert back.params.tool_choice is not None
     assert back.params.tool_choice.name == "person"
     with pytest.raises(InvalidRequest, match=r"output\.name"):
-        person.apply(asked, by="tool")
+        person.apply(applied, by="tool")
 
 
-def test_asking_by_schema_changes_one_parameter() -> None:
+def test_apply_by_schema_changes_one_parameter() -> None:
     person = output_of(Person)
-    asked = person.apply(call())
-    assert asked.params == Params(max_tokens=99, output=person.output)
-    assert asked.ir is call().ir or asked.ir == call().ir
+    applied = person.apply(call())
+    assert applied.params == Params(max_tokens=99, output=person.output)
+    assert applied.ir is call().ir or applied.ir == call().ir
 
 
 def test_model_without_known_support_gives_a_notice() -> None:
-    """The answer is checked all the same."""
+    """The reply is still checked."""
     silent = catalog.profile("deepseek", "deepseek-v3.2")
     assert [notice.code for notice in support_notices(silent)] == ["output_unpromised"]
     assert support_notices(catalog.profile("anthropic", "claude-sonnet-4-5")) == ()
 
 
-def test_a_schema_that_json_cannot_hold_is_refused_with_its_path() -> None:
+def test_schema_that_json_cannot_hold_is_rejected_with_its_path() -> None:
     with pytest.raises(InvalidJson) as caught:
         output_of({"type": "number", "maximum": float("nan")})
     assert caught.value.path == "output.schema.maximum"

@@ -44,7 +44,7 @@ def no_thread_is_left() -> Iterator[None]:
     assert threads() == before
 
 
-def test_a_call_of_its_own(running: emulator.Emulator) -> None:
+def test_single_call(running: emulator.Emulator) -> None:
     with client_of(running.url) as client:
         assert client.providers == ("main",)
         answered = client.complete("Hello?", "main")
@@ -52,7 +52,7 @@ def test_a_call_of_its_own(running: emulator.Emulator) -> None:
         assert client.send("Hello?", "main").result().text == answered.text
 
 
-def test_a_conversation(running: emulator.Emulator) -> None:
+def test_session(running: emulator.Emulator) -> None:
     with client_of(running.url) as client:
         chat = client.session("main", system=LONG)
         assert (chat.preview("One?").usage.input or 0) > 1000
@@ -90,7 +90,7 @@ def test_other_methods_of_the_client(running: emulator.Emulator) -> None:
             list(turn)
 
 
-def test_inside_of_a_running_loop(running: emulator.Emulator) -> None:
+def test_call_inside_a_running_loop(running: emulator.Emulator) -> None:
     """As in a notebook."""
 
     async def cell() -> str:
@@ -128,22 +128,22 @@ def test_errors_are_those_of_the_client(running: emulator.Emulator) -> None:
     client.close()  # may be called again
 
 
-def test_several_threads_at_once(running: emulator.Emulator) -> None:
+def test_concurrent_threads(running: emulator.Emulator) -> None:
     texts: list[str] = []
     with client_of(running.url) as client:
 
         def ask() -> None:
             texts.append(client.complete("Hello?", "main").text)
 
-        asking = [threading.Thread(target=ask) for _ in range(8)]
-        for thread in asking:
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
             thread.start()
-        for thread in asking:
+        for thread in threads:
             thread.join()
     assert len(texts) == 8
 
 
-def test_a_client_that_is_forgotten_ends_its_thread(running: emulator.Emulator) -> None:
+def test_garbage_collected_client_ends_its_thread(running: emulator.Emulator) -> None:
     client = client_of(running.url)
     client.complete("Hello?", "main")
     assert threads()
@@ -205,7 +205,7 @@ def test_leaving_a_stream_early_cancels_it() -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_an_interrupt_cancels_the_call(streamed: bool) -> None:
+def test_keyboard_interrupt_cancels_the_call(streamed: bool) -> None:
     def interrupt_when_asked(server: RawServer) -> None:
         while not server.requests:
             threading.Event().wait(0.01)
@@ -225,7 +225,7 @@ def test_an_interrupt_cancels_the_call(streamed: bool) -> None:
         assert chat.messages == ()
 
 
-def test_a_call_has_its_time() -> None:
+def test_timeout_of_a_call() -> None:
     with silent_server() as (background, server), client_of(server.url) as client:
         with pytest.raises(errors.Timeout):
             list(client.send("Hello?", "main", timeout=0.1))
@@ -269,7 +269,7 @@ def test_items_come_one_by_one_on_request() -> None:
     background.close(nothing)
 
 
-def test_a_time_limit_goes_through_all_steps() -> None:
+def test_timeout_applies_to_all_steps() -> None:
     async def slow() -> Any:
         async with asyncio.timeout(0.05):
             yield "first"
@@ -283,7 +283,7 @@ def test_a_time_limit_goes_through_all_steps() -> None:
     background.close(nothing)
 
 
-def test_sync_client_in_its_own_thread_is_refused() -> None:
+def test_sync_client_in_its_own_thread_is_rejected() -> None:
     background = Background("test")
 
     async def inner() -> None:

@@ -47,10 +47,10 @@ def request(model: str, slot: str, text: str, previous: str | None = None) -> di
 def as_sent(emu: Emulator, body: dict[str, Any]) -> Reply:
     """The answer to the request as it is."""
     headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"{emu.url}/v1/responses", json.dumps(body).encode(), headers, method="POST"
     )
-    with urllib.request.urlopen(asked) as answer:
+    with urllib.request.urlopen(request) as answer:
         return read_reply(answer.read())
 
 
@@ -87,7 +87,7 @@ def test_stored_conversation_is_priced_as_sent(emu: Emulator, model: str, slot: 
 
 @pytest.mark.parametrize("slot", ["instructions", "developer", "system"])
 @pytest.mark.parametrize("model", ["gpt-5.6", "gpt-5.2"])
-def test_a_session_keeps_the_slot_of_a_prompt_that_was_read(
+def test_session_keeps_the_slot_of_a_prompt_that_was_read(
     emu: Emulator, model: str, slot: str
 ) -> None:
     first = as_sent(emu, request(model, slot, "Good morning"))
@@ -131,16 +131,16 @@ def translated(path: Path, body: dict[str, Any], to: str, *options: str) -> tupl
 @pytest.mark.parametrize("model", MODELS)
 def test_translate_keeps_the_slot(tmp_path: Path, model: str, slot: str) -> None:
     body = request(model, slot, "Good morning")
-    again, told = translated(tmp_path, body, "openai_responses")
+    again, notices = translated(tmp_path, body, "openai_responses")
     assert again.get("instructions") == body.get("instructions")
     roles = [item["role"] for item in again["input"]]
     old = model == "gpt-4o"  # the catalog: no developer messages before o1
     assert roles == [
         "system" if old and item["role"] == "developer" else item["role"] for item in body["input"]
     ]
-    assert ("[role_changed]" in told) is ("developer" in str(body["input"]) and old)
+    assert ("[role_changed]" in notices) is ("developer" in str(body["input"]) and old)
     unmarked = model == "gpt-5.6" and "instructions" in body
-    assert ("[system_in_instructions]" in told) is unmarked
+    assert ("[system_in_instructions]" in notices) is unmarked
 
 
 def test_instructions_keep_every_character(tmp_path: Path) -> None:
@@ -155,14 +155,14 @@ def test_chat_keeps_the_role(tmp_path: Path, role: str, place: int) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "user", "content": "there"}]
     messages.insert(place, {"role": role, "content": "Be terse."})
     body = {"model": "gpt-5.2", "messages": messages}
-    again, told = translated(tmp_path, body, "openai_chat", "--from", "openai_chat")
+    again, notices = translated(tmp_path, body, "openai_chat", "--from", "openai_chat")
     assert [message["role"] for message in again["messages"]] == [m["role"] for m in messages]
-    assert not told
-    there, told = translated(
+    assert not notices
+    there, notices = translated(
         tmp_path, body, "deepseek", "--from", "openai_chat", "--model", "deepseek-v4-flash"
     )
     assert there["messages"][place]["role"] == "system"
-    assert ("[role_changed]" in told) is (role == "developer")
+    assert ("[role_changed]" in notices) is (role == "developer")
 
 
 #: A request with its system text in one of the wire's slots, and where it stands.
@@ -206,24 +206,24 @@ _BASE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name, fields, where", OTHERS)
-def test_the_other_wires_keep_the_slot(
+def test_other_wires_keep_the_slot(
     tmp_path: Path, name: str, fields: dict[str, Any], where: str
 ) -> None:
     body = _BASE[name] | fields
     path = ["--path", "/v1beta/models/gemini-2.5-flash:generateContent"]
     more = path if name == "gemini" else []
-    again, told = translated(tmp_path, body, name, "--from", name, *more)
-    assert not told
+    again, notices = translated(tmp_path, body, name, "--from", name, *more)
+    assert not notices
     found = {
         "system": again.get("system"),
         "systemInstruction": again.get("systemInstruction"),
     } | {f"messages[{at}]": message for at, message in enumerate(again.get("messages", []))}
-    assert [place for place, said in found.items() if "Be terse." in json.dumps(said)] == [where]
+    assert [place for place, value in found.items() if "Be terse." in json.dumps(value)] == [where]
     if where.startswith("messages"):
         assert found[where]["role"] == "system"
 
 
-def test_roundtrip_overlooks_no_moved_prompt(tmp_path: Path) -> None:
+def test_roundtrip_detects_a_moved_prompt(tmp_path: Path) -> None:
     exchanges = [
         {
             "id": f"{model} {slot}",

@@ -125,7 +125,7 @@ def test_mistral_client_reads_the_reply(emu: Emulator) -> None:
     assert chunks[-1].data.usage == single.usage
 
 
-#: What a dialect's row knows of its errors is the format of a fault; otherwise it has the wire's.
+#: A fault has the error format of the dialect's row, or else the wire's.
 FAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("minimax", "rate-limit"): {"base_resp": {"status_code": 1002}},
     ("minimax", "spend-cap"): {"base_resp": {"status_code": 1008}},

@@ -71,7 +71,7 @@ def stream(name: str) -> EmulatorResponse:
 
 
 def array() -> EmulatorResponse:
-    """Gemini's stream when nobody asks for events."""
+    """Gemini's stream without `alt=sse`: a JSON array."""
     objects = [chunk.data.removeprefix(b"data: ").strip() for chunk in stream("gemini").chunks]
     chunks = [
         ResponseChunk(0.0, (b",\n" if at else b"[") + data) for at, data in enumerate(objects)
@@ -234,7 +234,7 @@ def test_error_in_the_middle_of_a_stream(name: str) -> None:
     assert isinstance(last, ReplyFail)
     assert (last.error, last.message) == ("Overloaded", "Overloaded")
     assert last.partial is not None
-    # What is no stream has no middle.
+    # A whole response has no middle.
     assert fault("stream-error").apply(whole(name)).status == 500
 
 
@@ -360,7 +360,7 @@ def test_seeds_differ() -> None:
 )
 def test_header_selects_the_fault(header: str, expected: Fault) -> None:
     assert Faults().selector().next(request(header=header)) == expected
-    # Whatever the rules say.
+    # The header takes precedence over the rules.
     always = Faults.decode("faults: [{fault: 500}]", "f").selector()
     assert always.next(request(header=header)) == expected
 
@@ -383,7 +383,7 @@ def test_invalid_header_is_rejected(header: str) -> None:
     assert caught.value.path == HEADER
 
 
-def test_an_empty_file_has_no_faults() -> None:
+def test_empty_file_has_no_faults() -> None:
     assert Faults.decode("# nothing yet\n", "f") == Faults()
 
 

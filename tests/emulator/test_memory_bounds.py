@@ -1,4 +1,4 @@
-"""The prefixes kept for a model are bounded, whatever the clock says."""
+"""The prefixes kept for a model are bounded, whatever the time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PREFIX = "A prefix that stays the same. " * 400
 
 
 def read(engine: Engine, path: str, number: int) -> int:
-    """Asks with a prompt of its own, and gives what was read from the cache."""
-    talk = [{"role": "user", "content": f"{number}: {PREFIX}"}]
-    body = {"model": "gpt-4o", "messages": talk}
+    """Sends a prompt unique to the number and returns the tokens read from the cache."""
+    messages = [{"role": "user", "content": f"{number}: {PREFIX}"}]
+    body = {"model": "gpt-4o", "messages": messages}
     if path == "/v1/messages":
         marked = {
             "type": "text",
-            "text": talk[0]["content"],
+            "text": messages[0]["content"],
             "cache_control": {"type": "ephemeral"},
         }
-        talk = [{"role": "user", "content": [marked]}]  # type: ignore[dict-item]
-        body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": talk}  # type: ignore[dict-item]
+        messages = [{"role": "user", "content": [marked]}]  # type: ignore[dict-item]
+        body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages}  # type: ignore[dict-item]
     headers = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
     request = EmulatorRequest(
         method="POST",

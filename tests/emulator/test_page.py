@@ -1,7 +1,7 @@
 """The page in a real browser: Debian's Chromium, driven by its own command line.
 
 Chromium loads the page, runs its script, and prints the document that came of it; no driver and no
-package is needed for that. Where there is no Chromium the tests are skipped, and say how to get it.
+package is needed for that. Where there is no Chromium the tests are skipped, with a hint how to install it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
 def browse(url: str, profile: Path, *more: str) -> str:
-    """What the browser prints once the page's own script has run."""
+    """The document that the browser prints after the page's script has run."""
     assert CHROMIUM is not None
     flags = [
         "--headless",
@@ -134,8 +134,8 @@ def test_empty_page_shows_a_hint(emu: Emulator, tmp_path: Path) -> None:
     assert re.search(r'<p id="empty">No call yet', page)
 
 
-def test_a_screenshot_can_be_taken(emu: Emulator, tmp_path: Path) -> None:
-    """Where ANAPHORA_SCREENSHOT names a file, it is kept there to be looked at."""
+def test_screenshot_can_be_taken(emu: Emulator, tmp_path: Path) -> None:
+    """If ANAPHORA_SCREENSHOT names a file, the screenshot is kept there."""
     with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
         for system in (LONG, LONG, "It is 09:31. " + LONG):
             ask(client, system)

@@ -21,7 +21,7 @@ from anaphora.prompt import Call, Params, PromptIR
 from anaphora.values import Message, Refusal, Reply, Text, Thinking, Tool, ToolCall, Usage
 
 LOOKUP = Tool(name="lookup", description="", schema='{"type":"object"}')
-ASKED = Message.user("Where is my refund for order 17?")
+QUESTION = Message.user("Where is my refund for order 17?")
 CALLED = Message.assistant(ToolCall("c1", "lookup", '{"order":17}'))
 ANSWERED = Message.tool("c1", "sent on Monday")
 MODELS = {
@@ -34,7 +34,7 @@ MODELS = {
 every_wire = pytest.mark.parametrize("name", list(wire.WIRES))
 
 
-def heard(
+def script_input(
     *messages: Message, name: str = "anthropic", system: str = "", params: Params | None = None
 ) -> ScriptInput:
     ir = PromptIR.chat(messages, system=system)
@@ -91,7 +91,7 @@ MATCHES = [
 def test_match_fields(match: str, expected: bool) -> None:
     match = match if match.startswith("{") else f"{{{match}}}"
     text = f"replies:\n- match: {match}\n  reply: {{text: ok}}\n"
-    [found] = play(text, heard(ASKED, system="Be brief."))
+    [found] = play(text, script_input(QUESTION, system="Be brief."))
     assert (found is not None) is expected
 
 
@@ -106,15 +106,15 @@ def test_match_fields(match: str, expected: bool) -> None:
     ],
 )
 def test_match_of_tool_results(match: str, expected: bool) -> None:
-    """What the user reply_for before the call was answered already."""
+    """The user's earlier question already has a reply."""
     text = f"replies:\n- match: {{{match}}}\n  reply: {{text: ok}}\n"
-    [found] = play(text, heard(ASKED, CALLED, ANSWERED))
+    [found] = play(text, script_input(QUESTION, CALLED, ANSWERED))
     assert (found is not None) is expected
 
 
 def test_system_messages_are_system_text() -> None:
     text = "replies:\n- match: {system: brief}\n  reply: {text: ok}\n"
-    [found] = play(text, heard(Message.system("Be brief."), ASKED))
+    [found] = play(text, script_input(Message.system("Be brief."), QUESTION))
     assert found is not None
 
 
@@ -126,8 +126,15 @@ replies:
 - match: {text: refund}
   reply: {text: any other}
 """
-    other = heard(Message.user("Hello"))
-    found = play(text, heard(ASKED), other, heard(ASKED), heard(ASKED), heard(ASKED))
+    other = script_input(Message.user("Hello"))
+    found = play(
+        text,
+        script_input(QUESTION),
+        other,
+        script_input(QUESTION),
+        script_input(QUESTION),
+        script_input(QUESTION),
+    )
     assert [each and each.parts[0] for each in found] == [
         Text("first or third"),
         None,
@@ -137,7 +144,7 @@ replies:
     ]
 
 
-# ── Saying ───────────────────────────────────────────────────────────────────────────────────────
+# ── Replies ──────────────────────────────────────────────────────────────────────────────────────
 
 EVERYTHING = """
 replies:
@@ -153,7 +160,7 @@ replies:
 
 @every_wire
 def test_scripted_parts_on_every_wire(name: str) -> None:
-    answer = reply_for(EVERYTHING, heard(ASKED, name=name))
+    answer = reply_for(EVERYTHING, script_input(QUESTION, name=name))
     assert (answer.stop, answer.pace) == ("tool_calls", 0.02)
     reply = Reply(
         id="r1",
@@ -177,9 +184,9 @@ def test_scripted_parts_on_every_wire(name: str) -> None:
 
 
 @every_wire
-def test_the_same_request_gets_the_same_ids(name: str) -> None:
-    assert reply_for(EVERYTHING, heard(ASKED, name=name)) == reply_for(
-        EVERYTHING, heard(ASKED, name=name)
+def test_same_request_gets_the_same_ids(name: str) -> None:
+    assert reply_for(EVERYTHING, script_input(QUESTION, name=name)) == reply_for(
+        EVERYTHING, script_input(QUESTION, name=name)
     )
 
 
@@ -193,7 +200,7 @@ def test_the_same_request_gets_the_same_ids(name: str) -> None:
     ],
 )
 def test_refusal_stop_reason(name: str, stop: str) -> None:
-    answer = reply_for("replies: [{reply: {refusal: No.}}]", heard(ASKED, name=name))
+    answer = reply_for("replies: [{reply: {refusal: No.}}]", script_input(QUESTION, name=name))
     assert (answer.parts, answer.stop) == ((Refusal("No."),), stop)
 
 
@@ -212,16 +219,16 @@ def test_refusal_stop_reason(name: str, stop: str) -> None:
     ],
 )
 def test_stop_reason(written: str, params: Params, expected: tuple[str, str, str | None]) -> None:
-    """The request's own limits hold, unless the script says why it stops."""
+    """The request's own limits hold, unless the script gives a stop reason."""
     written = written if written.startswith("{") else f"{{{written}}}"
-    answer = reply_for(f"replies: [{{reply: {written}}}]", heard(ASKED, params=params))
+    answer = reply_for(f"replies: [{{reply: {written}}}]", script_input(QUESTION, params=params))
     assert isinstance(answer.parts[0], Text)
     assert (answer.parts[0].text, answer.stop, answer.stop_sequence) == expected
 
 
 def test_max_tokens_cuts_the_reply() -> None:
     text = f"replies: [{{reply: {{text: {'word ' * 200}}}}}]"
-    answer = reply_for(text, heard(ASKED, params=Params(max_tokens=5)))
+    answer = reply_for(text, script_input(QUESTION, params=Params(max_tokens=5)))
     assert answer.stop == "length"
     assert isinstance(answer.parts[0], Text)
     assert 0 < len(answer.parts[0].text) < 50

@@ -1,7 +1,7 @@
 """Each fault on each wire: what the official SDK does with it.
 
-`error` is the class that the client raises, `ok` that it does not notice. A row says what happens to
-an answer in one piece, and to a stream.
+`error` is the class that the client raises, `ok` that it does not notice. A row has the outcome of
+a whole response and of a stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MISSING = "the end is missing"
 PATIENCE, IMPATIENCE = 30.0, 0.3
 
 #: A client, the fault to ask for, and whether to stream.
-Asking = Callable[[Any, str, bool], Any]
+AskFunction = Callable[[Any, str, bool], Any]
 
 
 def ask_anthropic(client: anthropic.Anthropic, fault: str, stream: bool) -> Any:
@@ -88,7 +88,7 @@ def ask_ollama(client: ollama.Client, fault: str, stream: bool) -> Any:
     return "".join(chunk.message.content or "" for chunk in chunks)
 
 
-ASK: dict[str, Asking] = {
+ASK: dict[str, AskFunction] = {
     "anthropic": ask_anthropic,
     "openai_chat": ask_chat,
     "openai_responses": ask_responses,
@@ -118,7 +118,7 @@ def made(url: str, seconds: float) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def clients(_running: Emulator) -> Iterator[dict[bool, dict[str, Any]]]:
-    """Patient ones, and for faults that nobody should wait out, others."""
+    """Clients with long timeouts, and with short ones for the faults that never end."""
     with made(_running.url, PATIENCE) as patient, made(_running.url, IMPATIENCE) as impatient:
         yield {False: patient, True: impatient}
 
@@ -155,7 +155,7 @@ SEEN: dict[str, tuple[tuple[str, str], ...]] = {
     "500": _failed("InternalServerError"),
     "503": _failed("ServiceUnavailableError"),
     "529": _failed("OverloadedError"),
-    # Clients take a good status for a good answer, and stumble over what is not in it.
+    # Clients trust the status 200 and fail at the missing fields.
     "ok-error": (
         ("TypeError", "AssertionError"),
         ("TypeError", "IndexError"),
@@ -209,7 +209,7 @@ def test_every_fault_is_covered() -> None:
     assert {fault.partition(";")[0] for fault in SEEN} == set(KINDS)
 
 
-def outcome(ask: Asking, client: Any, fault: str, stream: bool) -> str:
+def outcome(ask: AskFunction, client: Any, fault: str, stream: bool) -> str:
     try:
         ask(client, fault, stream)
     except Exception as problem:

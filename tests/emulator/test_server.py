@@ -104,7 +104,7 @@ def test_keys_and_prompts_are_not_in_the_journal() -> None:
     assert '"k"' not in text
 
 
-def test_the_journal_is_bounded_by_calls_and_by_bytes() -> None:
+def test_journal_is_bounded_by_calls_and_by_bytes() -> None:
     engine = Engine(EmulatorOptions(remembered=5))
     engine.journal = engine._generator._journal = Journal(5, max_bytes=3 * len(LONG))
     for number in range(12):
@@ -121,7 +121,7 @@ def test_the_journal_is_bounded_by_calls_and_by_bytes() -> None:
 # ── The clock, and starting anew ─────────────────────────────────────────────────────────────────
 
 
-def test_the_clock_is_moved_over_http(emu: Emulator) -> None:
+def test_clock_is_moved_over_http(emu: Emulator) -> None:
     url = f"{emu.url}/_emulator/clock"
     before = httpx.get(url).json()
     moved = httpx.post(url, json={"advance": 3600}).json()
@@ -136,7 +136,7 @@ def test_invalid_clock_change_is_rejected(emu: Emulator, wrong: bytes) -> None:
     assert answer.json()["error"]
 
 
-def test_reset_forgets_everything(emu: Emulator) -> None:
+def test_reset_clears_the_state(emu: Emulator) -> None:
     with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
         client.messages.create(**body(LONG))
         emu.advance(60)
@@ -203,7 +203,7 @@ def test_stream_has_the_requested_latency() -> None:
 
 
 def test_simultaneous_calls_all_write() -> None:
-    """What is written can be read once the answer has begun, and no sooner."""
+    """A written prefix can be read once the response has begun, and no sooner."""
     engine = Engine(EmulatorOptions(latency=Latency(first=2.0)))
     together = [json.loads(ask(engine, body(LONG), at).body)["usage"] for at in (0.0, 1.0, 3.0)]
     assert [bool(usage["cache_read_input_tokens"]) for usage in together] == [False, False, True]

@@ -1,4 +1,4 @@
-"""What the providers reject, with status, code and parameter; and nothing else.
+"""Requests that the providers reject, with status, code and parameter.
 
 Each row is a request that its provider rejects, and the one thing that is wrong with it. The same
 request without that one thing is in order, and so is every recorded one.
@@ -103,29 +103,29 @@ def without(body: dict[str, Any], field: str) -> dict[str, Any]:
     return {key: value for key, value in body.items() if key != field}
 
 
-def says(role: str, *blocks: Any, **more: Any) -> dict[str, Any]:
+def message_of(role: str, *blocks: Any, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": list(blocks), **more}
 
 
-CALLED = says("assistant", {"type": "tool_use", "id": "t1", "name": "f", "input": {}})
-ANSWERED = says("user", {"type": "tool_result", "tool_use_id": "t1", "content": "ok"})
-SYSTEM = says("system", text())
+CALLED = message_of("assistant", {"type": "tool_use", "id": "t1", "name": "f", "input": {}})
+ANSWERED = message_of("user", {"type": "tool_result", "tool_use_id": "t1", "content": "ok"})
+SYSTEM = message_of("system", text())
 THINKS = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
-FIVE = claude(says("user", *(text(cache_control=MARK) for _ in range(5))))
-FOUR = claude(says("user", *(text(cache_control=MARK) for _ in range(4)), text()))
+FIVE = claude(message_of("user", *(text(cache_control=MARK) for _ in range(5))))
+FOUR = claude(message_of("user", *(text(cache_control=MARK) for _ in range(4)), text()))
 
 ANTHROPIC: list[Any] = [
     ("five markers", FIVE, 400, None),
     ("automatic with four taken", {**FOUR, "cache_control": MARK}, 400, None),
     (
         "automatic with another ttl on the last block",
-        claude(says("user", text(cache_control=HOUR)), cache_control=MARK),
+        claude(message_of("user", text(cache_control=HOUR)), cache_control=MARK),
         400,
         "cache_control",
     ),
     (
         "an hour after five minutes",
-        claude(says("user", text(cache_control=MARK), text(cache_control=HOUR))),
+        claude(message_of("user", text(cache_control=MARK), text(cache_control=HOUR))),
         400,
         "messages.0.content.1.cache_control.ttl",
     ),
@@ -143,7 +143,7 @@ ANTHROPIC: list[Any] = [
         claude(
             USER,
             CALLED,
-            says(
+            message_of(
                 "user",
                 {
                     "type": "tool_result",
@@ -159,7 +159,7 @@ ANTHROPIC: list[Any] = [
         "a marker on thinking",
         claude(
             USER,
-            says("assistant", {"type": "thinking", "thinking": "", "cache_control": MARK}),
+            message_of("assistant", {"type": "thinking", "thinking": "", "cache_control": MARK}),
             USER,
         ),
         400,
@@ -167,26 +167,26 @@ ANTHROPIC: list[Any] = [
     ),
     (
         "a marker on an empty text",
-        claude(says("user", text("", cache_control=MARK))),
+        claude(message_of("user", text("", cache_control=MARK))),
         400,
         "messages.0.content.0.text",
     ),
     (
         "a ttl that there is not",
-        claude(says("user", text(cache_control={"type": "ephemeral", "ttl": "2h"}))),
+        claude(message_of("user", text(cache_control={"type": "ephemeral", "ttl": "2h"}))),
         400,
         "messages.0.content.0.cache_control.ttl",
     ),
     ("a call without an answer", claude(USER, CALLED, USER), 400, "messages.1"),
     ("a call at the end", claude(USER, CALLED), 400, "messages.1"),
     ("an answer without a call", claude(ANSWERED), 400, "messages.0.content.0"),
-    ("the assistant first", claude(says("assistant", text()), USER), 400, "messages"),
-    ("an unknown role", claude(says("tool", text())), 400, "messages.0.role"),
+    ("the assistant first", claude(message_of("assistant", text()), USER), 400, "messages"),
+    ("an unknown role", claude(message_of("tool", text())), 400, "messages.0.role"),
     ("system first", claude(SYSTEM, USER), 400, "messages.0"),
     ("system before the user", claude(USER, SYSTEM, USER), 400, "messages.1"),
     (
         "system behind the assistant",
-        claude(USER, says("assistant", text()), SYSTEM),
+        claude(USER, message_of("assistant", text()), SYSTEM),
         400,
         "messages.2",
     ),
@@ -206,11 +206,16 @@ ANTHROPIC: list[Any] = [
     ("an unknown field of a message", claude({**USER, "name": "me"}), 400, "messages.0.name"),
     (
         "an unknown field of a block",
-        claude(says("user", text(id="1"))),
+        claude(message_of("user", text(id="1"))),
         400,
         "messages.0.content.0.text.id",
     ),
-    ("an unknown block", claude(says("user", {"type": "video"})), 400, "messages.0.content.0"),
+    (
+        "an unknown block",
+        claude(message_of("user", {"type": "video"})),
+        400,
+        "messages.0.content.0",
+    ),
     (
         "an unknown field of a tool",
         claude(tools=[{"name": "f", "input_schema": {}, "parameters": {}}]),
@@ -303,7 +308,7 @@ REDACTED = {"type": "redacted_thinking", "data": "x"}
     ],
 )
 def test_anthropic_rejects_cut_off_reasoning(blocks: Any, message: str) -> None:
-    assert str(check("anthropic", claude(USER, says("assistant", *blocks), USER))) == message
+    assert str(check("anthropic", claude(USER, message_of("assistant", *blocks), USER))) == message
 
 
 @pytest.mark.parametrize(
@@ -337,23 +342,25 @@ def test_deepseek_rejects_a_message_of_reasoning_alone() -> None:
 
 ANTHROPIC_TAKES: list[Any] = [
     ("plain", claude()),
-    ("reasoning and text", claude(USER, says("assistant", THINKS, text()), USER)),
+    ("reasoning and text", claude(USER, message_of("assistant", THINKS, text()), USER)),
     (
         "reasoning that goes on in the next message",
-        claude(USER, says("assistant", THINKS), says("assistant", text()), USER),
+        claude(USER, message_of("assistant", THINKS), message_of("assistant", text()), USER),
     ),
     ("four markers", FOUR),
     (
         "automatic on a block that is marked as long",
-        claude(says("user", *(text(cache_control=MARK) for _ in range(4))), cache_control=MARK),
+        claude(
+            message_of("user", *(text(cache_control=MARK) for _ in range(4))), cache_control=MARK
+        ),
     ),
     (
         "an hour before five minutes",
-        claude(says("user", text(cache_control=HOUR), text(cache_control=MARK))),
+        claude(message_of("user", text(cache_control=HOUR), text(cache_control=MARK))),
     ),
     ("calls and answers", claude(USER, CALLED, ANSWERED)),
     ("answers in two messages", claude(USER, CALLED, ANSWERED, USER)),
-    ("system behind the user", claude(USER, SYSTEM, says("assistant", text()), USER)),
+    ("system behind the user", claude(USER, SYSTEM, message_of("assistant", text()), USER)),
     ("system at the end", claude(USER, SYSTEM)),
     ("only warming", claude(max_tokens=0)),
     ("sampling on the old version", claude(temperature=0.2, top_k=3)),
@@ -381,7 +388,7 @@ def test_version_header_is_required_and_matters() -> None:
     assert error is not None
     assert str(error) == "anthropic-version: header is required"
     new = {"anthropic-version": "2026-10-21"}
-    cited = claude(says("user", text(citations=[{"type": "char_location"}])))
+    cited = claude(message_of("user", text(citations=[{"type": "char_location"}])))
     document = {
         "type": "document",
         "source": {"type": "text", "data": "a", "media_type": "text/plain"},
@@ -389,7 +396,7 @@ def test_version_header_is_required_and_matters() -> None:
     for body, param in [
         (claude(temperature=0.2), "temperature"),
         (cited, "messages.0.content.0.citations"),
-        (claude(USER, says("assistant", document), USER), "messages.1.content.0"),
+        (claude(USER, message_of("assistant", document), USER), "messages.1.content.0"),
     ]:
         assert check("anthropic", body) is None
         refused = check("anthropic", body, headers=new)
@@ -397,8 +404,8 @@ def test_version_header_is_required_and_matters() -> None:
         assert refused.param == param
 
 
-def test_a_body_may_be_32_mb() -> None:
-    error = check("anthropic", claude(says("user", text("x" * 32 * 1024 * 1024))))
+def test_body_may_have_32_mb() -> None:
+    error = check("anthropic", claude(message_of("user", text("x" * 32 * 1024 * 1024))))
     assert isinstance(error, errors.TooLarge)
     assert (error.status, error.code) == (413, "request_too_large")
 
@@ -437,7 +444,7 @@ CHAT: list[Any] = [
     ),
     (
         "a marker of Anthropic's",
-        chat(says("user", text(cache_control=MARK))),
+        chat(message_of("user", text(cache_control=MARK))),
         "unknown_parameter",
         "messages[0].content[0].cache_control",
     ),
@@ -748,7 +755,7 @@ def test_ollama_accepts_unknown_fields() -> None:
     ],
 )
 def test_context_window_is_exact(name: str, body: Any, code: str, param: str | None) -> None:
-    """What the model takes is taken to the token, and one token more is refused."""
+    """A prompt of the exact window is accepted, and one token more is rejected."""
     profile = catalog.profile(wire.PROVIDERS[name], MODELS[name])
     assert profile.context_tokens is not None
     limit = max(profile.context_tokens.published)
@@ -777,7 +784,7 @@ def test_body_that_is_no_object_is_rejected(name: str, body: bytes) -> None:
 
 
 def test_other_providers_follow_the_catalog_only() -> None:
-    """What OpenAI calls unknown may well be known elsewhere."""
+    """Fields unknown to OpenAI may be valid elsewhere."""
     body = chat(model="deepseek-v4-flash", top_k=3, whatever=1)
     assert check("openai_chat", body, provider="deepseek") is None
     error = check("openai_chat", body, provider="deepseek", tokens=10**9)
@@ -844,13 +851,13 @@ def checked(name: str, body: Any) -> Upstream | None:
 
 @pytest.mark.parametrize("name, bodies", BODIES)
 def test_malformed_request_never_raises(name: str, bodies: list[Any]) -> None:
-    """An error of the provider's, or none; never one of ours."""
+    """A provider error or none; never an exception."""
     for mutant in (mutant for body in bodies for mutant in mutants(body)):
         error = checked(name, mutant)
         assert error is None or wire.get(name).write_error(error)[0] in (400, 413)
 
 
-#: What each wire's plain messages look like, and some that nearly are.
+#: Plain messages of each wire, and nearly plain ones.
 PLAIN = {
     "anthropic": claude(HI, {"role": "assistant", "content": "Yes?"}, HI),
     "openai_chat": chat({"role": "system", "content": "Be short."}, HI, HI),
@@ -866,16 +873,16 @@ PLAIN = {
 def test_no_check_objects_to_plain_messages(
     name: str, bodies: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is passed over because it is plain is in order when it is looked at, too."""
+    """Messages skipped by the fast check for plain ones are valid in the full check."""
     found = [
         (body, str(checked(name, body)))
         for body in (mutant for body in (PLAIN[name], *bodies) for mutant in mutants(body))
     ]
 
-    def nothing_is(_: msgspec.Raw) -> object:
+    def never_plain(_: msgspec.Raw) -> object:
         raise msgspec.DecodeError
 
-    looked = msgspec.structs.replace(HOSTS[name].checks, decode_plain=nothing_is)
+    looked = msgspec.structs.replace(HOSTS[name].checks, decode_plain=never_plain)
     monkeypatch.setattr(HOSTS[name], "checks", looked)
     for body, error in found:
         assert str(checked(name, body)) == error, body
@@ -891,7 +898,7 @@ def test_no_check_objects_to_plain_messages(
     ],
 )
 def test_malformed_json_format_never_raises(name: str, body: Any) -> None:
-    """What is request for oddly is answered or refused, and never the emulator's undoing."""
+    """An odd request is answered or rejected, and never raises."""
     engine = Engine()
     headers = {"authorization": "Bearer k", "x-goog-api-key": "k"}
     for mutant in mutants(body):
@@ -912,11 +919,11 @@ def test_deeply_nested_body_is_rejected(name: str, body: bytes) -> None:
 def test_body_nested_near_the_limit_never_raises() -> None:
     """Depths that one reader still takes and the next does not."""
     engine, headers = Engine(), {"authorization": "Bearer k"}
-    talk = b'"model":"gpt-4o","messages":[{"role":"user","content":"a"}]'
+    fields = b'"model":"gpt-4o","messages":[{"role":"user","content":"a"}]'
     for depth in range(700, 1000):
         schema = b'{"a":' * depth + b"1" + b"}" * depth
         tool = b'{"type":"function","function":{"name":"a","parameters":%b}}' % schema
-        body = b'{%b,"tools":[%b]}' % (talk, tool)
+        body = b'{%b,"tools":[%b]}' % (fields, tool)
         request = EmulatorRequest(
             method="POST", path=PATHS["openai_chat"], headers=headers, body=body
         )

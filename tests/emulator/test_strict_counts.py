@@ -1,4 +1,4 @@
-"""What the providers reject when tokens are only counted."""
+"""Token-count requests that the providers reject."""
 
 from __future__ import annotations
 

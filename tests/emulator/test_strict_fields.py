@@ -44,7 +44,7 @@ def fields(kind: Any) -> set[str]:
 
 
 def tags(kind: Any, field: str = "type") -> set[str]:
-    """What a field of literals may say."""
+    """The values of a field of literals."""
     found: set[str] = set()
 
     def look(hint: Any) -> None:

@@ -40,7 +40,7 @@ PROVIDERS = {
 }
 HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": "any"}
 
-#: Recorded 400s that depend on what is fetched, generated or inside a file.
+#: Recorded 400s that depend on fetched, generated or file content.
 BEYOND_THE_REQUEST = {
     "e2b8297e4150401e",  # groq: the model called a tool wrongly
     "e6870c561c489f74",  # groq: the model called no tool

@@ -51,12 +51,12 @@ class Played:
 
     def __init__(self, trace: traces.Trace) -> None:
         self.trace = trace
-        provider, spoken = trace.profile.provider, trace.sent[0].rendered.wire
-        home = wire.PROVIDERS[spoken] == provider
-        self.name = spoken if home else f"{provider}/{spoken}"
+        provider, wire_name = trace.profile.provider, trace.sent[0].rendered.wire
+        home = wire.PROVIDERS[wire_name] == provider
+        self.name = wire_name if home else f"{provider}/{wire_name}"
         self.codec = wire.get(self.name)
         self.path = "" if home else f"/{provider}{wire.dialect_of(self.name).path}"
-        self.rules = catalog.rules(provider, trace.sent[0].rendered.model, spoken)
+        self.rules = catalog.rules(provider, trace.sent[0].rendered.model, wire_name)
         self.simulator = Simulator(self.rules)
 
     def expected(self, rendered: Rendered, plan: Plan, at: float) -> Usage:

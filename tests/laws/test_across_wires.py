@@ -202,7 +202,7 @@ def test_law_6_dialect_values_stay_in_their_dialect(row: catalog.Dialect, call: 
         assert not leaks(call, [WIRES[name]], spoken_by(row))
 
 
-def test_a_loss_in_silence_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_without_a_notice_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     from anaphora.wire.openai_chat import params, types
 
     call = feature_calls.base(params={"top_k": 5, "seed": 7})
@@ -214,14 +214,14 @@ def test_a_loss_in_silence_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> Non
         check(call, stops)
 
 
-def test_a_loss_of_what_all_can_say_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_of_a_supported_feature_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A notice does not excuse a loss where both wires have the field, as the matrix shows."""
     from anaphora.values import Notice
     from anaphora.wire.gemini import params, types
 
     call = feature_calls.base(params={"seed": 7})
     stops = [(WIRES[name], name) for name in ("gemini", "openai_chat")]
-    assert all(supports(stop, spoken, "seed") for stop, spoken in stops)
+    assert all(supports(stop, wire_name, "seed") for stop, wire_name in stops)
     fields = params._fields
 
     def fields_without_seed(call: Call) -> dict[str, bytes]:
@@ -231,7 +231,7 @@ def test_a_loss_of_what_all_can_say_would_be_seen(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(params, "_fields", fields_without_seed)
     notices = [Notice("param_left_out", "left out", "params.seed")]
     monkeypatch.setattr(params, "_notices", lambda call: notices)
-    with pytest.raises(AssertionError, match="seed: all can say it"):
+    with pytest.raises(AssertionError, match="seed: all support it"):
         check(call, stops)
 
 

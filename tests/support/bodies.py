@@ -7,7 +7,7 @@ from typing import Any
 
 
 def system_texts(body: bytes) -> list[str]:
-    """The system prompt: a field of its own, or the message that leads."""
+    """The system prompt: a separate field or the first message."""
     fields = json.loads(body)
     if "contents" in fields:
         parts = fields.get("systemInstruction", {}).get("parts", [])

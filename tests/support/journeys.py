@@ -74,7 +74,7 @@ def _param(path: str, feature: str) -> Thing:
     return Thing(feature, views.param(path), feature, f"params.{path}")
 
 
-#: Where notices on parts of messages are.
+#: The path prefix of notices on parts of messages.
 _PARTS = "conversation["
 
 THINGS = (
@@ -152,7 +152,7 @@ def travel(call: Call, stops: Iterable[Target]) -> Journey:
 
 
 def check(call: Call, stops: Sequence[tuple[Target, str]]) -> None:
-    """What all stops support survives all of them; every loss has a notice."""
+    """A feature that all stops support survives them; every loss has a notice."""
     journey = travel(call, [stop for stop, _ in stops])
     in_headers = any(
         _headers(stop, sent) for (stop, _), sent in zip(stops, journey.sent, strict=True)

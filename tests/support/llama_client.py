@@ -33,7 +33,7 @@ LOOPING = changed(OWN, "{%- if tools and last.role != 'tool' -%}", "{%- if tools
 def with_client(
     llama: Llama, made: Callable[[AsyncClient], Awaitable[T]], watchers: Iterable[Watcher] = ()
 ) -> T:
-    """What an app makes of a client whose providers are called as our wires are."""
+    """The result of `made` with a client whose providers are named after the wires."""
 
     async def main() -> T:
         providers = {

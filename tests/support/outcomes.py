@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a feature, and what tells it: codes of notices, or the path of a refusal."""
+    """The fate of a feature, with the codes of notices or the path of the error."""
 
     fate: Fate
     codes: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def plain(target: Target) -> Sent:
 
 
 def outcome(target: Target, feature: Feature, call: Call) -> Outcome:
-    """What becomes of a feature of that call."""
+    """The outcome of a feature of that call."""
     plain_request = plain(target)
     try:
         sent = send(target, call)
@@ -103,7 +103,7 @@ def is_about(notice: Notice, path: str) -> bool:
 
 
 def _nothing(seen: Any) -> bool:
-    """Nothing is left of it: no value, and no list or object with one in it."""
+    """Whether it is empty: no value, and no list or object that holds one."""
     if isinstance(seen, list | tuple):
         return all(map(_nothing, seen))
     return seen in (None, False, "", {})

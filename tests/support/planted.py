@@ -22,7 +22,7 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
 
 
 class Place(NamedTuple):
-    """A wire as one provider speaks it, and a model to ask there."""
+    """A wire, a provider that uses it, and one of its models."""
 
     wire: str
     provider: str
@@ -68,7 +68,7 @@ def _tool(name: str) -> Json:
     return {"name": name, "description": f"Can {name}.", "schema": schema}
 
 
-# ── In each wire's words ─────────────────────────────────────────────────────────────────────────
+# ── Request bodies ───────────────────────────────────────────────────────────────────────────────
 
 
 def _anthropic(prompt: Json, model: str) -> Json:
@@ -185,7 +185,7 @@ def _gemini_part(part: Any) -> Json:
     return {"inlineData": {"mimeType": "image/png", "data": part["image"]}}
 
 
-_SAY: dict[str, Callable[[Json, str], Json]] = {
+_ENCODERS: dict[str, Callable[[Json, str], Json]] = {
     "anthropic": _anthropic,
     "openai_chat": _chat,
     "openai_responses": _responses,
@@ -196,7 +196,7 @@ _SAY: dict[str, Callable[[Json, str], Json]] = {
 
 
 def body(place: Place, prompt: Json, model: str | None = None, **dumping: Any) -> bytes:
-    result = _SAY[place.wire](prompt, model or place.model)
+    result = _ENCODERS[place.wire](prompt, model or place.model)
     return json.dumps(result, **{"separators": (",", ":"), **dumping}).encode()
 
 

@@ -240,7 +240,7 @@ def test_json_with_images_is_counted_without_them() -> None:
     assert measured(b'"%s"' % (b"A" * 400_000)) == Size(400_002, 0)
 
 
-# ── How sure ─────────────────────────────────────────────────────────────────────────────────────
+# ── Bounds ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_bounds_narrow_after_the_first_usage() -> None:

@@ -49,7 +49,7 @@ def test_estimate_after_usage(name: str) -> None:
 
 
 def test_whole_prompts_before_any_usage() -> None:
-    """Where system prompt and tools are in the recording."""
+    """For recordings with system prompt and tools."""
     held = calls = 0
     for name in ("deepseek_reasonix", "inspect_openai", "opencode_recordings"):
         for trace in filter(lambda trace: trace.complete, traces.traces(name)):

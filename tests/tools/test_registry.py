@@ -45,7 +45,7 @@ def listed(*names: str, order: Callable[[list[str]], list[str]] = list) -> list[
 
 
 def section(registry: ToolRegistry) -> bytes:
-    """What a renderer would write of the tools."""
+    """The bytes a renderer would write for the tools."""
     return to_json(registry.tools())
 
 

@@ -77,7 +77,7 @@ def over(
     wire: str = "anthropic",
     fault: str | None = None,
 ) -> T:
-    """What comes of an adapter over a client of one provider; no task of theirs is left."""
+    """The result of an adapter over a client of one provider; no task is left running."""
     provider = {
         "wire": wire,
         "base_url": url,
@@ -143,7 +143,7 @@ def test_e1_stream_is_text_and_finish_reason(
 
 @pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])
 def test_e1_refusals_are_text(url: str, wire: str) -> None:
-    """Where they have a part of their own."""
+    """On wires with a refusal part."""
 
     async def both(adapter: ClientAdapter) -> list[str]:
         llm_request = request("refuse", wire)

@@ -97,7 +97,7 @@ def test_headers_are_in_lower_case() -> None:
     assert one.headers() == {"x-team": "search", "x-api-key": "sk-1"}
 
 
-# ── What does not fit ────────────────────────────────────────────────────────────────────────────
+# ── Invalid values ──────────────────────────────────────────────────────────────────────────────
 
 UNFIT = [
     # wires

@@ -27,7 +27,7 @@ ANSWERS: list[AnaphoraError] = [
     errors.QuotaExhausted("k"),
     errors.TooLarge("k"),
 ]
-#: Nothing was learned of its health.
+#: Errors that do not show whether the provider is healthy.
 SILENT: list[AnaphoraError] = [
     errors.RateLimited("k"),
     errors.Throttled("k", wait=1.0),

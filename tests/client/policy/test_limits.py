@@ -149,7 +149,7 @@ def test_provider_and_model_limits_both_hold(
         those = [held for held in drive.started if held.lane.model in models]
         assert most_in_a_minute((held.at, 1) for held in those) <= (requests or INF)
         assert most_in_a_minute((held.at, held.tokens) for held in those) <= (tokens or INF)
-    # Who waits for nothing of its own is not overtaken by others of the kind.
+    # Calls that wait only for shared limits start in order.
     free = [held.number for held in drive.started if held.lane.model in "bc"]
     assert free == sorted(free)
 
@@ -247,7 +247,7 @@ def test_limits_hold_and_every_call_starts_despite_changes(
     counted = [(held.at, held.requests, held.tokens) for held in drive.started]
     assert most_in_a_minute((at, n) for at, n, _ in counted) <= (shared[0] or INF)
     assert most_in_a_minute((at, n) for at, _, n in counted) <= (shared[1] or INF)
-    # Nothing is left behind: an hour later everything is free.
+    # An hour later the whole limit is available again.
     for model in "ab":
         assert limiter.wait(limiter.lane(model), shared[1] or 10**9, drive.at + 3600) == 0.0
 

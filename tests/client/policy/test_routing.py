@@ -1,4 +1,4 @@
-"""Where a conversation goes, and what it costs to go elsewhere."""
+"""The hop of a conversation, and the cost of moving it to another."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def resets_unread(
 async def stops_reading(
     server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    # What the buffers between us have taken is read when the peer has given up and tries again.
+    # Buffered bytes are read after the peer has timed out and retries.
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     while server.connections == 1:  # noqa: ASYNC110 - the peer's doing
         await asyncio.sleep(0.01)
@@ -82,7 +82,7 @@ FAR_TOO_LONG = b"HTTP/1.1 200 OK\r\nX-Canary: " + b"x" * 100_000 + b"\r\n\r\n"
 BOMB = gzip.compress(b"\0" * 20_000_000)
 GZIPPED = HEAD + b"Content-Encoding: gzip\r\nContent-Length: "
 
-#: What the server does, what of the request is special; the phase, and words of the message.
+#: The server's behaviour, special request fields, the phase, and words of the message.
 FAILURES: dict[str, tuple[Step, dict[str, Any], errors.Phase, str]] = {
     "resets before the request is read": (
         resets_unread,

@@ -394,7 +394,7 @@ def test_through_a_tunnel(ca: str, tls: ssl.SSLContext) -> None:
     asyncio.run(main())
 
 
-# ── What cannot be sent ──────────────────────────────────────────────────────────────────────────
+# ── Invalid requests ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

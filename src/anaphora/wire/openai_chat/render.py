@@ -108,8 +108,7 @@ def render(
     previous = usable_previous(previous, WIRE, call.model)
     if previous is not None and previous.envelope.source[0] != traits:
         previous = None
-    last = previous.envelope if previous is not None else None
-    request = envelope(call, profile, traits, last)
+    request = envelope(call, profile, traits, previous.envelope if previous is not None else None)
     tools, foreign = without_foreign_tools(call.tools, (WIRE,))
     blocks = call.ir.system_field_blocks()
 
