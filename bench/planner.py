@@ -3,7 +3,7 @@
     python bench/planner.py [--quick] [--traces DIR]
 
 Every strategy marks the same requests; the simulator bills them by the provider's rules, in
-multiples of the uncached input price. Foresight is a lower bound for whoever marks: every block by
+multiples of the uncached input price. Foresight is a lower bound for any marking: every block by
 itself, written, kept and read as it would have been best, without slots, minimum or look-back.
 The last line is one JSON object.
 """
@@ -96,8 +96,8 @@ def bill(rules: CacheRules, requests: list[Request], plan: Strategy) -> float:
 
 
 def foresight(rules: CacheRules, requests: list[Request]) -> float:
-    """What nobody can beat who marks: each block by itself, at its best. Where a provider caches
-    by itself what nobody marks, the better of the two ways: each gives up what the other keeps."""
+    """A lower bound for any marking: each block by itself, at its best. Where a provider also caches
+    unmarked prompts, the better of the two ways: each gives up what the other keeps."""
     marked = _marked_bound(rules, requests)
     return (
         marked if unmarked_caching(rules) is None else min(marked, bill(rules, requests, nothing))

@@ -223,7 +223,7 @@ def test_tables_show_prices(installed: Callable[[str], Run]) -> None:
     assert float(told["total"]["predicted"]["cost_usd"]) > 0
 
 
-def test_what_needs_an_extra_says_so_and_is_no_traceback(installed: Callable[[str], Run]) -> None:
+def test_a_missing_extra_is_named_without_a_traceback(installed: Callable[[str], Run]) -> None:
     run = installed("cli")
     done = run("-m", "anaphora", "ask", "--emulate", "Hello?")
     assert done.returncode == 1

@@ -31,7 +31,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def test_the_readme_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_runs_and_prints_its_output(capsys: pytest.CaptureFixture[str]) -> None:
     """All but the figures: those follow the catalog."""
     (program,) = fenced(ROOT / "README.md", "python")
     (promised,) = fenced(ROOT / "README.md", "text")
@@ -40,7 +40,7 @@ def test_the_readme_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[s
     assert re.sub(r"\d[\d,.]*", "0", shown) == re.sub(r"\d[\d,.]*", "0", promised)
 
 
-def test_a_provider_is_added_the_way_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_provider_is_added_as_documented(capsys: pytest.CaptureFixture[str]) -> None:
     page = ROOT / "docs" / "adding-a-provider.md"
     dialect, models = fenced(page, "toml")
     (program,) = fenced(page, "python")
@@ -92,13 +92,13 @@ BREAKING = pytest.param(
     [BREAKING if p.name == "client.md" else p for p in PAGES if p.name not in SHOWN],
     ids=name,
 )
-def test_other_pages_hold_no_snippet_that_nobody_runs(page: Path) -> None:
+def test_other_pages_hold_no_untested_snippet(page: Path) -> None:
     for program in fenced(page, "python"):
         exec(compile(program, str(page), "exec"), {"__name__": "docs"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_fence_says_what_it_is(page: Path) -> None:
+def test_every_fence_names_its_language(page: Path) -> None:
     assert {tag for tag, _ in FENCE.findall(page.read_text())} <= {
         "python",
         "sh",

@@ -40,7 +40,7 @@ def test_an_exemption_lets_a_planned_break_pass() -> None:
     anthropic.render(call(talk, "It is 09:01."), PROFILE, first)
 
 
-def test_nobody_slips_past_the_guard() -> None:
+def test_the_guard_covers_every_render() -> None:
     """Renderings are seen where tests call `anthropic.render`; a name imported past it is not."""
     here = Path(__file__).parent
     for file in sorted(here.rglob("test_*.py")):

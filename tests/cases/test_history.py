@@ -59,7 +59,7 @@ def test_claude_code_63930_a_write_that_parallel_tools_push_away_is_marked_again
         assert result.read == sum(wrote.written.values()) > 0
 
 
-def test_claude_code_63930_without_that_marker_an_event_says_so_before_sending() -> None:
+def test_claude_code_63930_without_that_marker_preflight_reports_it() -> None:
     place = PLACES["anthropic"]
     after = grown(spec())
     after["messages"][-1] = ("user", [f"result {at}" for at in range(40)])

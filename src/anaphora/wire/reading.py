@@ -339,7 +339,7 @@ class _Object(_Node):
 
 
 class _Union(_Node):
-    """One of several structs, told apart by a tag."""
+    """One of several structs, selected by a tag."""
 
     def __init__(self, kinds: Sequence[Any], known: dict[Any, _Node], default: str | None) -> None:
         super().__init__(Union[tuple(kinds)])  # noqa: UP007

@@ -331,7 +331,7 @@ def test_clock_causes(planted: str) -> None:
     assert not found.broke
 
 
-def test_the_sentence_says_when_an_entry_expired() -> None:
+def test_the_sentence_names_when_an_entry_expired() -> None:
     place = PLACES["anthropic"]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
     found = verdict_of(place, one, two, later={"at": 1000.0 + 300 + 47})

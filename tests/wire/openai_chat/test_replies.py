@@ -563,7 +563,7 @@ def test_usage_of_the_stream_wins_over_groqs_field() -> None:
     assert final(chunk({"content": "a"}), nothing, DONE).usage == Usage()
 
 
-def test_calls_without_index_and_id_are_told_apart_by_name() -> None:
+def test_calls_without_index_and_id_are_distinguished_by_name() -> None:
     calls = [{"function": {"name": name, "arguments": "{}"}} for name in "fg"]
     reply = final(chunk({"tool_calls": calls}), chunk({}, "tool_calls"), DONE)
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [("f", "{}"), ("g", "{}")]

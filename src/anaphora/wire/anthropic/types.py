@@ -51,7 +51,7 @@ class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Tagged(msgspec.Struct, tag_field="type", frozen=True, forbid_unknown_fields=True):
-    """An object told apart by its `type`."""
+    """An object with a `type` tag."""
 
 
 # ── Content blocks ───────────────────────────────────────────────────────────────────────────────

@@ -456,7 +456,7 @@ def _read_content(
     below: tuple[int, ...],
     marks: Marks,
 ) -> list[Part] | None:
-    """The parts of a message or of a tool's output; None if one of them cannot be told from an
+    """The parts of a message or of a tool's output; None if one of them looks like an
     item."""
     parts: list[Part] = []
     for index, part in enumerate(content):
