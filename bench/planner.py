@@ -96,8 +96,8 @@ def bill(rules: CacheRules, requests: list[Request], plan: Strategy) -> float:
 
 
 def foresight(rules: CacheRules, requests: list[Request]) -> float:
-    """A lower bound for any marking: each block by itself, at its best. Where a provider also caches
-    unmarked prompts, the better of the two ways: each gives up what the other keeps."""
+    """A lower bound for any marking: each block by itself, at its best. Where a provider also
+    caches unmarked prompts, the better of the two ways: each gives up what the other keeps."""
     marked = _marked_bound(rules, requests)
     return (
         marked if unmarked_caching(rules) is None else min(marked, bill(rules, requests, nothing))

@@ -38,7 +38,9 @@ def sent_by(name: str, provider: str, model: str) -> tuple[bytes, list[str]]:
         ("ollama", "ollama", "llama3"),
     ],
 )
-def test_bifrost_5629_a_tools_marker_is_kept_or_reported(name: str, provider: str, model: str) -> None:
+def test_bifrost_5629_a_tools_marker_is_kept_or_reported(
+    name: str, provider: str, model: str
+) -> None:
     sent, notices = sent_by(name, provider, model)
     tools = json.dumps(json.loads(sent)["tools"])
     kept = "cache" in tools

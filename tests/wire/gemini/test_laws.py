@@ -120,9 +120,7 @@ def test_law_1_what_was_cacheable_begins_the_next_turn(
 
 
 @given(some.frames(), turns)
-def test_every_chunk_stands_at_its_path(
-    frame: some.Frame, turns: list[list[Message]]
-) -> None:
+def test_every_chunk_stands_at_its_path(frame: some.Frame, turns: list[list[Message]]) -> None:
     rendered = render(of_google(frame.call(grown(turns)[-1], "now")))
     body = json.loads(body_of(rendered))
     for chunk in rendered:
