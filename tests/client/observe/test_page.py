@@ -66,6 +66,6 @@ def test_every_metric_is_in_the_table_with_its_labels() -> None:
     assert {row[0]: row[1] for row in table("metric")} == found
 
 
-@pytest.mark.parametrize("key", re.findall(r"(\w+)=", PAGE.partition("## Lines")[2]))
+@pytest.mark.parametrize("key", re.findall(r"(\w+)=", PAGE.partition("## Log lines")[2]))
 def test_every_documented_key_of_the_line_exists(key: str) -> None:
     assert key in fields(FULL)
