@@ -115,8 +115,6 @@ _PLACES = {
     "system": SystemPlace("system", "message"),
     "developer": SystemPlace("developer", "message"),
 }
-_CALL_NAMES = ("call_id", "name", "arguments")
-_CALL_FIELDS = frozenset(_CALL_NAMES)
 _NO_MARKS: Marks = []
 _NO_UNKNOWN: dict[int, Unknown] = {}
 
@@ -128,7 +126,6 @@ _REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(
 _CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
 _TOOL: LenientDecoder[types.FunctionTool | OtherBlock] = LenientDecoder(types.FunctionTool)
 
-_decode_item = msgspec.json.Decoder(types.Item).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_reasoning = msgspec.json.Decoder(types.ReasoningFields).decode
 _encode = msgspec.json.Encoder().encode
@@ -174,7 +171,7 @@ def _read_decoded(items: list[types.Item]) -> list[_MarkedItem] | None:
     read: list[_MarkedItem] = []
     marks: Marks = []
     for index, item in enumerate(items):
-        one = _read_item(item, index, request_error, marks)
+        one = _read_usual(item, index, marks)
         if one is None:
             return None
         role, parts = one
@@ -190,14 +187,9 @@ def _read_raw(given: msgspec.Raw) -> list[_MarkedItem]:
     except DECODE_ERRORS as problem:
         raise request_error(f"expected text or a list: {problem}", "$.input") from None
     items: list[_MarkedItem] = []
-    strict = True
     for index, raw in enumerate(raws):
         marks: Marks = []
-        path = f"$.input[{index}]"
-        one = _read_strictly(raw, path, request_error, marks) if strict else None
-        # Where one item has unknown fields, the next one likely has them too.
-        strict = one is not None
-        items.append((*(one or _separate_item(raw, path, request_error, marks)), marks))
+        items.append((*read_item(raw, f"$.input[{index}]", request_error, marks), marks))
     return items
 
 
@@ -285,21 +277,8 @@ def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
 
 
 def read_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks) -> ReadItem:
-    """An item of a request or a reply; one of another type is kept whole."""
-    return _read_strictly(raw, path, fail, marks) or _separate_item(raw, path, fail, marks)
-
-
-def _read_strictly(
-    raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks
-) -> ReadItem | None:
-    try:
-        return _read_item(_decode_item(raw), path, fail, marks)
-    except DECODE_ERRORS:
-        return None
-
-
-def _separate_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks) -> ReadItem:
-    """An item that does not decode strictly. Its members that are not read become extras."""
+    """An item of a request or a reply. Members that are not read become extras; an item of another
+    type is kept whole."""
     members = object_members(raw, path, fail)
     kind = _take_text(members, "type")
     if kind is None:
@@ -317,8 +296,10 @@ def _separate_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks
         content, unknown = _take_content(members, "content", path, fail)
         role = ROLES.get(name, "user")
         read = _read_message(name, content, unknown, members, path, fail, placed)
-    elif kind == "function_call" and members.keys() >= _CALL_FIELDS:
-        call_id, name, arguments = (_take(members, each, path, fail) for each in _CALL_NAMES)
+    elif kind == "function_call" and members.keys() >= {"call_id", "name", "arguments"}:
+        call_id = _take(members, "call_id", path, fail)
+        name = _take(members, "name", path, fail)
+        arguments = _take(members, "arguments", path, fail)
         read = "assistant", (ToolCall(call_id, name, arguments, extras_of(WIRE, members)),)
     elif kind == "function_call_output":
         content, unknown = _take_content(members, "output", path, fail)
@@ -348,11 +329,9 @@ def _take_content(
     return _CONTENT.decode_list(members.pop(name), f"{path}.{name}", fail)
 
 
-def _read_item(
-    item: types.Item, path: str | int, fail: ErrorFactory, marks: Marks
-) -> ReadItem | None:
-    """An item that decoded strictly; None if it has a field that its type does not have. `path` may
-    be its index in the input."""
+def _read_usual(item: types.Item, index: int, marks: Marks) -> ReadItem | None:
+    """An item of a request that decoded strictly; None if it has a field that its type does not
+    have."""
     content, call_id = item.content, item.call_id
     fields: Members | None = None
     if not (item.id is item.status is item.phase is item.namespace is UNSET):
@@ -363,7 +342,9 @@ def _read_item(
             return None
         if fields is None and type(content) is str and item.role in ("user", "assistant"):
             return item.role, (Text(content),)  # type: ignore[return-value]
-        return _read_message(item.role, content, _NO_UNKNOWN, fields or {}, path, fail, marks)
+        return _read_message(
+            item.role, content, _NO_UNKNOWN, fields or {}, index, request_error, marks
+        )
     if call_id is UNSET or not (item.role is content is UNSET):
         return None
     extras = None if fields is None else extras_of(WIRE, fields)
@@ -376,7 +357,7 @@ def _read_item(
         return None
     if fields is None and type(output) is str:
         return "tool", (ToolResult(call_id, output),)
-    return _read_output(call_id, output, _NO_UNKNOWN, extras, path, fail, marks)
+    return _read_output(call_id, output, _NO_UNKNOWN, extras, index, request_error, marks)
 
 
 def _read_message(
