@@ -118,11 +118,7 @@ _PLACES = {
 _NO_MARKS: Marks = []
 _NO_UNKNOWN: dict[int, Unknown] = {}
 
-_REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(
-    types.ResponsesRequest,
-    whole=("input", "tool_choice", "parallel_tool_calls", "metadata"),
-    partial=("reasoning", "text", "prompt_cache_options"),
-)
+_REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(types.ResponsesRequest)
 _CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
 _TOOL: LenientDecoder[types.FunctionTool | OtherBlock] = LenientDecoder(types.FunctionTool)
 
