@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, PromptBlock
 from anaphora.rendered import ChunkLog, Kind
 from anaphora.values import (
@@ -22,10 +23,14 @@ from anaphora.values import (
     Notice,
     Opaque,
     Part,
+    ProviderTool,
     Text,
+    Tool,
+    ToolCall,
     Ttl,
 )
 from anaphora.wire.params import ParamTable, schema_object
+from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -201,13 +206,44 @@ def object_text(json: str, path: str) -> bytes:
     return check_object(json, path=path).strip()[1:-1].strip().encode()
 
 
-def foreign_file(file: FileId) -> Notice:
-    return Notice("foreign_file", f"a file id of {file.provider} means nothing to OpenAI")
+def closing(extras: Extras | None, wire: str) -> bytes:
+    """The end of an object, with the extras of that wire."""
+    if extras is None:
+        return b"}"
+    more = extra_members(extras, wire)
+    return b"," + more + b"}" if more else b"}"
 
 
-def foreign_block(part: Opaque) -> Notice:
+def file_id(file: FileId, notices: list[Notice]) -> bytes | None:
+    """The field of an uploaded file; None for one of another provider."""
+    if file.provider in OPENAI:
+        return b'"file_id":' + string(file.id)
+    why = f"a file id of {file.provider} means nothing to OpenAI"
+    notices.append(Notice("foreign_file", why))
+    return None
+
+
+def opaque_json(part: Opaque, wire: str, notices: list[Notice]) -> bytes | None:
+    """A part of that wire as it came; None for one of another provider."""
+    if part.provider == wire:
+        return check_object(part.json, path="json").encode()
     why = f"a {part.kind} block of {part.provider} means nothing to OpenAI; left out"
-    return Notice("foreign_block", why)
+    notices.append(Notice("foreign_block", why))
+    return None
+
+
+def check_part(part: object, known: Container[type]) -> None:
+    if type(part) not in known:
+        name = type(part).__name__
+        raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
+
+
+def arguments_text(call: ToolCall) -> bytes:
+    """The arguments as the model wrote them, valid JSON or not."""
+    try:
+        return string(call.arguments)
+    except InvalidRequest as problem:
+        raise problem.within("arguments") from None
 
 
 def block_log(
@@ -226,10 +262,19 @@ def block_log(
     return log
 
 
-def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[AnyTool], bytes]) -> ChunkLog:
+def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[Tool, bytes], bytes]) -> ChunkLog:
     """The log of tool definitions, which carry no breakpoints: their policies are left to the
-    messages."""
-    append = render_items("tools", tools, encode, None)
+    messages. `encode` gets a function, and the members that both wires have."""
+
+    def definition(tool: AnyTool) -> bytes:
+        if isinstance(tool, ProviderTool):
+            return check_object(tool.json, path="json").encode()
+        schema = check_object(tool.schema, path="schema").encode()
+        description = b',"description":' + string(tool.description) if tool.description else b""
+        members = b'"name":%b%b,"parameters":%b' % (string(tool.name), description, schema)
+        return encode(tool, members)
+
+    append = render_items("tools", tools, definition, None)
     return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
 
 

@@ -26,6 +26,7 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
+from anaphora.wire.openai import closing
 from anaphora.wire.openai_errors import ErrorObject, from_object
 from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
@@ -43,7 +44,6 @@ from .render import (
     OUTPUT,
     Notices,
     begins_item,
-    closing,
     function_call,
     function_output,
     goes_on,
@@ -154,7 +154,7 @@ def write_reply(reply: Reply) -> bytes:
     output = b',"output":[' + items + b"]"
     if reply.extras is not None and WIRE in reply.extras:
         usage = b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage)
-        return head + output + usage + closing(reply.extras)
+        return head + output + usage + closing(reply.extras, WIRE)
     status, reason = write_stop(reply)
     details = b"null" if reason is None else b'{"reason":' + string(reason) + b"}"
     usage = b',"usage":' + write_usage(reply.usage) + b","
