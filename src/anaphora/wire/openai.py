@@ -12,7 +12,7 @@ import msgspec
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, OutputSchema, Params, PromptBlock
+from anaphora.prompt import Call, OutputSchema, Params, PromptBlock, ToolChoice
 from anaphora.rendered import ChunkLog, Kind
 from anaphora.values import (
     AnyTool,
@@ -29,7 +29,14 @@ from anaphora.values import (
     ToolCall,
     Ttl,
 )
-from anaphora.wire.params import ParamTable, schema_object
+from anaphora.wire.params import (
+    Param,
+    ParamTable,
+    check_tool_choice,
+    encode_only,
+    forces_tools,
+    schema_object,
+)
 from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -307,6 +314,38 @@ def profile_value(profile: Profile, name: str, default: Any) -> Any:
 
 def skip(_: Any) -> None:
     """The `encode` of rows that only decode."""
+
+
+def tool_choice_params(opening: bytes, close: bytes, name_of: Callable[[Any], str]) -> list[Param]:
+    """The rows of the tool choice. A forced tool is an object: `opening`, the tool's name, and
+    `close`; `name_of` reads it."""
+
+    def encode(choice: ToolChoice) -> bytes:
+        check_tool_choice(choice)
+        if choice.name is None:
+            return string(choice.mode)
+        return opening + string(choice.name) + close
+
+    def mode(choice: Any) -> str:
+        if not isinstance(choice, str):
+            return "tool"
+        return "required" if choice == "any" else choice
+
+    def name(choice: Any) -> str | None:
+        return None if isinstance(choice, str) else name_of(choice)
+
+    return [
+        Param("tool_choice", encode=encode, decode=encode_only),
+        Param("tool_choice.mode", "tool_choice", encode=skip, decode=mode),
+        Param("tool_choice.name", "tool_choice", encode=skip, decode=name),
+        Param("tool_choice.parallel", "parallel_tool_calls"),
+    ]
+
+
+def check_forced_tools(call: Call, profile: Profile) -> None:
+    if forces_tools(call.params) and profile.refuses("forced_tools"):
+        why = f"{call.model} refuses a forced tool choice"
+        raise InvalidRequest(why, path="params.tool_choice")
 
 
 def schema_members(output: OutputSchema) -> bytes:
