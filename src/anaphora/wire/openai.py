@@ -11,7 +11,7 @@ import msgspec
 
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidRequest, Parse
 from anaphora.prompt import Call, OutputSchema, Params, PromptBlock, ToolChoice
 from anaphora.rendered import ChunkLog, Kind
 from anaphora.values import (
@@ -28,6 +28,8 @@ from anaphora.values import (
     Tool,
     ToolCall,
     Ttl,
+    Usage,
+    WriteTtl,
 )
 from anaphora.wire.params import (
     Param,
@@ -49,6 +51,7 @@ from anaphora.wire.reading import (
     request_error,
 )
 from anaphora.wire.rendering import render_items
+from anaphora.wire.replies import partition, valid_count
 from anaphora.wire.splitting import BEFORE_BRACE, SplitBlock, SplitSection, cut_section
 
 #: Providers whose file ids and response ids are valid here.
@@ -307,6 +310,44 @@ def split_tools(
 def profile_value(profile: Profile, name: str, default: Any) -> Any:
     figure = getattr(profile, name, None)
     return default if figure is None else figure.value
+
+
+# ── Usage ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+def counted_usage(
+    raw: bytes,
+    total: int | None,
+    read: int | None,
+    written: dict[WriteTtl, int] | None,
+    output: int | None,
+    details: OutputDetails | None,
+) -> Usage:
+    """The token counts as a partition of all input; unreported ones stay unknown."""
+    uncached, read, written, overlap = partition(valid_count(total), read, written)
+    return Usage(
+        uncached=uncached,
+        read=read,
+        written=written,
+        output=valid_count(output),
+        reasoning=valid_count(details.reasoning_tokens) if details is not None else None,
+        overlap=overlap,
+        raw=raw.decode(),
+    )
+
+
+def own_usage(usage: Usage, read: Callable[[bytes, str], Usage]) -> bytes | None:
+    """The provider's usage object, if reading it gives the same counts."""
+    try:
+        if usage.raw is not None and read(usage.raw.encode(), "usage") == usage:
+            return usage.raw.encode()
+    except Parse:
+        pass
+    return None
 
 
 # ── Parameters ───────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.wire.memo import Memo
-from anaphora.wire.openai import Breakpoint
+from anaphora.wire.openai import Breakpoint, OutputDetails
 from anaphora.wire.reading import Partial, Whole
 
 MEMO = Memo()
@@ -236,10 +236,6 @@ class Choice(Strict, frozen=True):
 class InputDetails(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
-
-
-class OutputDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int | None = None
 
 
 class ChatUsage(msgspec.Struct, frozen=True):

@@ -188,7 +188,7 @@ class StreamWriter:
     def _begin_item(self, part: Part) -> bytes | None:
         """The beginning of the item of a complete part; None if the part is not sent."""
         if in_message(part):
-            if content_part(part, []) is None:
+            if content_part(part) is None:
                 return None
             if self._message is not None and goes_on(part):
                 return b""
@@ -196,7 +196,7 @@ class StreamWriter:
             own = item_id("msg", self._reply_id, self._items)
             opening = message_opening("assistant", item_fields(part, own, b"in_progress")) + b"]}"
             return closed + self._added(_id_in(opening) or own, opening)
-        item = single_item(part, self._reply_id, self._items, [])
+        item = single_item(part, self._reply_id, self._items)
         if item is None:
             return None
         own = _id_in(item) or item_id("it", self._reply_id, self._items)
@@ -231,7 +231,7 @@ class StreamWriter:
         place = self._place(part_kind(part))
         if in_message(part):
             assert self._message is not None
-            whole = place + b',"part":' + (content_part(part, []) or b"null")
+            whole = place + b',"part":' + (content_part(part) or b"null")
             self._message.append(part)
             return self._text_done(part, place) + self._event("response.content_part.done", whole)
         written = b""
@@ -245,7 +245,7 @@ class StreamWriter:
                 "response.reasoning_summary_text.done", place + b',"text":' + text
             )
             written += self._event("response.reasoning_summary_part.done", whole)
-        item = single_item(part, self._reply_id, self._items - 1, [])
+        item = single_item(part, self._reply_id, self._items - 1)
         return written + self._item_done(item or b"null")
 
     def _text_done(self, part: Part, place: bytes) -> bytes:
@@ -261,7 +261,7 @@ class StreamWriter:
         parts, self._message = self._message, None
         if not parts:
             return b""
-        return self._item_done(message_item(parts, self._id, []) or b"null")
+        return self._item_done(message_item(parts, self._id) or b"null")
 
     def _added(self, own_id: str, item: bytes) -> bytes:
         index, self._items, self._id = self._items, self._items + 1, own_id

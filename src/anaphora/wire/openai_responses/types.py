@@ -12,7 +12,7 @@ import msgspec
 
 from anaphora.values import Role
 from anaphora.wire.memo import Memo
-from anaphora.wire.openai import Breakpoint
+from anaphora.wire.openai import Breakpoint, OutputDetails
 from anaphora.wire.openai_errors import ErrorObject
 from anaphora.wire.reading import Partial, Whole
 
@@ -208,10 +208,6 @@ class InputDetails(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
     cache_write_tokens_details: CacheWrites | None = None
-
-
-class OutputDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int | None = None
 
 
 class ResponsesUsage(msgspec.Struct, frozen=True):
