@@ -17,7 +17,7 @@ from anaphora.client.failures import reported
 from anaphora.client.response import Response
 from anaphora.client.turn import Content, TurnRequest, messages_of
 from anaphora.prompt import Compaction, ToolChoice
-from anaphora.prompt.compaction import TokenCount
+from anaphora.prompt.context import TokenCount
 from anaphora.values import Conversation, Message, Notice, Reply
 
 from .compaction import compacted
