@@ -13,7 +13,7 @@ import msgspec
 from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory
 from anaphora.catalog import CacheRules, Price, PriceRows, Profile
-from anaphora.catalog.price_rows import PriceRow, TierRow
+from anaphora.catalog.price_data import PriceRow, TierRow
 from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
