@@ -238,7 +238,7 @@ class AskChat:
             params=params,
             id=reply.id,
             served_model=reply.model,
-            stop=reply.stop,
+            stop_reason=reply.stop_reason,
             usage=reply.usage,
             at=record.attempts[-1].at if record.attempts else record.at,
             first_token_at=record.at + (record.first or 0.0),
@@ -275,7 +275,9 @@ class AskChat:
             self._print_json(last.parsed)
         for line in dict.fromkeys(f"note: {one} [{one.code}]" for one in result.notices):
             self._printer.note(line)
-        if early := _EARLY_STOPS.get(result.stop_reason) or _EARLY_STOPS.get(last.reply.stop):
+        if early := _EARLY_STOPS.get(result.stop_reason) or _EARLY_STOPS.get(
+            last.reply.stop_reason
+        ):
             place = "ID" if self._stored is None else self._stored.id
             self._printer.warn(early.format(id=place))
         # anthropic/claude-sonnet-5-5 · Hit: 2,847 of 2,920 tokens read, saved $0.0076. · $0.0019
@@ -389,7 +391,7 @@ def _recall(session: Session, call: LastCall) -> None:
         id=call.id,
         model=call.served_model,
         message=session.messages[-1],
-        stop=call.stop,
+        stop_reason=call.stop_reason,
         usage=call.usage,
     )
     params = msgspec.structs.asdict(call.params)
@@ -426,7 +428,7 @@ def _result_fields(result: RunResult, last: Response) -> dict[str, Any]:
         known = [count for count in counts if count is not None]
         usage[name] = sum(known) if known else None
     return {
-        "stop": last.reply.stop,
+        "stop": last.reply.stop_reason,
         "stop_reason": result.stop_reason,
         "provider": last.record.provider,
         "model": last.record.model,
