@@ -171,7 +171,7 @@ class Generator:
             id=self._ids.next(host.reply_id_prefix),
             model=prompt.rendered.model,
             message=Message(role="assistant", parts=generated.parts),
-            stop=generated.stop,
+            stop_reason=generated.stop_reason,
             stop_sequence=generated.stop_sequence,
             usage=usage,
             extras=_extras(context, others),
@@ -229,7 +229,7 @@ def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, st
         choices = []
         for index, other in enumerate(others, 1):
             message = Message(role="assistant", parts=other.parts)
-            reply = Reply(id="", model="", message=message, stop=other.stop)
+            reply = Reply(id="", model="", message=message, stop_reason=other.stop_reason)
             choices.append(msgspec.Raw(host.write_choice(reply, index)))
         fields[host.choices_field] = choices
     return {host.wire: msgspec.json.encode(fields).decode()} if fields else None

@@ -58,8 +58,8 @@ class OllamaHost(Host):
             id="",
             model=str(request.value("model", "")),
             message=Message(role="assistant", parts=()),
-            stop="other",
-            stop_raw="load",
+            stop_reason="other",
+            stop_reason_raw="load",
             usage=Usage(),
             extras={self.wire: dumps({"created_at": timestamp(request.now)}).decode()},
         )
