@@ -65,9 +65,6 @@ class OllamaHost(Host):
         )
         return request.route.codec.write_reply(reply)
 
-    def sets_window(self, body: bytes) -> bool:
-        return b'"num_ctx"' in body
-
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
     ) -> Usage:
