@@ -14,7 +14,7 @@ from anaphora.values import Notice, ReplyEnd, ReplyFail
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .normalise import difference, normalise
-from .rules import RULES, dialect_rule
+from .rules import RULES
 
 
 class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +85,8 @@ def _check_request(
     written = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
     recorded = msgspec.json.decode(exchange.request)
     rules = RULES[exchange.wire].request
-    if row is not None and exchange.wire == "openai_chat":
-        rules = dialect_rule(row) | rules
+    if row is not None:
+        rules = RULES[exchange.wire].for_dialect(row) | rules
     overlooked = normalise(recorded, rules, rendered.notices)
     normalise(written, rules, rendered.notices)
     changed = difference(recorded, written)

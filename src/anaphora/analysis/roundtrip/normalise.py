@@ -18,7 +18,7 @@ from anaphora.values import Notice
 Body: TypeAlias = dict[str, Any]
 
 
-class Step(NamedTuple):
+class Edit(NamedTuple):
     """A change, made in place to every object at a path."""
 
     where: str
@@ -27,19 +27,19 @@ class Step(NamedTuple):
     """Only where rendering gave a notice of this code."""
 
 
-Rules: TypeAlias = dict[str, list[Step]]
-"""What means the same, and the steps that make one form of the other."""
+Rules: TypeAlias = dict[str, list[Edit]]
+"""What means the same, and the edits that make one form of the other."""
 
 
 def normalise(body: Body, rules: Rules, notices: Iterable[Notice] = ()) -> dict[str, int]:
     """Changes the body in place; returns how many objects each rule has changed."""
     codes = {"", *(notice.code for notice in notices)}
     changed: Counter[str] = Counter()
-    for name, steps in rules.items():
-        for step in steps:
-            for holder in objects_at(body, step.where) if step.notice in codes else ():
+    for name, edits in rules.items():
+        for edit in edits:
+            for holder in objects_at(body, edit.where) if edit.notice in codes else ():
                 before = msgspec.json.encode(holder, order="sorted")
-                step.change(holder)
+                edit.change(holder)
                 changed[name] += before != msgspec.json.encode(holder, order="sorted")
     return {name: count for name, count in changed.items() if count}
 
@@ -61,7 +61,7 @@ def _objects(body: Body, path: str) -> list[Body]:
     return found
 
 
-def drop(where: str, **defaults: Any) -> Step:
+def drop(where: str, **defaults: Any) -> Edit:
     """Drops fields that have their default value."""
 
     def change(holder: Body) -> None:
@@ -70,34 +70,34 @@ def drop(where: str, **defaults: Any) -> Step:
             if value == default and type(value) is type(default):
                 del holder[name]
 
-    return Step(where, change)
+    return Edit(where, change)
 
 
-def fill(where: str, **values: Any) -> Step:
+def fill(where: str, **values: Any) -> Edit:
     """Adds missing fields."""
 
     def change(holder: Body) -> None:
         for name in values.keys() - holder.keys():
             holder[name] = copy.deepcopy(values[name])
 
-    return Step(where, change)
+    return Edit(where, change)
 
 
-def remove(where: str, name: str) -> Step:
-    return Step(where, lambda holder: holder.pop(name, None))
+def remove(where: str, name: str) -> Edit:
+    return Edit(where, lambda holder: holder.pop(name, None))
 
 
-def replace(where: str, name: str, function: Callable[[Any], Any]) -> Step:
+def replace(where: str, name: str, function: Callable[[Any], Any]) -> Edit:
     """Replaces the value of a field that is present."""
 
     def change(holder: Body) -> None:
         if name in holder:
             holder[name] = function(holder[name])
 
-    return Step(where, change)
+    return Edit(where, change)
 
 
-def keep(where: str, name: str, wanted: Callable[[Any], bool]) -> Step:
+def keep(where: str, name: str, wanted: Callable[[Any], bool]) -> Edit:
     """Drops the items of a list that are not wanted."""
     return replace(
         where,
@@ -106,7 +106,7 @@ def keep(where: str, name: str, wanted: Callable[[Any], bool]) -> Step:
     )
 
 
-def drop_nulls(*opaque: str) -> Step:
+def drop_nulls(*opaque: str) -> Edit:
     """Drops fields that are null, except inside of `opaque` ones."""
 
     def change(value: Any) -> None:
@@ -118,7 +118,7 @@ def drop_nulls(*opaque: str) -> Step:
             for item in value:
                 change(item)
 
-    return Step("", change)
+    return Edit("", change)
 
 
 def difference(one: Any, two: Any, path: str = "$") -> str:

@@ -6,6 +6,7 @@ Rules are applied in order: later ones rely on the forms that earlier ones make.
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from anaphora.catalog import Dialect
@@ -14,8 +15,8 @@ from anaphora.wire.openai_responses.reply import item_id
 
 from .normalise import (
     Body,
+    Edit,
     Rules,
-    Step,
     drop,
     drop_nulls,
     fill,
@@ -29,6 +30,7 @@ from .normalise import (
 class WireRules(NamedTuple):
     request: Rules
     reply: Rules
+    for_dialect: Callable[[Dialect], Rules] = lambda _: {}
 
 
 _NULLS = "null means the same as a missing field"
@@ -45,7 +47,7 @@ def _has_text(block: Body) -> bool:
     return block.get("type") != "text" or bool(block["text"].strip())
 
 
-def _text_as_list(where: str, name: str) -> Step:
+def _text_as_list(where: str, name: str) -> Edit:
     """Makes a text a list with one text block."""
     return replace(
         where,
@@ -59,12 +61,12 @@ def _function_type(holder: Body) -> None:
         holder.setdefault("type", "function")
 
 
-def _rename_developer(where: str) -> Step:
+def _rename_developer(where: str) -> Edit:
     def change(message: Body) -> None:
         if message.get("role") == "developer":
             message["role"] = "system"
 
-    return Step(where, change, notice="role_changed")
+    return Edit(where, change, notice="role_changed")
 
 
 def _auto_tool_choice(body: Body) -> None:
@@ -118,15 +120,15 @@ _ANTHROPIC = WireRules(
             _text_as_list("messages[]", "content"),
         ],
         "a tool result's text is a list with one text block": [
-            Step("messages[].content[]", _result_as_blocks)
+            Edit("messages[].content[]", _result_as_blocks)
         ],
         "blank text is refused, so it is left out with a notice": [
             keep("", "system", _has_text),
             keep("messages[]", "content", _has_text),
             drop("", system=[]),
         ],
-        "neighbours of one role are one message": [Step("", _merge_neighbours)],
-        _UNFINISHED: [Step("", _drop_unfinished_thinking)],
+        "neighbours of one role are one message": [Edit("", _merge_neighbours)],
+        _UNFINISHED: [Edit("", _drop_unfinished_thinking)],
         "a marker without a TTL lives five minutes": [drop(_MARKERS, ttl="5m")],
         _DEFAULTS: [
             drop("", stream=False, tools=[], stop_sequences=[], metadata={}, output_config={}),
@@ -185,7 +187,7 @@ def _joined_texts(content: Any) -> Any:
     return content
 
 
-def dialect_rule(row: Dialect) -> Rules:
+def _host_fields(row: Dialect) -> Rules:
     """Parameters that a client sends in OpenAI's form, and the host takes in its own."""
 
     def move(body: Body) -> None:
@@ -201,19 +203,19 @@ def dialect_rule(row: Dialect) -> Rules:
                 value = body.pop(name)
                 inside[last] = place.values.get(value, value) if isinstance(value, str) else value
 
-    return {"a parameter in OpenAI's form is in the host's": [Step("", move)]}
+    return {"a parameter in OpenAI's form is in the host's": [Edit("", move)]}
 
 
 _OPENAI_CHAT = WireRules(
     request={
         _NULLS: [drop_nulls()],
         "text content is a list with one text part": [_text_as_list("messages[]", "content")],
-        "a refusal beside the content is a part of it": [Step("messages[]", _refusal_in_content)],
+        "a refusal beside the content is a part of it": [Edit("messages[]", _refusal_in_content)],
         _UNFINISHED: [keep("", "messages", _more_than_reasoning)],
         _DEVELOPER: [_rename_developer("messages[]")],
-        "blank texts of the system prompt are left out": [Step("", _drop_blank_system)],
+        "blank texts of the system prompt are left out": [Edit("", _drop_blank_system)],
         "the token limit has the name that the model's profile gives it": [
-            Step("", _rename_token_limit)
+            Edit("", _rename_token_limit)
         ],
         "a stop text is a list with one": [
             replace("", "stop", lambda stop: [stop] if isinstance(stop, str) else stop)
@@ -221,10 +223,10 @@ _OPENAI_CHAT = WireRules(
         "tool choice any is required": [
             replace("", "tool_choice", lambda choice: "required" if choice == "any" else choice)
         ],
-        "functions have a type": [Step("tools[]|messages[].tool_calls[]", _function_type)],
+        "functions have a type": [Edit("tools[]|messages[].tool_calls[]", _function_type)],
         _NO_PARAMETERS: [fill("tools[].function", parameters=_EMPTY_SCHEMA)],
-        _PARALLEL: [Step("", _auto_tool_choice)],
-        "streams always report usage": [Step("", _report_usage)],
+        _PARALLEL: [Edit("", _auto_tool_choice)],
+        "streams always report usage": [Edit("", _report_usage)],
         "a breakpoint without a TTL lives thirty minutes": [
             drop("messages[].content[].prompt_cache_breakpoint", ttl="30m")
         ],
@@ -253,7 +255,7 @@ _OPENAI_CHAT = WireRules(
             fill(f"{_MESSAGE}.tool_calls[].function", arguments=""),
         ],
         "the object is a chat completion": [
-            Step("", lambda body: body.update(object="chat.completion"))
+            Edit("", lambda body: body.update(object="chat.completion"))
         ],
         # Some hosts leave out envelope fields that clients do not read.
         "the envelope of a reply is complete": [
@@ -262,6 +264,7 @@ _OPENAI_CHAT = WireRules(
             fill("choices[0].message", role="assistant"),
         ],
     },
+    for_dialect=_host_fields,
 )
 
 # ── Responses ────────────────────────────────────────────────────────────────────────────────────
@@ -333,25 +336,25 @@ _OPENAI_RESPONSES = WireRules(
     request={
         # Inside an item a null may be required.
         "null means the same as a missing option": [
-            Step("|reasoning|text|tools[]", _drop_own_nulls)
+            Edit("|reasoning|text|tools[]", _drop_own_nulls)
         ],
-        "text input is a list with one message": [Step("", _text_as_message)],
-        "an item without a type is a message or a reference": [Step("input[]", _item_type)],
-        "text content is a list with one part": [Step("input[]", _text_as_part)],
-        "blank instructions are left out": [Step("", _drop_blank_instructions)],
+        "text input is a list with one message": [Edit("", _text_as_message)],
+        "an item without a type is a message or a reference": [Edit("input[]", _item_type)],
+        "text content is a list with one part": [Edit("input[]", _text_as_part)],
+        "blank instructions are left out": [Edit("", _drop_blank_instructions)],
         _DEVELOPER: [_rename_developer("input[]")],
-        _UNFINISHED: [Step("", _drop_unfinished_reasoning)],
-        _PARALLEL: [Step("", _auto_tool_choice)],
-        "a breakpoint without a TTL gets the request's": [Step("", _default_ttl)],
+        _UNFINISHED: [Edit("", _drop_unfinished_reasoning)],
+        _PARALLEL: [Edit("", _auto_tool_choice)],
+        "a breakpoint without a TTL gets the request's": [Edit("", _default_ttl)],
         _DEFAULTS: [
             drop("", stream=False),
             drop("prompt_cache_options", prewarm=False),
-            Step(_ITEM_PARTS, _default_detail),
+            Edit(_ITEM_PARTS, _default_detail),
             drop("", prompt_cache_options={}, reasoning={}, text={}),
             drop("tools[]", description=""),
         ],
     },
-    reply={_NULLS: [drop_nulls()], "a call without an id gets one": [Step("", _identify_calls)]},
+    reply={_NULLS: [drop_nulls()], "a call without an id gets one": [Edit("", _identify_calls)]},
 )
 
 # ── generateContent ──────────────────────────────────────────────────────────────────────────────
@@ -387,7 +390,7 @@ def _camel_case(value: Any) -> None:
                 _camel_case(item)
 
 
-def _as_list(where: str, *names: str) -> tuple[Step, ...]:
+def _as_list(where: str, *names: str) -> tuple[Edit, ...]:
     def change(value: Any) -> Any:
         return [value] if isinstance(value, dict) else value
 
@@ -458,7 +461,7 @@ _THOUGHT = drop("|".join(_PARTS), thought=False)
 
 _GEMINI = WireRules(
     request={
-        "snake_case is camelCase": [Step("", _camel_case)],
+        "snake_case is camelCase": [Edit("", _camel_case)],
         _NULLS: [_GEMINI_NULLS],
         "a single element is a list of one": [
             *_as_list("", "contents", "tools"),
@@ -468,12 +471,12 @@ _GEMINI = WireRules(
         ],
         "the model is in the path": [remove("", "model")],
         "the system instruction has no role": [remove("systemInstruction", "role")],
-        "blank texts of the system instruction are left out": [Step("", _drop_blank_instruction)],
+        "blank texts of the system instruction are left out": [Edit("", _drop_blank_instruction)],
         "a content without a role, or of a function, is the user's": [
-            Step("contents[]", _user_role)
+            Edit("contents[]", _user_role)
         ],
-        "neighbouring functions share a tool": [Step("", _one_tool_each)],
-        _NO_PARAMETERS: [Step(_FUNCTIONS, _empty_parameters)],
+        "neighbouring functions share a tool": [Edit("", _one_tool_each)],
+        _NO_PARAMETERS: [Edit(_FUNCTIONS, _empty_parameters)],
         "missing arguments and responses are empty ones": [*_EMPTY_ARGUMENTS],
         "bytes are in standard base64": [_BASE64],
         "thinking levels are in capitals": [
@@ -492,7 +495,7 @@ _GEMINI = WireRules(
             drop(f"{_CALLS}|{_RESPONSES}", id=""),
             drop("", tools=[], generationConfig={}, toolConfig={}, labels={}),
         ],
-        "a content without parts is left out": [Step("", _drop_empty_contents)],
+        "a content without parts is left out": [Edit("", _drop_empty_contents)],
         _UNFINISHED: [keep("", "contents", _more_than_thoughts)],
     },
     reply={
@@ -501,7 +504,7 @@ _GEMINI = WireRules(
             drop("", candidates=[]),
             drop("candidates[0]", index=0),
         ],
-        "the model's content is complete": [Step("candidates[0]", _complete_content)],
+        "the model's content is complete": [Edit("candidates[0]", _complete_content)],
         "empty arguments and bytes have one form": [*_EMPTY_ARGUMENTS, _BASE64, _THOUGHT],
     },
 )
@@ -540,7 +543,7 @@ _OLLAMA = WireRules(
         **_message_rules("messages[]"),
         _UNFINISHED: [keep("", "messages", _more_than_thinking)],
         "a tool has a type and parameters": [
-            Step("tools[]", _function_type),
+            Edit("tools[]", _function_type),
             fill("tools[].function", parameters=_EMPTY_SCHEMA),
         ],
         _DEFAULTS: [
