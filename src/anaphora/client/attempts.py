@@ -23,7 +23,7 @@ from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, Usage
 from .endpoint import Target
 from .failures import body_error, event_error, partial_of, reply_from_stream, status_error
 from .in_flight import InFlight, PreparedRequest
-from .limits.gate import Admission
+from .limits import Admission
 from .response import Attempt
 from .retry import AttemptFailed, RetrySteps, Try, Wait, retry_policy
 from .transport import HttpResponse
