@@ -14,15 +14,9 @@ from click.shell_completion import CompletionItem
 from rich.table import Table
 
 from anaphora import catalog
-from anaphora.analysis.trace import (
-    CAUSE_TEXTS,
-    HitClass,
-    LikelyCause,
-    Predicted,
-    Predictor,
-    unsupported,
-)
-from anaphora.analysis.trace.sources import FoundTrace
+from anaphora.analysis.trace.format import unsupported
+from anaphora.analysis.trace.lines import FoundTrace
+from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
@@ -80,7 +74,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool | None
     expected: HitClass | None
     happened: HitClass | None
-    cause: LikelyCause | None
+    cause: str | None
     because: str
     spans: tuple[Span, ...]
 
@@ -109,7 +103,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[CallRow, ...]
     conversations: tuple[CallTotals, ...]
     total: CallTotals
-    causes: dict[LikelyCause, int]
+    causes: dict[str, int]
     skipped: tuple[SkippedInput, ...]
     not_compared: tuple[SkippedInput, ...]
     """Valid input without a bill to compare with."""
