@@ -128,7 +128,7 @@ class MessageEncoder:
         kind, splice, encode = encoder_for(value, assistant)
         notices: list[Notice] = []
         block = encode(value, notices)
-        if block is not None and assistant and not isinstance(value, ToolCall):
+        if assistant and type(value) is not ToolCall and block is not None:
             left_out = self._left_out(index, part)
             if left_out is not None:
                 notices.append(left_out)

@@ -144,7 +144,8 @@ def _source(source: Source, notices: Notices) -> bytes | None:
 
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     start = b'{"type":"tool_use","id":%b,"name":%b,"input":' % (string(part.id), string(part.name))
-    return start + object_arguments(part.arguments, notices) + closing(part.extras)
+    end = b"}" if part.extras is None else closing(part.extras)
+    return start + object_arguments(part.arguments, notices) + end
 
 
 def _tool_result(part: ToolResult, notices: Notices) -> bytes:
@@ -157,7 +158,8 @@ def _tool_result(part: ToolResult, notices: Notices) -> bytes:
         blocks = b""
         if content:
             notices.append(_BLANK)
-    end = (b'],"is_error":true' if part.error else b"]") + closing(part.extras)
+    end = b'],"is_error":true' if part.error else b"]"
+    end += b"}" if part.extras is None else closing(part.extras)
     return _result_opening(part) + blocks + end
 
 
@@ -246,7 +248,7 @@ def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None
         raise InvalidRequest(
             f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
         )
-    if assistant and isinstance(part, Text) and part.text.isspace():
+    if assistant and type(part) is Text and part.text.isspace():
         return Kind.TEXT, None, _assistant_text
     return known
 

@@ -170,8 +170,8 @@ class StreamReader:
                 return started + self._count(message.usage)
             case types.MessageDeltaEvent(delta):
                 if delta.stop_reason is not None:
-                    build.stop_raw = delta.stop_reason
-                    build.stop = read_stop(delta.stop_reason, delta.stop_sequence)
+                    build.stop_reason_raw = delta.stop_reason
+                    build.stop_reason = read_stop(delta.stop_reason, delta.stop_sequence)
                 build.stop_sequence = delta.stop_sequence
                 return self._count(event.usage)
             case types.MessageStopEvent():

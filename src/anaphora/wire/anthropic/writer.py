@@ -52,9 +52,9 @@ def _message(reply_id: str, model: str, content: bytes, stop: bytes, usage: byte
 
 
 def _stop(reply: Reply) -> bytes:
-    reason, sequence = reply.stop_raw, reply.stop_sequence
-    if reason is None or read_stop(reason, sequence) != reply.stop:
-        reason = _STOP_REASONS.get(reply.stop, "end_turn")
+    reason, sequence = reply.stop_reason_raw, reply.stop_sequence
+    if reason is None or read_stop(reason, sequence) != reply.stop_reason:
+        reason = _STOP_REASONS.get(reply.stop_reason, "end_turn")
     named = b"null" if sequence is None else string(sequence)
     return b'"stop_reason":' + string(reason) + b',"stop_sequence":' + named
 
