@@ -21,11 +21,11 @@ from anaphora import wire
 from anaphora.catalog import Dialect, dialects
 from anaphora.errors import InvalidRequest, MissingSecret
 from anaphora.values import Notice
-from anaphora.yaml_values import dotted, nearest
+from anaphora.yaml_values import Origin, dotted, nearest
 
 from .addresses import base_url, check_proxy, unused_placeholders
 from .secrets import Secret, find_key, permission_warning
-from .values import ClientConfig, Key, Origin, ProviderConfig
+from .values import ClientConfig, Key, ProviderConfig
 
 #: The header of each kind of authentication, and the prefix of the key in it.
 _AUTH: dict[str, tuple[str, str]] = {
@@ -127,7 +127,7 @@ def _checked(id: str, provider: ProviderConfig, folder: Path, origin: Origin) ->
     _check_headers(id, provider, header, origin)
     _check_models(id, provider, origin)
     check_proxy(id, provider, origin)
-    is_home = row.key == (wire.PROVIDERS.get(row.wire), row.wire, "")
+    is_home = row.name == f"{wire.PROVIDERS.get(row.wire)}/{row.wire}"
     return ResolvedProvider(
         id=id,
         wire=row.wire if is_home else row.name,
