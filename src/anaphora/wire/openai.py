@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -45,6 +45,7 @@ from anaphora.wire.reading import (
     ErrorFactory,
     LenientDecoder,
     Members,
+    Unknown,
     decode_value,
     list_elements,
     object_members,
@@ -98,6 +99,16 @@ def breakpoint_ttl(marker: Breakpoint, path: str, fail: ErrorFactory) -> Ttl | N
     if marker.ttl == "12h":
         return "12h"
     raise fail(f"{marker.ttl!r} is not a TTL; use 30m or 12h", f"{path}.ttl")
+
+
+def read_breakpoint(
+    part: Any, unknown: Unknown | None, wire: str, path: str, fail: ErrorFactory
+) -> tuple[Ttl | None, Extras | None]:
+    """The TTL of a part's breakpoint, and its unknown fields, which are taken out of `unknown`."""
+    field = "prompt_cache_breakpoint"
+    ttl = breakpoint_ttl(part.prompt_cache_breakpoint, f"{path}.{field}", fail)
+    inner = unknown.take(field) if unknown is not None else None
+    return ttl, inner.extras(wire) if inner is not None else None
 
 
 def key_slot(call: Call) -> bytes | None:
@@ -172,6 +183,14 @@ def place_of(items: Iterable[PromptBlock | Part]) -> SystemPlace:
             except DECODE_ERRORS:
                 return _NO_PLACE
     return _NO_PLACE
+
+
+def system_blocks(texts: Sequence[Text]) -> tuple[PromptBlock, ...]:
+    """The system prompt of a message that holds only these texts."""
+    return tuple(
+        PromptBlock(f"system{index}", text.text, extras=text.extras)
+        for index, text in enumerate(texts)
+    )
 
 
 def role_of(place: SystemPlace, wanted: str) -> str:
@@ -315,7 +334,7 @@ def profile_value(profile: Profile, name: str, default: Any) -> Any:
 # ── Usage ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class OutputDetails(msgspec.Struct, frozen=True):
+class ReasoningCount(msgspec.Struct, frozen=True):
     reasoning_tokens: int | None = None
 
 
@@ -325,7 +344,7 @@ def counted_usage(
     read: int | None,
     written: dict[WriteTtl, int] | None,
     output: int | None,
-    details: OutputDetails | None,
+    details: ReasoningCount | None,
 ) -> Usage:
     """The token counts as a partition of all input; unreported ones stay unknown."""
     uncached, read, written, overlap = partition(valid_count(total), read, written)

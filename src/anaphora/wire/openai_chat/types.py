@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.wire.memo import Memo
-from anaphora.wire.openai import Breakpoint, OutputDetails
+from anaphora.wire.openai import Breakpoint, ReasoningCount
 from anaphora.wire.reading import Partial, Whole
 
 MEMO = Memo()
@@ -242,7 +242,7 @@ class ChatUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: InputDetails | None = None
-    completion_tokens_details: OutputDetails | None = None
+    completion_tokens_details: ReasoningCount | None = None
     # Where other hosts report cached tokens.
     cached_tokens: int | None = None
     num_cached_tokens: int | None = None

@@ -33,7 +33,6 @@ from anaphora.values import (
     Opaque,
     Part,
     Refusal,
-    ResultPart,
     Role,
     SegmentRole,
     Source,
@@ -165,44 +164,33 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
 
 def _system_run(ir: PromptIR, traits: Traits, previous: Rendered | None) -> list[ChunkRun]:
     blocks = ir.system_field_blocks()
-    if traits.system_slot != "message":
-        text = ir.system_field()
-        if place_of(blocks).slot is None:
-            text = text.strip()
-        if not text.strip():
-            return []
-        return [
-            section_run(
-                "system",
-                text,
-                _instruction_log,
-                previous,
-                MEMO,
-                lead=INSTRUCTIONS,
-                close=b"",
-                place="instructions",
-            )
-        ]
-    if not blocks:
+    source: Any = blocks
+    if traits.system_slot == "message":
+        nearest = NEAREST if traits.explicit else None
+        render: Callable[[Any], ChunkLog] = partial(block_log, encode=_text_part, nearest=nearest)
+        # The fields of the message itself, if it was read from a request.
+        role = role_of(place_of(blocks), traits.system_role)
+        fields = extra_members(blocks[0].extras, ITEM) if blocks else b""
+        lead, place = INPUT + message_opening(role, fields), "input[0].content"
+    else:
+        source, render = ir.system_field(), _instruction_log
+        if place_of(blocks).slot is None or not source.strip():
+            source = source.strip()
+        lead, place = INSTRUCTIONS, "instructions"
+    if not source:
         return []
-
-    nearest = NEAREST if traits.explicit else None
-    # The fields of the message itself, if it was read from a request.
-    role = role_of(place_of(blocks), traits.system_role)
-    lead = INPUT + message_opening(role, extra_members(blocks[0].extras, ITEM))
-    return [
-        section_run(
-            "system",
-            blocks,
-            lambda blocks: block_log(blocks, _text_part, nearest),
-            previous,
-            MEMO,
-            lead=lead,
-            close=b"",
-            place="input[0].content",
-            variant=traits.explicit,
-        )
-    ]
+    run = section_run(
+        "system",
+        source,
+        render,
+        previous,
+        MEMO,
+        lead=lead,
+        close=b"",
+        place=place,
+        variant=traits.explicit,
+    )
+    return [run]
 
 
 def _instruction_log(text: str) -> ChunkLog:
@@ -391,7 +379,8 @@ def _part_location(run: ChunkRun, chunks: range, path: tuple[int, ...]) -> MarkL
     inside = len(path) == 2 and isinstance(part, ToolResult)
     if len(path) > 1 and not inside:
         return f"no {name}"
-    if not inside or (path[1] == _last(_outputs(_result_parts(part), [])) and splices[chunk] >= 0):
+    outputs = _outputs(part, []) if inside else []
+    if not inside or (outputs and path[1] == outputs[-1][0] and splices[chunk] >= 0):
         return (chunk, None) if splices[chunk] >= 0 else f"{name} may not carry a breakpoint"
     splice = _nested_splice(part, path[1])
     if splice is None:
@@ -550,25 +539,38 @@ def function_output(part: ToolResult, notices: Notices) -> tuple[bytes, bool]:
     if part.error:
         why = "OpenAI has no error flag on tool outputs; left out"
         notices.append(Notice("error_unsupported", why))
-    parts = _result_parts(part)
-    outputs = _outputs(parts, notices)
-    last = _last(outputs)
-    return _output_opening(part) + _joined(outputs), last is not None and _markable(parts[last])
+    outputs = _outputs(part, notices)
+    data = _output_opening(part) + b",".join(data for _, data, _ in outputs)
+    return data, bool(outputs) and outputs[-1][2]
 
 
-def _result_parts(part: ToolResult) -> tuple[ResultPart, ...]:
-    return (Text(part.content),) if isinstance(part.content, str) else part.content
+def _outputs(result: ToolResult, notices: Notices) -> list[tuple[int, bytes, bool]]:
+    """The parts of a tool's output that are sent: index, bytes, and whether they may be marked."""
+    content = (Text(result.content),) if isinstance(result.content, str) else result.content
+    outputs = []
+    for index, part in enumerate(content):
+        path = f"content[{index}]"
+        if type(part) not in _INPUT:
+            name = type(part).__name__
+            raise InvalidRequest(f"{name} may not stand inside a tool result", path=path)
+        try:
+            data = _INPUT[type(part)][1](part, notices)
+        except InvalidRequest as problem:
+            raise problem.within(path) from None
+        if data is not None:
+            outputs.append((index, data, _markable(part)))
+    return outputs
 
 
-def _nested_splice(part: ToolResult, index: int) -> int | None:
+def _nested_splice(result: ToolResult, index: int) -> int | None:
     """Where in a tool's output a breakpoint for its part `index` goes."""
-    inner = _result_parts(part)
-    if not 0 <= index < len(inner) or not _markable(inner[index]):
-        return None
-    outputs = _outputs(inner[: index + 1], [])
-    if outputs[-1] is None:
-        return None
-    return len(_output_opening(part)) + len(_joined(outputs)) - 1
+    end = len(_output_opening(result))
+    for position, data, markable in _outputs(result, []):
+        end += len(data)
+        if position == index:
+            return end - 1 if markable else None
+        end += len(b",")
+    return None
 
 
 def _output_opening(part: ToolResult) -> bytes:
@@ -577,29 +579,6 @@ def _output_opening(part: ToolResult) -> bytes:
     call_id = string(part.call_id)
     fields = call_id + b"," + more if more else call_id
     return b'{"type":"function_call_output","call_id":%b,"output":[' % fields
-
-
-def _outputs(parts: Sequence[ResultPart], notices: Notices) -> list[bytes | None]:
-    outputs: list[bytes | None] = []
-    for index, part in enumerate(parts):
-        path = f"content[{index}]"
-        if type(part) not in _INPUT:
-            name = type(part).__name__
-            raise InvalidRequest(f"{name} may not stand inside a tool result", path=path)
-        try:
-            outputs.append(_INPUT[type(part)][1](part, notices))
-        except InvalidRequest as problem:
-            raise problem.within(path) from None
-    return outputs
-
-
-def _joined(outputs: list[bytes | None]) -> bytes:
-    return b",".join(data for data in outputs if data is not None)
-
-
-def _last(outputs: list[bytes | None]) -> int | None:
-    """The last part that is sent."""
-    return next((i for i in reversed(range(len(outputs))) if outputs[i] is not None), None)
 
 
 # ── Content parts ────────────────────────────────────────────────────────────────────────────────

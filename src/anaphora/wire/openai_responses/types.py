@@ -12,7 +12,7 @@ import msgspec
 
 from anaphora.values import Role
 from anaphora.wire.memo import Memo
-from anaphora.wire.openai import Breakpoint, OutputDetails
+from anaphora.wire.openai import Breakpoint, ReasoningCount
 from anaphora.wire.openai_errors import ErrorObject
 from anaphora.wire.reading import Partial, Whole
 
@@ -214,7 +214,7 @@ class ResponsesUsage(msgspec.Struct, frozen=True):
     input_tokens: int | None = None
     input_tokens_details: InputDetails | None = None
     output_tokens: int | None = None
-    output_tokens_details: OutputDetails | None = None
+    output_tokens_details: ReasoningCount | None = None
     total_tokens: int | None = None
 
 
