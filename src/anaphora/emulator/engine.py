@@ -99,8 +99,7 @@ class Engine:
         if fault is None:
             return response
         entry.fault = fault.name
-        dialect = "" if route.is_home else route.dialect.name
-        return fault.apply(msgspec.structs.replace(response, dialect=dialect))
+        return fault.apply(msgspec.structs.replace(response, dialect=route.dialect.name))
 
     # ── Operations ───────────────────────────────────────────────────────────────────────────────
 
