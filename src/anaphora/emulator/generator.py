@@ -60,9 +60,18 @@ class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Responses: the input items of the whole chain."""
 
 
-class PromptReader:
-    def __init__(self, billing: Billing) -> None:
+class Generator:
+    """Reads the prompts of one engine, and generates their responses."""
+
+    def __init__(
+        self, options: EmulatorOptions, billing: Billing, ids: IdGenerator, journal: Journal
+    ) -> None:
+        self._options = options
         self._billing = billing
+        self._ids = ids
+        self._journal = journal
+        self._player = options.script.player()
+        self._schemas = SchemaGenerator()
 
     def read(self, request: RoutedRequest) -> ParsedPrompt:
         """Parses a request; raises the provider's errors."""
@@ -94,41 +103,6 @@ class PromptReader:
         rendered = route.codec.split(body, (), route.path)
         facts = self._billing.facts(route.provider, route.host.wire, rendered.model)
         return for_model(rendered, facts.profile), facts
-
-
-def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:
-    """The markers of a request, as far as the provider honours them. `mode` is the request's
-    setting for markers that the provider adds itself."""
-    if not rules.slots.value:
-        return Plan()
-    ttls = rules.ttls.value
-    default = rules.default_ttl.value if rules.default_ttl is not None else ttls[-1]
-    marks = tuple(
-        mark if mark.ttl in ttls else Mark(mark.chunk, default, mark.splice)
-        for mark in rendered.marks
-    )
-    automatic = None
-    if rules.automatic_breakpoint.value == "last_block":
-        automatic = rendered.automatic
-    elif rules.automatic_breakpoint.value == "last_message" and mode != "explicit":
-        automatic = rendered.automatic or default
-    if automatic is not None and automatic not in ttls:
-        automatic = default
-    return Plan(marks=marks, automatic=automatic)
-
-
-class Generator:
-    """Generates the responses of one engine."""
-
-    def __init__(
-        self, options: EmulatorOptions, billing: Billing, ids: IdGenerator, journal: Journal
-    ) -> None:
-        self._options = options
-        self._billing = billing
-        self._ids = ids
-        self._journal = journal
-        self._player = options.script.player()
-        self._schemas = SchemaGenerator()
 
     def respond(self, request: RoutedRequest, prompt: ParsedPrompt) -> EmulatorResponse:
         host, facts, call = request.host, prompt.facts, prompt.call
@@ -175,7 +149,7 @@ class Generator:
             return _stream_response(request, reply, latency)
         chunk = ResponseChunk(latency.first, request.route.codec.write_reply(reply))
         headers = {"content-type": host.content_type}
-        return EmulatorResponse(headers=headers, chunks=(chunk,), wire=host.wire)
+        return EmulatorResponse(headers=headers, chunks=(chunk,))
 
     def _seed(self, prompt: ParsedPrompt) -> bytes:
         """Depends on the prompt and its parameters only: the reply is the same in a stream."""
@@ -211,6 +185,27 @@ class Generator:
         call, profile = prompt.call, prompt.facts.profile
         seeds = [seed + join_seed(b"%d" % index) for index in range(1, call.params.n or 1)]
         return [generate_reply(call, host, profile, self._schemas, own) for own in seeds]
+
+
+def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:
+    """The markers of a request, as far as the provider honours them. `mode` is the request's
+    setting for markers that the provider adds itself."""
+    if not rules.slots.value:
+        return Plan()
+    ttls = rules.ttls.value
+    default = rules.default_ttl.value if rules.default_ttl is not None else ttls[-1]
+    marks = tuple(
+        mark if mark.ttl in ttls else Mark(mark.chunk, default, mark.splice)
+        for mark in rendered.marks
+    )
+    automatic = None
+    if rules.automatic_breakpoint.value == "last_block":
+        automatic = rendered.automatic
+    elif rules.automatic_breakpoint.value == "last_message" and mode != "explicit":
+        automatic = rendered.automatic or default
+    if automatic is not None and automatic not in ttls:
+        automatic = default
+    return Plan(marks=marks, automatic=automatic)
 
 
 def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, str] | None:
@@ -254,7 +249,7 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
         *(ResponseChunk(latency.pace, data) for data in rest),
     )
     headers = {"content-type": host.stream_type, "cache-control": "no-cache"}
-    response = EmulatorResponse(headers=headers, chunks=chunks, stream=True, wire=host.wire)
+    response = EmulatorResponse(headers=headers, chunks=chunks, stream=True)
     return host.frame_stream(request, response)
 
 
