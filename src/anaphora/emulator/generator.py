@@ -18,11 +18,8 @@ from anaphora.values import (
     Event,
     Message,
     PartDelta,
-    PartEnd,
     PartStart,
-    Refusal,
     Reply,
-    ReplyEnd,
     ReplyStart,
     Text,
     Thinking,
@@ -31,6 +28,7 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire.reading import Members
+from anaphora.wire.replies import reply_events
 
 from .billing import Billing, ModelFacts
 from .exchange import EmulatorResponse, ResponseChunk
@@ -113,7 +111,7 @@ class Generator:
         stream = host.is_stream(request, call)
         latency = self._options.latency
         if generated.pace is not None:
-            latency = Latency(latency.first, generated.pace)
+            latency = msgspec.structs.replace(latency, pace=generated.pace)
         began = request.now + latency.first
         pieces = sum(_length(part) // 12 for part in generated.parts) if stream else 0
         outcome = self._billing.bill(
@@ -255,29 +253,26 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
 
 def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
     """The events of a whole reply as a stream that began at `now`."""
-    yield ReplyStart(reply.id, reply.model, now, reply.extras)
-    if reply.usage != Usage():
-        # The input is known from the start; of the output, that it has begun.
-        yield UsageUpdate(msgspec.structs.replace(reply.usage, output=1, reasoning=None))
-    for index, part in enumerate(reply.message.parts):
-        if isinstance(part, ToolCall):
-            yield PartStart(index, "tool_call", part.id, part.name, extras=part.extras)
-            for start in range(0, len(part.arguments), _ARGUMENTS):
-                yield PartDelta(index, part.arguments[start : start + _ARGUMENTS])
-        elif isinstance(part, Text | Thinking | Refusal):
-            kind = type(part).__name__.lower()
-            yield PartStart(index, kind, name=_reasoning_field(part), extras=part.extras)
-            for piece in split_text(part.text):
-                yield PartDelta(index, piece)
-        else:
-            yield PartStart(index, "opaque")
-        yield PartEnd(index, part)
-    yield ReplyEnd(reply)
-
-
-def _reasoning_field(part: Text | Thinking | Refusal) -> str | None:
-    """The message field in which a Chat host sends reasoning."""
-    if not isinstance(part, Thinking) or not part.extras:
-        return None
-    field = msgspec.json.decode(next(iter(part.extras.values()))).get("field")
-    return field if isinstance(field, str) else None
+    parts = reply.message.parts
+    for event in reply_events(reply):
+        match event:
+            case ReplyStart():
+                yield msgspec.structs.replace(event, created=now)
+            case UsageUpdate(usage) if usage != Usage():
+                # The input is known from the start; of the output, that it has begun.
+                yield UsageUpdate(msgspec.structs.replace(usage, output=1, reasoning=None))
+            case UsageUpdate():
+                pass
+            case PartStart(kind="thinking", extras=extras) if extras:
+                # Chat hosts name the field of the message that holds the reasoning.
+                fields = msgspec.json.decode(next(iter(extras.values())))
+                yield msgspec.structs.replace(event, name=fields.get("field"))
+            case PartDelta(index, text):
+                if isinstance(parts[index], ToolCall):
+                    starts = range(0, len(text), _ARGUMENTS)
+                    pieces = [text[start : start + _ARGUMENTS] for start in starts]
+                else:
+                    pieces = split_text(text)
+                yield from (PartDelta(index, piece) for piece in pieces)
+            case _:
+                yield event
