@@ -35,8 +35,7 @@ from .exchange import EmulatorResponse, ResponseChunk
 from .hosts.host import EmulatorRoute, Host, ReplyContext, RoutedRequest
 from .journal import CallRecord, Journal
 from .options import EmulatorOptions, Latency
-from .replies import GeneratedReply
-from .replies.generated import generate_reply
+from .replies import GeneratedReply, generate_reply
 from .replies.schema_value import SchemaGenerator
 from .replies.script import ScriptInput
 from .replies.text import IdGenerator, join_seed, split_text

@@ -43,8 +43,7 @@ from anaphora.prompt import Call
 from anaphora.values import Message, Part, Refusal, StopReason, Text, Tool, ToolCall, ToolResult
 from anaphora.yaml_values import YamlValue
 
-from . import GeneratedReply
-from .generated import last_turn
+from . import GeneratedReply, last_turn
 from .text import SeededRandom, join_seed
 
 _STOPS: tuple[StopReason, ...] = (
