@@ -110,11 +110,7 @@ from .types import (
     UrlSource,
 )
 
-_REQUEST = LenientDecoder[MessagesRequest](
-    MessagesRequest,
-    whole=("tool_choice",),
-    partial=("thinking", "output_config", "metadata", "diagnostics"),
-)
+_REQUEST = LenientDecoder[MessagesRequest](MessagesRequest)
 _SYSTEM = LenientDecoder[str | list[TextBlock] | None](str | list[TextBlock] | None)
 _TOOL = LenientDecoder[ToolDefinition](ToolDefinition)
 _SOURCE = LenientDecoder[Base64Source | UrlSource | FileSource | TextSource | OtherBlock](

@@ -89,7 +89,7 @@ from .types import (
     image_media_type,
 )
 
-_REQUEST: LenientDecoder[ChatRequest] = LenientDecoder(ChatRequest, whole=("think",))
+_REQUEST: LenientDecoder[ChatRequest] = LenientDecoder(ChatRequest)
 _MESSAGE: LenientDecoder[ChatMessage] = LenientDecoder(ChatMessage)
 _ANSWER: LenientDecoder[AssistantMessage] = LenientDecoder(
     AssistantMessage, default_tag="assistant"

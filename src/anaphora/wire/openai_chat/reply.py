@@ -46,7 +46,7 @@ _FINISH_REASONS: dict[StopReason, str] = {
     "context_overflow": "length",
 }
 
-_CHOICE: LenientDecoder[Choice] = LenientDecoder(Choice, whole=("logprobs", "stop_reason"))
+_CHOICE: LenientDecoder[Choice] = LenientDecoder(Choice)
 
 _decode_usage = msgspec.json.Decoder(ChatUsage).decode
 

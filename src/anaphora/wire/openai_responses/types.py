@@ -14,6 +14,7 @@ from anaphora.values import Role
 from anaphora.wire.memo import Memo
 from anaphora.wire.openai import Breakpoint
 from anaphora.wire.openai_errors import ErrorObject
+from anaphora.wire.reading import Partial, Whole
 
 MEMO = Memo()
 
@@ -155,18 +156,18 @@ class TextOptions(Strict, frozen=True):
 
 class ResponsesRequest(Strict, frozen=True, kw_only=True):
     model: str
-    input: str | list[Item] | None = None
+    input: Whole[str | list[Item] | None] = None
     instructions: str | None = None
     tools: msgspec.Raw = NULL
     previous_response_id: str | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    tool_choice: Literal["auto", "required", "none"] | ForcedTool | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning: ReasoningOptions | None = None
-    text: TextOptions | None = None
-    metadata: dict[str, str] | None = None
+    tool_choice: Whole[Literal["auto", "required", "none"] | ForcedTool | None] = None
+    parallel_tool_calls: Whole[bool | None] = None
+    reasoning: Partial[ReasoningOptions | None] = None
+    text: Partial[TextOptions | None] = None
+    metadata: Whole[dict[str, str] | None] = None
     user: str | None = None
     service_tier: str | None = None
     store: bool | None = None
@@ -175,7 +176,7 @@ class ResponsesRequest(Strict, frozen=True, kw_only=True):
     stream: bool | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_options: Partial[CacheOptions | None] = None
 
 
 # ── Replies ──────────────────────────────────────────────────────────────────────────────────────
@@ -241,111 +242,26 @@ class CallHead(ItemHead, frozen=True):
 
 
 class PartHead(msgspec.Struct, frozen=True):
+    type: str | None = ""
+
+
+class StreamEvent(Strict, frozen=True, gc=False):
+    """An event of any type that is read; all others are ignored."""
+
     type: str = ""
-
-
-class StreamEvent(Strict, frozen=True, tag_field="type", gc=False, kw_only=True):
-    """The events that are read; all others are ignored."""
-
     sequence_number: int | None = None
-
-
-class Created(StreamEvent, frozen=True, tag="response.created"):
-    response: ResponseHead = ResponseHead()
-
-
-class Queued(Created, frozen=True, tag="response.queued"):
-    pass
-
-
-class InProgress(Created, frozen=True, tag="response.in_progress"):
-    pass
-
-
-class Completed(StreamEvent, frozen=True, tag="response.completed"):
-    response: msgspec.Raw
-
-
-class Incomplete(Completed, frozen=True, tag="response.incomplete"):
-    pass
-
-
-class Failed(Completed, frozen=True, tag="response.failed"):
-    pass
-
-
-class ItemAdded(StreamEvent, frozen=True, tag="response.output_item.added"):
-    item: msgspec.Raw
-    output_index: int | None = None
-
-
-class ItemDone(StreamEvent, frozen=True, tag="response.output_item.done"):
-    item: msgspec.Raw
-    output_index: int | None = None
-
-
-class PartAdded(StreamEvent, frozen=True, tag="response.content_part.added"):
-    part: PartHead = PartHead()
     output_index: int | None = None
     content_index: int | None = None
     item_id: str | None = None
-
-
-class SummaryAdded(StreamEvent, frozen=True, tag="response.reasoning_summary_part.added"):
-    output_index: int | None = None
-    item_id: str | None = None
-    summary_index: msgspec.Raw = NULL
+    delta: str | None = None
+    response: msgspec.Raw = NULL
+    item: msgspec.Raw = NULL
     part: msgspec.Raw = NULL
-
-
-class TextDelta(StreamEvent, frozen=True, tag="response.output_text.delta"):
-    delta: str
-    output_index: int | None = None
-    content_index: int | None = None
-    item_id: str | None = None
     summary_index: msgspec.Raw = NULL
     logprobs: msgspec.Raw = NULL
     obfuscation: msgspec.Raw = NULL
-
-
-class RefusalDelta(TextDelta, frozen=True, tag="response.refusal.delta"):
-    pass
-
-
-class ArgumentsDelta(TextDelta, frozen=True, tag="response.function_call_arguments.delta"):
-    pass
-
-
-class SummaryDelta(TextDelta, frozen=True, tag="response.reasoning_summary_text.delta"):
-    pass
-
-
-class ReasoningDelta(TextDelta, frozen=True, tag="response.reasoning_text.delta"):
-    pass
-
-
-class ErrorEvent(StreamEvent, frozen=True, tag="error"):
+    # The fields of an error.
     message: str | None = None
     code: str | int | None = None
     param: str | None = None
     error: ErrorObject | None = None
-
-
-AnyEvent: TypeAlias = (
-    TextDelta
-    | RefusalDelta
-    | ArgumentsDelta
-    | SummaryDelta
-    | ReasoningDelta
-    | SummaryAdded
-    | PartAdded
-    | ItemAdded
-    | ItemDone
-    | Created
-    | Queued
-    | InProgress
-    | Completed
-    | Incomplete
-    | Failed
-    | ErrorEvent
-)
