@@ -20,12 +20,11 @@ from msgspec import Raw
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
-from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Rendered
+from anaphora.rendered import Envelope, Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Audio,
     Bytes,
-    CachePolicy,
     Conversation,
     Document,
     Extras,
@@ -46,7 +45,7 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS, SplitSection
+from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.params import closing_members
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
@@ -63,11 +62,27 @@ from anaphora.wire.reading import (
     object_members,
     request_error,
 )
-from anaphora.wire.rendering import render_items
+from anaphora.wire.splitting import (
+    RequestSplit,
+    SplitBlock,
+    SplitMessage,
+    Splits,
+    SplitSection,
+    cut_section,
+)
 
 from .params import cache_params, frozen_with, model_id, path_of, read_params, read_path
 from .parts import read_response
-from .render import CLOSE, CONTENTS, END_FUNCTIONS, GLUE, system_run, tool_glue, tools_run
+from .render import (
+    CLOSE,
+    CONTENTS,
+    GLUE,
+    SYSTEM,
+    SYSTEM_CLOSE,
+    SYSTEM_PLACE,
+    TOOLS,
+    join_tools,
+)
 from .types import (
     CONTENT_FIELDS,
     FORM,
@@ -364,6 +379,7 @@ def _read_function(function: FunctionDeclaration, unknown: Unknown | None, path:
 
 # ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
 
+_SPLITS = Splits(MEMO)
 _KINDS = {
     "text": Kind.TEXT,
     "functionCall": Kind.TOOL_CALL,
@@ -378,18 +394,24 @@ def split(
 ) -> Rendered:
     """The request as chunks. The path names the model."""
     model, stream = read_path(path)
-    sent = body if isinstance(body, dict) else object_members(body, "$", request_error)
-    members = {camel(name): raw for name, raw in sent.items()}
-    named = decode_value(members.pop("model", NULL), str | None, "$.model", request_error)
+    request = RequestSplit(_SPLITS, body)
+    request.members = {camel(name): raw for name, raw in request.members.items()}
+    named = decode_value(request.take("model"), str | None, "$.model", request_error)
     model = model or model_id(named or "")
-    runs: list[ChunkRun] = []
-    for name, cut in (("systemInstruction", _split_system), ("tools", _split_tools)):
-        raw = bytes(members.pop(name, NULL))
-        section = None if raw == b"null" else MEMO.split_section(name, raw, cut)
-        if section is not None:
-            runs.append(section[0])
-    runs.append(_split_contents(raw_elements(members.pop("contents", NULL), "$.contents")))
-    fields = {name: bytes(raw) for name, raw in members.items()}
+    request.add_section("systemInstruction", request.take("systemInstruction"), _split_system)
+    request.add_section("tools", request.take("tools"), _split_tools)
+    messages = request.add_messages(
+        raw_elements(request.take("contents"), "$.contents"),
+        _split_content,
+        lead=CONTENTS,
+        glue=lambda _: GLUE,
+        close=lambda _: CLOSE,
+        place="contents",
+        blocks="parts",
+    )
+    if messages is None:
+        raise InvalidRequest("at least one content with a part", path="$.contents")
+    fields = {name: bytes(raw) for name, raw in request.members.items()}
     config = fields.pop("toolConfig", b"null")
     if config != b"null":
         fields = {"toolConfig": config, **fields}
@@ -401,91 +423,60 @@ def split(
         tail=closing_members(fields, None, WIRE, ()) + b"}",
         cache_params=cache_params(model, fields),
     )
-    return Rendered(
-        wire=WIRE,
-        model=model,
-        runs=tuple(runs),
-        cacheable=sum(run.count for run in runs),
-        envelope=envelope,
-        markers={},
-        frozen_with=frozen_with(envelope),
+    return request.finish(
+        envelope, wire=WIRE, model=model, markers={}, frozen_with=frozen_with(envelope)
     )
 
 
 def _split_system(raw: bytes) -> SplitSection | None:
+    if raw == b"null":
+        return None
     members = object_members(raw, "$.systemInstruction", request_error)
     parts = raw_elements(members.get("parts", NULL), "$.systemInstruction.parts")
-    if not parts:
-        return None
+    blocks = [SplitBlock(Kind.SYSTEM, bytes(part)) for part in parts]
     labels = [f"system{index}" for index in range(len(parts))]
-    append = render_items("system", tuple(parts), bytes, None)
-    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
-    return system_run(log, tuple(labels)), ()
+    return cut_section(
+        "system", blocks, labels, lead=SYSTEM, close=SYSTEM_CLOSE, place=SYSTEM_PLACE
+    )
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
     """A chunk for each declaration where an object holds nothing else, otherwise for the object."""
-    append = LogAppend()
     labels: list[str] = []
-    functions: list[bool] = []
-    begun: list[int] = []
+    tools: list[tuple[bool, bool, bytes]] = []
     for index, element in enumerate(raw_elements(raw, "$.tools")):
         path = f"$.tools[{index}]"
-        members = {camel(n): v for n, v in object_members(element, path, request_error).items()}
-        listed = raw_elements(
-            members.get("functionDeclarations", NULL), f"{path}.functionDeclarations"
-        )
-        alone = bool(listed) and len(members) == 1
-        begun.append(len(functions))
-        for at, each in enumerate(listed if alone else [element]):
-            after_function = functions[-1] if functions else None
-            glue = tool_glue(after_function, alone)
-            if after_function and alone and at == 0:
-                # Functions of a second object stand in an object of their own again.
-                glue = END_FUNCTIONS + b"," + tool_glue(None, True)
-            append.chunk(Kind.TOOL, glue + bytes(each), None)
-            if alone:
-                members = object_members(each, f"{path}.functionDeclarations", request_error)
-            name = known_text(members, "name") if alone else next(iter(members), "")
+        members = object_members(element, path, request_error)
+        kind = camel(next(iter(members), str(index)))
+        listed: list[Raw] = []
+        if kind == "functionDeclarations" and len(members) == 1:
+            path = f"{path}.{kind}"
+            (raw_functions,) = members.values()
+            listed = raw_elements(raw_functions, path)
+        for at, each in enumerate(listed):
+            name = known_text(object_members(each, path, request_error), "name")
             labels.append(f"tool {name or len(labels)}")
-            functions.append(alone)
-    if not labels:
-        return None
-    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
-    return tools_run(log, tuple(labels), functions, tuple(begun)), ()
+            tools.append((True, at == 0, bytes(each)))
+        if not listed:
+            labels.append(f"tool {kind}")
+            tools.append((False, True, bytes(element)))
+    chunks, paths, close = join_tools(tools)
+    blocks = [SplitBlock(Kind.TOOL, chunk) for chunk in chunks]
+    return cut_section("tools", blocks, labels, lead=TOOLS, close=close, glue=b"", paths=paths)
 
 
-def _split_contents(raws: list[Raw]) -> ChunkRun:
-    request = MEMO.request_log(raws)
-    append = request.append
-    for index in range(request.known, len(raws)):
-        path = f"$.contents[{index}]"
-        members = object_members(raws[index], path, request_error)
-        parts = raw_elements(members.pop("parts", NULL), f"{path}.parts")
-        role = decode_value(members.pop("role", NULL), str | None, f"{path}.role", request_error)
-        if role is not None:
-            members = {"role": Raw(string(role)), **members}
-        opening = encode_members(members)[:-1] + (b"," if members else b"") + b'"parts":['
-        for at, part in enumerate(parts):
-            data = b"," + bytes(part)
-            if at == 0:
-                data = (GLUE if request.count else b"") + opening + bytes(part)
-                append.open(role or "user")
-            append.chunk(_part_kind(part, f"{path}.parts[{at}]"), data, None)
-        request.end_message()
-    if not request.count:
-        raise InvalidRequest("at least one content with a part", path="$.contents")
-    return ChunkRun(
-        "messages",
-        request.finish(),
-        request.count,
-        role=SegmentRole.CONVERSATION,
-        lead=CONTENTS,
-        close=CLOSE,
-        source=MEMO.placeholder_messages(len(raws)),
-        place="contents",
-        blocks="parts",
-    )
+def _split_content(raw: Raw, path: str) -> SplitMessage:
+    members = object_members(raw, path, request_error)
+    parts = raw_elements(members.pop("parts", NULL), f"{path}.parts")
+    role = decode_value(members.pop("role", NULL), str | None, f"{path}.role", request_error)
+    if role is not None:
+        members = {"role": Raw(string(role)), **members}
+    opening = encode_members(members)[:-1] + (b"," if members else b"") + b'"parts":['
+    blocks = [
+        SplitBlock(_part_kind(part, f"{path}.parts[{index}]"), bytes(part))
+        for index, part in enumerate(parts)
+    ]
+    return SplitMessage(role or "user", opening, blocks)
 
 
 def _part_kind(raw: Raw, path: str) -> Kind:

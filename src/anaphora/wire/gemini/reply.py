@@ -245,6 +245,6 @@ def write_usage(usage: Usage) -> bytes:
     return dumps(fields, path="usage")
 
 
-def _sum(*counts: int | None) -> int | None:
-    known = [tokens for tokens in map(valid_count, counts) if tokens is not None]
-    return sum(known) if known else None
+def _sum(one: int | None, other: int | None) -> int | None:
+    one, other = valid_count(one), valid_count(other)
+    return one if other is None else other + (one or 0)

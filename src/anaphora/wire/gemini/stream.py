@@ -9,7 +9,6 @@ first candidate is streamed; others are assembled and kept in the reply's extras
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -21,7 +20,6 @@ from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import (
     Event,
-    Extras,
     Message,
     Opaque,
     Part,
@@ -69,7 +67,7 @@ from .reply import (
     write_identity,
     write_response,
 )
-from .types import CONTENT_FIELDS, OWN, WIRE, Candidate, WirePart, raw_list
+from .types import CONTENT_FIELDS, NULL, OWN, WIRE, Candidate, WirePart, raw_list
 
 #: Gemini returns at most eight candidates; a response with more than this is rejected.
 _MAX_CANDIDATES = 128
@@ -130,8 +128,7 @@ class StreamReader:
             events += build.start(chunk.responseId or "", chunk.modelVersion or "")
         for at, candidate in enumerate(candidates):
             builder = self._candidate(bytes(candidate.index))
-            raws = functools.partial(raw_list, payload, "candidates", at, "content", "parts")
-            added = builder.add(candidate, of_candidates.get(at), raws)
+            added = builder.add(candidate, of_candidates.get(at), payload, at)
             if builder is self._first:
                 events += added
         if (usage := bytes(chunk.usageMetadata)) not in (self._usage, b"null"):
@@ -209,16 +206,21 @@ class _CandidateBuilder:
         self._extra_size = 0
 
     def add(
-        self, candidate: Candidate, unknown: Unknown | None, raws: Callable[[], list[msgspec.Raw]]
+        self, candidate: Candidate, unknown: Unknown | None, payload: bytes, position: int
     ) -> list[Event]:
-        """What a chunk adds; `raws` gives its parts as they were sent."""
+        """What a chunk adds; `position` is that of the candidate in the chunk's `payload`."""
         self.stop_reason_raw = candidate.finishReason or self.stop_reason_raw
         events: list[Event] = []
         inner = None if unknown is None else unknown.take("content")
         of_parts = {} if inner is None else inner.take_elements("parts")
         if candidate.content is not None:
             for at, part in enumerate(candidate.content.parts or ()):
-                events += self._part(part, of_parts.get(at), raws, at)
+                if part.thoughtSignature is NULL and part.is_text and at not in of_parts:
+                    # As nearly all of them are.
+                    kind = Thinking if part.thought else Text
+                    events += self._text(kind, part.text or "", None)
+                else:
+                    events += self._part(part, of_parts.get(at), payload, position, at)
         if inner is not None:
             self._content |= inner.remaining()
         if unknown is not None and (beside := unknown.remaining()):
@@ -267,39 +269,37 @@ class _CandidateBuilder:
             self._beside.setdefault(name, []).append(value)
 
     def _part(
-        self,
-        part: WirePart,
-        unknown: Unknown | None,
-        raws: Callable[[], list[msgspec.Raw]],
-        at: int,
+        self, part: WirePart, unknown: Unknown | None, payload: bytes, position: int, at: int
     ) -> list[Event]:
+        """Any part; it is number `at` of the candidate at `position` of the payload."""
         pieces = None
         if unknown is not None and part.functionCall is not None:
             pieces = _take_pieces(unknown)
-        reader = PartReader(lambda *_: raws()[at])
+        path = ("candidates", position, "content", "parts")
+        reader = PartReader(lambda *_: raw_list(payload, *path)[at])
         read = reader.part(part, unknown, self.build.id or None, self._count)
         if isinstance(read, ToolCall):
             return self._call(read, pieces)
         if isinstance(read, Text) and unknown is None:
-            return self._text(read, read.extras)
+            return self._text(Text, read.text, read.extras)
         if isinstance(read, Thinking) and read.extras is None:
-            return self._text(read, read.signature)
+            return self._text(Thinking, read.text, read.signature)
         return self._whole(read)
 
-    def _text(self, piece: Text | Thinking, seal: Extras | str | None) -> list[Event]:
+    def _text(self, kind: type[Text | Thinking], text: str, seal: Any) -> list[Event]:
         """A piece of a text. `seal` is its signature, in the form that the whole part has it."""
         events: list[Event] = []
-        text = self._open
-        if not isinstance(text, _OpenText) or not text.takes(piece, seal):
-            if not piece.text and seal is None:
+        part = self._open
+        if not isinstance(part, _OpenText) or not part.takes(kind, seal):
+            if not text and seal is None:
                 return []
             events = self._end_open()
-            text = self._open = _OpenText(self._next(), piece)
-            events += self.build.begin(text.index, type(piece).__name__.lower(), text.finish)
+            part = self._open = _OpenText(self._next(), kind)
+            events += self.build.begin(part.index, kind.__name__.lower(), part.finish)
         if seal is not None:
-            text.seal = seal
-        if piece.text:
-            events.append(self.build.add_text(text.index, piece.text))
+            part.seal = seal
+        if text:
+            events.append(self.build.add_text(part.index, text))
         return events
 
     def _call(self, call: ToolCall, pieces: _PartialArgs | None) -> list[Event]:
@@ -365,14 +365,14 @@ class _OpenText:
 
     __slots__ = ("index", "kind", "seal")
 
-    def __init__(self, index: int, first: Text | Thinking) -> None:
+    def __init__(self, index: int, kind: type[Text | Thinking]) -> None:
         self.index = index
-        self.kind = type(first)
+        self.kind = kind
         self.seal: Any = None
         """The signature, in the form that the whole part has it."""
 
-    def takes(self, piece: Text | Thinking, seal: Any) -> bool:
-        return type(piece) is self.kind and (seal is None or self.seal in (None, seal))
+    def takes(self, kind: type[Text | Thinking], seal: Any) -> bool:
+        return kind is self.kind and (seal is None or self.seal in (None, seal))
 
     def finish(self, text: str) -> Part:
         if self.kind is Text:

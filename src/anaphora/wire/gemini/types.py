@@ -76,6 +76,12 @@ class WirePart(_Object, frozen=True, gc=False):
     thoughtSignature: Raw = NULL
     """As it was written: it is sent back that way."""
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is nothing but a text, or a thought."""
+        others = self.functionCall or self.functionResponse or self.inlineData or self.fileData
+        return self.text is not None and others is None
+
 
 class Content(_Object, frozen=True, gc=False):
     role: str | None = None
