@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from anaphora import ToolRegistry
-from anaphora.canonical import dumps
 from anaphora.emulator.replies.script import (
     Script,
     ScriptMatch,
@@ -86,8 +85,7 @@ def script() -> Script:
     rules = []
     for turn, step in enumerate((*STORY.steps, *STORY.afterwards), 1):
         calls = [
-            ScriptToolCall(name=name, arguments=dumps(arguments).decode())
-            for name, arguments in step.tool_calls
+            ScriptToolCall(name=name, arguments=arguments) for name, arguments in step.tool_calls
         ]
         reply = ScriptReply(text=step.reply, tool_calls=tuple(calls))
         rules += [
