@@ -104,9 +104,6 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
         return last.reply
 
 
-# ── One line ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def recognises(fields: dict[str, Any]) -> bool:
     return _first(fields, REQUEST) is not None and _first(fields, RESPONSE) is not None
 
@@ -209,9 +206,6 @@ def _unwrapped(logged: Any, known: tuple[str, ...]) -> Any:
 
 def _bytes(body: Any) -> bytes:
     return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
-
-
-# ── Traces ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:

@@ -199,8 +199,6 @@ def _plan(rendered: Rendered, rules: CacheRules, body: bytes) -> Plan:
     return Plan(marks=rendered.marks, automatic=automatic)
 
 
-# ── Pairing ──────────────────────────────────────────────────────────────────────────────────────
-
 _Recent = tuple[SentRequest, frozenset[bytes]]
 
 

@@ -41,9 +41,6 @@ _CHANGE_RULES: dict[str, str] = {
 }
 
 
-# ── Texts ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def lint_text(
     text: str, file: str, costs: Costs | None = None, ratio: float = PER_TOKEN
 ) -> Iterator[Finding]:
@@ -127,9 +124,6 @@ def _text_tokens(text: str, ratio: float) -> int:
 
 def _too_short(tokens: int, costs: Costs) -> str:
     return f"about {tokens:,} tokens, below the minimum of {costs.minimum:,}"
-
-
-# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def lint_request(
@@ -260,9 +254,6 @@ def _changed(
         tokens=behind,
         cost_usd=costs.per_thousand(behind, counts.total),
     )
-
-
-# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class WastedMarker(msgspec.Struct, frozen=True):

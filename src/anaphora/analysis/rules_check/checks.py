@@ -46,9 +46,6 @@ def bill_and_gap(call: BilledTraceCall) -> str:
     return f"{bill(call)}, {gap.least:,.0f}{most} s after the call before"
 
 
-# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def mechanism(call: BilledTraceCall, value: Mechanism) -> Evidence | None:
     """A call without a marker where only markers cache; a billed write where none do."""
     billed = call.billed
@@ -167,9 +164,6 @@ def _nearest(call: BilledTraceCall, entry: int) -> int:
     return next((position for position in marked if position >= entry), marked[-1])
 
 
-# ── Lengths ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def minimum_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
     """A prefix near the minimum, from either side; a long one shows nothing."""
     billed, rule = call.billed, f"nothing shorter than {value:,} is cached"
@@ -269,9 +263,6 @@ def _marks_end(call: BilledTraceCall) -> bool:
     if not marked or call.rules.mechanism.value != "explicit":
         return False
     return marked[-1] == call.positions.end(call.sent)
-
-
-# ── Parameters ───────────────────────────────────────────────────────────────────────────────────
 
 
 def invalidates(param: CacheParam) -> CheckFunction:

@@ -101,9 +101,6 @@ def _markable_chunk(rendered: Rendered, chunk: int) -> int | None:
     return None if position is None else chunk - index + position
 
 
-# ── Selection ────────────────────────────────────────────────────────────────────────────────────
-
-
 def most_valuable(
     candidates: Candidates,
     prompt: RenderedPrompt,
@@ -193,9 +190,6 @@ def falling_ttls(marks: list[Mark]) -> list[Mark]:
         longest = mark.ttl
         legal.append(mark)
     return legal[::-1]
-
-
-# ── Notices ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def ttl_changed(rendered: Rendered, chunk: int, requested: Ttl, ttl: Ttl) -> Notice:

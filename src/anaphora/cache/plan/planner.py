@@ -123,8 +123,6 @@ class Planner:
         other.handles = HandlePlanner(self._rules, self.handles.price)
         return other
 
-    # ── The choice ───────────────────────────────────────────────────────────────────────────────
-
     def _choose(self, rendered: Rendered, at: float) -> MarkerChoice:
         """The planner's own markers, wanted ones and fillers."""
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
@@ -275,8 +273,6 @@ class Planner:
                 crowded = self._memory.calls_per_minute(at) >= limit.value
                 state.cache_key = f"{shared}-{state.number}" if crowded else shared
         return state.cache_key
-
-    # ── Computed once per rendered prompt ────────────────────────────────────────────────────────
 
     def _prompt_of(self, rendered: Rendered) -> RenderedPrompt:
         known = self._prompt

@@ -159,9 +159,6 @@ class TokenRuns:
             next_kind = kind
 
 
-# ── Look-back ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def tool_run_positions(prompt: PromptView, position: int, reach: int) -> Iterator[int]:
     """The positions from a marker back, where a run of tool calls or results counts as one step."""
     steps = 0

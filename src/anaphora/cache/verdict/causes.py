@@ -171,9 +171,6 @@ def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[
     return [Notice("thinking_bound", reason, bound[0].path)]
 
 
-# ── The two requests ─────────────────────────────────────────────────────────────────────────────
-
-
 def _local(
     earlier: SentCall, later: SentCall, rules: CacheRules, change: Change | None
 ) -> list[Cause]:
@@ -264,9 +261,6 @@ def _run_has_image(run: ChunkRun) -> bool:
     return first is not None and first < run.count
 
 
-# ── The clock ────────────────────────────────────────────────────────────────────────────────────
-
-
 def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> Cause | None:
     """Too much time has passed, or too little. A write that is not visible yet takes nothing from
     what was cached before it."""
@@ -303,9 +297,6 @@ def format_duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
-
-
-# ── The rules ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _no_marker(sent: SentCall, rules: CacheRules) -> Cause | None:

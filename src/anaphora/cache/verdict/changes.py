@@ -84,9 +84,6 @@ def _kind(
     return kind, inside, ""
 
 
-# ── Blocks that were added, removed or moved ─────────────────────────────────────────────────────
-
-
 def _tools_changed(earlier: Rendered, later: Rendered) -> _Named | None:
     """The change of the list of tools; None when each is where it was."""
     was, now = _tool_names(earlier), _tool_names(later)
@@ -193,9 +190,6 @@ def _contents(rendered: Rendered, first: int) -> list[bytes]:
     return contents
 
 
-# ── Images ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def _image_changed(
     earlier: Rendered, later: Rendered, before: Chunk, after: Chunk, one: JsonBlock, two: JsonBlock
 ) -> str | None:
@@ -248,9 +242,6 @@ def _without_images(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_images(item) for item in value if not _is_image(item)]
     return value
-
-
-# ── Inside a block ───────────────────────────────────────────────────────────────────────────────
 
 
 def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> tuple[str, str]:

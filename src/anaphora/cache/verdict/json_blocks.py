@@ -79,8 +79,6 @@ def without_whitespace(raw: bytes) -> bytes:
     )
 
 
-# ── Excerpts ─────────────────────────────────────────────────────────────────────────────────────
-
 _BEFORE, _AFTER = 16, 40
 
 _SECRETS = re.compile(
@@ -118,8 +116,6 @@ def redacted(data: bytes, begin: int, end: int) -> str:
             done = match.end()
     return b"".join([*pieces, data[done:end]]).decode(errors="ignore")
 
-
-# ── Volatile texts ───────────────────────────────────────────────────────────────────────────────
 
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DAY = r"(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?,?\s+)?"

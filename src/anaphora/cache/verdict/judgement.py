@@ -110,9 +110,6 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     return "hit" if read >= least else "partial"
 
 
-# ── Predictions ──────────────────────────────────────────────────────────────────────────────────
-
-
 def _predict(
     earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None
 ) -> Prediction:
@@ -170,9 +167,6 @@ def updated_bills(
     if kept is not None and counts.tokens(chunks) != kept:
         return counts.billed(total)
     return counts.billed(total, (chunks, total - (usage.uncached or 0)))
-
-
-# ── Money ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
