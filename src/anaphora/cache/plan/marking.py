@@ -3,7 +3,7 @@ keep when there are more than slots, and TTLs in an order that is accepted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -212,10 +212,15 @@ def ttl_lengthened(
     ]
 
 
-def left_out(rendered: Rendered, chunk: int, slots: int, owner: str) -> Notice:
-    found = rendered.chunk(chunk)
-    reason = f"only {slots} markers fit; {owner} on {found.label} is left out"
-    return Notice("marker_left_out", reason, found.path)
+def left_out(rendered: Rendered, chunks: Iterable[int], slots: int, owner: str) -> list[Notice]:
+    return [
+        Notice(
+            "marker_left_out",
+            f"only {slots} markers fit; {owner} on {chunk.label} is left out",
+            chunk.path,
+        )
+        for chunk in map(rendered.chunk, chunks)
+    ]
 
 
 def uncacheable_messages(rendered: Rendered) -> list[Notice]:

@@ -141,10 +141,11 @@ class Planner:
         if history is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
                 return MarkerChoice({}, {}, None, notices)
-            history = _shortest(rendered)
+            history = sorted(rendered.markers, key=TTL_SECONDS.__getitem__)[0]
         shared_ttl = history
         if beginning is not None and (uses := memory.uses(beginning)).count:
-            shared_ttl = _longer(memory.costs.best_ttl(uses, at), history)
+            ttls = (history, memory.costs.best_ttl(uses, at))
+            shared_ttl = max(ttls, key=lambda ttl: 0 if ttl is None else TTL_SECONDS[ttl])
 
         # Policies say how tools and system blocks are cached; without one the planner decides.
         own: list[tuple[int | None, Ttl | None]] = [
@@ -193,12 +194,12 @@ class Planner:
             written = None if self.state.written is None else self.state.written[0]
             minimum = self._rules.minimum_tokens.value
             kept = marking.most_valuable(candidates, prompt, wanted, written, room, minimum)
-            for chunk in wanted:
-                if chunk not in kept:
-                    notices.append(marking.left_out(rendered, chunk, slots, "the planner's"))
+            dropped = [chunk for chunk in wanted if chunk not in kept]
+            notices += marking.left_out(rendered, dropped, slots, "the planner's")
             wanted = {chunk: wanted[chunk] for chunk in kept}
-        for mark in own[slots:]:
-            notices.append(marking.left_out(rendered, mark.chunk, slots, "the caller's own"))
+        if len(own) > slots:
+            dropped = [mark.chunk for mark in own[slots:]]
+            notices += marking.left_out(rendered, dropped, slots, "the caller's own")
         for position, ttl in choice.fillers.items():
             if len(wanted) < room and position not in taken:
                 wanted.setdefault(position, ttl)
@@ -337,13 +338,3 @@ def _only_marks(rendered: Rendered, choice: MarkerChoice) -> bool:
     if choice.history is None:
         return True
     return bool(choice.wanted) and rendered.cacheable < len(rendered)
-
-
-def _shortest(rendered: Rendered) -> Ttl:
-    return min(rendered.markers, key=TTL_SECONDS.__getitem__)
-
-
-def _longer(one: Ttl | None, other: Ttl | None) -> Ttl | None:
-    if one is None or other is None:
-        return one or other
-    return one if TTL_SECONDS[one] >= TTL_SECONDS[other] else other

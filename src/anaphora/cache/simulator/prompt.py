@@ -94,6 +94,9 @@ class RenderedPrompt(RenderedBlocks):
             self._counts = Counts(self._rendered)
         return self._counts
 
+    def section(self, position: int) -> Section:
+        return next(run.section for run, first in reversed(self._runs) if position >= first)
+
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
         chains = self._chains

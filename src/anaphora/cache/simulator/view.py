@@ -36,9 +36,6 @@ class RenderedBlocks:
         run, first = self._run_of(position)
         return run.log.kinds[position - first]
 
-    def section(self, position: int) -> Section:
-        return self._run_of(position)[0].section
-
     def data(self, position: int) -> bytes:
         """The block's bytes."""
         return self._rendered.chunk(position).data
