@@ -138,7 +138,8 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("clock", r"\b1[5-9]\d{8}(?:\.\d+|\d{3})?\b"),
     (
         "nonce",
-        r"\b(?=[0-9a-z_-]*[0-9])(?=[0-9a-z_-]*[a-z])[0-9a-z]+(?:[_-][0-9a-z]+)*\b",
+        # Bounded, so that a long text without a digit is not searched from each of its words.
+        r"\b(?=[a-z_-]{0,63}+[0-9])(?=[0-9_-]{0,63}+[a-z])[0-9a-z]+(?:[_-][0-9a-z]+)*\b",
     ),
     ("counter", r"\b\d+(?:\.\d+)?\b"),
 )
