@@ -65,8 +65,6 @@ _REPLY_SIGNS = (
 
 
 class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a request log."""
-
     request: bytes
     response: bytes
     wire: str

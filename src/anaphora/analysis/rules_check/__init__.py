@@ -60,8 +60,6 @@ CHECKS: tuple[Check, ...] = (
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """One call that contradicts a figure."""
-
     trace: str
     call: int
     billed: str
@@ -80,7 +78,6 @@ class DisputedFigure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
-        """Whether no call contradicts it."""
         return self.contradicting == 0
 
 
@@ -138,8 +135,6 @@ def check_rules(
 
 
 class _Sum:
-    """The evidence on one figure."""
-
     def __init__(self, provider: str, check: Check, figure: Figure[Any] | None) -> None:
         self._provider = provider
         self._check = check

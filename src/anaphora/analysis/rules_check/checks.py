@@ -24,9 +24,7 @@ _HIDDEN = 1.5
 class Evidence(NamedTuple):
     holds: bool
     billed: str
-    """The bill in words."""
     rule: str
-    """The rule in words."""
 
 
 CheckFunction: TypeAlias = Callable[[BilledTraceCall, Any], Evidence | None]

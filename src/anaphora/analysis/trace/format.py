@@ -59,8 +59,6 @@ class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a conversation."""
-
     messages: Count
     """How many leading messages were sent."""
     t: float | None = None
@@ -104,8 +102,6 @@ class TraceMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation."""
-
     id: str
     provider: str
     model: str

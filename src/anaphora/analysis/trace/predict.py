@@ -107,7 +107,6 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _more(call: Predicted, read: int) -> str:
-    """More was read than predicted."""
     expired = any(span.reason == "expired" for span in call.outcome.spans)
     if call.baseline is None:
         return "written_by_others"
@@ -125,7 +124,6 @@ def _more(call: Predicted, read: int) -> str:
 
 
 def _less(call: Predicted, read: int) -> str:
-    """Less was read than predicted."""
     assert call.billed is not None
     if read and call.granule > 1 and call.outcome.read - read <= call.granule:
         return "within_granule"

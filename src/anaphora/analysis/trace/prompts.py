@@ -61,7 +61,6 @@ class TraceBlocks:
             unknown = ("system", trace.group or trace.id)
             self._all.append(TraceBlock(unknown, Kind.SYSTEM, "system", "system", _UNKNOWN))
         self.first = len(self._all)
-        """The first message."""
         self._user_turns: list[int] = []
         """User messages that are not tool results."""
         for message in trace.messages:
@@ -186,7 +185,6 @@ class Replay:
         return times
 
     def cache_params(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
-        """The parameters of a call that its cache depends on."""
         params = self._params.after(call, in_loop=in_loop)
         model = self.model if self._moved else self._params.model
         return {**params, "model": catalog.rules(self.provider, model).model.encode()}
@@ -205,7 +203,6 @@ class Replay:
         return blocks, [key for _, key in known]
 
     def billed_before(self, index: int) -> TraceCall | None:
-        """The last billed call before this one."""
         earlier = reversed(self.trace.calls[:index])
         return next((call for call in earlier if call.usage is not None), None)
 

@@ -25,7 +25,6 @@ class Candidates(msgspec.Struct, frozen=True):
     policies: tuple[tuple[int, Ttl], ...] = ()
     """The end of each run of tools and system blocks with one `CachePolicy`, and its TTL."""
     prefix: int | None = None
-    """The end of the stable prefix."""
     first: int | None = None
     """The end of the section that is hashed first; it survives a change of what follows."""
     shared: int | None = None
@@ -200,7 +199,6 @@ def ttl_changed(rendered: Rendered, chunk: int, requested: Ttl, ttl: Ttl) -> Not
 def ttl_lengthened(
     rendered: Rendered, chunks: set[int], old: list[Mark], new: list[Mark]
 ) -> list[Notice]:
-    """Notices for requested TTLs that had to change."""
     return [
         Notice(
             "ttl_lengthened",

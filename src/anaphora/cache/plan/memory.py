@@ -48,7 +48,6 @@ class Gaps:
         """How many pauses were no longer than a duration, for each duration that was needed."""
         self._last: float | None = None
         self.count = 0
-        """Uses so far."""
 
     def use(self, at: float) -> None:
         if self._last is not None:
@@ -200,14 +199,11 @@ class AppMemory:
         self._open: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
         """Conversations that may continue: the time of the last call, and the beginning."""
         self._recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
-        """When the last calls were made."""
         self.single_calls: SingleCallStore | None = None
-        """Created by the first single call."""
         self._all = _Conversations()
         self._started = 0
 
     def start(self) -> ConversationState:
-        """A new conversation."""
         self._started += 1
         return ConversationState(self._started)
 
@@ -230,7 +226,6 @@ class AppMemory:
         return len(self._recent)
 
     def is_known(self, beginning: Hashable) -> bool:
-        """Whether an earlier call began the same."""
         return beginning in self._beginnings
 
     def uses(self, beginning: Hashable) -> Gaps:

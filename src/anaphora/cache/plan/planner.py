@@ -112,7 +112,6 @@ class Planner:
         return self._prompt_of(rendered).counts
 
     def tokens(self, rendered: Rendered) -> int:
-        """The estimated length of the prompt."""
         return self._prompt_of(rendered).total if rendered.runs else 0
 
     def fork(self) -> Planner:
@@ -124,7 +123,6 @@ class Planner:
         return other
 
     def _choose(self, rendered: Rendered, at: float) -> MarkerChoice:
-        """The planner's own markers, wanted ones and fillers."""
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
         policies, tail, memory = candidates.policies, candidates.tail, self._memory
         notices = [] if rendered.messages_cacheable else marking.uncacheable_messages(rendered)

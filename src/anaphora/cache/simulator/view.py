@@ -37,11 +37,9 @@ class RenderedBlocks:
         return run.log.kinds[position - first]
 
     def data(self, position: int) -> bytes:
-        """The block's bytes."""
         return self._rendered.chunk(position).data
 
     def from_model(self, position: int) -> bool:
-        """Whether the model wrote the block."""
         run, first = self._run_of(position)
         if run.section != "messages":
             return False
@@ -74,7 +72,6 @@ class RenderedBlocks:
                 next_kind = log.kinds[end]
 
     def _run_of(self, position: int) -> tuple[ChunkRun, int]:
-        """The run of a block, and the run's first position."""
         for placed in reversed(self._runs):
             if position >= placed[1]:
                 return placed
@@ -136,7 +133,6 @@ class TokenRuns:
         return "messages" if self._sections is None else self._sections[position]
 
     def data(self, position: int) -> bytes:  # noqa: ARG002
-        """Not known."""
         return b""
 
     def from_model(self, position: int) -> bool:

@@ -238,7 +238,6 @@ def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> tuple[str, str]:
 
 
 def _first_leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
-    """The first place in which two values differ."""
     if isinstance(was, dict) and isinstance(now, dict):
         for name in [*was, *(name for name in now if name not in was)]:
             one, two = was.get(name, _MISSING), now.get(name, _MISSING)

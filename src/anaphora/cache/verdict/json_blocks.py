@@ -17,8 +17,6 @@ UNREADABLE: Any = object()
 
 
 class JsonBlock(msgspec.Struct, frozen=True):
-    """The JSON of a chunk."""
-
     raw: bytes
     """The block itself, without the message around it."""
     outer: bytes
@@ -167,7 +165,6 @@ def _volatile(text: str) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _between(text: str, matches: list[tuple[int, int, str, str]]) -> list[str]:
-    """The text between the matches."""
     ends = [0, *(end for _, end, _, _ in matches)]
     starts = [*(start for start, _, _, _ in matches), len(text)]
     return [text[end:start] for end, start in zip(ends, starts, strict=True)]

@@ -29,9 +29,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     left: int
     """Tokens that the previous call left in the cache."""
     read: int
-    """Tokens that this one reads."""
     outcome: Outcome
-    """The simulated call."""
     exact: bool
     """Whether `left` is exact to the token, as it is where markers are."""
 

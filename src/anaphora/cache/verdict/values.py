@@ -75,11 +75,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     """The block it is in: a tool, a system block, a message."""
     path: str
-    """Its JSON path in the request body."""
     before: str
     """The earlier prompt's text around that byte."""
     after: str
-    """The later prompt's."""
     detail: str = ""
     """Names: the tool that was added, the message that was dropped."""
 
@@ -94,7 +92,6 @@ class Cause(msgspec.Struct, frozen=True):
 
     kind: CauseKind
     text: str
-    """The reason as a clause."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +124,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     billed: int | None = None
     """Tokens that were read, by the bill."""
     total: int | None = None
-    """All input tokens, by the bill."""
     lost: int = 0
     """Tokens that could have been read and were paid again."""
     cost_usd: Decimal | None = None
