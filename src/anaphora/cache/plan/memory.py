@@ -116,33 +116,24 @@ class TtlCosts:
         ]
         self.unmarked = unmarked_caching(rules)
 
-    def best_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> Ttl | None:
-        """The TTL that pays for these pauses; None where no marker does. `usual` is how often such
-        a prefix is used in all, where that is known."""
+    def by_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> dict[Ttl | None, float]:
+        """The cost with each TTL, and without a marker. `usual` is how often such a prefix is used
+        in all, where that is known."""
         uses, read = gaps.horizon(usual), self._read
-        best, least = None, self._unmarked_cost(gaps, uses, at)
+        costs: dict[Ttl | None, float] = {None: 1.0 + uses}
+        if self.unmarked is not None:
+            seconds, unmarked_read = self.unmarked
+            found = gaps.within(seconds, at)
+            costs[None] = 1.0 + uses * (found * unmarked_read + (1 - found))
         for ttl, seconds, write in self._marked:
             found = gaps.within(seconds, at)
-            cost = write + uses * (found * read + (1 - found) * write)
-            if cost < least:
-                best, least = ttl, cost
-        return best
+            costs[ttl] = write + uses * (found * read + (1 - found) * write)
+        return costs
 
-    def of(self, gaps: Gaps, ttl: Ttl | None, at: float, usual: float | None = None) -> float:
-        """The cost with this TTL, or without a marker."""
-        uses = gaps.horizon(usual)
-        for known, seconds, write in self._marked:
-            if known == ttl:
-                found = gaps.within(seconds, at)
-                return write + uses * (found * self._read + (1 - found) * write)
-        return self._unmarked_cost(gaps, uses, at)
-
-    def _unmarked_cost(self, gaps: Gaps, uses: float, at: float) -> float:
-        if self.unmarked is None:
-            return 1.0 + uses
-        seconds, read = self.unmarked
-        found = gaps.within(seconds, at)
-        return 1.0 + uses * (found * read + (1 - found))
+    def best_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> Ttl | None:
+        """The TTL that pays for these pauses; None where no marker does."""
+        costs = self.by_ttl(gaps, at, usual)
+        return min(costs, key=costs.__getitem__)
 
 
 def write_price(rules: CacheRules, ttl: Ttl) -> float:

@@ -220,16 +220,15 @@ class Planner:
         so a small gain is not enough."""
         if rendered.message_ttl is not None:
             return rendered.message_ttl
-        gaps, costs = self.state.gaps, self._memory.costs
-        usual = self._memory.usual_calls(beginning)
-        best = costs.best_ttl(gaps, at, usual)
+        gaps = self.state.gaps
+        costs = self._memory.costs.by_ttl(gaps, at, self._memory.usual_calls(beginning))
+        best = min(costs, key=costs.__getitem__)
         if not self._caches_unmarked or gaps.count == 0:
             return best
         if (best is None) == (self.state.written is None):
             return best
         other = self._rules.ttls.value[-1] if best is None else None
-        cost, present = costs.of(gaps, best, at, usual), costs.of(gaps, other, at, usual)
-        return best if cost < _WORTH_A_CHANGE * present else other
+        return best if costs[best] < _WORTH_A_CHANGE * costs[other] else other
 
     def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
         """Where the last call wrote, if that is before the tail and has not expired."""
