@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from anaphora.cache.simulator import Outcome
 from anaphora.values import Section
 from anaphora.values.display import html_of
 
@@ -92,6 +93,17 @@ class Cause(msgspec.Struct, frozen=True):
 
     kind: CauseKind
     text: str
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call should read, by the rules and the bill of the previous call."""
+
+    left: int
+    """Tokens that the previous call left in the cache."""
+    read: int
+    outcome: Outcome
+    exact: bool
+    """Whether `left` is exact to the token, as it is where markers are."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
