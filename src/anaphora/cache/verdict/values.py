@@ -9,7 +9,7 @@ import msgspec
 
 from anaphora.cache.simulator import Outcome
 from anaphora.values import Section
-from anaphora.values.display import html_of
+from anaphora.values.codec import html_of
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss"]
 """Whether all, some or none of what the previous call cached was read."""
