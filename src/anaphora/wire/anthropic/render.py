@@ -339,14 +339,16 @@ def _answered(messages: Sequence[Message], index: int, after: str | None) -> boo
 
 
 def _role_after(segments: tuple[Segment, ...], index: int) -> str | None:
-    """The role after a segment. After the conversation it is the reply to come, or the dynamic
-    context that was moved behind it; the volatile tail is placed separately."""
-    if index + 1 == len(segments):
-        return None
-    following = segments[index + 1]
-    if segments[index].role is _HISTORY and following.role is not _DYNAMIC:
-        return None
-    return following.messages[0].role
+    """The role of the next message with content after a segment. After the conversation it is the
+    reply to come, or the dynamic context that was moved behind it; the volatile tail is placed
+    separately."""
+    for following in segments[index + 1 :]:
+        if segments[index].role is _HISTORY and following.role is not _DYNAMIC:
+            break
+        for message in following.messages:
+            if _has_content(message):
+                return message.role
+    return None
 
 
 # ── The volatile tail ────────────────────────────────────────────────────────────────────────────
