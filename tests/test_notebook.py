@@ -88,8 +88,8 @@ def reply_with(text: str) -> Reply:
         id=text,
         model=text,
         message=Message.assistant(*parts),
-        stop="other",
-        stop_raw=text,
+        stop_reason="other",
+        stop_reason_raw=text,
         usage=Usage(uncached=1200, read=34000, written={"5m": 56}, output=78),
         notices=(Notice(text, text, text),),
     )
@@ -185,7 +185,7 @@ def test_renderer_is_loaded_on_demand() -> None:
     program = (
         "import sys\n"
         "from anaphora.values import Message, Reply\n"
-        "reply = Reply(id='1', model='m', message=Message.assistant('Hello.'), stop='end')\n"
+        "reply = Reply(id='1', model='m', message=Message.assistant('Hello.'), stop_reason='end')\n"
         "late = ('anaphora.notebook', 'anaphora.client.response', 'html')\n"
         "assert not [name for name in late if name in sys.modules]\n"
         "print(reply._repr_html_())\n"

@@ -79,7 +79,11 @@ def _response(response: Response) -> str:
 
 
 def _reply(reply: Reply) -> str:
-    stop = reply.stop_raw if reply.stop == "other" and reply.stop_raw else reply.stop
+    stop = (
+        reply.stop_reason_raw
+        if reply.stop_reason == "other" and reply.stop_reason_raw
+        else reply.stop_reason
+    )
     summary = " · ".join((reply.model, stop, *_usage(reply.usage)))
     return _box(*map(_part, reply.message.parts), _faint(summary), _notices(reply.notices))
 

@@ -102,7 +102,7 @@ def test_conversation_continues(emu: Emulator, name: str, stream: bool, question
                 name, system=LONG, max_tokens=LIMIT, reasoning=THINKING[name]
             )
             cut = await send(chat, question, stream=stream)
-            assert (cut.reply.stop, cut.text) == ("length", "")
+            assert (cut.reply.stop_reason, cut.text) == ("length", "")
             assert all(isinstance(part, Thinking) for part in cut.reply.message.parts)
             assert bool(cut.reply.message.parts) == (name not in HIDDEN)
             for text, expected in (("thanks", "You are welcome."), ("conclude", "So it is.")):
@@ -206,7 +206,7 @@ def test_stored_responses_continue_from_a_cut_off_reply(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["openai_responses"]) as emulated:
             chat = emulated.client.session("openai_responses", max_tokens=LIMIT, store=True)
-            assert (await chat.send("ponder")).reply.stop == "length"
+            assert (await chat.send("ponder")).reply.stop_reason == "length"
             assert (await chat.send("thanks")).text == "You are welcome."
             assert b"previous_response_id" in emulated.transport.bodies[-1]
 

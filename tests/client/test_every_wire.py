@@ -212,7 +212,7 @@ def plainly(reply: Reply) -> Any:
             case _:
                 parts.append(part)
     counted = msgspec.structs.replace(reply.usage, raw=None)
-    return parts, reply.stop, reply.model, counted
+    return parts, reply.stop_reason, reply.model, counted
 
 
 @every

@@ -689,7 +689,7 @@ def test_complete_reply_survives_a_broken_connection(wire: str, then: str) -> No
         id="r1",
         model=MODELS[wire],
         message=Message.assistant("Complete reply."),
-        stop="end",
+        stop_reason="end",
         usage=Usage(uncached=5, read=0, output=3),
     )
     writer = wires.get(wire).writer()

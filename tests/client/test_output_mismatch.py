@@ -79,7 +79,7 @@ REPLY = Reply(
         role="assistant",
         parts=(Text("Let me look."), ToolCall("call_1", "look", '{"where":"here"}')),
     ),
-    stop="tool_calls",
+    stop_reason="tool_calls",
     usage=Usage(uncached=5, read=0, output=4),
 )
 

@@ -223,7 +223,7 @@ def test_pause_does_not_end_the_run(emu: Emulator, stream: bool) -> None:
         async with connected(emu, [HOME]) as emulated:
             chat = emulated.client.session(HOME)
             found = await ran(chat, "rest", stream=stream)
-            assert [answer.reply.stop for answer in found.responses] == ["pause", "end"]
+            assert [answer.reply.stop_reason for answer in found.responses] == ["pause", "end"]
             assert roles(chat) == "uaa"
             assert b"Half of it." in emulated.transport.bodies[-1]
 

@@ -473,8 +473,8 @@ def test_schema_is_compiled_once() -> None:
 # ── In calls and replies ─────────────────────────────────────────────────────────────────────────
 
 
-def replied(*parts: Any, stop: StopReason = "end") -> Reply:
-    return Reply(id="r", model="m", message=Message.assistant(*parts), stop=stop)
+def replied(*parts: Any, stop_reason: StopReason = "end") -> Reply:
+    return Reply(id="r", model="m", message=Message.assistant(*parts), stop_reason=stop_reason)
 
 
 def call(**more: Any) -> Call:
@@ -486,16 +486,18 @@ def test_reply_is_read_from_its_text_or_from_the_tool() -> None:
     person = output_of(Person)
     assert person.parse_reply(replied('{"name":"Ada"}')) == Person("Ada")
     by_tool = ToolCall("c", "answer", '{"name":"Ada"}')
-    assert person.parse_reply(replied("Let me see.", by_tool, stop="tool_calls")) == Person("Ada")
+    assert person.parse_reply(replied("Let me see.", by_tool, stop_reason="tool_calls")) == Person(
+        "Ada"
+    )
 
 
 @pytest.mark.parametrize(
     "reply, reason",
     [
-        (replied('{"name":', stop="length"), "cut off at max_tokens"),
-        (replied(Refusal(CANARY), stop="refusal"), "the model refused to answer"),
-        (replied(ToolCall("c", "answer", "{"), stop="tool_calls"), "not JSON"),
-        (replied(ToolCall("c", "other", '{"name":"x"}'), stop="tool_calls"), "not JSON"),
+        (replied('{"name":', stop_reason="length"), "cut off at max_tokens"),
+        (replied(Refusal(CANARY), stop_reason="refusal"), "the model refused to answer"),
+        (replied(ToolCall("c", "answer", "{"), stop_reason="tool_calls"), "not JSON"),
+        (replied(ToolCall("c", "other", '{"name":"x"}'), stop_reason="tool_calls"), "not JSON"),
     ],
 )
 def test_reply_without_a_value_names_the_reason(reply: Reply, reason: str) -> None:

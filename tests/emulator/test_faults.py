@@ -44,7 +44,7 @@ REPLY = Reply(
     id="r1",
     model="m",
     message=Message.assistant(Text(TEXT)),
-    stop="end",
+    stop_reason="end",
     usage=Usage(uncached=5, read=0, output=4),
 )
 #: The two forms of an answer, as the engine gives them.

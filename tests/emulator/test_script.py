@@ -161,17 +161,17 @@ replies:
 @every_wire
 def test_scripted_parts_on_every_wire(name: str) -> None:
     answer = reply_for(EVERYTHING, script_input(QUESTION, name=name))
-    assert (answer.stop, answer.pace) == ("tool_calls", 0.02)
+    assert (answer.stop_reason, answer.pace) == ("tool_calls", 0.02)
     reply = Reply(
         id="r1",
         model="m",
         message=Message(role="assistant", parts=answer.parts),
-        stop=answer.stop,
+        stop_reason=answer.stop_reason,
         usage=Usage(uncached=1, output=1),
     )
     codec = wire.get(name)
     back = codec.read_reply(codec.write_reply(reply))
-    assert (back.text, back.stop) == ("Looking it up.", "tool_calls")
+    assert (back.text, back.stop_reason) == ("Looking it up.", "tool_calls")
     first, second = back.tool_calls
     assert json.loads(first.arguments) == {"order": 17, "tags": ["a", None, 1.5]}
     assert (second.id, second.arguments) == ("my_id", "{}")
@@ -201,7 +201,7 @@ def test_same_request_gets_the_same_ids(name: str) -> None:
 )
 def test_refusal_stop_reason(name: str, stop: str) -> None:
     answer = reply_for("replies: [{reply: {refusal: No.}}]", script_input(QUESTION, name=name))
-    assert (answer.parts, answer.stop) == ((Refusal("No."),), stop)
+    assert (answer.parts, answer.stop_reason) == ((Refusal("No."),), stop)
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_stop_reason(written: str, params: Params, expected: tuple[str, str, str
     written = written if written.startswith("{") else f"{{{written}}}"
     answer = reply_for(f"replies: [{{reply: {written}}}]", script_input(QUESTION, params=params))
     assert isinstance(answer.parts[0], Text)
-    assert (answer.parts[0].text, answer.stop, answer.stop_sequence) == expected
+    assert (answer.parts[0].text, answer.stop_reason, answer.stop_sequence) == expected
 
 
 def test_max_tokens_cuts_the_reply() -> None:
     text = f"replies: [{{reply: {{text: {'word ' * 200}}}}}]"
     answer = reply_for(text, script_input(QUESTION, params=Params(max_tokens=5)))
-    assert answer.stop == "length"
+    assert answer.stop_reason == "length"
     assert isinstance(answer.parts[0], Text)
     assert 0 < len(answer.parts[0].text) < 50
 

@@ -21,6 +21,7 @@ from anaphora.emulator.billing import ModelFacts
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.hosts import HOSTS
 from anaphora.errors import Upstream
+from anaphora.tokens import Counts, for_model
 
 FILE = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"
 
@@ -70,14 +71,11 @@ def checked(record: dict[str, Any]) -> Upstream | None:
     body = record["request"].encode()
     call, rendered = wire.get(name).parse(body, path), wire.get(name).split(body, (), path)
     request = EmulatorRequest(method="POST", path=path, headers=HEADERS, body=body)
-    facts = ModelFacts(
-        provider,
-        name,
-        catalog.profile(provider, call.model),
-        catalog.rules(provider, call.model, name),
-    )
+    profile = catalog.profile(provider, call.model)
+    facts = ModelFacts(provider, name, profile, catalog.rules(provider, call.model, name))
+    tokens, _ = Counts(for_model(rendered, profile)).bounds(profile.token_error.value)
     try:
-        strict.check(HOSTS[name].checks, request, facts, call=call, rendered=rendered)
+        strict.check(HOSTS[name].checks, request, facts, params=call.params, tokens=tokens)
     except Upstream as error:
         return error
     return None

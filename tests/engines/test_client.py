@@ -85,7 +85,7 @@ def test_a_tool_is_called_and_its_result_is_answered(
     calling, closing = ran.responses
     (made,) = calling.reply.tool_calls
     assert set(json.loads(made.arguments)) == {"city", "days"}
-    assert calling.reply.stop == "tool_calls"
+    assert calling.reply.stop_reason == "tool_calls"
     assert WORD.fullmatch(closing.text)
 
 
@@ -130,7 +130,7 @@ def test_an_answer_that_was_cut(llama: Llama, name: str) -> None:
         return await client.session(name, max_tokens=3).send("hi")
 
     answered = with_client(llama, ask)
-    assert answered.reply.stop == ("end" if name == "openai_responses" else "length")
+    assert answered.reply.stop_reason == ("end" if name == "openai_responses" else "length")
     assert answered.usage.output == answered.record.max_tokens == 3
 
 

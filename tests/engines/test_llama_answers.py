@@ -47,7 +47,7 @@ def test_text(llama: Llama, name: str) -> None:
     reply = ask(llama, name, call("hi"))
     assert WORD.fullmatch(reply.text)
     assert [type(part) for part in reply.message.parts] == [Text]
-    assert (reply.stop, reply.model) == ("end", "tiny")
+    assert (reply.stop_reason, reply.model) == ("end", "tiny")
     assert reply.id
     assert reply.usage.output == len("Capital.") + 1
 
@@ -80,14 +80,14 @@ def test_a_length_limit_cuts(llama: Llama, name: str) -> None:
     assert cut.text == whole.text[:3]
     assert cut.usage.output == 3
     # What a cut response is called is in test_llama_deviations.py.
-    assert name == "openai_responses" or cut.stop == "length"
+    assert name == "openai_responses" or cut.stop_reason == "length"
 
 
 @pytest.mark.parametrize("name, stop", [("anthropic", "stop_sequence"), ("openai_chat", "end")])
 def test_a_stop_sequence_stops(llama: Llama, name: str, stop: str) -> None:
     reply = ask(llama, name, call("hi", stop=(".",)))
     assert WORD.fullmatch(reply.text + ".")
-    assert reply.stop == stop
+    assert reply.stop_reason == stop
     assert reply.stop_sequence == ("." if name == "anthropic" else None)
 
 
@@ -108,7 +108,7 @@ def test_a_tool_is_called(llama: Llama, name: str, choice: ToolChoice | None) ->
     reply = ask(llama, name, call("hi", tools=(LOOK,), tool_choice=choice))
     (made,) = reply.tool_calls
     assert reply.message.parts == (made,)
-    assert reply.stop == "tool_calls"
+    assert reply.stop_reason == "tool_calls"
     assert made.name == "look"
     assert made.id
     arguments = json.loads(made.arguments)
@@ -145,7 +145,7 @@ def test_a_result_is_fed_back(llama: Llama, name: str) -> None:
     talk = talk.append(reply.message, Message.tool(made.id, "It rains."))
     closing = ask(llama, name, conversation(talk, tools=(LOOK,)))
     assert WORD.fullmatch(closing.text)
-    assert closing.stop == "end"
+    assert closing.stop_reason == "end"
     bare = ask(llama, name, conversation(talk.prefix(1), tools=(LOOK,)))
     added = (closing.usage.input or 0) - (bare.usage.input or 0)
     assert (

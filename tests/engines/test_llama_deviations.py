@@ -92,12 +92,12 @@ def test_a_cut_response_is_called_completed_and_only_the_count_shows_it(llama: L
     assert fields["status"] == "completed"
     assert fields.keys() == json.loads(whole).keys() - {"output"}
     reply = wire.get("openai_responses").read_reply(body)
-    assert (reply.stop, reply.stop_raw) == ("end", "completed")
+    assert (reply.stop_reason, reply.stop_reason_raw) == ("end", "completed")
     assert reply.usage.output == 3
     streamed = ended(
         read("openai_responses", stream(llama, "openai_responses", call("hi", max_tokens=3)))
     )
-    assert (streamed.text, streamed.stop, streamed.usage.output) == (reply.text, "end", 3)
+    assert (streamed.text, streamed.stop_reason, streamed.usage.output) == (reply.text, "end", 3)
 
 
 def test_a_call_cut_in_a_response_keeps_its_text(llama: Llama) -> None:
@@ -108,7 +108,7 @@ def test_a_call_cut_in_a_response_keeps_its_text(llama: Llama) -> None:
     with pytest.raises(json.JSONDecodeError):
         json.loads(cut.arguments)
     assert cut.arguments.startswith('{"city":"')
-    assert reply.stop == "tool_calls"
+    assert reply.stop_reason == "tool_calls"
 
 
 def test_a_response_to_a_schema_is_any_text(llama: Llama) -> None:
@@ -172,7 +172,7 @@ def test_a_stop_sequence_is_called_an_end_of_turn(llama: Llama) -> None:
     assert json.loads(body)["stop_sequence"] == "."
     single = wire.get("anthropic").read_reply(body)
     for reply in (single, ended(read("anthropic", stream(llama, "anthropic", made)))):
-        assert (reply.stop, reply.stop_raw, reply.stop_sequence) == (
+        assert (reply.stop_reason, reply.stop_reason_raw, reply.stop_sequence) == (
             "stop_sequence",
             "end_turn",
             ".",
@@ -189,7 +189,7 @@ def test_a_tool_use_that_is_cut_loses_its_input(llama: Llama) -> None:
     streamed = ended(read("anthropic", stream(llama, "anthropic", made)))
     assert [one.arguments for one in single.tool_calls] == ["{}"]
     assert streamed.tool_calls[0].arguments.startswith('{"city":"')
-    assert single.stop == streamed.stop == "length"
+    assert single.stop_reason == streamed.stop_reason == "length"
 
 
 def test_messages_ignore_tool_choice_none(llama: Llama) -> None:
@@ -254,7 +254,7 @@ def test_half_a_character_hides_the_start_of_a_message(llama: Llama) -> None:
     assert events[0] == ReplyStart("", "")
     reply = ended(events)
     assert reply.text.startswith("é")
-    assert reply.stop == "end"
+    assert reply.stop_reason == "end"
     assert (reply.usage.uncached, reply.usage.read) == (None, None)  # unknown, which is not 0
     assert reply.usage.output == len(reply.text) + 2
 

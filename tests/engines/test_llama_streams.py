@@ -101,7 +101,10 @@ def test_a_stream_is_well_formed(llama: Llama, name: str, made: Call) -> None:
 def test_a_stream_equals_a_whole_answer(llama: Llama, name: str, made: Call) -> None:
     single, streamed = ask(llama, name, made), ended(read(name, stream(llama, name, made)))
     assert [meant(p) for p in streamed.message.parts] == [meant(p) for p in single.message.parts]
-    assert (streamed.stop, streamed.stop_sequence) == (single.stop, single.stop_sequence)
+    assert (streamed.stop_reason, streamed.stop_sequence) == (
+        single.stop_reason,
+        single.stop_sequence,
+    )
     assert streamed.usage.output == single.usage.output
     if made is not CALLS["two bytes a character"]:  # where a beginning is missing, so are counts
         assert streamed.usage.input == single.usage.input

@@ -117,7 +117,7 @@ def thought(name: str) -> list[Message]:
         thinking = Thinking("hm", data="c2ln")
     parts = (thinking, ToolCall("c1", "look", "{}"))
     message = Message(id="r", role="assistant", parts=parts)
-    reply = Reply(id="r", model="m", message=message, stop="tool_calls")
+    reply = Reply(id="r", model="m", message=message, stop_reason="tool_calls")
     codec = wire.get(name)
     message_read = codec.read_reply(codec.write_reply(reply)).message
     call = next(part for part in message_read.parts if isinstance(part, ToolCall))

@@ -30,7 +30,9 @@ SAID = {
 def written(name: str, created: float | None) -> bytes:
     """Everything but the last event, which has what the reply's extras say."""
     text = Text("Hello there")
-    reply = Reply(id="r", model="m", message=Message(role="assistant", parts=(text,)), stop="end")
+    reply = Reply(
+        id="r", model="m", message=Message(role="assistant", parts=(text,)), stop_reason="end"
+    )
     told: list[Event] = [
         ReplyStart("r", "m", created),
         PartStart(0, "text"),
@@ -61,5 +63,5 @@ def test_stream_without_date(name: str) -> None:
 def test_chat_stream_has_date_in_last_chunk() -> None:
     writer = wire.get("openai_chat").writer()
     writer.write(ReplyStart("r", "m", AT))
-    reply = Reply(id="r", model="m", message=Message(role="assistant", parts=()), stop="end")
+    reply = Reply(id="r", model="m", message=Message(role="assistant", parts=()), stop_reason="end")
     assert b'"created":1790000000,' in writer.write(ReplyEnd(reply))

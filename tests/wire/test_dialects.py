@@ -355,7 +355,7 @@ def test_counts_in_dialect_fields_round_trip() -> None:
         id="r",
         model="m",
         message=Message(role="assistant", parts=(Text("hello"),)),
-        stop="end",
+        stop_reason="end",
         usage=Usage(uncached=1, read=6, written={"1h": 3}, output=2),
     )
     written = json.loads(codec.write_reply(reply))["usage"]
@@ -368,7 +368,7 @@ def test_dialect_stop_reason_is_mapped() -> None:
     made = answer()
     made["choices"][0]["finish_reason"] = "tired"
     reply = spoken(COUNTS).read_reply(json.dumps(made).encode())
-    assert (reply.stop, reply.stop_raw) == ("length", "tired")
+    assert (reply.stop_reason, reply.stop_reason_raw) == ("length", "tired")
 
 
 def events(codec: wire.Wire, data: bytes, size: int = 7) -> list[Event]:
@@ -388,7 +388,11 @@ def test_stream_is_decoded_like_reply() -> None:
     data = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (chunk, last))
     end = events(codec, data + b"data: [DONE]\n\n")[-1]
     assert isinstance(end, ReplyEnd)
-    assert (end.reply.stop, end.reply.usage.read, end.reply.usage.uncached) == ("length", 6, 4)
+    assert (end.reply.stop_reason, end.reply.usage.read, end.reply.usage.uncached) == (
+        "length",
+        6,
+        4,
+    )
     writer = codec.writer()
     written = b"".join(writer.write(event) for event in events(codec, data + b"data: [DONE]\n\n"))
     assert b'"hits":6' in written

@@ -177,7 +177,7 @@ REPLY = Reply(
             ToolCall("call_0002", "look", "{}"),
         ),
     ),
-    stop="tool_calls",
+    stop_reason="tool_calls",
     usage=Usage(uncached=3, read=400, output=50),
 )
 #: As Mistral's reasoning models answer: the thoughts are chunks of the content.
@@ -190,7 +190,7 @@ THOUGHT = Reply(
         role="assistant",
         parts=(Thinking("hm", provider="openai_chat", extras=IN_CONTENT), Text("42")),
     ),
-    stop="end",
+    stop_reason="end",
     usage=Usage(uncached=3, output=5),
 )
 
@@ -232,7 +232,7 @@ def thoughts_of(content: Any) -> str:
 def check_answer(told: Any, reply: Reply) -> None:
     assert (told.id, told.model) == (reply.id, reply.model)
     choice = told.choices[0]
-    assert choice.finish_reason == {"tool_calls": "tool_calls", "end": "stop"}[reply.stop]
+    assert choice.finish_reason == {"tool_calls": "tool_calls", "end": "stop"}[reply.stop_reason]
     assert text_of(choice.message.content) == reply.text
     calls = [(c.id, c.function.name, c.function.arguments) for c in choice.message.tool_calls or ()]
     assert calls == [(call.id, call.name, call.arguments) for call in reply.tool_calls]
@@ -318,7 +318,9 @@ def test_the_sdk_reads_structured_output() -> None:
 
     text = Text('{"city":"Zürich","rain":true}')
     message = Message(id="r", role="assistant", parts=(text,))
-    reply = Reply(id="r", model="m", message=message, stop="end", usage=Usage(uncached=1, output=2))
+    reply = Reply(
+        id="r", model="m", message=message, stop_reason="end", usage=Usage(uncached=1, output=2)
+    )
     with asked(MISTRAL.write_reply(reply)) as client:
         told = client.chat.parse(Weather, **ASK)
     assert told.choices[0].message.parsed == Weather(city="Zürich", rain=True)

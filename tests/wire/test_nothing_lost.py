@@ -283,7 +283,7 @@ def test_arguments_are_written_as_they_come(name: str) -> None:
     assert b"".join(written[:5])
     assert all(written[5:]), "from the second on, every delta is written at once"
     message = Message(role="assistant", parts=(made,))
-    reply = Reply(id="r", model="m", message=message, stop="tool_calls")
+    reply = Reply(id="r", model="m", message=message, stop_reason="tool_calls")
     rest = writer.write(PartEnd(0, made)) + writer.write(ReplyEnd(reply))
     reader = wire.get(name).reader()
     end = (reader.feed(b"".join(written) + rest) + reader.close())[-1]
@@ -305,7 +305,7 @@ def test_interleaved_call_arguments_are_kept_apart(name: str) -> None:
         id="r",
         model="m",
         message=Message(role="assistant", parts=calls),
-        stop="tool_calls",
+        stop_reason="tool_calls",
     )
     data = b"".join(writer.write(event) for event in [*events, ReplyEnd(reply)])
     reader = wire.get(name).reader()

@@ -87,9 +87,9 @@ def test_unknown_stream_field_round_trips_or_gives_notice(
     reply = reply_of(events)
     # Nothing else of the answer suffers from it.
     plain = reply_of(read(name, STREAMS[name]))
-    assert (reply.text, reply.stop, reply.usage.input) == (
+    assert (reply.text, reply.stop_reason, reply.usage.input) == (
         plain.text,
-        plain.stop,
+        plain.stop_reason,
         plain.usage.input,
     )
     assert [call.name for call in reply.tool_calls] == [call.name for call in plain.tool_calls]

@@ -262,7 +262,7 @@ class AskChat:
             params=params,
             id=reply.id,
             served_model=reply.model,
-            stop=reply.stop,
+            stop_reason=reply.stop_reason,
             usage=reply.usage,
             at=record.attempts[-1].at if record.attempts else record.at,
             first_token_at=record.at + (record.first or 0.0),
@@ -284,7 +284,7 @@ def _recall(session: Session, call: LastCall) -> None:
         id=call.id,
         model=call.served_model,
         message=session.messages[-1],
-        stop=call.stop,
+        stop_reason=call.stop_reason,
         usage=call.usage,
     )
     params = {

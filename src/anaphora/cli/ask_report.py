@@ -85,7 +85,7 @@ def summary_line(result: AskResult, stored: StoredConversation | None) -> str:
 def early_stop(result: AskResult, stored: StoredConversation | None) -> str | None:
     """Why the answer is incomplete, and what to do about it."""
     reason = result.run.stop_reason
-    text = _EARLY_STOPS.get(reason if reason in _EARLY_STOPS else result.last.reply.stop)
+    text = _EARLY_STOPS.get(reason if reason in _EARLY_STOPS else result.last.reply.stop_reason)
     return None if text is None else text.format(id="ID" if stored is None else stored.id)
 
 
@@ -109,7 +109,7 @@ def result_fields(
     if schema:
         fields["parsed"] = last.parsed
     return fields | {
-        "stop": last.reply.stop,
+        "stop": last.reply.stop_reason,
         "stop_reason": result.run.stop_reason,
         "provider": last.record.provider,
         "model": last.record.model,

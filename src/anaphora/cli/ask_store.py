@@ -56,7 +56,7 @@ class LastCall(_Stored, frozen=True, kw_only=True):
     params: Params
     id: str
     served_model: str
-    stop: StopReason
+    stop_reason: StopReason
     usage: Usage
     at: float
     first_token_at: float

@@ -133,7 +133,7 @@ class InFlight:
             attempts=tuple(self.attempts),
             max_tokens=params.max_tokens,
             temperature=params.temperature,
-            stop=reply.stop,
+            stop_reason=reply.stop_reason,
             usage=reply.usage,
             predicted=self.predicted,
             verdict=self.verdict,

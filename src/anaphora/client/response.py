@@ -80,7 +80,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     max_tokens: int | None = None
     temperature: float | None = None
-    stop: StopReason | None = None
+    stop_reason: StopReason | None = None
     usage: Usage = Usage()
     predicted: int | None = None
     """Tokens expected to be read from the cache, as predicted before sending."""
@@ -139,7 +139,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def __repr__(self) -> str:
         verdict = self.verdict or "no verdict"
-        return f"<Response by {self.reply.model}, {self.reply.stop}: {verdict}>"
+        return f"<Response by {self.reply.model}, {self.reply.stop_reason}: {verdict}>"
 
     def _repr_html_(self) -> str:
         """For notebooks."""

@@ -9,7 +9,6 @@ No clock is read here: `now` of the request is the time, plus the offset of the 
 
 from __future__ import annotations
 
-import functools
 from contextlib import suppress
 from typing import NoReturn
 
@@ -18,8 +17,7 @@ import msgspec
 from anaphora import catalog, wire
 from anaphora.canonical import dumps
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
-from anaphora.prompt import Call
-from anaphora.rendered import Rendered
+from anaphora.prompt import Params
 from anaphora.tokens import Counts
 
 from . import strict
@@ -32,9 +30,6 @@ from .hosts.host import RoutedRequest
 from .journal import Journal, JournalEntry
 from .options import EmulatorOptions
 from .replies.text import IdGenerator
-
-#: How many lists of tools stay decoded for the checks: the same comes with every turn.
-_TOOL_LISTS = 64
 
 
 class Engine:
@@ -56,7 +51,6 @@ class Engine:
         self.routes = RouteTable(self._billing, self._ids)
         self._prompts = PromptReader(self._billing)
         self._generator = Generator(options, self._billing, self._ids, self.journal)
-        self._decode_tools = functools.lru_cache(maxsize=_TOOL_LISTS)(msgspec.json.decode)
 
     def respond(self, request: EmulatorRequest) -> EmulatorResponse:
         now = request.now + self.offset
@@ -120,8 +114,8 @@ class Engine:
             self._check_unreadable(request, problem)
         request.entry.model = prompt.rendered.model
         if self.options.strict:
-            tokens = prompt.long_tokens(request.host.sets_window(prompt.body))
-            self._check(request, prompt.facts, prompt.call, prompt.rendered, tokens)
+            tokens = Counts(prompt.rendered).total
+            self._check(request, prompt.facts, prompt.call.params, tokens)
         return self._generator.respond(request, prompt)
 
     def _other_body(self, request: RoutedRequest) -> bytes:
@@ -144,7 +138,7 @@ class Engine:
             self._check_unreadable(request, problem)
         if self.options.strict:
             # A prompt of any length can be counted.
-            self._check(request, facts, None, rendered, 0)
+            self._check(request, facts)
         return Counts(rendered).total
 
     # ── Checks and errors ────────────────────────────────────────────────────────────────────────
@@ -153,21 +147,13 @@ class Engine:
         self,
         request: RoutedRequest,
         facts: ModelFacts,
-        call: Call | None = None,
-        rendered: Rendered | None = None,
-        tokens: int | None = None,
+        params: Params | None = None,
+        tokens: int = 0,
     ) -> None:
         """Raises the error for a request that the provider rejects."""
-        strict.check(
-            request.host.checks,
-            request,
-            facts,
-            call=call,
-            rendered=rendered,
-            tokens=tokens,
-            counts=request.route.operation == "count",
-            decode_tools=self._decode_tools,
-        )
+        counts = request.route.operation == "count"
+        checks = request.host.checks
+        strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)
 
     def _check_unreadable(self, request: RoutedRequest, problem: InvalidRequest) -> NoReturn:
         """Raises the provider's error for a request that cannot be read, where that is known."""

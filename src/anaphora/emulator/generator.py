@@ -13,7 +13,7 @@ from anaphora.catalog import CacheRules
 from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
-from anaphora.tokens import Counts, for_model
+from anaphora.tokens import for_model
 from anaphora.values import (
     Event,
     Message,
@@ -58,14 +58,6 @@ class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     facts: ModelFacts
     items: tuple[bytes, ...] = ()
     """Responses: the input items of the whole chain."""
-
-    def long_tokens(self, sets_window: bool) -> int:
-        """The prompt's tokens, where they may exceed the window; 0 where they cannot, because no
-        token is shorter than a byte."""
-        window = self.facts.profile.context_tokens
-        if not sets_window and (window is None or len(self.body) < min(window.published)):
-            return 0
-        return Counts(self.rendered).total
 
 
 class PromptReader:
@@ -171,7 +163,7 @@ class Generator:
             id=self._ids.next(host.reply_id_prefix),
             model=prompt.rendered.model,
             message=Message(role="assistant", parts=generated.parts),
-            stop=generated.stop,
+            stop_reason=generated.stop_reason,
             stop_sequence=generated.stop_sequence,
             usage=usage,
             extras=_extras(context, others),
@@ -229,7 +221,7 @@ def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, st
         choices = []
         for index, other in enumerate(others, 1):
             message = Message(role="assistant", parts=other.parts)
-            reply = Reply(id="", model="", message=message, stop=other.stop)
+            reply = Reply(id="", model="", message=message, stop_reason=other.stop_reason)
             choices.append(msgspec.Raw(host.write_choice(reply, index)))
         fields[host.choices_field] = choices
     return {host.wire: msgspec.json.encode(fields).decode()} if fields else None

@@ -11,7 +11,7 @@ import enum
 import threading
 from array import array
 from bisect import bisect_right
-from itertools import count
+from itertools import accumulate, count
 from typing import Any
 
 from blake3 import blake3
@@ -104,12 +104,11 @@ class LogAppend:
 
     def places(self, start: int) -> tuple[list[int], list[int]]:
         """The end and the marker offset of each chunk, if the first begins at `start`."""
-        ends: list[int] = []
-        splices: list[int] = []
-        for data, splice in zip(self.pieces, self.splices, strict=True):
-            start += len(data)
-            ends.append(start)
-            splices.append(-1 if splice is None else start + splice)
+        ends = list(accumulate(map(len, self.pieces), initial=start))[1:]
+        splices = [
+            -1 if splice is None else end + splice
+            for end, splice in zip(ends, self.splices, strict=True)
+        ]
         return ends, splices
 
 

@@ -69,10 +69,14 @@ class Counts:
             self._size = 0
             return
         run = rendered.runs[-1]
-        self._odd = odd = odd_chunks(run.log, run.count)
-        lead: _Lead | None = odd.before
+        self._odd = odd_chunks(run.log, run.count)
+        # Kept with the run before the conversation, which other conversations share.
+        keeper = self._odd
+        if len(rendered.runs) > 1:
+            keeper = odd_chunks(rendered.runs[-2].log, rendered.runs[-2].count)
+        lead: _Lead | None = keeper.before
         if lead is None or not lead.leads(rendered):
-            lead = odd.before = _Lead(rendered)
+            lead = keeper.before = _Lead(rendered)
         self._lead = lead
         self._size = lead.first + run.count
         self._text = lead.text + len(run.lead)

@@ -63,7 +63,7 @@ class Odd:
         self.totals = totals
         """Totals up to there: the bytes that are not text, and their tokens."""
         self.before: Any = None
-        """The size of the runs before the log, as last computed."""
+        """The size of all runs of a prompt but the last, as last computed (see `Counts`)."""
 
     def upto(self, chunks: int) -> tuple[int, int]:
         """The totals of the first chunks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
@@ -33,14 +34,6 @@ class FunctionSpec(msgspec.Struct, frozen=True):
     arguments: StructArguments
 
 
-class _Parameter(msgspec.Struct, frozen=True):
-    name: str
-    hint: Any
-    description: str | None
-    required: bool
-    default: Any = None
-
-
 def function_tool(
     function: Callable[..., Any], *, name: str | None = None, description: str | None = None
 ) -> FunctionSpec:
@@ -52,11 +45,13 @@ def function_tool(
     """
     if inspect.isclass(function):
         raise InvalidTool(f"{function.__name__} is a class; a tool is made from a function")
-    name = name or _name_of(function)
+    name = str(name or getattr(function, "__name__", "<lambda>"))
+    if name == "<lambda>":
+        raise InvalidTool(f"{function!r} has no name; pass name=", path="name")
     target = _annotated_part(function)
     documented, about = _read_docstring(target)
     parameters = _parameters(function, target, name, about)
-    schema = _schema_of(parameters, name)
+    schema = _schema_of(parameters, name, about)
     return FunctionSpec(
         name=name,
         description=documented if description is None else description,
@@ -70,13 +65,6 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     )
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__name__", "<lambda>")
-    if name == "<lambda>":
-        raise InvalidTool(f"{function!r} has no name; pass name=", path="name")
-    return str(name)
 
 
 def _annotated_part(function: Callable[..., Any]) -> Any:
@@ -105,7 +93,8 @@ def _read_docstring(target: Any) -> tuple[str, dict[str, str]]:
 
 def _parameters(
     function: Callable[..., Any], target: Any, name: str, about: dict[str, str]
-) -> list[_Parameter]:
+) -> list[inspect.Parameter]:
+    """The parameters with resolved annotations; texts in these replace descriptions in `about`."""
     parameters = []
     try:
         signature = inspect.signature(function)
@@ -113,29 +102,28 @@ def _parameters(
         raise InvalidTool(f"has no signature to read: {error}", path=name) from None
     hints = _hints(target, name, signature.parameters.keys())
     for parameter in signature.parameters.values():
-        path = f"{name}.{parameter.name}"
+        path, subject = f"{name}.{parameter.name}", f"parameter `{parameter.name}`"
         if refusal := _REFUSED_KINDS.get(parameter.kind):
-            raise InvalidTool(f"parameter `{parameter.name}` {refusal}", path=path)
+            raise InvalidTool(f"{subject} {refusal}", path=path)
         if parameter.name not in hints:
-            raise InvalidTool(
-                f"parameter `{parameter.name}` has no type hint; add one, e.g. "
-                f"`{parameter.name}: str`",
-                path=path,
-            )
+            example = f"`{parameter.name}: str`"
+            raise InvalidTool(f"{subject} has no type hint; add one, e.g. {example}", path=path)
         hint = hints[parameter.name]
-        required = parameter.default is parameter.empty
+        texts = [text for text in getattr(hint, "__metadata__", ()) if isinstance(text, str)]
+        if any(texts[:1]):
+            about[parameter.name] = texts[0]
         if parameter.default is None and not _takes_none(hint):
             hint = hint | None  # `limit: int = None`
-        _check(hint, parameter.name, path)
-        parameters.append(
-            _Parameter(
-                name=parameter.name,
-                hint=hint,
-                description=_annotated_text(hints[parameter.name]) or about.get(parameter.name),
-                required=required,
-                default=parameter.default,
-            )
-        )
+        try:
+            msgspec.json.schema(hint)
+            msgspec.json.Decoder(hint)
+        except (TypeError, ValueError) as error:
+            raise InvalidTool(
+                f"{subject} has a type without a JSON form: {str(error).splitlines()[-1]}; "
+                "use JSON types, enums, Literal, dataclasses, TypedDict or msgspec.Struct",
+                path=path,
+            ) from None
+        parameters.append(parameter.replace(annotation=hint))
     return parameters
 
 
@@ -164,54 +152,35 @@ def _takes_none(hint: Any) -> bool:
     return hint in (Any, None, types.NoneType) or types.NoneType in typing.get_args(hint)
 
 
-def _annotated_text(hint: Any) -> str | None:
-    texts = (extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, str))
-    return next(texts, None)
-
-
-def _check(hint: Any, name: str, path: str) -> None:
+def _schema_of(
+    parameters: list[inspect.Parameter], name: str, about: dict[str, str]
+) -> dict[str, Any]:
+    hints = [parameter.annotation for parameter in parameters]
     try:
-        msgspec.json.schema(hint)
-        msgspec.json.Decoder(hint)
-    except (TypeError, ValueError) as error:
-        reason = str(error).splitlines()[-1]
-        raise InvalidTool(
-            f"parameter `{name}` has a type without a JSON form: {reason}; use JSON types, enums, "
-            "Literal, dataclasses, TypedDict or msgspec.Struct",
-            path=path,
-        ) from None
-
-
-def _schema_of(parameters: list[_Parameter], name: str) -> dict[str, Any]:
-    try:
-        schemas, components = msgspec.json.schema_components([item.hint for item in parameters])
+        schemas, components = msgspec.json.schema_components(hints)
     except KeyError as error:
         raise InvalidTool(f"two types are both called {error}; rename one", path=name) from None
-    properties = {}
+    properties, required = {}, []
     for parameter, schema in zip(parameters, schemas, strict=True):
-        if parameter.description:
-            schema.setdefault("description", parameter.description)
-        if not parameter.required:
-            _state_default(schema, parameter.default)
+        if about.get(parameter.name):
+            schema.setdefault("description", about[parameter.name])
         properties[parameter.name] = schema
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+            continue
+        with contextlib.suppress(InvalidJson):  # it only makes the parameter optional
+            default = plain(parameter.default)
+            canonical.dumps(default)
+            schema["default"] = default
     for component in components.values():
         _tidy(component, components)
     return {
         "type": "object",
         "properties": properties,
-        "required": [parameter.name for parameter in parameters if parameter.required],
+        "required": required,
         "additionalProperties": False,
         **({"$defs": components} if components else {}),
     }
-
-
-def _state_default(schema: dict[str, Any], default: object) -> None:
-    try:
-        value = plain(default)
-        canonical.dumps(value)
-    except InvalidJson:
-        return
-    schema["default"] = value
 
 
 def _tidy(component: dict[str, Any], components: dict[str, Any]) -> None:
@@ -258,19 +227,13 @@ def _choices(schema: dict[str, Any]) -> dict[str, list[Any]]:
     return choices
 
 
-def _struct_of(parameters: list[_Parameter]) -> type[msgspec.Struct]:
+def _struct_of(parameters: list[inspect.Parameter]) -> type[msgspec.Struct]:
+    # Unset rather than the default: the function applies its own.
     fields = [
-        (item.name, item.hint)
-        if item.required
-        # Unset rather than the default: the function applies its own.
-        else (item.name, item.hint, msgspec.field(default_factory=_unset))
+        (item.name, item.annotation, *(() if item.default is item.empty else (msgspec.UNSET,)))
         for item in parameters
     ]
     return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-
-
-def _unset() -> Any:
-    return msgspec.UNSET
 
 
 def plain(value: object, *, path: str = "$") -> Any:

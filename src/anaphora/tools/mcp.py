@@ -128,69 +128,56 @@ def _part(block: Any, path: str) -> ResultPart:
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str):
         raise InvalidRequest("expected an object with a `type`", path=path)
+    part: ResultPart | None
     match block:
         case {"type": "text", "text": str(text)}:
-            return Text(text, extras=_extras(block, "type", "text", path=path))
+            part = Text(text, extras=_extras(block, "type", "text", path=path))
         case {"type": "image" | "audio", "data": str(data), "mimeType": str(media_type)}:
-            content = _decode(data)
-            if content is not None:
-                extras = _extras(block, "type", "data", "mimeType", path=path)
-                source = Bytes(content, media_type)
-                return (
-                    Image(source, extras=extras)
-                    if kind == "image"
-                    else Audio(source, extras=extras)
-                )
+            extras = _extras(block, "type", "data", "mimeType", path=path)
+            part = _media(kind, data, media_type, extras)
         case {"type": "resource_link"} | {"type": "resource", "resource": {"text": str()}}:
-            return Text(_json(block, path))
+            part = Text(_json(block, path))
         case {"type": "resource", "resource": {"blob": str(data), "mimeType": str(media_type)}}:
-            part = _binary(block, data, media_type, path)
-            if part is not None:
-                return part
-    return Opaque("mcp", kind, _json(block, path))
+            resource = {k: v for k, v in block["resource"].items() if k not in ("blob", "mimeType")}
+            rest = {**{k: v for k, v in block.items() if k != "type"}, "resource": resource}
+            extras = {"mcp": _json(rest, path)}
+            part = _media(media_type, data, media_type, extras, resource.get("uri"))
+        case _:
+            part = None
+    return part or Opaque("mcp", kind, _json(block, path))
 
 
-def _binary(block: dict[str, Any], data: str, media_type: str, path: str) -> ResultPart | None:
-    """A media part; the rest of the block is kept in the extras."""
-    content = _decode(data)
-    if content is None:
-        return None
-    resource = {k: v for k, v in block["resource"].items() if k not in ("blob", "mimeType")}
-    rest = {**{k: v for k, v in block.items() if k != "type"}, "resource": resource}
-    extras = {"mcp": _json(rest, path)}
-    source = Bytes(content, media_type)
-    if media_type.startswith("image/"):
-        return Image(source, extras=extras)
-    if media_type.startswith("audio/"):
-        return Audio(source, extras=extras)
-    if media_type == "application/pdf":
-        return Document(source, title=resource.get("uri"), extras=extras)
-    return None
-
-
-def _decode(data: str) -> bytes | None:
+def _media(
+    kind: str, data: str, media_type: str, extras: Extras | None, title: str | None = None
+) -> ResultPart | None:
+    """An image, audio or PDF; None for other kinds, and for data that is not base64."""
     try:
-        return base64.b64decode(data, validate=True)
+        source = Bytes(base64.b64decode(data, validate=True), media_type)
     except (binascii.Error, ValueError):
         return None
+    if kind.startswith("image"):
+        return Image(source, extras=extras)
+    if kind.startswith("audio"):
+        return Audio(source, extras=extras)
+    if kind == "application/pdf":
+        return Document(source, title=title, extras=extras)
+    return None
 
 
 def _is_included(parts: list[ResultPart], structured: object) -> bool:
     """Whether the text parts contain the structured content, wrapped or not."""
     texts = [part.text for part in parts if isinstance(part, Text)]
-    if any(_equals(text, structured) for text in texts):
+    values = [structured]
+    if isinstance(structured, dict) and structured.keys() == {"result"}:
+        values.append(structured["result"])
+    if any(_equals(text, value) for text in texts for value in values):
         return True
-    if not isinstance(structured, dict) or structured.keys() != {"result"}:
-        return False
-    value = structured["result"]
-    if any(_equals(text, value) for text in texts):
-        return True
-    if not isinstance(value, list) or not texts:
+    if len(values) == 1 or not isinstance(values[1], list) or not texts:
         return False
     # A text for each item; the official package writes one for each item of nested lists, too.
     return any(
         len(items) == len(texts) and all(map(_equals, texts, items))
-        for items in (value, _flat(value))
+        for items in (values[1], _flat(values[1]))
     )
 
 

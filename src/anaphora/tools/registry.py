@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+import math
+from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
-from anaphora.errors import InvalidRequest
+from anaphora import canonical
+from anaphora.errors import InvalidRequest, InvalidTool
 from anaphora.values import CachePolicy, Tool, ToolCall
 
-from .entries import (
-    ToolEntry,
-    check_clash,
-    check_entry,
-    finished_entry,
-    function_entry,
-    schema_entry,
-)
+from .arguments import SchemaArguments
+from .functions import function_tool, is_async
 from .mcp import McpCall, mcp_handler, mcp_tools
 from .schema import tool_schema, wire_name
 
@@ -38,6 +35,16 @@ class Bound(msgspec.Struct, frozen=True):
 
     def __call__(self) -> Any:
         return self.run()
+
+
+class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool and how to run it: `prepare` binds the arguments in a JSON text."""
+
+    name: str
+    tool: Tool
+    prepare: Callable[[str], Callable[[], Any]] | None = None
+    is_async: bool = False
+    timeout: float | None = None
 
 
 class ToolOptions(TypedDict, total=False):
@@ -93,9 +100,30 @@ class ToolRegistry:
         seconds and overrides the dispatcher's. A name that is taken is refused unless `replace`.
         """
         if isinstance(tool, Tool):
-            entry = finished_entry(tool, name, description, cache, strict, timeout)
-        else:
-            entry = function_entry(tool, name, description, cache, strict, timeout)
+            name = name or tool.name
+            finished = msgspec.structs.replace(
+                tool,
+                name=wire_name(name),
+                description=tool.description if description is None else description,
+                schema=tool_schema(tool.schema, path=f"tools.{name}.schema"),
+                cache=cache if cache.is_cached else tool.cache,
+                strict=tool.strict if strict is None else strict,
+            )
+            return self._put([ToolEntry(name=name, tool=finished, timeout=timeout)], replace)[0]
+        spec = function_tool(tool, name=name, description=description)
+        entry = ToolEntry(
+            name=spec.name,
+            tool=Tool(
+                name=wire_name(spec.name),
+                description=spec.description,
+                schema=spec.schema,
+                strict=strict,
+                cache=cache,
+            ),
+            prepare=lambda text: functools.partial(tool, **spec.arguments.read(text)),
+            is_async=is_async(tool),
+            timeout=timeout,
+        )
         return self._put([entry], replace)[0]
 
     @overload
@@ -129,15 +157,16 @@ class ToolRegistry:
         replace: bool = False,
     ) -> Tool:
         """Add a tool with a JSON schema; the handler gets one dictionary."""
-        path = f"tools.{name}.schema"
         tool = Tool(
             name=wire_name(name),
             description=description,
-            schema=tool_schema(schema, sort_properties=sort_properties, path=path),
+            schema=tool_schema(
+                schema, sort_properties=sort_properties, path=f"tools.{name}.schema"
+            ),
             strict=strict,
             cache=cache,
         )
-        return self._put([schema_entry(name, tool, handler, timeout)], replace)[0]
+        return self._put([_schema_entry(name, tool, handler, timeout)], replace)[0]
 
     def add_mcp(
         self,
@@ -155,18 +184,12 @@ class ToolRegistry:
         After a reconnect, add the new listing with `replace=True`: if it is equal, `tools()` is
         still the same object. Tools that are no longer listed stay until `remove`.
         """
-        return self._put(
-            [
-                schema_entry(
-                    item.name,
-                    msgspec.structs.replace(item.tool, cache=cache),
-                    mcp_handler(call, item.listed),
-                    timeout,
-                )
-                for item in mcp_tools(listing, prefix=prefix, sort_properties=sort_properties)
-            ],
-            replace,
-        )
+        entries = []
+        for item in mcp_tools(listing, prefix=prefix, sort_properties=sort_properties):
+            tool = msgspec.structs.replace(item.tool, cache=cache)
+            handler = mcp_handler(call, item.listed)
+            entries.append(_schema_entry(item.name, tool, handler, timeout))
+        return self._put(entries, replace)
 
     def remove(self, name: str) -> None:
         """Remove a tool; `KeyError` if there is none of that name."""
@@ -191,16 +214,28 @@ class ToolRegistry:
             timeout=entry.timeout,
         )
 
-    def _put(self, added: Iterable[ToolEntry], replace: bool) -> tuple[Tool, ...]:
+    def _put(self, added: list[ToolEntry], replace: bool) -> tuple[Tool, ...]:
         entries = dict(self._entries)
         new: dict[str, ToolEntry] = {}
         for entry in added:
             key = entry.tool.name
-            check_entry(entry)
-            # Twice in one listing is an error even with `replace`.
+            path = f"tools.{entry.name}"
+            if not isinstance(entry.tool.description, str):
+                raise InvalidTool("must be text", path=f"{path}.description")
+            canonical.dumps(entry.tool.description, path=f"{path}.description")
+            seconds = entry.timeout
+            if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+                reason = "must be a positive number of seconds, or None"
+                raise InvalidTool(reason, path=f"{path}.timeout")
             taken = new.get(key) or entries.get(key)
             if taken is not None:
-                check_clash(entry, taken, replace and key not in new)
+                if entry.name != taken.name:
+                    clash = f"`{entry.name}` and `{taken.name}` would both be called `{key}`"
+                    raise InvalidTool(f"{clash}; rename one of them", path=path)
+                # Twice in one listing is an error even with `replace`.
+                if not replace or key in new:
+                    reason = f"there is already a tool `{entry.name}`"
+                    raise InvalidTool(f"{reason}; pass replace=True to replace it", path=path)
                 if taken.tool == entry.tool:
                     entry = msgspec.structs.replace(entry, tool=taken.tool)
             new[key] = entry
@@ -212,3 +247,16 @@ class ToolRegistry:
         self._entries = entries
         if tools != self._tools:
             self._tools = tools
+
+
+def _schema_entry(
+    name: str, tool: Tool, handler: Callable[[dict[str, Any]], Any], timeout: float | None
+) -> ToolEntry:
+    arguments = SchemaArguments(tool.schema, path=f"tools.{name}.schema")
+    return ToolEntry(
+        name=name,
+        tool=tool,
+        prepare=lambda text: functools.partial(handler, arguments.read(text)),
+        is_async=is_async(handler),
+        timeout=timeout,
+    )

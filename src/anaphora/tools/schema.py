@@ -72,15 +72,13 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
     yield schema
     for keyword, value in schema.items():
         if keyword in _HOLD_NAMES and isinstance(value, dict):
-            inner = list(value.values())
+            for each in list(value.values()):
+                yield from subschemas(each)
         elif keyword in _HOLD_A_LIST and isinstance(value, list):
-            inner = value
+            for each in value:
+                yield from subschemas(each)
         elif keyword in _HOLD_A_SCHEMA:
-            inner = [value]
-        else:
-            continue
-        for each in inner:
-            yield from subschemas(each)
+            yield from subschemas(value)
 
 
 def _read(schema: object, path: str, error: type[InvalidRequest]) -> dict[str, Any]:

@@ -19,7 +19,12 @@ Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
 class Message(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    kw_only=True,
+    gc=False,
 ):
     """One message. The id is the application's; a conversation numbers messages without one."""
 
@@ -158,12 +163,12 @@ class Conversation(Sequence[Message]):
     def _extend(self, messages: Iterable[Message]) -> None:
         items, numbers = self._items, self._numbers
         free, seen = numbers
-        for message in messages:
-            position = len(items)
+        for position, message in enumerate(messages, len(items)):
             if not message.id:
                 if seen < position:
                     free, seen = _free_number(items, free, seen), position
-                free = max(free, position)
+                if free < position:
+                    free = position
                 message = Message(id=f"m{free}", role=message.role, parts=message.parts)
                 free += 1
                 seen += 1

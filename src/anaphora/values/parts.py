@@ -18,9 +18,15 @@ Extras: TypeAlias = dict[str, str]
 
 
 class _Value(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="type",
+    gc=False,
 ):
-    """Base: immutable, strict when decoded, compact when encoded."""
+    """Base: immutable, strict when decoded, compact when encoded. No part can hold itself, so the
+    garbage collector need not look at them."""
 
 
 class Bytes(_Value, tag="bytes", frozen=True):

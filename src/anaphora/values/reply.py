@@ -58,7 +58,7 @@ class Usage(
         return self.input + self.output
 
 
-#: Why the model stopped; for `other`, `Reply.stop_raw` has the provider's reason.
+#: Why the model stopped; for `other`, `Reply.stop_reason_raw` has the provider's reason.
 StopReason: TypeAlias = Literal[
     "end", "length", "stop_sequence", "tool_calls", "pause", "refusal", "context_overflow", "other"
 ]
@@ -73,8 +73,8 @@ class Reply(
     model: str
     """The model that replied."""
     message: Message
-    stop: StopReason
-    stop_raw: str | None = None
+    stop_reason: StopReason
+    stop_reason_raw: str | None = None
     """The provider's reason."""
     stop_sequence: str | None = None
     usage: Usage = Usage()

@@ -62,6 +62,10 @@ class Memo:
         for forget in self._readers:
             forget()
 
+    def on_clear(self, forget: Callable[[], None]) -> None:
+        """Has `clear` call this as well."""
+        self._readers.append(forget)
+
     # ── Rendering ────────────────────────────────────────────────────────────────────────────────
 
     def section_log(

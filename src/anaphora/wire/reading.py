@@ -8,9 +8,21 @@ Errors name the JSON path.
 from __future__ import annotations
 
 import functools
+import re
 import types
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
+from collections.abc import Callable, Sequence
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 
@@ -31,8 +43,10 @@ ErrorFactory = Callable[[str, str], AnaphoraError]
 
 decode_members = msgspec.json.Decoder(Members).decode
 decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_optional_elements = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_optional_text = msgspec.json.Decoder(str | None).decode
 _encode = msgspec.json.Encoder().encode
+_CAPITAL = re.compile("[A-Z]")
 _FIRST_IDS = tuple(f"m{index}" for index in range(256))
 
 
@@ -77,10 +91,10 @@ def converts_errors(fail: ErrorFactory) -> Callable[[Callable[P, T]], Callable[P
     return decorate
 
 
-def _located(problem: Exception, path: str, fail: ErrorFactory) -> AnaphoraError:
-    """The error for a value at `path`; msgspec names the place inside it."""
-    reason, _, inner = decode_reason(problem).partition(" - at `$")
-    return fail(reason, path + inner.rstrip("`"))
+def _reason_and_path(problem: Exception) -> tuple[str, str]:
+    """Why a value cannot be decoded, and where in it: msgspec names the path in its message."""
+    reason, _, path = decode_reason(problem).partition(" - at `$")
+    return reason, path.rstrip("`")
 
 
 # ── What the types do not name ───────────────────────────────────────────────────────────────────
@@ -153,10 +167,7 @@ def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> M
 
 def list_elements(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> list[msgspec.Raw]:
     """The elements of a list; none where it is null."""
-    try:
-        return _decode_optional_elements(raw) or []
-    except DECODE_ERRORS as problem:
-        raise _located(problem, path, fail) from None
+    return decode_value(raw, list[msgspec.Raw] | None, path, fail) or []
 
 
 def decode_value(raw: bytes | msgspec.Raw, kind: Any, path: str, fail: ErrorFactory) -> Any:
@@ -164,7 +175,8 @@ def decode_value(raw: bytes | msgspec.Raw, kind: Any, path: str, fail: ErrorFact
     try:
         return msgspec.json.decode(raw, type=kind)
     except DECODE_ERRORS as problem:
-        raise _located(problem, path, fail) from None
+        reason, inner = _reason_and_path(problem)
+        raise fail(reason, path + inner) from None
 
 
 def known_text(members: Members, name: str) -> str:
@@ -177,41 +189,31 @@ def message_ids(count: int) -> Sequence[str]:
     """`m0`, `m1`, … for that many messages."""
     if count <= len(_FIRST_IDS):
         return _FIRST_IDS[:count]
-    return [*_FIRST_IDS, *(f"m{index}" for index in range(len(_FIRST_IDS), count))]
+    return [f"m{index}" for index in range(count)]
 
 
 # ── The decoder ──────────────────────────────────────────────────────────────────────────────────
+
+#: The type of a field whose value is unknown as a whole where it does not decode.
+Whole = Annotated[T, "whole"]
+#: The type of a field for an object whose members are unknown one by one where they do not decode.
+#: All of them are where one that the struct requires does not.
+Partial = Annotated[T, "partial"]
 
 
 class LenientDecoder(Generic[T]):
     """Decodes one type of struct, union of tagged structs, or list of them.
 
-    The structs forbid unknown fields. A tag that no struct has gives an `OtherBlock`. Options name
-    fields of the outermost struct: of those in `whole` a value that does not decode is unknown as a
-    whole, of those in `partial` each member that does not decode is unknown by itself.
-    `default_tag` stands for a missing tag. `respell` gives another spelling of a
-    field's name, which is accepted as well.
+    The structs forbid unknown fields. A tag that no struct has gives an `OtherBlock`; `default_tag`
+    stands for a missing one. `protobuf` accepts what Google's JSON parser does: names in snake_case
+    as well, and a single object for a list of one.
     """
 
     def __init__(
-        self,
-        kind: Any,
-        *,
-        whole: Iterable[str] = (),
-        partial: Iterable[str] = (),
-        default_tag: str | None = None,
-        respell: Callable[[str], str] | None = None,
+        self, kind: Any, *, default_tag: str | None = None, protobuf: bool = False
     ) -> None:
-        self.strict: Callable[[bytes | msgspec.Raw], T] = msgspec.json.Decoder(kind).decode
-        known: dict[Any, _Node] = {}
-        self._node = _node(kind, known, default_tag)
-        if isinstance(self._node, _Object):
-            self._node.replace(whole, _Whole)
-            self._node.replace(partial, _Partial)
-        if respell is not None:
-            for node in known.values():
-                if isinstance(node, _Object):
-                    node.accept(respell)
+        self._node = _node(kind, protobuf, default_tag)
+        self.strict: Callable[[bytes | msgspec.Raw], T] = self._node.strict
 
     def decode(
         self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
@@ -222,32 +224,21 @@ class LenientDecoder(Generic[T]):
         except DECODE_ERRORS:
             return self.separate(data, path, fail)
 
-    def separate(
-        self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
-    ) -> tuple[T, Unknown | None]:
-        """The same for data that is known not to decode strictly."""
-        value, unknown = self._separate(data, path, fail)
-        return value, unknown if isinstance(unknown, Unknown) else None
-
     def decode_list(
         self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
     ) -> tuple[T, dict[int, Unknown]]:
         """A value that may be a list, and the unknown members of its elements by their index."""
-        try:
-            return self.strict(data), {}
-        except DECODE_ERRORS:
-            pass
-        value, unknown = self._separate(data, path, fail)
-        return value, unknown if isinstance(unknown, dict) else {}
+        value, unknown = self.decode(data, path, fail)
+        return value, cast("dict[int, Unknown]", unknown or {})
 
-    def _separate(self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> _Separated:
+    def separate(
+        self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
+    ) -> tuple[T, Unknown | None]:
+        """The same as `decode` for data that is known not to decode strictly."""
         try:
             return self._node.separate(data)
         except _Invalid as problem:
             raise fail(problem.reason, path + problem.path) from None
-
-
-_Separated: TypeAlias = "tuple[Any, Unknown | msgspec.Raw | dict[int, Unknown] | None]"
 
 
 class _Invalid(Exception):
@@ -258,57 +249,139 @@ class _Invalid(Exception):
         self.path = path
 
 
-class _Node:
-    """A type that is decoded as a whole: text, numbers, literals, raw JSON."""
+#: A value and its unknown members; `UNSET` and the raw value where all of it is unknown.
+_Separated: TypeAlias = tuple[Any, Any]
 
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
+
+class _Node:
+    """A type: the structs that an object of it may be, by their tags, and the elements of a list.
+    Everything else decodes as a whole."""
+
+    def __init__(self, kind: Any, protobuf: bool, default_tag: str | None = None) -> None:
         self.strict = msgspec.json.Decoder(kind).decode
+        self._protobuf = protobuf
+        self._element: _Node | None = None
+        self._structs: dict[str | None, _Struct] = {}
+        self._tag_field: str | None = None
+        kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+        for each in kinds:
+            if get_origin(each) is list:
+                self._element = _node(get_args(each)[0], protobuf)
+            elif isinstance(each, type) and issubclass(each, msgspec.Struct):
+                self._tag_field = each.__struct_config__.tag_field
+                tag = each.__struct_config__.tag
+                self._structs[None if tag is None else str(tag)] = _struct(each, protobuf)
+        self._only_objects = len(self._structs) == len(kinds)
+        if default_tag is None and len(self._structs) == 1:
+            (default_tag,) = self._structs  # as msgspec does
+        self._default_tag = default_tag
 
     def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
         """The value and its unknown members, where the strict decoder has failed."""
+        if self._only_objects:
+            return self._separate_object(raw)
+        first = bytes(raw)[:1]
+        if self._structs and first == b"{":
+            return self._separate_object(raw)
+        if self._element is not None and (first == b"[" or (first == b"{" and self._protobuf)):
+            return self._separate_list(self._element, raw, first == b"{")
         try:
             return self.strict(raw), None
         except DECODE_ERRORS as problem:
-            reason, _, inner = decode_reason(problem).partition(" - at `$")
-            raise _Invalid(reason, inner.rstrip("`")) from None
+            raise _Invalid(*_reason_and_path(problem)) from None
+
+    def separate_members(self, raw: msgspec.Raw) -> _Separated:
+        """The same for a `Partial` field."""
+        if bytes(raw)[:1] != b"{":
+            return _keep_whole(raw)
+        (struct,) = self._structs.values()
+        return struct.separate(decode_members(raw), raw)
+
+    def _separate_object(self, raw: bytes | msgspec.Raw) -> _Separated:
+        try:
+            members = decode_members(raw)
+        except DECODE_ERRORS as problem:
+            raise _Invalid(f"not a JSON object: {decode_reason(problem)}") from None
+        tag, field = self._default_tag, self._tag_field
+        if field is not None and field in members:
+            decode = _decode_text if tag is None else _decode_optional_text
+            try:
+                tag = decode(members[field]) or tag or ""
+            except DECODE_ERRORS as problem:
+                raise _Invalid(decode_reason(problem), f".{field}") from None
+        if tag in self._structs:
+            return self._structs[tag].separate(members)
+        if tag is None:
+            raise _Invalid("is missing", f".{field}")
+        return OtherBlock(tag, members, msgspec.Raw(raw)), None
+
+    def _separate_list(self, node: _Node, raw: bytes | msgspec.Raw, single: bool) -> _Separated:
+        try:
+            elements = [msgspec.Raw(raw)] if single else decode_elements(raw)
+        except DECODE_ERRORS as problem:
+            raise _Invalid(decode_reason(problem)) from None
+        values: list[Any] = []
+        unknown: dict[int, Unknown] = {}
+        unusual = False
+        for index, element in enumerate(elements):
+            if not unusual:
+                try:
+                    values.append(node.strict(element))
+                    continue
+                except DECODE_ERRORS:
+                    pass
+            try:
+                value, inner = node.separate(element)
+            except _Invalid as problem:
+                problem.path = f"[{index}]{problem.path}"
+                raise
+            values.append(value)
+            # Where one element has unknown members, the next one likely has them too.
+            unusual = inner is not None
+            if inner is not None:
+                unknown[index] = inner
+        return values, unknown or None
 
 
-class _Object(_Node):
-    """A struct."""
+class _Struct:
+    """A struct, whose fields are decoded one by one."""
 
-    def __init__(self, kind: Any, known: dict[Any, _Node]) -> None:
-        super().__init__(kind)
-        known[kind] = self
+    def __init__(self, kind: Any, protobuf: bool) -> None:
+        self._kind = kind
+        self._protobuf = protobuf
         self._tag_field = kind.__struct_config__.tag_field
-        fields = msgspec.structs.fields(kind)
-        self._fields: dict[str, tuple[str, Callable[[msgspec.Raw], Any], _Node]] = {}
-        for field in fields:
-            node = _node(field.type, known)
-            self._fields[field.encode_name] = field.name, node.strict, node
-        self._required = [field.encode_name for field in fields if field.required]
-        self._aliases: dict[str, str] = {}
 
-    def accept(self, respell: Callable[[str], str]) -> None:
-        """Accepts the fields under another spelling, too."""
-        self._aliases = _aliases(self._fields, respell)
-        for _, _, node in self._fields.values():
-            if isinstance(node, _Partial):
-                node.accept(respell)
+    @functools.cached_property
+    def _fields(self) -> dict[str, tuple[str, Callable[[msgspec.Raw], Any], Any]]:
+        """By its name in JSON: the attribute, the strict decoder, and what separates a value that
+        the decoder rejects. Made when it is needed, since types may be recursive."""
+        fields: dict[str, tuple[str, Callable[[msgspec.Raw], Any], Any]] = {}
+        for field in msgspec.structs.fields(self._kind):
+            marks = getattr(field.type, "__metadata__", ())
+            node = _node(field.type.__origin__ if marks else field.type, self._protobuf)
+            separate = node.separate_members if "partial" in marks else node.separate
+            if "whole" in marks:
+                separate = _keep_whole
+            fields[field.encode_name] = field.name, node.strict, separate
+        return fields
 
-    def replace(self, names: Iterable[str], kind: type[_Node]) -> None:
-        """Decodes these fields another way."""
-        for name in names:
-            attribute, _, node = self._fields[name]
-            other = kind(node.kind)
-            self._fields[name] = attribute, other.strict, other
+    @functools.cached_property
+    def _required(self) -> list[str]:
+        return [f.encode_name for f in msgspec.structs.fields(self._kind) if f.required]
 
-    def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
-        return self.from_members(_object(raw))
+    @functools.cached_property
+    def _aliases(self) -> dict[str, str]:
+        """The names in snake_case that are accepted, with those that they stand for."""
+        if not self._protobuf:
+            return {}
+        spelled = {_CAPITAL.sub(r"_\g<0>", name).lower(): name for name in self._fields}
+        return {alias: name for alias, name in spelled.items() if alias != name}
 
-    def from_members(self, members: Members) -> _Separated:
-        if self._aliases:
-            members = _renamed(members, self._aliases)
+    def separate(self, members: Members, partial: msgspec.Raw | None = None) -> _Separated:
+        """The struct and its unknown members. `partial` is the object itself where all that does
+        not decode is unknown."""
+        if self._aliases and not self._aliases.keys().isdisjoint(members):
+            members = self._renamed(members)
         values: dict[str, Any] = {}
         unknown: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]] = {}
         fields = self._fields
@@ -317,14 +390,14 @@ class _Object(_Node):
                 if name != self._tag_field:
                     unknown[name] = raw
                 continue
-            attribute, strict, node = fields[name]
+            attribute, strict, separate = fields[name]
             try:
                 values[attribute] = strict(raw)
                 continue
             except DECODE_ERRORS:
                 pass
             try:
-                value, inner = node.separate(raw)
+                value, inner = separate(raw) if partial is None else _keep_whole(raw)
             except _Invalid as problem:
                 problem.path = f".{name}{problem.path}"
                 raise
@@ -333,180 +406,25 @@ class _Object(_Node):
             if inner is not None:
                 unknown[name] = inner
         for name in self._required:
-            if name not in members:
+            if fields[name][0] not in values:
+                if partial is not None:
+                    return _keep_whole(partial)
                 raise _Invalid("is missing", f".{name}")
-        return self.kind(**values), Unknown(unknown) if unknown else None
+        return self._kind(**values), Unknown(unknown) if unknown else None
+
+    def _renamed(self, members: Members) -> Members:
+        renamed: Members = {}
+        for name, raw in members.items():
+            known = self._aliases.get(name, name)
+            if known in renamed:
+                raise _Invalid("is given in two spellings", f".{known}")
+            renamed[known] = raw
+        return renamed
 
 
-class _Union(_Node):
-    """One of several structs, selected by a tag."""
-
-    def __init__(self, kinds: Sequence[Any], known: dict[Any, _Node], default: str | None) -> None:
-        super().__init__(Union[tuple(kinds)])  # noqa: UP007
-        known[tuple(kinds)] = self
-        if default is None and len(kinds) == 1:
-            default = str(kinds[0].__struct_config__.tag)  # as msgspec does
-        self._default = default
-        self._decode_tag: Callable[[msgspec.Raw], str | None]
-        self._decode_tag = msgspec.json.Decoder(str if default is None else str | None).decode
-        self._tag_field = str(kinds[0].__struct_config__.tag_field)
-        self._by_tag = {str(kind.__struct_config__.tag): _Object(kind, known) for kind in kinds}
-
-    def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
-        members = _object(raw)
-        tag = self._default
-        if self._tag_field in members:
-            try:
-                tag = self._decode_tag(members[self._tag_field]) or tag or ""
-            except DECODE_ERRORS as problem:
-                raise _Invalid(decode_reason(problem), f".{self._tag_field}") from None
-        if tag is None:
-            raise _Invalid("is missing", f".{self._tag_field}")
-        node = self._by_tag.get(tag)
-        if node is None:
-            return OtherBlock(tag, members, msgspec.Raw(raw)), None
-        return node.from_members(members)
+_node = functools.cache(_Node)
+_struct = functools.cache(_Struct)
 
 
-class _Choice(_Node):
-    """A union of a list or an object with plain values, such as `str | list[Block] | None`."""
-
-    def __init__(self, kind: Any, inner: Sequence[_Node]) -> None:
-        super().__init__(kind)
-        self._list = next((node for node in inner if isinstance(node, _List)), None)
-        self._object = next((node for node in inner if isinstance(node, _Object | _Union)), None)
-
-    def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
-        first = bytes(raw)[:1]
-        node = self._list if first == b"[" else self._object if first == b"{" else None
-        return super().separate(raw) if node is None else node.separate(raw)
-
-
-class _List(_Node):
-    """A list whose elements have members of their own."""
-
-    def __init__(self, kind: Any, element: _Node) -> None:
-        super().__init__(kind)
-        self._element = element
-
-    def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
-        try:
-            elements = decode_elements(raw)
-        except DECODE_ERRORS as problem:
-            raise _Invalid(decode_reason(problem)) from None
-        strict, separate = self._element.strict, self._element.separate
-        values: list[Any] = []
-        unknown: dict[int, Unknown] = {}
-        unusual = False
-        for index, element in enumerate(elements):
-            if not unusual:
-                try:
-                    values.append(strict(element))
-                    continue
-                except DECODE_ERRORS:
-                    pass
-            try:
-                value, inner = separate(element)
-            except _Invalid as problem:
-                problem.path = f"[{index}]{problem.path}"
-                raise
-            values.append(value)
-            # Where one element has unknown members, the next one likely has them too.
-            unusual = isinstance(inner, Unknown)
-            if isinstance(inner, Unknown):
-                unknown[index] = inner
-        return values, unknown or None
-
-
-class _Whole(_Node):
-    """A value that is unknown as a whole where it does not decode."""
-
-    def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
-        return msgspec.UNSET, msgspec.Raw(raw)
-
-
-class _Partial(_Whole):
-    """An object whose members are unknown one by one where they do not decode. All of them are
-    when one that the struct requires does not."""
-
-    def __init__(self, kind: Any) -> None:
-        super().__init__(kind)
-        self._struct = next(each for each in (kind, *get_args(kind)) if _is_struct(each))
-        self._fields = {
-            field.encode_name: (field.name, field.required, msgspec.json.Decoder(field.type).decode)
-            for field in msgspec.structs.fields(self._struct)
-        }
-        self._aliases: dict[str, str] = {}
-
-    def accept(self, respell: Callable[[str], str]) -> None:
-        self._aliases = _aliases(self._fields, respell)
-
-    def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
-        if bytes(raw)[:1] != b"{":
-            return super().separate(raw)
-        rest = {n: v for n, v in decode_members(raw).items() if bytes(v) != b"null"}
-        if self._aliases:
-            rest = _renamed(rest, self._aliases)
-        values = {}
-        for name, (attribute, required, decode) in self._fields.items():
-            try:
-                values[attribute] = decode(rest[name])
-            except (KeyError, *DECODE_ERRORS):
-                if required:
-                    return super().separate(raw)
-            else:
-                del rest[name]
-        return self._struct(**values), Unknown(dict(rest)) if rest else None
-
-
-def _aliases(names: Iterable[str], respell: Callable[[str], str]) -> dict[str, str]:
-    return {spelled: name for name in names if (spelled := respell(name)) != name}
-
-
-def _renamed(members: Members, aliases: dict[str, str]) -> Members:
-    """The members, those under another spelling of a known name under that name."""
-    if aliases.keys().isdisjoint(members):
-        return members
-    renamed: Members = {}
-    for name, raw in members.items():
-        known = aliases.get(name, name)
-        if known in renamed:
-            raise _Invalid("is given in two spellings", f".{known}")
-        renamed[known] = raw
-    return renamed
-
-
-def _object(raw: bytes | msgspec.Raw) -> Members:
-    try:
-        return decode_members(raw)
-    except DECODE_ERRORS as problem:
-        raise _Invalid(f"not a JSON object: {decode_reason(problem)}") from None
-
-
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _node(kind: Any, known: dict[Any, _Node], default_tag: str | None = None) -> _Node:
-    """The node for a type; `known` holds those of structs, which may be recursive."""
-    if _is_struct(kind):
-        if kind.__struct_config__.tag is not None:
-            return known.get((kind,)) or _Union((kind,), known, default_tag)
-        return known.get(kind) or _Object(kind, known)
-    if get_origin(kind) is list:
-        element = _node(get_args(kind)[0], known, default_tag)
-        return _Node(kind) if type(element) is _Node else _List(kind, element)
-    if get_origin(kind) in (Union, types.UnionType):
-        structs = tuple(each for each in get_args(kind) if _is_struct(each))
-        others = tuple(each for each in get_args(kind) if not _is_struct(each))
-        inner = [_node(each, known, default_tag) for each in others]
-        if len(structs) > 1:
-            union = known.get(structs) or _Union(structs, known, default_tag)
-            if not others:
-                return union
-            inner.append(union)
-        elif structs:
-            inner.append(_node(structs[0], known, default_tag))
-        if any(type(node) is not _Node for node in inner):
-            return _Choice(kind, inner)
-    return _Node(kind)
+def _keep_whole(raw: msgspec.Raw) -> _Separated:
+    return msgspec.UNSET, raw

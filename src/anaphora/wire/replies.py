@@ -71,8 +71,8 @@ class ReplyBuilder:
         "notices",
         "open",
         "started",
-        "stop",
-        "stop_raw",
+        "stop_reason",
+        "stop_reason_raw",
         "stop_sequence",
         "usage",
     )
@@ -82,8 +82,8 @@ class ReplyBuilder:
         self.model = ""
         self.started = False
         self.ended = False
-        self.stop: StopReason = "other"
-        self.stop_raw: str | None = None
+        self.stop_reason: StopReason = "other"
+        self.stop_reason_raw: str | None = None
         self.stop_sequence: str | None = None
         self.usage = Usage()
         self.extras: Extras | None = None
@@ -198,8 +198,8 @@ class ReplyBuilder:
             id=self.id,
             model=self.model,
             message=Message(id=self.id, role="assistant", parts=parts),
-            stop=self.stop,
-            stop_raw=self.stop_raw,
+            stop_reason=self.stop_reason,
+            stop_reason_raw=self.stop_reason_raw,
             stop_sequence=self.stop_sequence,
             usage=self.usage,
             notices=tuple(self.notices.values()),

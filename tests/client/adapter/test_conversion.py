@@ -24,8 +24,8 @@ def test_finish_reasons_of_chunks() -> None:
             id="r",
             model="m",
             message=Message.assistant(""),
-            stop=stop,  # type: ignore[arg-type]
-            stop_raw=raw,
+            stop_reason=stop,  # type: ignore[arg-type]
+            stop_reason_raw=raw,
         )
         return finish_reason(reply)
 

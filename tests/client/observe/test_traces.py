@@ -175,7 +175,7 @@ def test_prewarm_is_its_own_operation(watched: Watched) -> None:
     ],
 )
 def test_finish_reasons(watched: Watched, stop: StopReason, expected: str) -> None:
-    found = watched.attributes(msgspec.structs.replace(FULL, stop=stop))
+    found = watched.attributes(msgspec.structs.replace(FULL, stop_reason=stop))
     assert found["gen_ai.response.finish_reasons"] == (expected,)
 
 

@@ -78,8 +78,11 @@ def test_reply_fields_are_read(record: Json) -> None:
     body = record["response"].encode()
     told, reply = json.loads(body), anthropic.read_reply(body)
     assert (reply.id, reply.model, reply.message.role) == (told["id"], told["model"], "assistant")
-    assert reply.stop == STOPS[told["stop_reason"]]
-    assert (reply.stop_raw, reply.stop_sequence) == (told["stop_reason"], told["stop_sequence"])
+    assert reply.stop_reason == STOPS[told["stop_reason"]]
+    assert (reply.stop_reason_raw, reply.stop_sequence) == (
+        told["stop_reason"],
+        told["stop_sequence"],
+    )
     rest = json.loads((reply.extras or {}).get("anthropic", "{}"))
     named_here = "id type role model content stop_reason stop_sequence usage".split()
     assert rest == {key: value for key, value in told.items() if key not in named_here}

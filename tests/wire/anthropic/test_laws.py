@@ -195,7 +195,7 @@ replies = st.builds(
         id="msg_1",
         model="claude-sonnet-4-5",
         message=Message(id="msg_1", role="assistant", parts=parts),
-        stop=stop,
+        stop_reason=stop,
         usage=usage,
     ),
     answers,
@@ -218,7 +218,7 @@ def test_law_7_stream_and_single_answer_agree_and_add_up(reply: Reply) -> None:
     assert isinstance(end, ReplyEnd)
     for read in (single, end.reply):
         assert read.message == reply.message
-        assert read.stop == reply.stop
+        assert read.stop_reason == reply.stop_reason
         assert counted(read.usage) == counted(reply.usage)
     usage = single.usage
     written = usage.written_total or 0

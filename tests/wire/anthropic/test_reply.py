@@ -57,7 +57,7 @@ def test_text() -> None:
     reply = read("text")
     assert reply.message == Message.assistant('Grüße, "world" 🙂\n', id="msg_text")
     assert (reply.id, reply.model) == ("msg_text", "claude-sonnet-4-5-20250929")
-    assert (reply.stop, reply.stop_raw) == ("end", "end_turn")
+    assert (reply.stop_reason, reply.stop_reason_raw) == ("end", "end_turn")
     assert reply.text == 'Grüße, "world" 🙂\n'
     assert reply.extras is None
 
@@ -198,7 +198,7 @@ def test_a_known_zero_is_known() -> None:
 )
 def test_stop_reasons(raw: str | None, stop: str) -> None:
     reply = anthropic.read_reply(minimal(stop_reason=raw))
-    assert (reply.stop, reply.stop_raw) == (stop, raw)
+    assert (reply.stop_reason, reply.stop_reason_raw) == (stop, raw)
 
 
 def test_stop_sequence() -> None:

@@ -44,7 +44,7 @@ REPLY = Reply(
             ToolCall("toolu_1", "look_up", '{"city": "Zürich", "days": [1, 2]}'),
         ),
     ),
-    stop="tool_calls",
+    stop_reason="tool_calls",
     usage=Usage(uncached=3, read=400, written={"1h": 20, "5m": 5}, output=50, reasoning=11),
 )
 

@@ -178,7 +178,7 @@ def check_stop(reply: Reply, told: str) -> None:
     expected = words.get(told, "other")
     if reply.tool_calls and expected == "end":
         expected = "tool_calls"
-    assert (reply.stop_raw, reply.stop) == (told, expected)
+    assert (reply.stop_reason_raw, reply.stop_reason) == (told, expected)
 
 
 # ── Streams and errors ───────────────────────────────────────────────────────────────────────────

@@ -84,7 +84,7 @@ def test_stop_reasons(reason: str | None, calls: bool, stop: str) -> None:
     """There is no word for tool calls: they end with STOP."""
     parts = [{"functionCall": {"id": "c", "name": "f", "args": {}}}] if calls else []
     reply = read(answer(*parts, stop=reason))
-    assert (reply.stop, reply.stop_raw) == (stop, reason)
+    assert (reply.stop_reason, reply.stop_reason_raw) == (stop, reason)
     assert written(reply)["candidates"][0].get("finishReason") == reason
 
 
@@ -102,7 +102,9 @@ def test_stop_reasons(reason: str | None, calls: bool, stop: str) -> None:
 )
 def test_stop_reasons_of_other_wires(stop: Any, reason: str) -> None:
     message = Message(role="assistant", parts=(Text("x"),))
-    reply = Reply(id="r", model="m", message=message, stop=stop, stop_raw="their_word")
+    reply = Reply(
+        id="r", model="m", message=message, stop_reason=stop, stop_reason_raw="their_word"
+    )
     assert written(reply)["candidates"][0]["finishReason"] == reason
 
 
@@ -144,7 +146,11 @@ def test_a_blocked_prompt_is_an_empty_refusal() -> None:
         "responseId": "r",
     }
     reply = read(body)
-    assert (reply.stop, reply.stop_raw, reply.message.parts) == ("refusal", "OTHER", ())
+    assert (reply.stop_reason, reply.stop_reason_raw, reply.message.parts) == (
+        "refusal",
+        "OTHER",
+        (),
+    )
     assert (reply.usage.input, reply.usage.output) == (9, 0)
     assert written(reply) == body
 
@@ -179,7 +185,9 @@ def test_parts_of_other_wires_have_a_notice() -> None:
         Refusal("no"),
         Opaque("anthropic", "x", "{}"),
     )
-    reply = Reply(id="r", model="m", message=Message(role="assistant", parts=parts), stop="refusal")
+    reply = Reply(
+        id="r", model="m", message=Message(role="assistant", parts=parts), stop_reason="refusal"
+    )
     assert written(reply)["candidates"][0]["content"]["parts"] == [{"text": "no"}]
     assert [notice.code for notice in notices_of(reply)] == [
         "foreign_thinking",
@@ -233,7 +241,7 @@ def test_a_stream_as_events() -> None:
         PartDelta(2, '{"a": 1}'),
         PartEnd(2, whole),
     ]
-    assert streamed(sse(chunk(call, stop="STOP"))).stop == "tool_calls"
+    assert streamed(sse(chunk(call, stop="STOP"))).stop_reason == "tool_calls"
 
 
 @pytest.mark.parametrize(
@@ -280,15 +288,15 @@ def test_a_rewritten_stream_is_equal() -> None:
         id="r",
         model="g",
         message=Message(id="r", role="assistant", parts=parts),
-        stop="tool_calls",
-        stop_raw="STOP",
+        stop_reason="tool_calls",
+        stop_reason_raw="STOP",
         usage=Usage(uncached=3, read=4, output=9, reasoning=2),
         extras={"gemini": '{"createTime":"t","candidate":{"avgLogprobs":-0.5}}'},
     )
     writer = gemini.writer()
     again = streamed(b"".join(writer.write(event) for event in reply_events(reply)))
     assert again.message == reply.message
-    assert (again.stop, again.stop_raw) == (reply.stop, reply.stop_raw)
+    assert (again.stop_reason, again.stop_reason_raw) == (reply.stop_reason, reply.stop_reason_raw)
     assert (again.usage.uncached, again.usage.read, again.usage.output) == (3, 4, 9)
     assert json.loads((again.extras or {})["gemini"]) == json.loads((reply.extras or {})["gemini"])
 
@@ -350,10 +358,14 @@ def test_further_candidates_are_kept_in_the_extras() -> None:
 
 def test_a_blocked_prompt_in_a_stream() -> None:
     reply = streamed(sse({"promptFeedback": {"blockReason": "SAFETY"}, "responseId": "r"}))
-    assert (reply.id, reply.stop, reply.stop_raw) == ("r", "refusal", "SAFETY")
+    assert (reply.id, reply.stop_reason, reply.stop_reason_raw) == ("r", "refusal", "SAFETY")
     writer = gemini.writer()
     again = streamed(b"".join(writer.write(event) for event in reply_events(reply)))
-    assert (again.stop, again.stop_raw, again.message) == (reply.stop, "SAFETY", reply.message)
+    assert (again.stop_reason, again.stop_reason_raw, again.message) == (
+        reply.stop_reason,
+        "SAFETY",
+        reply.message,
+    )
 
 
 def test_chunks_as_one_json_list_are_read_when_they_are_complete() -> None:

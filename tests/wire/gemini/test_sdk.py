@@ -261,7 +261,7 @@ REPLY = Reply(
             ToolCall("call_2", "look_up", "{}"),
         ),
     ),
-    stop="tool_calls",
+    stop_reason="tool_calls",
     usage=Usage(uncached=3, read=400, output=50, reasoning=11),
     extras={
         "gemini": f'{{"createTime":"2026-11-14T10:00:00Z","candidate":{{{GROUNDS}}},'
@@ -272,15 +272,15 @@ REFUSED = Reply(
     id="resp_8",
     model="gemini-3-flash",
     message=Message(id="resp_8", role="assistant", parts=(Refusal("I won't."),)),
-    stop="refusal",
+    stop_reason="refusal",
     usage=Usage(uncached=3, output=5),
 )
 BLOCKED = Reply(
     id="resp_9",
     model="gemini-3-flash",
     message=Message(id="resp_9", role="assistant", parts=()),
-    stop="refusal",
-    stop_raw="PROHIBITED_CONTENT",
+    stop_reason="refusal",
+    stop_reason_raw="PROHIBITED_CONTENT",
     usage=Usage(uncached=3, output=0),
     extras={"gemini": '{"promptFeedback":{"blockReason":"PROHIBITED_CONTENT"}}'},
 )
@@ -345,7 +345,7 @@ def check_reading(chunks: list[Any], reply: Reply) -> None:
         assert not last.candidates
         assert last.prompt_feedback.block_reason == "PROHIBITED_CONTENT"
     else:
-        stop = {"tool_calls": "STOP", "refusal": "SAFETY"}[reply.stop]
+        stop = {"tool_calls": "STOP", "refusal": "SAFETY"}[reply.stop_reason]
         assert last.candidates[0].finish_reason == stop
     if reply is REPLY:
         assert all(p.thought_signature == b"sig" for p in parts[:3])

@@ -108,7 +108,7 @@ def test_stream_lines_as_events(name: str) -> None:
         (call["function"]["name"], call["function"]["arguments"]) for call in calls
     ]
     assert end.reply.usage.input == lines[-1]["prompt_eval_count"]
-    assert end.reply.stop == ("tool_calls" if calls else "end")
+    assert end.reply.stop_reason == ("tool_calls" if calls else "end")
 
 
 def test_a_difference_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,7 +350,7 @@ replies = st.builds(
         role=st.just("assistant"),
         parts=st.lists(some.assistant_parts | own_parts, max_size=4).map(tuple),
     ),
-    stop=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
+    stop_reason=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
     usage=st.builds(Usage, uncached=counts, output=counts),
     extras=st.none() | st.just({"ollama": '{"created_at":"2026-01-01T00:00:00Z","x":[1]}'}),
 )
@@ -383,7 +383,7 @@ def test_law_12_a_stream_is_read_the_same_in_any_pieces(reply: Reply, sizes: lis
     assert [(c.name, json.loads(c.arguments)) for c in last.reply.tool_calls] == [
         (c.name, json.loads(c.arguments)) for c in single.tool_calls
     ]
-    assert (last.reply.stop, last.reply.usage) == (single.stop, single.usage)
+    assert (last.reply.stop_reason, last.reply.usage) == (single.stop_reason, single.usage)
     # And what was read is written and read again without a change.
     writer, again = ollama.writer(), ollama.reader()
     told = again.feed(b"".join(writer.write(event) for event in expected)) + again.close()

@@ -147,7 +147,7 @@ def test_equivalent_forms(body: dict[str, Any], parts: tuple[Part, ...]) -> None
 def test_stop_reasons(body: dict[str, Any], calls: bool, stop: str, raw: str | None) -> None:
     message = {"tool_calls": [called("f", id="c")]} if calls else {}
     reply = read(answer(message, **body))
-    assert (reply.stop, reply.stop_raw) == (stop, raw)
+    assert (reply.stop_reason, reply.stop_reason_raw) == (stop, raw)
     written = json.loads(ollama.write_reply(reply))
     assert written["done"] is body.get("done", True)
     assert written.get("done_reason", "stop") == (raw or "stop")
@@ -169,7 +169,7 @@ def test_stop_reasons_of_other_wires(stop: Any, reason: str) -> None:
     message = (
         Message.assistant(ToolCall("c", "f")) if stop == "tool_calls" else Message.assistant("x")
     )
-    reply = Reply(id="r", model="m", message=message, stop=stop, stop_raw="end_turn")
+    reply = Reply(id="r", model="m", message=message, stop_reason=stop, stop_reason_raw="end_turn")
     assert json.loads(ollama.write_reply(reply))["done_reason"] == reason
 
 
@@ -215,7 +215,7 @@ def test_replies_of_other_wires_are_written_as_far_as_possible() -> None:
         id="msg_1",
         model="m",
         message=Message(role="assistant", parts=parts),
-        stop="tool_calls",
+        stop_reason="tool_calls",
         usage=usage,
     )
     written = json.loads(ollama.write_reply(reply))
@@ -340,7 +340,7 @@ def test_a_recorded_stream() -> None:
     end = events[-1]
     assert isinstance(end, ReplyEnd)
     assert end.reply.message.parts == (thought, text, call)
-    assert (end.reply.stop, end.reply.usage) == ("tool_calls", usage)
+    assert (end.reply.stop_reason, end.reply.usage) == ("tool_calls", usage)
     assert end.reply.extras is not None
     assert json.loads(end.reply.extras["ollama"]) == extras
     assert stream_again(events)[-1] == end
@@ -354,7 +354,7 @@ def test_calls_of_a_stream_are_numbered() -> None:
     assert isinstance(end, ReplyEnd)
     ids = [call.id for call in end.reply.tool_calls]
     assert ids == ["call_20260102T030405678Z_0", "call_20260102T030405678Z_1"]
-    assert end.reply.stop == "tool_calls"
+    assert end.reply.stop_reason == "tool_calls"
     assert [call.id for call in stream_again(events)[-1].reply.tool_calls] == ids  # type: ignore[union-attr]
 
 
@@ -447,7 +447,7 @@ def test_a_reply_with_whole_parts_is_streamed() -> None:
         id="r",
         model="m",
         message=Message.assistant(Text("a"), Image(PNG), ToolCall("c", "f")),
-        stop="tool_calls",
+        stop_reason="tool_calls",
         usage=Usage(uncached=1, output=2),
     )
     events = [event for event in reply_events(reply) if not isinstance(event, PartDelta)]

@@ -299,7 +299,7 @@ REPLY = Reply(
             ToolCall("call_2", "look_up", "{}"),
         ),
     ),
-    stop="tool_calls",
+    stop_reason="tool_calls",
     usage=Usage(uncached=428, output=50),
     extras={
         "ollama": '{"created_at":"2026-01-01T00:00:00Z","total_duration":5,'
@@ -310,7 +310,7 @@ CUT = Reply(
     id="msg_1",
     model="claude",
     message=Message.assistant(Refusal("I wo")),
-    stop="length",
+    stop_reason="length",
     usage=Usage(uncached=3, read=4, written={"5m": 2}, output=5),
 )
 ASK: dict[str, Any] = {"model": "qwen3", "messages": [{"role": "user", "content": "hi"}]}

@@ -254,9 +254,9 @@ def check_usage(reply: Reply, notices: Json) -> None:
 
 
 def check_stop(reply: Reply, notices: str | None) -> None:
-    assert reply.stop_raw == notices
+    assert reply.stop_reason_raw == notices
     words = {"stop": "end", "length": "length", "tool_calls": "tool_calls"}
-    assert reply.stop == words.get(notices or "", "other")
+    assert reply.stop_reason == words.get(notices or "", "other")
 
 
 # ── Streams and errors ───────────────────────────────────────────────────────────────────────────
@@ -336,7 +336,7 @@ def test_a_stream_is_written_again(record: Json) -> None:
         two.message,
         two.usage,
     )
-    assert two.stop_raw == (one.stop_raw or "stop")
+    assert two.stop_reason_raw == (one.stop_reason_raw or "stop")
     assert extras(one) == extras(two)
 
 

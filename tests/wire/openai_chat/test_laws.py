@@ -361,7 +361,7 @@ replies = st.builds(
         role=st.just("assistant"),
         parts=st.lists(some.assistant_parts, max_size=4).map(tuple),
     ),
-    stop=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
+    stop_reason=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
     usage=st.builds(Usage, uncached=counts, read=st.none() | counts, output=counts),
 )
 
@@ -384,7 +384,10 @@ def test_law_12_stream_events_do_not_depend_on_chunking(reply: Reply, sizes: lis
     # A stream and a single answer say the same.
     single = openai_chat.read_reply(openai_chat.write_reply(reply))
     assert (last.reply.text, last.reply.tool_calls) == (single.text, single.tool_calls)
-    assert (last.reply.stop, last.reply.usage.input) == (single.stop, single.usage.input)
+    assert (last.reply.stop_reason, last.reply.usage.input) == (
+        single.stop_reason,
+        single.usage.input,
+    )
 
 
 # ── Nothing but our errors ───────────────────────────────────────────────────────────────────────

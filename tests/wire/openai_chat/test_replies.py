@@ -156,7 +156,7 @@ def test_further_choices_and_choice_fields_are_kept() -> None:
 )
 def test_stop_reasons(raw: str | None, stop: str) -> None:
     reply = openai_chat.read_reply(minimal(finish_reason=raw))
-    assert (reply.stop, reply.stop_raw) == (stop, raw)
+    assert (reply.stop_reason, reply.stop_reason_raw) == (stop, raw)
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_reply_of_another_wire_is_written_as_these_bytes() -> None:
         message=Message.assistant(
             Thinking("hm", "sig", provider="anthropic"), "a", "b", ToolCall("c", "f")
         ),
-        stop="stop_sequence",
-        stop_raw="stop_sequence",
+        stop_reason="stop_sequence",
+        stop_reason_raw="stop_sequence",
         usage=Usage(uncached=1, read=2, written={"5m": 3}, output=4, raw='{"input_tokens":1}'),
     )
     notices = json.loads(openai_chat.write_reply(reply))
@@ -276,8 +276,8 @@ def test_events_of_a_stream() -> None:
                 id="c1",
                 model="m",
                 message=message,
-                stop="tool_calls",
-                stop_raw="tool_calls",
+                stop_reason="tool_calls",
+                stop_reason_raw="tool_calls",
                 usage=counted,
             )
         ),
@@ -326,7 +326,7 @@ def test_further_choices_are_collected() -> None:
         chunk({}, "stop"),
         DONE,
     )
-    assert (reply.text, reply.stop) == ("a", "end")
+    assert (reply.text, reply.stop_reason) == ("a", "end")
     assert reply.extras is not None
     (other,) = json.loads(reply.extras["openai_chat"])["choices"]
     assert (other["index"], other["message"]["content"], other["finish_reason"]) == (
@@ -437,7 +437,7 @@ def test_stream_and_single_reply_agree(message: dict[str, Any], parts: tuple[Any
     writer = openai_chat.writer()
     again = final(*(writer.write(event) for event in reply_events(reply)))
     assert again.message.parts == reply.message.parts or any(isinstance(p, Opaque) for p in parts)
-    assert (again.stop, again.usage) == (reply.stop, reply.usage)
+    assert (again.stop_reason, again.usage) == (reply.stop_reason, reply.usage)
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────

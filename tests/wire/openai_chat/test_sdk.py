@@ -212,7 +212,7 @@ REPLY = Reply(
             ToolCall("call_2", "look_up", "{cut"),
         ),
     ),
-    stop="tool_calls",
+    stop_reason="tool_calls",
     usage=Usage(uncached=3, read=400, written={"30m": 25}, output=50, reasoning=11),
     extras={"openai_chat": f'{{"created":5,"service_tier":"flex","choices":[{OTHER}]}}'},
 )
@@ -220,7 +220,7 @@ REFUSED = Reply(
     id="chatcmpl-8",
     model="gpt-5.6",
     message=Message(id="chatcmpl-8", role="assistant", parts=(Refusal("I won't."),)),
-    stop="refusal",
+    stop_reason="refusal",
     usage=Usage(uncached=3, output=5),
 )
 

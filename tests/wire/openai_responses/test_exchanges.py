@@ -200,7 +200,7 @@ def check_reply(reply: Reply, notices: dict[str, Any]) -> None:
     assert [named(part) for part in reply.message.parts] == expected_parts(notices["output"])
     texts = [p["text"] for p in expected_parts(notices["output"]) if p["type"] == "output_text"]
     assert reply.text == "".join(texts)
-    assert reply.stop == stop_of(notices)
+    assert reply.stop_reason == stop_of(notices)
     check_usage(reply, notices["usage"])
     assert json.loads(wire.write_reply(reply)) == notices
 

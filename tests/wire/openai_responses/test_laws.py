@@ -434,7 +434,7 @@ replies = st.builds(
         id="resp_1",
         model="gpt-5.6",
         message=Message(id="resp_1", role="assistant", parts=parts),
-        stop=stop,
+        stop_reason=stop,
         usage=usage,
     ),
     replied,
@@ -465,10 +465,10 @@ def test_law_7_stream_and_single_reply_agree_and_add_up(reply: Reply) -> None:
     assert isinstance(end, ReplyEnd)
     assert end.reply == single
     called = any(isinstance(part, ToolCall) for part in reply.message.parts)
-    stop = "tool_calls" if called and reply.stop == "end" else reply.stop
+    stop = "tool_calls" if called and reply.stop_reason == "end" else reply.stop_reason
     for read in (single, end.reply):
         assert plain(read.message.parts) == plain(reply.message.parts)
-        assert read.stop == stop
+        assert read.stop_reason == stop
         assert counted(read.usage) == counted(reply.usage)
     usage = single.usage
     written = usage.written_total or 0

@@ -86,7 +86,7 @@ def test_every_field_is_read() -> None:
     assert refusal == Refusal("Not more.")
     assert isinstance(call, ToolCall)
     assert (call.id, call.name, call.arguments) == ("call_1", "look_up", '{"city": "Zürich"}')
-    assert (reply.stop, reply.stop_raw) == ("tool_calls", "completed")
+    assert (reply.stop_reason, reply.stop_reason_raw) == ("tool_calls", "completed")
     usage = reply.usage
     assert (usage.uncached, usage.read, usage.output, usage.reasoning) == (76, 1024, 60, 40)
     assert usage.written == {"30m": 300, "12h": 100}
@@ -122,7 +122,7 @@ def test_reply_is_written_as_received(name: str) -> None:
 )
 def test_stop_reason_is_read(changes: dict[str, Any], stop: str, raw: str | None) -> None:
     reply = wire.read_reply(minimal(**changes))
-    assert (reply.stop, reply.stop_raw) == (stop, raw)
+    assert (reply.stop_reason, reply.stop_reason_raw) == (stop, raw)
     assert json.loads(wire.write_reply(reply)) == json.loads(minimal(**changes))
 
 
@@ -217,7 +217,7 @@ def test_usage_is_a_partition(notices: dict[str, Any], expected: Usage) -> None:
 def test_usage_of_another_provider_is_converted() -> None:
     raw = '{"input_tokens":3,"output_tokens":5,"cache_read_input_tokens":4}'
     usage = Usage(uncached=3, read=4, written={"1h": 2}, output=5, raw=raw)
-    reply = Reply(id="m", model="c", message=Message.assistant("x"), stop="end", usage=usage)
+    reply = Reply(id="m", model="c", message=Message.assistant("x"), stop_reason="end", usage=usage)
     encoded = json.loads(wire.write_reply(reply))["usage"]
     assert (encoded["input_tokens"], encoded["total_tokens"]) == (9, 14)
     assert encoded["input_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 2}
@@ -247,7 +247,7 @@ def test_unsupported_parts_of_a_reply_give_notices() -> None:
         Text("x"),
     )
     message = Message(role="assistant", parts=parts)
-    reply = Reply(id="m", model="c", message=message, stop="pause")
+    reply = Reply(id="m", model="c", message=message, stop_reason="pause")
     assert [n.code for n in unsupported_parts(reply)] == [
         "foreign_thinking",
         "foreign_block",

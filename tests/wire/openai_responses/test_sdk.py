@@ -237,13 +237,13 @@ def test_comparison_detects_a_difference(spoil: Any) -> None:
 # ── The SDK reads what we write ──────────────────────────────────────────────────────────────────
 
 
-def reply(*parts: Any, stop: Any = "tool_calls", **fields: Any) -> Reply:
+def reply(*parts: Any, stop_reason: Any = "tool_calls", **fields: Any) -> Reply:
     usage = Usage(uncached=3, read=400, written={"30m": 20, "12h": 5}, output=50, reasoning=11)
     return Reply(
         id="resp_7",
         model="gpt-5.6",
         message=Message(id="resp_7", role="assistant", parts=parts),
-        stop=stop,
+        stop_reason=stop_reason,
         usage=usage,
         **fields,
     )
@@ -259,9 +259,9 @@ REPLIES = {
         Opaque("anthropic", "server_tool_use", '{"type":"server_tool_use"}'),
         ToolCall("toolu_1", "look_up", '{"city": "Zürich", "days": [1, 2]}'),
     ),
-    "cut off": reply(Text("So"), stop="length"),
-    "refused": reply(Refusal("No."), stop="refusal"),
-    "nothing": reply(stop="end"),
+    "cut off": reply(Text("So"), stop_reason="length"),
+    "refused": reply(Refusal("No."), stop_reason="refusal"),
+    "nothing": reply(stop_reason="end"),
 }
 
 
@@ -301,7 +301,7 @@ def check_read(found: Any, written: Reply) -> None:
     assert found.usage.output_tokens_details.reasoning_tokens == 11
     reasons = {"length": "max_output_tokens", "refusal": "content_filter"}
     reason = found.incomplete_details.reason if found.incomplete_details else None
-    assert reason == reasons.get(written.stop)
+    assert reason == reasons.get(written.stop_reason)
     assert found.status == ("incomplete" if reason else "completed")
     # The SDK builds its objects without checking them: check them.
     type(found).model_validate(json.loads(found.to_json()))
@@ -345,7 +345,9 @@ def put_together(stream: bytes) -> Any:
         return events.get_final_response()
 
 
-@pytest.mark.parametrize("name", [n for n, r in REPLIES.items() if r.stop in ("end", "tool_calls")])
+@pytest.mark.parametrize(
+    "name", [n for n, r in REPLIES.items() if r.stop_reason in ("end", "tool_calls")]
+)
 def test_sdk_accumulates_a_stream(name: str) -> None:
     """Its own accumulator comes to the same content, from the pieces. (It knows no other end than
     `response.completed`.)"""

@@ -148,7 +148,7 @@ def _stream(codec: wire.Wire, body: bytes) -> str:
     one, two = end.reply, last.reply
     if one.message.parts != two.message.parts:
         return "content"
-    if one.stop != two.stop and one.stop_raw is not None:
+    if one.stop_reason != two.stop_reason and one.stop_reason_raw is not None:
         return "stop reason"
     same = (one.usage.input, one.usage.output) == (two.usage.input, two.usage.output)
     return "" if same else "usage"

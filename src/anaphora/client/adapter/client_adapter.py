@@ -174,9 +174,9 @@ def text_of(reply: Reply) -> str:
 
 
 def finish_reason(reply: Reply) -> str:
-    if reply.stop == "other":
-        return reply.stop_raw or "other"
-    return _FINISH.get(reply.stop, reply.stop)
+    if reply.stop_reason == "other":
+        return reply.stop_reason_raw or "other"
+    return _FINISH.get(reply.stop_reason, reply.stop_reason)
 
 
 def token_usage(usage: Usage) -> TokenUsage | None:

@@ -53,7 +53,7 @@ def fields(record: Record) -> dict[str, Field]:
         "outcome": outcome(record.error),
         "status": record.attempts[-1].status if record.attempts else None,
         "request_id": None if record.request_id is None else word(record.request_id),
-        "stop": record.stop,
+        "stop_reason": record.stop_reason,
         "seconds": round(record.seconds, 6),
         "first": None if record.first is None else round(record.first, 6),
         "queued": round(queued(record), 6),

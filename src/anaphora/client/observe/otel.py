@@ -168,8 +168,10 @@ def end_attributes(record: Record) -> Attributes:
     if record.streamed:
         out["gen_ai.request.stream"] = True
         _put(out, "gen_ai.response.time_to_first_chunk", record.first)
-    if record.stop is not None:
-        out["gen_ai.response.finish_reasons"] = [_FINISH_REASONS.get(record.stop, record.stop)]
+    if record.stop_reason is not None:
+        out["gen_ai.response.finish_reasons"] = [
+            _FINISH_REASONS.get(record.stop_reason, record.stop_reason)
+        ]
     _put_usage(out, record.usage)
     _put(out, "anaphora.cache.predicted_tokens", record.predicted)
     if record.verdict is not None:

@@ -171,13 +171,13 @@ class Run:
                 yield ReplyEnd(response.reply)
             self._responses.append(response)
             reply = response.reply
-            if reply.stop == "pause" or reply.tool_calls:
-                if reply.tool_calls and reply.stop in _ENDS:
+            if reply.stop_reason == "pause" or reply.tool_calls:
+                if reply.tool_calls and reply.stop_reason in _ENDS:
                     # Cut off in the middle of a tool call, which is not executed.
-                    stop_reason = _ENDS[reply.stop]
+                    stop_reason = _ENDS[reply.stop_reason]
                     break
                 continue
-            stop_reason = _ENDS.get(reply.stop, "done")
+            stop_reason = _ENDS.get(reply.stop_reason, "done")
             break
         self.result = RunResult(
             stop_reason=stop_reason,

@@ -84,7 +84,7 @@ class Structured(Generic[T]):
         try:
             return self.parse(reply.text)
         except Parse:
-            if reply.stop == "length":
+            if reply.stop_reason == "length":
                 raise Parse("the reply was cut off at max_tokens", path="$") from None
             raise
 

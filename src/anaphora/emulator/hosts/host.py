@@ -188,10 +188,6 @@ class Host:
     def complete_body(self, request: RoutedRequest) -> CompleteBody:
         return CompleteBody(request.body)
 
-    def sets_window(self, body: bytes) -> bool:
-        """Whether a request sets the context window itself."""
-        return False
-
     def is_stream(self, request: RoutedRequest, call: Call) -> bool:
         return call.params.stream
 

@@ -58,15 +58,12 @@ class OllamaHost(Host):
             id="",
             model=str(request.value("model", "")),
             message=Message(role="assistant", parts=()),
-            stop="other",
-            stop_raw="load",
+            stop_reason="other",
+            stop_reason_raw="load",
             usage=Usage(),
             extras={self.wire: dumps({"created_at": timestamp(request.now)}).decode()},
         )
         return request.route.codec.write_reply(reply)
-
-    def sets_window(self, body: bytes) -> bool:
-        return b'"num_ctx"' in body
 
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]

@@ -147,7 +147,7 @@ class OpenAIResponsesHost(OpenAIHost):
         return {self.wire: dumps({"id": f"rs_{random.id()}"}).decode()}
 
     def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
-        fields = _response_fields(context.request, context.reply.stop)
+        fields = _response_fields(context.request, context.reply.stop_reason)
         if context.call.ir.cache.compare_with is not None:
             fields["prompt_cache_diagnostics"] = _diagnostics(context.earlier, context.sent)
         return fields

@@ -11,7 +11,7 @@ from anaphora.values import Part, Refusal, StopReason, Text, Thinking, ToolCall
 
 class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...] = ()
-    stop: StopReason = "end"
+    stop_reason: StopReason = "end"
     stop_sequence: str | None = None
     hidden: int = 0
     """Tokens of reasoning that is billed and not shown."""
@@ -60,7 +60,9 @@ class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
     def _cut(
         self, parts: list[Part], stop: StopReason, sequence: str | None = None
     ) -> GeneratedReply:
-        return msgspec.structs.replace(self, parts=tuple(parts), stop=stop, stop_sequence=sequence)
+        return msgspec.structs.replace(
+            self, parts=tuple(parts), stop_reason=stop, stop_sequence=sequence
+        )
 
 
 def count_text(text: str, profile: Profile) -> int:

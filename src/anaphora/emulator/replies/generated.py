@@ -21,13 +21,15 @@ def generate_reply(
     call: Call, host: Host, profile: Profile, schemas: SchemaGenerator, seed: bytes
 ) -> GeneratedReply:
     if call.ir.cache.prewarm or call.params.max_tokens == 0:
-        return GeneratedReply(stop=host.prewarm_stop)
+        return GeneratedReply(stop_reason=host.prewarm_stop)
     random = SeededRandom(seed)
     thinking, hidden = host.generate_thinking(call, profile, random)
     parts: list[Part] = [] if thinking is None else [thinking]
     calls = _tool_calls(call, host.call_id_prefix, schemas, random, seed)
     parts += calls or [Text(_text(call, schemas, random, seed))]
-    reply = GeneratedReply(parts=tuple(parts), stop="tool_calls" if calls else "end", hidden=hidden)
+    reply = GeneratedReply(
+        parts=tuple(parts), stop_reason="tool_calls" if calls else "end", hidden=hidden
+    )
     return reply.limited(call.params.max_tokens, call.params.stop, profile)
 
 

@@ -174,7 +174,7 @@ class ScriptReply(msgspec.Struct, frozen=True, kw_only=True):
         usual = host.refusal_stop if self.refusal is not None else "end"
         reply = GeneratedReply(
             parts=tuple(parts),
-            stop=self.stop or ("tool_calls" if self.tool_calls else usual),
+            stop_reason=self.stop or ("tool_calls" if self.tool_calls else usual),
             stop_sequence=self.stop_sequence,
             hidden=hidden,
             pace=self.pace,

@@ -8,10 +8,9 @@ are held to what the catalog knows of their models, and to nothing else.
 
 from __future__ import annotations
 
-import functools
 import pkgutil
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -20,40 +19,28 @@ from anaphora import errors
 from anaphora import wire as wires
 from anaphora.catalog import Feature, Overflow, Profile, overflow_of
 from anaphora.emulator.billing import ModelFacts
-from anaphora.emulator.exchange import EmulatorRequest, decode_object
+from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.errors import Upstream
-from anaphora.prompt import Call, Params
-from anaphora.rendered import Rendered
-from anaphora.tokens import Counts, for_model
+from anaphora.prompt import Params
 
 Object: TypeAlias = dict[str, Any]
 SAMPLING = ("temperature", "top_p", "top_k")
 
 _FIELDS = tomllib.loads((pkgutil.get_data(__name__, "fields.toml") or b"").decode())
-_decode = msgspec.json.Decoder().decode
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the checks read it. Values of `body` may have any type."""
 
     http: EmulatorRequest
     facts: ModelFacts
     body: Object
-    """The decoded fields; the messages stay raw."""
-    raw_messages: list[msgspec.Raw]
-    structured: list[tuple[int, Object]]
-    """The messages that are more than a plain text, with their indexes. No check objects to a
-    plain one by itself, so most messages are never decoded."""
+    messages: list[tuple[int, Object]]
+    """The messages that are objects, with their indexes."""
     tokens: int
     """The tokens of the prompt."""
     counts: bool
     """The request only counts tokens."""
-
-    @functools.cached_property
-    def messages(self) -> list[tuple[int, Object]]:
-        """All messages, for the checks of their order."""
-        return objects([_decode(raw) for raw in self.raw_messages])
 
     @property
     def profile(self) -> Profile:
@@ -67,12 +54,10 @@ class WireChecks(msgspec.Struct, frozen=True, kw_only=True):
     """The checks of one wire."""
 
     messages_field: str
-    decode_plain: Callable[[msgspec.Raw], object]
-    """Decodes a message that is in order by itself; `DecodeError` for any other."""
     checks: tuple[Check, ...]
     """Those of the wire's own provider, in its order."""
-    provider_checks: tuple[tuple[str, Check], ...] = ()
-    """Those of other providers, with their names."""
+    provider_checks: tuple[Check, ...] = ()
+    """Those of other providers."""
     unreadable: str = "The request body is not valid JSON"
     unreadable_code: str | None = None
 
@@ -82,74 +67,34 @@ def check(
     http: EmulatorRequest,
     facts: ModelFacts,
     *,
-    call: Call | None = None,
-    rendered: Rendered | None = None,
-    tokens: int | None = None,
+    params: Params | None = None,
+    tokens: int = 0,
     counts: bool = False,
-    decode_tools: Callable[[bytes], Any] = _decode,
 ) -> None:
     """Raises the error for a request that the provider rejects.
 
-    `call` and `rendered` are the parsed request; without them only its bytes are checked. Without
-    `tokens` the lowest estimate decides whether the prompt is too long.
+    `params` and `tokens` are of the parsed request; without them only its bytes are checked.
     """
     try:
-        body, messages = _decode_body(checks.messages_field, http, counts, decode_tools)
-        structured = _structured(messages, checks.decode_plain)
-    except (msgspec.DecodeError, UnicodeDecodeError, Upstream):
+        body = msgspec.json.decode(http.body, type=Object)
+        if counts and "generateContentRequest" in body:
+            # Gemini's countTokens may hold a whole request.
+            body = msgspec.convert(body["generateContentRequest"], Object)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise rejected(checks.unreadable, code=checks.unreadable_code) from None
-    if tokens is None and rendered is not None:
-        counted = Counts(for_model(rendered, facts.profile))
-        tokens, _ = counted.bounds(facts.profile.token_error.value)
     request = CheckedRequest(
         http=http,
         facts=facts,
         body=body,
-        raw_messages=messages,
-        structured=structured,
-        tokens=tokens or 0,
+        messages=objects(body.get(checks.messages_field)),
+        tokens=tokens,
         counts=counts,
     )
     home = facts.provider == wires.PROVIDERS[facts.wire]
-    others = (step for provider, step in checks.provider_checks if provider == facts.provider)
-    for step in checks.checks if home else (too_long, *others):
+    for step in checks.checks if home else (too_long, *checks.provider_checks):
         step(request)
-    if call is not None and not home:
-        _rejected_features(request, call.params)
-
-
-def _decode_body(
-    messages_field: str, http: EmulatorRequest, counts: bool, decode_tools: Callable[[bytes], Any]
-) -> tuple[Object, list[msgspec.Raw]]:
-    """The decoded fields of a body, and its messages, which stay raw."""
-    if not http.body:
-        raise msgspec.DecodeError
-    fields = http.fields
-    if counts and "generateContentRequest" in fields:
-        # Gemini's countTokens may hold a whole request.
-        fields = decode_object(fields["generateContentRequest"])
-    body: Object = {}
-    messages: list[msgspec.Raw] = []
-    for name, raw in fields.items():
-        if name == messages_field and bytes(raw)[:1] == b"[":
-            body[name] = messages = _decode_list(raw)
-        else:
-            body[name] = decode_tools(bytes(raw)) if name == "tools" else _decode(raw)
-    return body, messages
-
-
-def _structured(
-    messages: list[msgspec.Raw], decode_plain: Callable[[msgspec.Raw], object]
-) -> list[tuple[int, Object]]:
-    structured: list[tuple[int, Object]] = []
-    for index, raw in enumerate(messages):
-        try:
-            decode_plain(raw)
-        except msgspec.DecodeError:
-            message = _decode(raw)
-            if isinstance(message, dict):
-                structured.append((index, message))
-    return structured
+    if params is not None and not home:
+        _rejected_features(request, params)
 
 
 def _rejected_features(request: CheckedRequest, params: Params) -> None:
@@ -190,11 +135,22 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def unknown_field(found: Mapping[str, Any], known: frozenset[str]) -> str | None:
-    """The first field that is not in `known`."""
-    if found.keys() <= known:
-        return None
-    return next(key for key in found if key not in known)
+def check_fields(
+    rows: Iterable[tuple[Any, frozenset[str] | None, str]],
+    error: Callable[[str, str], Upstream],
+    spelling: Callable[[str], str] = str,
+) -> None:
+    """Raises `error(path, field)` for the first field of an object that is not known.
+
+    A row is an object, its known fields, and its path. Values that are no objects, and objects
+    without a list of fields, are not checked.
+    """
+    for found, known, path in rows:
+        if known is None or not isinstance(found, dict) or found.keys() <= known:
+            continue
+        field = next((name for name in found if spelling(name) not in known), None)
+        if field is not None:
+            raise error(path, field)
 
 
 def known_fields(wire: str, name: str) -> frozenset[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -18,13 +19,13 @@ from . import (
     CheckedRequest,
     Object,
     WireChecks,
+    check_fields,
     fields_by_type,
     known_fields,
     objects,
     rejected,
     text,
     too_long,
-    unknown_field,
 )
 
 TOP = known_fields("anthropic", "top")
@@ -50,11 +51,6 @@ _TOPS = {
 }
 _EXTRA = "Extra inputs are not permitted"
 _THINKING = frozenset(("thinking", "redacted_thinking"))
-
-
-class _PlainMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: Literal["user", "assistant"]
-    content: str
 
 
 def _rejected_at(path: str, reason: str) -> Upstream:
@@ -90,34 +86,28 @@ def _required(request: CheckedRequest) -> None:
 
 
 def _unknown_fields(request: CheckedRequest) -> None:
+    check_fields(_known_fields(request), lambda path, field: _rejected_at(path + field, _EXTRA))
+
+
+def _known_fields(request: CheckedRequest) -> Iterator[tuple[Object, frozenset[str], str]]:
     beta = _has_betas(request)
-    if (field := unknown_field(request.body, _TOPS[request.counts, beta])) is not None:
-        raise _rejected_at(field, _EXTRA)
+    yield request.body, _TOPS[request.counts, beta], ""
     for index, tool in objects(request.body.get("tools")):
-        if tool.get("type") in (None, "custom") and (field := unknown_field(tool, CUSTOM_TOOL)):
-            raise _rejected_at(f"tools.{index}.custom.{field}", _EXTRA)
+        if tool.get("type") in (None, "custom"):
+            yield tool, CUSTOM_TOOL, f"tools.{index}.custom."
     for index, block in objects(request.body.get("system")):
-        if field := unknown_field(block, BLOCKS["text"]):
-            raise _rejected_at(f"system.{index}.{field}", _EXTRA)
-    message_fields = MESSAGE | BETA_MESSAGE if beta else MESSAGE
-    for index, message in request.structured:
-        if (field := unknown_field(message, message_fields)) is not None:
-            raise _rejected_at(f"messages.{index}.{field}", _EXTRA)
+        yield block, BLOCKS["text"], f"system.{index}."
+    for index, message in request.messages:
+        yield message, MESSAGE | BETA_MESSAGE if beta else MESSAGE, f"messages.{index}."
         for place, block in objects(message.get("content")):
-            _block_fields(block, f"messages.{index}.content.{place}")
-
-
-def _block_fields(block: Object, path: str) -> None:
-    kind = block.get("type")
-    if not isinstance(kind, str):
-        raise _rejected_at(f"{path}.type", "Field required")
-    if kind in BETA_BLOCKS:
-        return
-    if kind not in BLOCKS:
-        reason = f"Input tag '{kind}' found using 'type' does not match any of the expected tags"
-        raise _rejected_at(path, reason)
-    if (field := unknown_field(block, BLOCKS[kind])) is not None:
-        raise _rejected_at(f"{path}.{kind}.{field}", _EXTRA)
+            kind, path = block.get("type"), f"messages.{index}.content.{place}"
+            if not isinstance(kind, str):
+                raise _rejected_at(f"{path}.type", "Field required")
+            if kind in BLOCKS:
+                yield block, BLOCKS[kind], f"{path}.{kind}."
+            elif kind not in BETA_BLOCKS:
+                reason = "found using 'type' does not match any of the expected tags"
+                raise _rejected_at(path, f"Input tag '{kind}' {reason}")
 
 
 def _limits(request: CheckedRequest) -> None:
@@ -149,8 +139,6 @@ def _limits(request: CheckedRequest) -> None:
 def _prewarm(request: CheckedRequest) -> None:
     """`max_tokens: 0` only fills the cache; PROVIDERS.md lists what it excludes."""
     body = request.body
-    if body.get("max_tokens") != 0:
-        return
     excluded = {
         "stream": body.get("stream") is True,
         "thinking": nested(body, "thinking", "type") == "enabled",
@@ -158,36 +146,32 @@ def _prewarm(request: CheckedRequest) -> None:
         "tool_choice": nested(body, "tool_choice", "type") in ("any", "tool"),
     }
     for field, used in excluded.items():
-        if used:
+        if used and body.get("max_tokens") == 0:
             raise _rejected_at(field, "not supported when `max_tokens` is 0")
 
 
 def _features(request: CheckedRequest) -> None:
     """What the model, or the API version, does not take (the catalog's refusals)."""
     version = request.http.headers.get("anthropic-version")
-    refuses, body = request.profile.refuses, request.body
-    for field in SAMPLING:
-        if body.get(field) is not None and refuses("sampling", api_version=version):
-            raise _rejected_at(field, f"not supported on version {version} of the API")
+    refuses = functools.partial(request.profile.refuses, api_version=version)
+    body, thinking = request.body, nested(request.body, "thinking", "type")
     forced = nested(body, "tool_choice", "type") in ("any", "tool")
-    if forced and refuses("forced_tools", api_version=version):
+    for field in SAMPLING:
+        if body.get(field) is not None and refuses("sampling"):
+            raise _rejected_at(field, f"not supported on version {version} of the API")
+    if forced and refuses("forced_tools"):
         reason = "tool_choice any and tool are not supported on this model"
         raise _rejected_at("tool_choice", reason)
-    thinking = nested(body, "thinking", "type")
-    if thinking == "disabled" and refuses("disabled_thinking", api_version=version):
+    if thinking == "disabled" and refuses("disabled_thinking"):
         raise _rejected_at("thinking", "thinking cannot be disabled on this model")
-    if thinking == "enabled" and refuses("budgeted_thinking", api_version=version):
+    if thinking == "enabled" and refuses("budgeted_thinking"):
         raise _rejected_at("thinking", "thinking with a budget is not supported on this model")
-    documents = refuses("assistant_documents", api_version=version)
-    citations = refuses("user_text_citations", api_version=version)
-    for index, message in request.structured if documents or citations else ():
-        role = message.get("role")
-        for place, block in objects(message.get("content")):
-            path = f"messages.{index}.content.{place}"
-            if documents and role == "assistant" and _is(block, "document"):
-                raise _rejected_at(path, "document blocks are not supported in assistant messages")
-            if citations and role == "user" and _is(block, "text") and block.get("citations"):
-                raise _rejected_at(f"{path}.citations", "not supported on text in user messages")
+    documents, citations = refuses("assistant_documents"), refuses("user_text_citations")
+    for path, role, block in _blocks(request) if documents or citations else ():
+        if documents and role == "assistant" and _is(block, "document"):
+            raise _rejected_at(path, "document blocks are not supported in assistant messages")
+        if citations and role == "user" and _is(block, "text") and block.get("citations"):
+            raise _rejected_at(f"{path}.citations", "not supported on text in user messages")
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
@@ -195,35 +179,31 @@ def _features(request: CheckedRequest) -> None:
 
 def _roles(request: CheckedRequest) -> None:
     """The first role, and where a system message may stand (PROVIDERS.md, 2026 features)."""
-    system = False
-    for index, message in request.structured:
-        role = message.get("role")
+    roles = [message.get("role") for _, message in request.messages]
+    for index, role in enumerate(roles):
         if role not in ("user", "assistant", "system"):
             raise _rejected_at(f"messages.{index}.role", "Input should be 'user' or 'assistant'")
-        system = system or role == "system"
     takes_system = request.profile.mid_conversation_system
-    if system and takes_system.verified and not any(takes_system.published):
+    if "system" in roles and takes_system.verified and not any(takes_system.published):
         # anthropics/claude-code#61412
         raise _rejected_at("", "role 'system' is not supported on this model")
     if "thread" in request.body:
         return  # the messages before are with the provider
-    if _role_at(request, 0) == "assistant":
+    if roles[:1] == ["assistant"]:
         raise _rejected_at("messages", 'first message must use the "user" role')
-    roles = [message.get("role") for _, message in request.messages] if system else []
-    for index, role in enumerate(roles):
+    for index in (index for index, role in enumerate(roles) if role == "system"):
         before = next((other for other in reversed(roles[:index]) if other != "system"), None)
         after = next((other for other in roles[index + 1 :] if other != "system"), "assistant")
-        if role == "system" and (before, after) != ("user", "assistant"):
-            reason = (
-                "a system message must follow a user turn, and precede an assistant turn or end"
-            )
-            raise _rejected_at(f"messages.{index}", reason)
+        if (before, after) != ("user", "assistant"):
+            reason = "must follow a user turn, and precede an assistant turn or end"
+            raise _rejected_at(f"messages.{index}", f"a system message {reason}")
 
 
-def _role_at(request: CheckedRequest, index: int) -> Any:
-    """The role of a message; None past the end."""
-    raw = request.raw_messages[index : index + 1]
-    return nested(msgspec.json.decode(raw[0]), "role") if raw else None
+def _blocks(request: CheckedRequest) -> Iterator[tuple[str, Any, Object]]:
+    """Path and role of the blocks of all messages."""
+    for index, message in request.messages:
+        for place, block in objects(message.get("content")):
+            yield f"messages.{index}.content.{place}", message.get("role"), block
 
 
 def _tool_pairs(request: CheckedRequest) -> None:
@@ -232,18 +212,20 @@ def _tool_pairs(request: CheckedRequest) -> None:
     Consecutive messages of one role are one turn [A]. anthropics/claude-code#2697, #5989;
     decocms/studio#1803.
     """
-    if not any(
-        block.get("type") in ("tool_use", "tool_result")
-        for _, message in request.structured
-        for _, block in objects(message.get("content"))
-    ):
+    tools = ("tool_use", "tool_result")
+    if not any(block.get("type") in tools for _, _, block in _blocks(request)):
         return
     calls: dict[str, int] = {}
-    for number, blocks in enumerate(_turns(request)):
+    turns = itertools.groupby(request.messages, lambda pair: str(pair[1].get("role")))
+    for number, (_, messages) in enumerate(turns):
+        blocks = [
+            (index, place, block)
+            for index, message in messages
+            for place, block in objects(message.get("content"))
+        ]
         results = [each for each in blocks if _is(each[2], "tool_result")]
         ids = {text(block.get("tool_use_id")) for _, _, block in results}
-        if missing := [call_id for call_id in calls if call_id not in ids]:
-            raise _without_result(calls, missing)
+        _without_result({call_id: at for call_id, at in calls.items() if call_id not in ids})
         continued = number == 0 and "thread" in request.body
         for index, place, block in results:
             call_id = block.get("tool_use_id")
@@ -255,39 +237,27 @@ def _tool_pairs(request: CheckedRequest) -> None:
                 )
                 raise _rejected_at(f"messages.{index}.content.{place}", reason)
         calls = {text(block.get("id")): at for at, _, block in blocks if _is(block, "tool_use")}
+    _without_result(calls)
+
+
+def _without_result(calls: dict[str, int]) -> None:
+    """Rejects calls, given as ids and the indexes of their messages."""
     if calls:
-        raise _without_result(calls, list(calls))
-
-
-def _without_result(calls: dict[str, int], missing: list[str]) -> Upstream:
-    reason = (
-        "`tool_use` ids were found without `tool_result` blocks immediately after: "
-        f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` "
-        "block in the next message."
-    )
-    return _rejected_at(f"messages.{calls[missing[0]]}", reason)
-
-
-def _turns(request: CheckedRequest) -> Iterator[list[tuple[int, int, Object]]]:
-    """The blocks of each turn, with the indexes of message and block."""
-    role, blocks = "", list[tuple[int, int, Object]]()
-    for index, message in request.messages:
-        speaker = str(message.get("role"))
-        if speaker != role and role:
-            yield blocks
-            blocks = []
-        role = speaker
-        blocks += [(index, place, block) for place, block in objects(message.get("content"))]
-    if role:
-        yield blocks
+        reason = (
+            "`tool_use` ids were found without `tool_result` blocks immediately after: "
+            f"{', '.join(calls)}. Each `tool_use` block must have a corresponding `tool_result` "
+            "block in the next message."
+        )
+        raise _rejected_at(f"messages.{next(iter(calls.values()))}", reason)
 
 
 def _thinking(request: CheckedRequest) -> None:
     """Reasoning is signed, and another block follows it: anthropics/claude-code#11514,
     tailcallhq/forgecode#2107; an empty signature: pydantic/pydantic-ai#7597."""
-    for index, message in request.structured:
+    assistants = {index: each for index, each in request.messages if each["role"] == "assistant"}
+    for index, message in assistants.items():
         blocks = objects(message.get("content"))
-        if message.get("role") != "assistant" or not blocks:
+        if not blocks:
             continue
         for place, block in blocks:
             if not _is(block, "thinking"):
@@ -303,7 +273,7 @@ def _thinking(request: CheckedRequest) -> None:
             raise _rejected_at(f"messages.{index}", reason)
         kind = text(blocks[-1][1].get("type"))
         # Another assistant message behind it belongs to the same turn.
-        if kind in _THINKING and _role_at(request, index + 1) != "assistant":
+        if kind in _THINKING and index + 1 not in assistants:
             reason = f"The final block in an assistant message cannot be `{kind}`."
             raise _rejected_at(f"messages.{index}", reason)
 
@@ -336,60 +306,51 @@ class MarkerSlot(msgspec.Struct, frozen=True):
 
     @property
     def is_empty_text(self) -> bool:
-        return self.block.get("type") == "text" and not self.block.get("text")
-
-    @property
-    def takes_automatic(self) -> bool:
-        return not (self.nested or self.block.get("type") in _THINKING or self.is_empty_text)
+        return _is(self.block, "text") and not self.block.get("text")
 
 
-def _slots(request: CheckedRequest, marked: bool) -> Iterator[MarkerSlot]:
-    """Tools, system, messages in hash order: all of them, or those with a marker."""
+def _slots(request: CheckedRequest) -> Iterator[MarkerSlot]:
+    """Tools, system, messages in hash order."""
     for index, tool in objects(request.body.get("tools")):
-        if not marked or "cache_control" in tool:
-            yield MarkerSlot(f"tools.{index}", tool)
-    yield from _block_slots(request.body.get("system"), "system", marked)
-    for index, message in request.structured:
-        yield from _block_slots(message.get("content"), f"messages.{index}.content", marked)
+        yield MarkerSlot(f"tools.{index}", tool)
+    yield from _block_slots(request.body.get("system"), "system")
+    for index, message in request.messages:
+        yield from _block_slots(message.get("content"), f"messages.{index}.content")
 
 
-def _block_slots(
-    content: Any, path: str, marked: bool, nested: bool = False
-) -> Iterator[MarkerSlot]:
+def _block_slots(content: Any, path: str, inside: bool = False) -> Iterator[MarkerSlot]:
     for index, block in objects(content):
         # Inner blocks are hashed before the block ends.
-        inner = f"{path}.{index}.content"
-        yield from _block_slots(block.get("content"), inner, marked, nested=True)
-        source = block.get("source")
-        if isinstance(source, dict):
-            inner = f"{path}.{index}.source.content"
-            yield from _block_slots(source.get("content"), inner, marked, nested=True)
-        if not marked or "cache_control" in block:
-            yield MarkerSlot(f"{path}.{index}", block, nested)
+        inner = f"{path}.{index}"
+        yield from _block_slots(block.get("content"), f"{inner}.content", inside=True)
+        source = nested(block, "source", "content")
+        yield from _block_slots(source, f"{inner}.source.content", inside=True)
+        yield MarkerSlot(inner, block, inside)
 
 
 def _markers(request: CheckedRequest) -> None:
     """The form, number and order of all markers."""
-    slots = [slot for slot in _slots(request, marked=True) if slot.marker is not None]
-    marked = [(f"{slot.path}.cache_control", slot.marker) for slot in slots]
+    slots = list(_slots(request))
+    marked = [slot for slot in slots if slot.marker is not None]
+    markers = [(f"{slot.path}.cache_control", slot.marker) for slot in marked]
     if (automatic := request.body.get("cache_control")) is not None:
-        marked.append(("cache_control", automatic))  # it stands behind all others
-    for field, marker in marked:  # source: CacheControlEphemeralParam
+        markers.append(("cache_control", automatic))  # it stands behind all others
+    for field, marker in markers:  # source: CacheControlEphemeralParam
         if not isinstance(marker, dict):
             raise _rejected_at(field, "Input should be an object")
         if marker.get("type") != "ephemeral":
             raise _rejected_at(f"{field}.type", "Input should be 'ephemeral'")
         if marker.get("ttl") not in (None, *request.facts.rules.ttls.value):
             raise _rejected_at(f"{field}.ttl", "Input should be '5m' or '1h'")
-    for slot in slots:  # askalf/dario#1066
+    for slot in marked:  # askalf/dario#1066
         if slot.is_empty_text:
             reason = "cache_control cannot be set for empty text blocks"
             raise _rejected_at(f"{slot.path}.text", reason)
-    _too_many(request, len(slots))
+    _too_many(request, len(marked))
     if request.facts.rules.longer_ttl_first.value:
-        _ttl_order([(field, _ttl(request, marker)) for field, marker in marked])
+        _ttl_order([(field, _ttl(request, marker)) for field, marker in markers])
     if automatic is not None:
-        _automatic(request, automatic, len(slots))
+        _automatic(request, automatic, slots, len(marked))
 
 
 def _too_many(request: CheckedRequest, count: int) -> None:
@@ -412,17 +373,23 @@ def _ttl_order(marked: list[tuple[str, Ttl]]) -> None:
             raise _rejected_at(f"{field}.ttl", reason)
 
 
-def _automatic(request: CheckedRequest, automatic: Object, count: int) -> None:
+def _automatic(
+    request: CheckedRequest, automatic: Object, slots: list[MarkerSlot], marked: int
+) -> None:
     """`cache_control` of the whole request takes a slot of its own, unless the block that it
     lands on is marked for as long already (PROVIDERS.md, caching)."""
     clashes = request.facts.rules.automatic_refused
-    slots = list(_slots(request, marked=False)) if clashes is not None else []
-    last = next((slot for slot in reversed(slots) if slot.takes_automatic), None)
+    able = (
+        slot
+        for slot in reversed(slots)
+        if not (slot.nested or slot.block.get("type") in _THINKING or slot.is_empty_text)
+    )
+    last = next(able, None)
     if clashes is None or last is None:
         return
     if last.marker is None:
         if "slots_full" in clashes.value:
-            _too_many(request, count + 1)
+            _too_many(request, marked + 1)
     elif "other_ttl" in clashes.value and _ttl(request, last.marker) != _ttl(request, automatic):
         raise _rejected_at("cache_control", f"{last.path} is marked with another ttl")
 
@@ -435,7 +402,6 @@ def _ttl(request: CheckedRequest, marker: Object) -> Ttl:
 
 CHECKS = WireChecks(
     messages_field="messages",
-    decode_plain=msgspec.json.Decoder(_PlainMessage).decode,
     checks=(
         _required,
         _unknown_fields,

@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any, Literal
-
-import msgspec
+from collections.abc import Iterator
+from typing import Any
 
 from anaphora.errors import Upstream
 
-from . import CheckedRequest, Object, WireChecks, known_fields, objects, rejected, too_long
+from . import (
+    CheckedRequest,
+    Object,
+    WireChecks,
+    check_fields,
+    known_fields,
+    objects,
+    rejected,
+    too_long,
+)
 
 TOP = known_fields("gemini", "top")
 CONTENT = known_fields("gemini", "content")
@@ -31,15 +39,6 @@ _SNAKE = {
 }
 
 
-class _PlainText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    text: str
-
-
-class _PlainContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: Literal["user", "model"]
-    parts: list[_PlainText]
-
-
 def camel(name: str) -> str:
     return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
 
@@ -54,23 +53,22 @@ def _rejected(message: str, param: str | None = None) -> Upstream:
 
 def _unknown_names(request: CheckedRequest) -> None:
     """google-gemini/gemini-cli#13972, Alishahryar1/free-claude-code#542."""
-    tables: list[tuple[Any, frozenset[str], str]] = [
-        (request.body, TOP, ""),
-        (_get(request.body, "generationConfig"), GENERATION_CONFIG, "generation_config"),
-    ]
-    for index, content in request.structured:
-        path = f"contents[{index}]"
-        tables.append((content, CONTENT, path))
+
+    def error(path: str, name: str) -> Upstream:
+        where = f" at '{path}'" if path else ""
+        reason = f'Unknown name "{name}"{where}: Cannot find field.'
+        return _rejected(f"Invalid JSON payload received. {reason}", path or None)
+
+    check_fields(_known_fields(request), error, camel)
+
+
+def _known_fields(request: CheckedRequest) -> Iterator[tuple[Any, frozenset[str], str]]:
+    yield request.body, TOP, ""
+    yield _get(request.body, "generationConfig"), GENERATION_CONFIG, "generation_config"
+    for index, content in request.messages:
+        yield content, CONTENT, f"contents[{index}]"
         for place, part in objects(content.get("parts")):
-            tables.append((part, PART, f"{path}.parts[{place}]"))
-    for found, known, path in tables:
-        if not isinstance(found, dict) or found.keys() <= known:
-            continue
-        name = next((name for name in found if camel(name) not in known), None)
-        if name is not None:
-            where = f" at '{path}'" if path else ""
-            reason = f'Unknown name "{name}"{where}: Cannot find field.'
-            raise _rejected(f"Invalid JSON payload received. {reason}", path or None)
+            yield part, PART, f"contents[{index}].parts[{place}]"
 
 
 def _contents(request: CheckedRequest) -> None:
@@ -80,7 +78,7 @@ def _contents(request: CheckedRequest) -> None:
     # A content without a role is the user's on the Gemini API; Vertex demands one.
     vertex = "/publishers/" in path or "/projects/" in path
     roles = ("user", "model", "function") if vertex else (None, "user", "model", "function")
-    if any(content.get("role") not in roles for _, content in request.structured):
+    if any(content.get("role") not in roles for _, content in request.messages):
         raise _rejected("Please use a valid role: user, model.")
     # What is cached may not be sent again (PROVIDERS.md, section 9).
     again = (_get(body, name) for name in ("systemInstruction", "tools", "toolConfig"))
@@ -98,7 +96,7 @@ def _function_turns(request: CheckedRequest) -> None:
     #5443; langchain-ai/langchain#27799, BerriAI/litellm#26755."""
     if not any(
         not part.keys() <= _TEXT
-        for _, content in request.structured
+        for _, content in request.messages
         for _, part in objects(content.get("parts"))
     ):
         return  # texts only, as in most conversations
@@ -142,7 +140,6 @@ def _turns(request: CheckedRequest) -> list[Counter[str]]:
 
 CHECKS = WireChecks(
     messages_field="contents",
-    decode_plain=msgspec.json.Decoder(_PlainContent).decode,
     checks=(_unknown_names, _contents, _function_turns, too_long),
     unreadable="Invalid JSON payload received.",
     unreadable_code=_INVALID,

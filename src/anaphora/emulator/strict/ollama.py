@@ -3,8 +3,6 @@ fields and rejects values of another type. An error is a text; `param` is for th
 
 from __future__ import annotations
 
-import msgspec
-
 from anaphora.emulator.exchange import nested
 from anaphora.errors import Upstream
 
@@ -12,11 +10,6 @@ from . import CheckedRequest, WireChecks, objects, rejected, too_long
 
 _BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 _GO_KINDS = {bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
-
-
-class _PlainMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: str
-    content: str
 
 
 def _model(request: CheckedRequest) -> None:
@@ -32,7 +25,7 @@ def _wrong_type(found: object, field: str, kind: str, param: str) -> Upstream:
 
 def _types(request: CheckedRequest) -> None:
     """Content is a text: danny-avila/LibreChat#2494."""
-    for index, message in request.structured:
+    for index, message in request.messages:
         content = message.get("content")
         if type(content) in _GO_KINDS:
             raise _wrong_type(content, "content", "string", f"messages[{index}].content")
@@ -40,7 +33,7 @@ def _types(request: CheckedRequest) -> None:
 
 def _arguments(request: CheckedRequest) -> None:
     """Arguments are an object: the SDK's types, and what Go's decoder says of a text."""
-    for index, message in request.structured:
+    for index, message in request.messages:
         for place, call in objects(message.get("tool_calls")):
             arguments = nested(call, "function", "arguments")
             if isinstance(arguments, str):
@@ -51,7 +44,7 @@ def _arguments(request: CheckedRequest) -> None:
 
 def _images(request: CheckedRequest) -> None:
     """Base64 without a prefix: BerriAI/litellm#18338, ollama/ollama-js#68."""
-    for index, message in request.structured:
+    for index, message in request.messages:
         images = message.get("images")
         for place, image in enumerate(images if isinstance(images, list) else ()):
             illegal = _illegal_byte(image) if isinstance(image, str) else 0
@@ -87,6 +80,5 @@ def _overflow(request: CheckedRequest) -> None:
 
 CHECKS = WireChecks(
     messages_field="messages",
-    decode_plain=msgspec.json.Decoder(_PlainMessage).decode,
     checks=(_model, _types, _arguments, _images, _overflow),
 )

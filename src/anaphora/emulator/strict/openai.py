@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from anaphora import errors
 from anaphora.emulator.exchange import nested
@@ -15,13 +13,13 @@ from . import (
     CheckedRequest,
     Object,
     WireChecks,
+    check_fields,
     fields_by_type,
     known_fields,
     objects,
     rejected,
     text,
     too_long,
-    unknown_field,
 )
 
 CHAT = known_fields("openai", "chat")
@@ -37,17 +35,6 @@ _CONTENT = ("content", "tool_calls", "function_call", "audio", "refusal")
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 
 
-class _PlainMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str
-
-
-class _PlainItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: str
-    content: str
-    type: Literal["message"] = "message"
-
-
 # ── Both wires ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -56,8 +43,9 @@ def _missing(param: str) -> Upstream:
     return rejected(message, param=param, code="missing_required_parameter")
 
 
-def _unknown(param: str) -> Upstream:
+def _unknown(path: str, field: str) -> Upstream:
     """openai/codex#10834, bestruirui/octopus#31."""
+    param = path + field
     return rejected(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
 
 
@@ -135,20 +123,18 @@ def _required(request: CheckedRequest) -> None:
 
 
 def _chat_fields(request: CheckedRequest) -> None:
-    if (field := unknown_field(request.body, CHAT)) is not None:
-        raise _unknown(field)
-    for index, message in request.structured:
-        fields = MESSAGES.get(text(message.get("role")))
-        if fields is not None and (field := unknown_field(message, fields)) is not None:
-            raise _unknown(f"messages[{index}].{field}")
+    rows: list[tuple[Object, frozenset[str] | None, str]] = [(request.body, CHAT, "")]
+    for index, message in request.messages:
+        path = f"messages[{index}]."
+        rows.append((message, MESSAGES.get(text(message.get("role"))), path))
         for place, part in objects(message.get("content")):
             fields = PARTS.get(text(part.get("type")))
-            if fields is not None and (field := unknown_field(part, fields)) is not None:
-                raise _unknown(f"messages[{index}].content[{place}].{field}")
+            rows.append((part, fields, f"{path}content[{place}]."))
+    check_fields(rows, _unknown)
 
 
 def _roles(request: CheckedRequest) -> None:
-    for index, message in request.structured:
+    for index, message in request.messages:
         role, param = message.get("role"), f"messages[{index}].role"
         if role is None:
             raise _missing(param)
@@ -161,9 +147,7 @@ def _roles(request: CheckedRequest) -> None:
 
 def _tool_messages(request: CheckedRequest) -> None:
     """Calls and their results: sdcb/chats#132; without an id: langchain-ai/langchain#22600."""
-    if not any(
-        "tool_calls" in each or each.get("role") == "tool" for _, each in request.structured
-    ):
+    if not any("tool_calls" in each or each.get("role") == "tool" for _, each in request.messages):
         return
     open_calls: list[str] = []
     calls: set[str] = set()
@@ -189,7 +173,7 @@ def _tool_messages(request: CheckedRequest) -> None:
         open_calls = [text(call.get("id")) for _, call in objects(message.get("tool_calls"))]
         calls = set(open_calls)
     if open_calls:
-        raise _without_result(len(request.raw_messages), open_calls)
+        raise _without_result(len(request.messages), open_calls)
 
 
 def _without_result(index: int, calls: list[str]) -> Upstream:
@@ -206,7 +190,7 @@ def _audio(request: CheckedRequest) -> None:
     able = request.profile.capabilities
     if able is None or not able.verified or "audio" in able.value:
         return
-    for index, message in request.structured:
+    for index, message in request.messages:
         content = objects(message.get("content"))
         if any(part.get("type") == "input_audio" for _, part in content):
             reason = "Content blocks are expected to be either text or image_url type."
@@ -249,18 +233,18 @@ def _features(request: CheckedRequest) -> None:
 
 def _deepseek_content(request: CheckedRequest) -> None:
     """DeepSeek's error for an assistant's message of reasoning alone, as its clients quote it."""
-    for index, message in request.structured:
-        if message.get("role") != "assistant":
-            continue
+    if request.facts.provider != "deepseek":
+        return
+    for index, message in request.messages:
         empty = all(message.get(name) is None for name in _CONTENT)
-        if empty and any(message.get(name) for name in _REASONING):
+        assistant = message.get("role") == "assistant"
+        if assistant and empty and any(message.get(name) for name in _REASONING):
             reason = "Invalid assistant message: content or tool_calls must be set"
             raise rejected(reason, param=f"messages[{index}]")
 
 
 CHAT_CHECKS = WireChecks(
     messages_field="messages",
-    decode_plain=msgspec.json.Decoder(_PlainMessage).decode,
     checks=(
         _required,
         _chat_fields,
@@ -274,7 +258,7 @@ CHAT_CHECKS = WireChecks(
         _tool_choice,
         partial(too_long, param="messages"),
     ),
-    provider_checks=(("deepseek", _deepseek_content),),
+    provider_checks=(_deepseek_content,),
 )
 
 
@@ -292,12 +276,9 @@ def _responses_fields(request: CheckedRequest) -> None:
         )
         raise rejected(message, param="response_format", code="unsupported_parameter")
     known = INPUT_TOKENS if request.counts else RESPONSES
-    if (field := unknown_field(request.body, known)) is not None:
-        raise _unknown(field)
-    for index, item in request.structured:
-        fields = ITEMS.get(_kind(item))
-        if fields is not None and (field := unknown_field(item, fields)) is not None:
-            raise _unknown(f"input[{index}].{field}")
+    check_fields([(request.body, known, "")], _unknown)
+    items = [(item, ITEMS.get(_kind(item)), f"input[{i}].") for i, item in request.messages]
+    check_fields(items, _unknown)
 
 
 def _kind(item: Object) -> str:
@@ -310,7 +291,7 @@ def _kind(item: Object) -> str:
 
 def _item_order(request: CheckedRequest) -> None:
     """Calls and their outputs, reasoning and the item behind it, compaction at the end."""
-    if all(_kind(item) == "message" for _, item in request.structured):
+    if all(_kind(item) == "message" for _, item in request.messages):
         return  # as in most requests
     items = [(_kind(item), item) for _, item in request.messages]
     _tool_pairs(request, items)
@@ -387,7 +368,6 @@ def _overflow(request: CheckedRequest) -> None:
 
 RESPONSES_CHECKS = WireChecks(
     messages_field="input",
-    decode_plain=msgspec.json.Decoder(_PlainItem).decode,
     checks=(
         _responses_fields,
         _continuation,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -35,11 +35,10 @@ from anaphora.prompt import (
     PromptIR,
     ToolMark,
 )
-from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
+from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Bytes,
-    CachePolicy,
     Conversation,
     Document,
     Extras,
@@ -51,7 +50,6 @@ from anaphora.values import (
     ProviderTool,
     ResultPart,
     Section,
-    SegmentRole,
     Source,
     Text,
     Thinking,
@@ -61,7 +59,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.memo import PARAM_SETS, SYSTEM_PROMPTS, TOOL_LISTS, SplitSection
+from anaphora.wire.memo import PARAM_SETS, SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.reading import (
     ErrorFactory,
     LenientDecoder,
@@ -70,7 +68,6 @@ from anaphora.wire.reading import (
     Unknown,
     converts_errors,
     decode_members,
-    decode_value,
     encode_members,
     known_text,
     list_elements,
@@ -78,10 +75,20 @@ from anaphora.wire.reading import (
     object_members,
     request_error,
 )
+from anaphora.wire.splitting import (
+    BEFORE_BRACE,
+    RequestSplit,
+    SplitBlock,
+    SplitMessage,
+    Splits,
+    SplitSection,
+    cut_section,
+    required_text,
+)
 
 from .markers import MARKERS, marker_of, take_marker
 from .params import AUTOMATIC_FIELDS, PARAMS, PATH
-from .render import CLOSE, WIRE_ROLES, RoleWithFields, glue, joins, opening
+from .render import CLOSE, WIRE_ROLES, RoleWithFields, joins, opening
 from .types import (
     MARKABLE_OPAQUE,
     MEMO,
@@ -103,11 +110,7 @@ from .types import (
     UrlSource,
 )
 
-_REQUEST = LenientDecoder[MessagesRequest](
-    MessagesRequest,
-    whole=("tool_choice",),
-    partial=("thinking", "output_config", "metadata", "diagnostics"),
-)
+_REQUEST = LenientDecoder[MessagesRequest](MessagesRequest)
 _SYSTEM = LenientDecoder[str | list[TextBlock] | None](str | list[TextBlock] | None)
 _TOOL = LenientDecoder[ToolDefinition](ToolDefinition)
 _SOURCE = LenientDecoder[Base64Source | UrlSource | FileSource | TextSource | OtherBlock](
@@ -376,7 +379,11 @@ _KINDS = {
     "thinking": Kind.THINKING,
     "redacted_thinking": Kind.THINKING,
 }
+#: The offsets of markers in a block (None: at its end), and their TTLs.
+_Marks: TypeAlias = list[tuple[int | None, Ttl]]
 _MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_OPAQUE}
+_SPLITS = Splits(MEMO)
+_cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
 @converts_errors(request_error)
@@ -386,124 +393,54 @@ def split(
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
     """The request as chunks, with the markers it carries as the caller's marks."""
-    fields = dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
-    if "model" not in fields:
-        raise request_error("is missing", "$.model")
-    model: str = decode_value(fields.pop("model"), str, "$.model", request_error)
-    marks: list[Mark] = []
-    runs: list[ChunkRun] = []
-    count = 0
-    for name, cut in _SECTIONS.items():
-        raw = fields.pop(name, None)
-        section = None if raw is None else MEMO.split_section(name, bytes(raw), cut)
-        if section is not None:
-            run, section_marks = section
-            runs.append(run)
-            marks += [Mark(count + mark.chunk, mark.ttl) for mark in section_marks]
-            count += run.count
-    runs.append(_split_messages(fields.pop("messages", msgspec.Raw(b"[]")), count, marks))
-    automatic = take_marker(fields, "$", request_error)
-    rest = encode_members(fields)[1:-1]
-    head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
-    return Rendered(
+    request = RequestSplit(_SPLITS, body)
+    model = request.take_model()
+    request.add_section("tools", request.take("tools"), functools.partial(_split_section, "tools"))
+    request.add_section(
+        "system", request.take("system"), functools.partial(_split_section, "system")
+    )
+    messages = request.add_messages(
+        request.take_elements("messages"),
+        _split_message,
+        lead=b'"messages":[',
+        glue=lambda _: b"]},",
+        close=lambda _: CLOSE,
+        joins=joins,
+    )
+    if messages is None:
+        raise InvalidRequest("at least one message with content is needed", path="$.messages")
+    automatic = take_marker(request.members, "$", request_error)
+    return request.finish(
+        request.envelope(model, PATH, headers, _cache_params),
         wire=WIRE,
         model=model,
-        runs=tuple(runs),
-        cacheable=count + runs[-1].count,
-        envelope=Envelope(
-            source=None,
-            path=PATH,
-            headers=headers,
-            head=head + b",",
-            tail=tail,
-            cache_params=_cache_params(head + tail),
-        ),
         markers=MARKERS,
         request_markers=MARKERS,
         binds_thinking=True,
-        marks=tuple(marks),
         automatic=automatic[0] if automatic is not None else None,
     )
 
 
 def _split_section(section: Section, raw: bytes) -> SplitSection | None:
     """The tools or system blocks of a request."""
-    if raw == b"null":
-        return None
-    append = LogAppend()
-    labels: list[str] = []
-    marks: list[Mark] = []
-    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
     if raw[:1] == b'"' and section == "system":
         raw = b'[{"type":"text","text":' + raw + b"}]"
+    blocks: list[SplitBlock] = []
+    labels: list[str] = []
     for index, element in enumerate(list_elements(raw, f"$.{section}", request_error)):
-        data, ttl, members = _cut(element, f"$.{section}[{index}]")
+        members, marks = _unmarked(element, f"$.{section}[{index}]")
         name = known_text(members, "name") if section == "tools" else ""
         labels.append(f"tool {name}" if name else f"{section}{index}")
-        if ttl is not None:
-            marks.append(Mark(index, ttl))
-        append.chunk(kind, b"," + data if index else data, -1)
-    if not labels:
-        return None
-    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
-    lead = b'"%b":[' % section.encode()
-    run = ChunkRun(section, log, len(log), lead=lead, close=b"],", source=tuple(labels))
-    return run, tuple(marks)
+        blocks.append(SplitBlock(Kind.OTHER, encode_members(members), BEFORE_BRACE, marks))
+    return cut_section(section, blocks, labels, lead=b'"%b":[' % section.encode(), close=b"],")
 
 
-_SECTIONS: dict[Section, Callable[[bytes], SplitSection | None]] = {
-    "tools": functools.partial(_split_section, "tools"),
-    "system": functools.partial(_split_section, "system"),
-}
-
-
-def _split_messages(raw: msgspec.Raw, first: int, marks: list[Mark]) -> ChunkRun:
-    messages = list_elements(raw, "$.messages", request_error)
-    log = MEMO.request_log(messages)
-    append, last_role = log.append, log.last_role
-    for index in range(log.known, len(messages)):
-        role, blocks = _walk(messages[index], f"$.messages[{index}]")
-        lead, opens = glue(role, last_role), not joins(role, last_role)
-        placed: list[Mark] = []
-        for data, kind, splice, ttl, inner in blocks:
-            if opens:
-                append.open(role)
-                last_role, opens = role, False
-            if inner:
-                size = len(lead) if log.count else len(b'"messages":[' + opening(role))
-                placed += [Mark(log.count, each, size + offset) for offset, each in inner]
-            if ttl is not None:
-                placed.append(Mark(log.count, ttl))
-            append.chunk(kind, lead + data, splice)
-            lead = b","
-        log.end_message(placed)
-    if not log.count:
-        raise InvalidRequest("at least one message with content is needed", path="$.messages")
-    chunks = log.finish()
-    marks += log.marks(first)
-    return ChunkRun(
-        "messages",
-        chunks,
-        log.count,
-        role=SegmentRole.CONVERSATION,
-        lead=b'"messages":[' + opening(chunks.roles[0]),
-        close=CLOSE,
-        source=MEMO.placeholder_messages(len(messages)),
-    )
-
-
-#: A block's bytes without markers, its kind, splice and TTL, and the offsets and TTLs of the
-#: markers inside it.
-_CutBlock = tuple[bytes, Kind, int | None, Ttl | None, list[tuple[int, Ttl]]]
-
-
-def _walk(raw: msgspec.Raw, path: str) -> tuple[str, list[_CutBlock]]:
-    """The role of a message, and its blocks."""
+def _split_message(raw: msgspec.Raw, path: str) -> SplitMessage:
     members = object_members(raw, path, request_error)
-    for name in ("role", "content"):
-        if name not in members:
-            raise request_error("is missing", f"{path}.{name}")
-    role = decode_value(members.pop("role"), str, f"{path}.role", request_error)
+    role = required_text(members, "role", path)
+    if "content" not in members:
+        raise request_error("is missing", f"{path}.content")
+    del members["role"]
     content = members.pop("content")
     if role not in WIRE_ROLES:
         raise request_error(f"{role!r} is not a role here", f"{path}.role")
@@ -511,56 +448,43 @@ def _walk(raw: msgspec.Raw, path: str) -> tuple[str, list[_CutBlock]]:
         role = RoleWithFields(role, encode_members(rest)[1:-1])
     if bytes(content)[:1] == b'"':
         text = b'{"type":"text","text":' + bytes(content) + b"}"
-        return role, [(text, Kind.TEXT, -1, None, [])]
+        return SplitMessage(role, opening(role), [SplitBlock(Kind.TEXT, text, BEFORE_BRACE)])
     path = f"{path}.content"
-    return role, [
-        _cut_block(block, f"{path}[{index}]")
-        for index, block in enumerate(list_elements(content, path, request_error))
-    ]
+    elements = enumerate(list_elements(content, path, request_error))
+    blocks = [_split_block(block, f"{path}[{index}]") for index, block in elements]
+    return SplitMessage(role, opening(role), blocks)
 
 
-def _cut_block(raw: msgspec.Raw, path: str) -> _CutBlock:
-    data, ttl, members = _cut(raw, path)
-    if "type" not in members:
-        raise request_error("is missing", f"{path}.type")
-    kind = decode_value(members["type"], str, f"{path}.type", request_error)
-    inner: list[tuple[int, Ttl]] = []
-    if kind == "tool_result":
-        data, inner = _cut_result(members, path)
+def _split_block(raw: msgspec.Raw, path: str) -> SplitBlock:
+    members, marks = _unmarked(raw, path)
+    kind = required_text(members, "type", path)
+    if kind == "tool_result" and bytes(members.get("content", b""))[:1] == b"[":
+        marks = [*_take_inner_marks(members, f"{path}.content"), *marks]
     blank = kind == "text" and not known_text(members, "text").strip()
-    splice = -1 if kind in _MARKABLE and not blank else None
-    return data, _KINDS.get(kind, Kind.OTHER), splice, ttl, inner
+    splice = BEFORE_BRACE if kind in _MARKABLE and not blank else None
+    return SplitBlock(_KINDS.get(kind, Kind.OTHER), encode_members(members), splice, marks)
 
 
-def _cut_result(members: Members, path: str) -> tuple[bytes, list[tuple[int, Ttl]]]:
-    """A tool result without the markers of its inner blocks, and where those stood."""
-    content = members.get("content")
-    if content is None or bytes(content)[:1] != b"[":
-        return encode_members(members), []
+def _take_inner_marks(members: Members, path: str) -> _Marks:
+    """Takes the markers out of the blocks in a tool result; where they stood in its bytes."""
     names = list(members)
     before = {name: members[name] for name in names[: names.index("content")]}
     offset = len(encode_members({**before, "content": msgspec.Raw(b"")})) - 1 + len(b"[")
     blocks: list[bytes] = []
-    marks: list[tuple[int, Ttl]] = []
-    for index, block in enumerate(list_elements(content, f"{path}.content", request_error)):
-        bare, ttl, _ = _cut(block, f"{path}.content[{index}]")
-        offset += len(bare)
-        if ttl is not None:
-            marks.append((offset - 1, ttl))
+    marks: _Marks = []
+    for index, block in enumerate(list_elements(members["content"], path, request_error)):
+        inner, own = _unmarked(block, f"{path}[{index}]")
+        blocks.append(encode_members(inner))
+        offset += len(blocks[-1])
+        marks += [(offset - 1, ttl) for _, ttl in own]
         offset += len(b",")
-        blocks.append(bare)
-    whole = {**members, "content": msgspec.Raw(b"[" + b",".join(blocks) + b"]")}
-    return encode_members(whole), marks
+    members["content"] = msgspec.Raw(b"[" + b",".join(blocks) + b"]")
+    return marks
 
 
-def _cut(raw: msgspec.Raw, path: str) -> tuple[bytes, Ttl | None, Members]:
-    """A block without its marker and the white space between its members; the marker's TTL; and the
-    members. A block has the same bytes with and without a marker."""
+def _unmarked(raw: msgspec.Raw, path: str) -> tuple[Members, _Marks]:
+    """The members of a block without its marker. A block has the same bytes with and without one:
+    it is always written anew."""
     members = object_members(raw, path, request_error)
     marker = take_marker(members, path, request_error)
-    return encode_members(members), None if marker is None else marker[0], members
-
-
-@MEMO.remember(PARAM_SETS)
-def _cache_params(body: bytes) -> tuple[tuple[str, bytes], ...]:
-    return PARAMS.sent_cache_params(body)
+    return members, [] if marker is None else [(None, marker[0])]

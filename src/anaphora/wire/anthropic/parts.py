@@ -112,12 +112,14 @@ def _source(source: Source, notices: Notices) -> bytes | None:
 
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     start = b'{"type":"tool_use","id":%b,"name":%b,"input":' % (string(part.id), string(part.name))
-    return start + object_arguments(part.arguments, notices) + closing(part.extras)
+    end = b"}" if part.extras is None else closing(part.extras)
+    return start + object_arguments(part.arguments, notices) + end
 
 
 def _tool_result(part: ToolResult, notices: Notices) -> bytes:
     content, start = part.content, _result_opening(part)
-    end = (b'],"is_error":true' if part.error else b"]") + closing(part.extras)
+    end = b'],"is_error":true' if part.error else b"]"
+    end += b"}" if part.extras is None else closing(part.extras)
     if not isinstance(content, str):
         return start + b",".join(_result_blocks(content, notices)) + end
     if not content:
@@ -211,7 +213,7 @@ def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None
         raise InvalidRequest(
             f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
         )
-    if assistant and isinstance(part, Text) and part.text.isspace():
+    if assistant and type(part) is Text and part.text.isspace():
         return Kind.TEXT, None, _assistant_text
     return known
 

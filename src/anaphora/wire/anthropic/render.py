@@ -494,7 +494,7 @@ class _MessageRenderer:
         kind, splice, encode = encoder_for(value, assistant)
         notices: Notices = []
         block = encode(value, notices)
-        if block is not None and assistant:
+        if assistant and type(value) is not ToolCall and block is not None:
             left_out = self._left_out(index, part)
             if left_out is not None:
                 notices.append(left_out)

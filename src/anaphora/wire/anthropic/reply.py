@@ -39,8 +39,8 @@ def read_reply(body: bytes) -> Reply:
         id=reply.id,
         model=reply.model,
         message=Message(id=reply.id, role="assistant", parts=parts),
-        stop=read_stop(reply.stop_reason, reply.stop_sequence),
-        stop_raw=reply.stop_reason,
+        stop_reason=read_stop(reply.stop_reason, reply.stop_sequence),
+        stop_reason_raw=reply.stop_reason,
         stop_sequence=reply.stop_sequence,
         usage=Usage() if reply.usage == NULL else read_usage(bytes(reply.usage), "$.usage"),
         extras=unknown.extras(WIRE, nulls=True) if unknown is not None else None,
@@ -88,9 +88,12 @@ def read_stop(reason: str | None, sequence: str | None) -> StopReason:
 
 
 def write_stop(reply: Reply) -> str:
-    if reply.stop_raw is not None and read_stop(reply.stop_raw, reply.stop_sequence) == reply.stop:
-        return reply.stop_raw
-    return _STOP_REASONS.get(reply.stop, "end_turn")
+    if (
+        reply.stop_reason_raw is not None
+        and read_stop(reply.stop_reason_raw, reply.stop_sequence) == reply.stop_reason
+    ):
+        return reply.stop_reason_raw
+    return _STOP_REASONS.get(reply.stop_reason, "end_turn")
 
 
 def read_usage(raw: bytes, path: str) -> Usage:

@@ -273,8 +273,8 @@ class StreamReader:
     def _on_message_delta(self, event: MessageDeltaEvent) -> list[Event]:
         build = self._build
         if event.delta.stop_reason is not None:
-            build.stop_raw = event.delta.stop_reason
-            build.stop = read_stop(build.stop_raw, event.delta.stop_sequence)
+            build.stop_reason_raw = event.delta.stop_reason
+            build.stop_reason = read_stop(build.stop_reason_raw, event.delta.stop_sequence)
         build.stop_sequence = event.delta.stop_sequence
         late = {name: getattr(event.delta, name) for name in _IN_DELTA}
         late |= {name: getattr(event, name) for name in _BESIDE_DELTA}

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora.wire.memo import Memo
+from anaphora.wire.reading import Partial, Whole
 
 WIRE = "anthropic"
 MEMO = Memo()
@@ -189,11 +190,11 @@ class MessagesRequest(_Object, frozen=True, kw_only=True):
     stop_sequences: list[str] | None = None
     service_tier: str | None = None
     stream: bool | None = None
-    tool_choice: Choice | None = None
-    thinking: ThinkingConfig | None = None
-    output_config: OutputConfig | None = None
-    metadata: RequestMetadata | None = None
-    diagnostics: Diagnostics | None = None
+    tool_choice: Whole[Choice | None] = None
+    thinking: Partial[ThinkingConfig | None] = None
+    output_config: Partial[OutputConfig | None] = None
+    metadata: Partial[RequestMetadata | None] = None
+    diagnostics: Partial[Diagnostics | None] = None
 
 
 # ── Replies ──────────────────────────────────────────────────────────────────────────────────────

@@ -181,7 +181,9 @@ class DialectCodec:
 
     def _as_read(self, usage: Usage) -> Usage:
         """The counts as the codec reads them from the reply it writes."""
-        blank = Reply(id="", model="", message=Message(role="assistant", parts=()), stop="end")
+        blank = Reply(
+            id="", model="", message=Message(role="assistant", parts=()), stop_reason="end"
+        )
         body = self._codec.write_reply(msgspec.structs.replace(blank, usage=usage))
         read: Usage = self._codec.read_reply(body).usage
         return read

@@ -99,9 +99,9 @@ def write_counts(raw: str, usage: Usage, shape: UsageShape) -> str:
 
 def read_stops(reply: Reply, dialect: Dialect) -> Reply:
     """The reply with the stop reason that the provider's own value means."""
-    if reply.stop != "other" or reply.stop_raw not in dialect.stops:
+    if reply.stop_reason != "other" or reply.stop_reason_raw not in dialect.stops:
         return reply
-    return msgspec.structs.replace(reply, stop=dialect.stops[reply.stop_raw])
+    return msgspec.structs.replace(reply, stop_reason=dialect.stops[reply.stop_reason_raw])
 
 
 def _object(raw: str) -> dict[str, Any]:

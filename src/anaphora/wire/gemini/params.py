@@ -50,7 +50,6 @@ from .types import (
     ThinkingConfig,
     ToolConfig,
     json_schema,
-    snake,
 )
 
 # ── The path ─────────────────────────────────────────────────────────────────────────────────────
@@ -392,16 +391,9 @@ class _Settings(msgspec.Struct, frozen=True):
     store: bool | None
 
 
-_CONFIG: LenientDecoder[GenerationConfig] = LenientDecoder(
-    GenerationConfig,
-    whole=[name for name in GenerationConfig.__struct_fields__ if name != "thinkingConfig"],
-    partial=("thinkingConfig",),
-    respell=snake,
-)
+_CONFIG: LenientDecoder[GenerationConfig] = LenientDecoder(GenerationConfig, protobuf=True)
 _NO_OUTPUT = (None, NULL, NULL)
-_TOOL_CONFIG: LenientDecoder[ToolConfig] = LenientDecoder(
-    ToolConfig, partial=("functionCallingConfig",), respell=snake
-)
+_TOOL_CONFIG: LenientDecoder[ToolConfig] = LenientDecoder(ToolConfig, protobuf=True)
 
 
 def read_params(

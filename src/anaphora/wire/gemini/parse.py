@@ -88,19 +88,14 @@ from .types import (
     elements,
     json_schema,
     read_elements,
-    snake,
 )
 
 _request = msgspec.json.Decoder(GenerateContentRequest).decode
-_REQUEST: LenientDecoder[RawContentRequest] = LenientDecoder(
-    RawContentRequest, whole=("serviceTier", "labels", "store"), respell=snake
-)
-_CONTENT: LenientDecoder[RawContent] = LenientDecoder(RawContent, respell=snake)
-_PART: LenientDecoder[WirePart] = LenientDecoder(
-    WirePart, whole=("text", "thought"), partial=("inlineData", "fileData"), respell=snake
-)
-_FUNCTION: LenientDecoder[FunctionDeclaration] = LenientDecoder(FunctionDeclaration, respell=snake)
-_TOOL: LenientDecoder[ToolObject] = LenientDecoder(ToolObject, respell=snake)
+_REQUEST: LenientDecoder[RawContentRequest] = LenientDecoder(RawContentRequest, protobuf=True)
+_CONTENT: LenientDecoder[RawContent] = LenientDecoder(RawContent, protobuf=True)
+_PART: LenientDecoder[WirePart] = LenientDecoder(WirePart, protobuf=True)
+_FUNCTION: LenientDecoder[FunctionDeclaration] = LenientDecoder(FunctionDeclaration, protobuf=True)
+_TOOL: LenientDecoder[ToolObject] = LenientDecoder(ToolObject, protobuf=True)
 
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
 

@@ -77,8 +77,8 @@ def read_reply(body: bytes) -> Reply:
     stop: StopReason = "refusal"
     parts: tuple[Part, ...] = ()
     if candidates:
-        parts, stop_raw, beside = _read_candidate(candidates[0], reply_id or None)
-        stop = read_stop(stop_raw, parts)
+        parts, stop_reason_raw, beside = _read_candidate(candidates[0], reply_id or None)
+        stop = read_stop(stop_reason_raw, parts)
         if beside:
             rest["candidate"] = Raw(encode_members(beside))
         if candidates[1:]:
@@ -86,10 +86,10 @@ def read_reply(body: bytes) -> Reply:
     else:
         if "error" in rest and response.candidates is None:
             raise error_of(rest["error"])
-        stop_raw = block_reason(rest)
-        if stop_raw is None and usage == b"null":
+        stop_reason_raw = block_reason(rest)
+        if stop_reason_raw is None and usage == b"null":
             raise reply_error("holds no answer", "$.candidates")
-        if stop_raw is None:
+        if stop_reason_raw is None:
             # Blocked without a reason: only the usage is known.
             stop = "other"
             rest["candidates"] = Raw(b"[]")
@@ -97,8 +97,8 @@ def read_reply(body: bytes) -> Reply:
         id=reply_id,
         model=response.modelVersion or "",
         message=Message(id=reply_id, role="assistant", parts=parts),
-        stop=stop,
-        stop_raw=stop_raw,
+        stop_reason=stop,
+        stop_reason_raw=stop_reason_raw,
         usage=Usage() if usage == b"null" else read_usage(usage, "$.usageMetadata"),
         extras=extras_of(WIRE, rest),
     )
@@ -200,11 +200,14 @@ def write_identity(reply_id: str, model: str) -> list[bytes]:
 
 
 def _finish_reason(reply: Reply) -> str | None:
-    if reply.stop_raw is not None and read_stop(reply.stop_raw, reply.message.parts) == reply.stop:
-        return reply.stop_raw
-    if reply.stop == "other" and reply.stop_raw is None:
+    if (
+        reply.stop_reason_raw is not None
+        and read_stop(reply.stop_reason_raw, reply.message.parts) == reply.stop_reason
+    ):
+        return reply.stop_reason_raw
+    if reply.stop_reason == "other" and reply.stop_reason_raw is None:
         return None
-    return _FINISH_REASONS.get(reply.stop, "OTHER")
+    return _FINISH_REASONS.get(reply.stop_reason, "OTHER")
 
 
 # ── Token counts ─────────────────────────────────────────────────────────────────────────────────

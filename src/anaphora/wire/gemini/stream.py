@@ -143,7 +143,7 @@ class StreamReader:
                         events += self._read(payload)
             if self._build.ended:
                 return events
-            if self._first.stop_raw is None:
+            if self._first.stop_reason_raw is None:
                 return events + self._build.fail(
                     Transport("the stream ended before the answer did")
                 )
@@ -182,8 +182,8 @@ class StreamReader:
             events += self._candidate(raw)
         events += self._count(bytes(chunk.usageMetadata))
         if (reason := block_reason(rest)) is not None and not candidates:
-            self._first.stop_raw = reason
-            build.stop = "refusal"
+            self._first.stop_reason_raw = reason
+            build.stop_reason = "refusal"
         for name, value in rest.items():
             if self._top.get(name) != value:
                 self._first.count_extra(bytes(value))
@@ -204,11 +204,11 @@ class StreamReader:
 
     def _finish(self) -> list[Event]:
         events = self._first.end()
-        build, stop_raw = self._build, self._first.stop_raw
+        build, stop_reason_raw = self._build, self._first.stop_reason_raw
         parts = build.reply().message.parts
-        if parts or build.stop != "refusal":
-            build.stop = read_stop(stop_raw, parts)
-        build.stop_raw = stop_raw
+        if parts or build.stop_reason != "refusal":
+            build.stop_reason = read_stop(stop_reason_raw, parts)
+        build.stop_reason_raw = stop_reason_raw
         build.extras = self._extras()
         return events + build.finish()
 
@@ -265,7 +265,7 @@ class _Candidate:
 
     def __init__(self) -> None:
         self.build = ReplyBuilder()
-        self.stop_raw: str | None = None
+        self.stop_reason_raw: str | None = None
         self._beside: dict[str, list[Any]] = {}
         """Fields beside the content: grounding, ratings, log probabilities."""
         self._content: Members = {}
@@ -277,7 +277,7 @@ class _Candidate:
         self._extra_size = 0
 
     def add(self, candidate: Candidate, beside: Members) -> list[Event]:
-        self.stop_raw = candidate.finishReason or self.stop_raw
+        self.stop_reason_raw = candidate.finishReason or self.stop_reason_raw
         events: list[Event] = []
         if bytes(candidate.content) != b"null":
             path = "stream.candidates.content"
@@ -302,8 +302,8 @@ class _Candidate:
     def written(self, index: int) -> bytes:
         """The candidate as a single response would hold it."""
         self.end()
-        self.build.stop_raw = self.stop_raw
-        self.build.stop = read_stop(self.stop_raw, self.build.reply().message.parts)
+        self.build.stop_reason_raw = self.stop_reason_raw
+        self.build.stop_reason = read_stop(self.stop_reason_raw, self.build.reply().message.parts)
         reply = self.build.reply()
         beside = decode_members(dumps(self.beside))
         return write_candidate(reply, beside, write_content(reply.message), index)

@@ -1,7 +1,7 @@
 """The documented objects of the generateContent API, under the names they have on the wire.
 
 The structs reject unknown fields, so that none is lost: the reader collects those beside them. In
-requests Gemini takes every name in snake_case as well, see `snake`.
+requests Gemini takes every name in snake_case as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Meta, Raw
 from anaphora.canonical import dumps, loads
 from anaphora.values import Extras
 from anaphora.wire.memo import Memo
-from anaphora.wire.reading import ErrorFactory, decode_value, encode_members
+from anaphora.wire.reading import ErrorFactory, Partial, Whole, decode_value, encode_members
 
 WIRE = "gemini"
 #: The providers whose blocks, files and tools are valid here.
@@ -36,7 +36,6 @@ NULL = Raw(b"null")
 MEMO = Memo()
 
 _UNDERSCORE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
-_CAPITAL = re.compile("[A-Z]")
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
@@ -66,12 +65,12 @@ class FileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False
 class WirePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One of text, call, response, bytes and file. Parts of other kinds are kept whole."""
 
-    text: str | None = None
+    text: Whole[str | None] = None
     functionCall: FunctionCall | None = None
     functionResponse: FunctionResponse | None = None
-    inlineData: Blob | None = None
-    fileData: FileData | None = None
-    thought: bool | None = None
+    inlineData: Partial[Blob | None] = None
+    fileData: Partial[FileData | None] = None
+    thought: Whole[bool | None] = None
     thoughtSignature: Raw = NULL
     """As it was written: it is sent back that way."""
 
@@ -118,23 +117,23 @@ class ThinkingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GenerationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    maxOutputTokens: int | None = None
-    temperature: float | None = None
-    topP: float | None = None
-    topK: int | None = None
-    candidateCount: int | None = None
-    seed: int | None = None
-    presencePenalty: float | None = None
-    frequencyPenalty: float | None = None
-    stopSequences: tuple[str, ...] | None = None
-    responseMimeType: str | None = None
-    responseJsonSchema: Raw = NULL
-    responseSchema: Raw = NULL
-    thinkingConfig: ThinkingConfig | None = None
+    maxOutputTokens: Whole[int | None] = None
+    temperature: Whole[float | None] = None
+    topP: Whole[float | None] = None
+    topK: Whole[int | None] = None
+    candidateCount: Whole[int | None] = None
+    seed: Whole[int | None] = None
+    presencePenalty: Whole[float | None] = None
+    frequencyPenalty: Whole[float | None] = None
+    stopSequences: Whole[tuple[str, ...] | None] = None
+    responseMimeType: Whole[str | None] = None
+    responseJsonSchema: Whole[Raw] = NULL
+    responseSchema: Whole[Raw] = NULL
+    thinkingConfig: Partial[ThinkingConfig | None] = None
 
 
 class ToolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    functionCallingConfig: FunctionCallingConfig | None = None
+    functionCallingConfig: Partial[FunctionCallingConfig | None] = None
 
 
 _LabelName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}\Z")]
@@ -151,9 +150,9 @@ class RequestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     generationConfig: Raw = NULL
     safetySettings: Raw = NULL
     cachedContent: Raw = NULL
-    serviceTier: Literal["standard", "flex", "priority"] | None = None
-    labels: dict[_LabelName, _LabelValue] | None = None
-    store: bool | None = None
+    serviceTier: Whole[Literal["standard", "flex", "priority"] | None] = None
+    labels: Whole[dict[_LabelName, _LabelValue] | None] = None
+    store: Whole[bool | None] = None
 
 
 class GenerateContentRequest(RequestSettings, frozen=True, forbid_unknown_fields=True):
@@ -198,11 +197,6 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def camel(name: str) -> str:
     """`system_instruction` is `systemInstruction`."""
     return _UNDERSCORE.sub(lambda match: match[1].upper(), name) if "_" in name else name
-
-
-def snake(name: str) -> str:
-    """`systemInstruction` is `system_instruction`."""
-    return _CAPITAL.sub(lambda match: "_" + match[0].lower(), name)
 
 
 def elements(listed: OneOrMany) -> list[Raw]:

@@ -200,9 +200,7 @@ class _Settings(msgspec.Struct, frozen=True):
     options: ModelOptions | None
 
 
-_OPTIONS: LenientDecoder[ModelOptions] = LenientDecoder(
-    ModelOptions, whole=ModelOptions.__struct_fields__
-)
+_OPTIONS: LenientDecoder[ModelOptions] = LenientDecoder(ModelOptions)
 
 
 def read_params(request: ChatRequest, unknown: Unknown | None) -> tuple[Params, Extras | None]:

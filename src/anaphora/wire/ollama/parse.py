@@ -20,11 +20,10 @@ from msgspec import Raw
 
 from anaphora.canonical import dumps, string
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
-from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Rendered
+from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Bytes,
-    CachePolicy,
     Conversation,
     Extras,
     Image,
@@ -41,7 +40,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.memo import TOOL_LISTS
+from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -59,7 +58,15 @@ from anaphora.wire.reading import (
     reply_error,
     request_error,
 )
-from anaphora.wire.rendering import render_items
+from anaphora.wire.splitting import (
+    RequestSplit,
+    SplitBlock,
+    SplitMessage,
+    Splits,
+    SplitSection,
+    cut_section,
+    required_text,
+)
 
 from .params import NO_MESSAGES, PATH, TABLE, read_params
 from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS, body_order
@@ -82,7 +89,7 @@ from .types import (
     image_media_type,
 )
 
-_REQUEST: LenientDecoder[ChatRequest] = LenientDecoder(ChatRequest, whole=("think",))
+_REQUEST: LenientDecoder[ChatRequest] = LenientDecoder(ChatRequest)
 _MESSAGE: LenientDecoder[ChatMessage] = LenientDecoder(ChatMessage)
 _ANSWER: LenientDecoder[AssistantMessage] = LenientDecoder(
     AssistantMessage, default_tag="assistant"
@@ -381,6 +388,9 @@ def _read_tool(raw: Raw, path: str) -> AnyTool:
 
 # ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
 
+_SPLITS = Splits(MEMO)
+_cache_params = MEMO.remember(PARAM_SETS)(TABLE.sent_cache_params)
+
 
 @converts_errors(request_error)
 def split(
@@ -389,62 +399,50 @@ def split(
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
     """The request as chunks."""
-    members = dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
-    if "model" not in members:
-        raise request_error("is missing", "$.model")
-    model: str = decode_value(members.pop("model"), str, "$.model", request_error)
-    messages = list_elements(members.pop("messages", NULL), "$.messages", request_error)
-    tools = _split_tools(list_elements(members.pop("tools", NULL), "$.tools", request_error))
-    system = _split_system(messages[0]) if messages else None
-    conversation = _split_messages(messages, 0 if system is None else 1)
-    if system is not None and conversation is None:
-        system = msgspec.structs.replace(system, close=CLOSE_SYSTEM + CLOSE)
-    runs = [run for run in (system, tools, conversation) if run is not None]
-    rest = encode_members(members)
-    return Rendered(
+    request = RequestSplit(_SPLITS, body)
+    model = request.take_model()
+    raws = request.take_elements("messages")
+    system = request.add_section("system", bytes(raws[0]), _split_system) if raws else None
+    first = 0 if system is None else 1
+    request.add_section("tools", request.take("tools"), _split_tools)
+    messages = request.add_messages(
+        raws[first:],
+        _split_message,
+        lead=CLOSE_SYSTEM + b"," if first else MESSAGES,
+        glue=lambda _: b",",
+        close=lambda _: CLOSE,
+        first_message=first,
+    )
+    if system is not None and messages is None:
+        request.runs[0] = msgspec.structs.replace(system, close=CLOSE_SYSTEM + CLOSE)
+    empty = b"" if raws else NO_MESSAGES
+    return request.finish(
+        request.envelope(model, PATH, headers, _cache_params, after_runs=empty),
         wire=WIRE,
         model=model,
-        runs=tuple(runs),
-        cacheable=sum(run.count for run in runs),
-        envelope=Envelope(
-            source=None,
-            path=PATH,
-            headers=headers,
-            head=b'{"model":' + string(model) + b",",
-            tail=(b"" if messages else NO_MESSAGES) + (b"," if members else b"") + rest[1:],
-            cache_params=TABLE.sent_cache_params(
-                encode_members({"model": Raw(string(model)), **members})
-            ),
-        ),
-        body_order=body_order(runs),
+        body_order=body_order(request.runs),
         markers={},
     )
 
 
-def _split_system(raw: Raw) -> ChunkRun | None:
+def _split_system(raw: bytes) -> SplitSection | None:
     """The first message, when it is a system message with a text."""
     members = object_members(raw, "$.messages[0]", request_error)
     role, text = known_text(members, "role"), known_text(members, "content")
     if role.lower() != "system" or not text.strip():
         return None
     del members["role"]
-    content = bytes(members.pop("content"))
+    block = SplitBlock(Kind.SYSTEM, bytes(members.pop("content"))[1:-1])
     rest = b"," + encode_members(members)[1:-1] if members else b""
-    opening = b'{"role":' + string(role) + rest + b',"content":"'
-    append = LogAppend()
-    append.chunk(Kind.SYSTEM, content[1:-1], None)
-    log = ChunkLog.of(append, ["system0"], [CachePolicy.NONE])
-    place = "messages[0].content"
-    return ChunkRun("system", log, 1, lead=MESSAGES + opening, source=("system0",), place=place)
+    lead = MESSAGES + b'{"role":' + string(role) + rest + b',"content":"'
+    return cut_section("system", [block], ["system0"], lead=lead, place="messages[0].content")
 
 
-def _split_tools(tools: list[Raw]) -> ChunkRun | None:
-    if not tools:
-        return None
-    labels = [_tool_label(raw, index) for index, raw in enumerate(tools)]
-    append = render_items("tools", tuple(tools), bytes, None)
-    log = ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
-    return ChunkRun("tools", log, len(log), lead=TOOLS, close=CLOSE_TOOLS, source=tuple(labels))
+def _split_tools(raw: bytes) -> SplitSection | None:
+    tools = list_elements(raw, "$.tools", request_error)
+    labels = [_tool_label(tool, index) for index, tool in enumerate(tools)]
+    blocks = [SplitBlock(Kind.TOOL, bytes(tool)) for tool in tools]
+    return cut_section("tools", blocks, labels, lead=TOOLS, close=CLOSE_TOOLS)
 
 
 def _tool_label(raw: Raw, index: int) -> str:
@@ -456,36 +454,14 @@ def _tool_label(raw: Raw, index: int) -> str:
     return f"tool {name}" if name else f"tools{index}"
 
 
-def _split_messages(messages: list[Raw], first: int) -> ChunkRun | None:
-    """The messages from the index `first` on."""
-    if len(messages) == first:
-        return None
-    append = LogAppend()
-    for index, raw in enumerate(messages[first:]):
-        path = f"$.messages[{index + first}]"
-        members = object_members(raw, path, request_error)
-        if "role" not in members:
-            raise request_error("is missing", f"{path}.role")
-        role = decode_value(members["role"], str, f"{path}.role", request_error).lower()
-        append.open(role)
-        append.chunk(_message_kind(role, members), b"," + bytes(raw) if index else bytes(raw), None)
-        append.end_message(f"m{index}")
-    log = ChunkLog().append(append)
-    return ChunkRun(
-        "messages",
-        log,
-        len(log),
-        role=SegmentRole.CONVERSATION,
-        lead=CLOSE_SYSTEM + b"," if first else MESSAGES,
-        close=CLOSE,
-        source=MEMO.placeholder_messages(len(messages) - first),
-        first_message=first,
-    )
-
-
-def _message_kind(role: str, members: Members) -> Kind:
+def _split_message(raw: Raw, path: str) -> SplitMessage:
+    """A message is one chunk."""
+    members = object_members(raw, path, request_error)
+    role = required_text(members, "role", path).lower()
     if role == "tool":
-        return Kind.TOOL_RESULT
-    if "tool_calls" in members:
-        return Kind.TOOL_CALL
-    return Kind.IMAGE if "images" in members else Kind.TEXT
+        kind = Kind.TOOL_RESULT
+    elif "tool_calls" in members:
+        kind = Kind.TOOL_CALL
+    else:
+        kind = Kind.IMAGE if "images" in members else Kind.TEXT
+    return SplitMessage(role, b"", [SplitBlock(kind, bytes(raw))])

@@ -53,8 +53,8 @@ def read_reply(body: bytes) -> Reply:
         id="",
         model=response.model or "",
         message=Message(role="assistant", parts=parts),
-        stop=stop,
-        stop_raw=response.done_reason,
+        stop_reason=stop,
+        stop_reason_raw=response.done_reason,
         usage=usage,
         extras=extras,
     )
@@ -82,9 +82,12 @@ def _read_stop(reason: str | None, *, called: bool) -> StopReason:
 
 def _done_reason(reply: Reply) -> str:
     called = bool(reply.tool_calls)
-    if reply.stop_raw is not None and _read_stop(reply.stop_raw, called=called) == reply.stop:
-        return reply.stop_raw
-    return _DONE_REASONS.get(reply.stop, "stop")
+    if (
+        reply.stop_reason_raw is not None
+        and _read_stop(reply.stop_reason_raw, called=called) == reply.stop_reason
+    ):
+        return reply.stop_reason_raw
+    return _DONE_REASONS.get(reply.stop_reason, "stop")
 
 
 def write_reply(reply: Reply) -> bytes:

@@ -221,8 +221,8 @@ class StreamReader:
         if self._logprobs:
             self._top["logprobs"] = msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
         response = ChatResponse(done=True, **self._counts)
-        build.stop_raw = response.done_reason
-        build.stop, build.usage, build.extras = read_end(
+        build.stop_reason_raw = response.done_reason
+        build.stop_reason, build.usage, build.extras = read_end(
             response, self._top, called=bool(self._calls)
         )
         events: list[Event] = []

@@ -15,7 +15,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.values import Extras, Part
 from anaphora.wire.memo import Memo
 from anaphora.wire.parts import fields_in_parts, is_fields_part
-from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.reading import DECODE_ERRORS, Whole
 
 WIRE = "ollama"
 #: The extras that hold the form of a call or result, see `PartForm`.
@@ -77,14 +77,14 @@ ChatMessage: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMe
 class ModelOptions(_Object, frozen=True):
     """The options that have a parameter. A negative limit is none: it stays unknown."""
 
-    num_predict: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    stop: tuple[str, ...] | None = None
+    num_predict: Whole[Annotated[int, msgspec.Meta(ge=0)] | None] = None
+    temperature: Whole[float | None] = None
+    top_p: Whole[float | None] = None
+    top_k: Whole[int | None] = None
+    seed: Whole[int | None] = None
+    frequency_penalty: Whole[float | None] = None
+    presence_penalty: Whole[float | None] = None
+    stop: Whole[tuple[str, ...] | None] = None
 
 
 class ChatRequest(_Object, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class ChatRequest(_Object, frozen=True, kw_only=True):
     tools: Raw = NULL
     options: Raw = NULL
     format: Raw = NULL
-    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    think: Whole[bool | Literal["low", "medium", "high", "max"] | None] = None
     keep_alive: Raw = NULL
 
 

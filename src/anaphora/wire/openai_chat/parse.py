@@ -105,11 +105,7 @@ _NO_UNKNOWN: dict[int, Unknown] = {}
 #: An empty assistant message: it keeps its place here; other wires leave it out.
 _EMPTY: tuple[Part, ...] = (Opaque(WIRE, MESSAGE_FIELDS, '{"content":null}'),)
 
-REQUEST: LenientDecoder[types.ChatRequest] = LenientDecoder(
-    types.ChatRequest,
-    whole=("tool_choice", "response_format", "metadata"),
-    partial=("prompt_cache_options",),
-)
+REQUEST: LenientDecoder[types.ChatRequest] = LenientDecoder(types.ChatRequest)
 PART: LenientDecoder[types.ContentPart | OtherBlock] = LenientDecoder(types.ContentPart)
 TOOL: LenientDecoder[types.ToolDefinition | OtherBlock] = LenientDecoder(types.ToolDefinition)
 

@@ -46,7 +46,7 @@ _FINISH_REASONS: dict[StopReason, str] = {
     "context_overflow": "length",
 }
 
-_CHOICE: LenientDecoder[Choice] = LenientDecoder(Choice, whole=("logprobs", "stop_reason"))
+_CHOICE: LenientDecoder[Choice] = LenientDecoder(Choice)
 
 _decode_usage = msgspec.json.Decoder(ChatUsage).decode
 
@@ -85,8 +85,8 @@ def read_reply(body: bytes) -> Reply:
         id=reply_id,
         model=model,
         message=Message(id=reply_id, role="assistant", parts=parts),
-        stop=read_stop(choice.finish_reason),
-        stop_raw=choice.finish_reason,
+        stop_reason=read_stop(choice.finish_reason),
+        stop_reason_raw=choice.finish_reason,
         usage=Usage() if usage == b"null" else read_usage(usage, "$.usage"),
         extras=extras_of(WIRE, fields),
     )
@@ -126,7 +126,7 @@ def write_choice(reply: Reply, index: int, fields: bytes | msgspec.Raw | None = 
     """One choice. `fields` is an object with the fields beside its message."""
     rest = encode_members(decode_members(fields))[1:-1] if fields is not None else b""
     # Some hosts give no reason.
-    unknown = reply.stop == "other" and reply.stop_raw is None
+    unknown = reply.stop_reason == "other" and reply.stop_reason_raw is None
     return b'{"index":%d,"message":%b,"finish_reason":%b%b}' % (
         index,
         _write_message(reply.message),
@@ -155,9 +155,9 @@ def read_stop(finish_reason: str | None) -> StopReason:
 
 
 def write_stop(reply: Reply) -> str:
-    if reply.stop_raw is not None and read_stop(reply.stop_raw) == reply.stop:
-        return reply.stop_raw
-    return _FINISH_REASONS.get(reply.stop, "stop")
+    if reply.stop_reason_raw is not None and read_stop(reply.stop_reason_raw) == reply.stop_reason:
+        return reply.stop_reason_raw
+    return _FINISH_REASONS.get(reply.stop_reason, "stop")
 
 
 def _write_message(message: Message) -> bytes:

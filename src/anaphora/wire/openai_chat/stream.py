@@ -135,8 +135,8 @@ class StreamReader:
         choice = self._choice_at(delta.index)
         events = choice.add(delta)
         if delta.finish_reason is not None:
-            choice.build.stop_raw = delta.finish_reason
-            choice.build.stop = read_stop(delta.finish_reason)
+            choice.build.stop_reason_raw = delta.finish_reason
+            choice.build.stop_reason = read_stop(delta.finish_reason)
             self._keep_fields(payload)
         if delta.index:
             return []

@@ -12,6 +12,7 @@ import msgspec
 
 from anaphora.wire.memo import Memo
 from anaphora.wire.openai import Breakpoint
+from anaphora.wire.reading import Partial, Whole
 
 MEMO = Memo()
 
@@ -198,18 +199,18 @@ class ChatRequest(Strict, frozen=True, kw_only=True):
     presence_penalty: float | None = None
     stop: str | list[str] | None = None
     user: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Whole[dict[str, str] | None] = None
     service_tier: str | None = None
     store: bool | None = None
     verbosity: str | None = None
     reasoning_effort: str | None = None
-    tool_choice: Literal["auto", "none", "required", "any"] | ForcedTool | None = None
+    tool_choice: Whole[Literal["auto", "none", "required", "any"] | ForcedTool | None] = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
+    response_format: Whole[ResponseFormat | None] = None
     stream: bool | None = None
     stream_options: msgspec.Raw = NULL
     prompt_cache_key: str | None = None
-    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_options: Partial[CacheOptions | None] = None
     prompt_cache_retention: str | None = None
 
 
@@ -228,8 +229,8 @@ class Choice(Strict, frozen=True):
     message: ReplyMessage | None = None
     index: msgspec.Raw = NULL
     finish_reason: str | None = None
-    logprobs: None = None
-    stop_reason: None = None
+    logprobs: Whole[None] = None
+    stop_reason: Whole[None] = None
 
 
 class InputDetails(msgspec.Struct, frozen=True):

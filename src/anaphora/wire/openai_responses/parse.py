@@ -120,11 +120,7 @@ _CALL_FIELDS = frozenset(_CALL_NAMES)
 _NO_MARKS: Marks = []
 _NO_UNKNOWN: dict[int, Unknown] = {}
 
-_REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(
-    types.ResponsesRequest,
-    whole=("input", "tool_choice", "parallel_tool_calls", "metadata"),
-    partial=("reasoning", "text", "prompt_cache_options"),
-)
+_REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(types.ResponsesRequest)
 _CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
 _TOOL: LenientDecoder[types.FunctionTool | OtherBlock] = LenientDecoder(types.FunctionTool)
 

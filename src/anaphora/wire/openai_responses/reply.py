@@ -101,13 +101,13 @@ def read_reply(body: bytes) -> Reply:
     usage = Usage()
     if bytes(reply.usage)[:1] == b"{":
         usage = read_usage(bytes(rest.pop("usage")), "$.usage")
-    stop, stop_raw = _read_stop(reply.status, reply.incomplete_details, parts)
+    stop, stop_reason_raw = _read_stop(reply.status, reply.incomplete_details, parts)
     return Reply(
         id=reply.id or "",
         model="" if reply.object == _COMPACTED else reply.model or "",
         message=Message(id=reply.id or "", role="assistant", parts=tuple(parts)),
-        stop=stop,
-        stop_raw=stop_raw,
+        stop_reason=stop,
+        stop_reason_raw=stop_reason_raw,
         usage=usage,
         extras=extras_of(WIRE, rest),
     )
@@ -173,10 +173,10 @@ def skeleton(status: str, created: int = 0) -> bytes:
 
 def write_stop(reply: Reply) -> tuple[str, str | None]:
     """The status of a reply, and why it is incomplete."""
-    if reply.stop in _REASONS_WRITTEN:
-        return "incomplete", _REASONS_WRITTEN[reply.stop]
-    if reply.stop == "other" and reply.stop_raw in _STATUSES:
-        return str(reply.stop_raw), None
+    if reply.stop_reason in _REASONS_WRITTEN:
+        return "incomplete", _REASONS_WRITTEN[reply.stop_reason]
+    if reply.stop_reason == "other" and reply.stop_reason_raw in _STATUSES:
+        return str(reply.stop_reason_raw), None
     return "completed", None
 
 
@@ -184,8 +184,8 @@ def unsupported_parts(reply: Reply) -> list[Notice]:
     """Notices for the parts of a reply that Responses has no item for, and for its stop reason."""
     notices: list[Notice] = []
     output_items(reply.message.parts, reply.id, notices)
-    if reply.stop in ("stop_sequence", "pause", "context_overflow"):
-        why = f"OpenAI has no status for {reply.stop}; sent as completed"
+    if reply.stop_reason in ("stop_sequence", "pause", "context_overflow"):
+        why = f"OpenAI has no status for {reply.stop_reason}; sent as completed"
         notices.append(Notice("stop_unsupported", why))
     return notices
 

@@ -213,9 +213,9 @@ class StreamReader:
             # Some servers do not repeat the parts at the end.
             parts = build.reply().message.parts
             message = msgspec.structs.replace(reply.message, parts=parts)
-            calls = reply.stop == "end" and any(isinstance(part, ToolCall) for part in parts)
-            stop = "tool_calls" if calls else reply.stop
-            reply = msgspec.structs.replace(reply, message=message, stop=stop)
+            calls = reply.stop_reason == "end" and any(isinstance(part, ToolCall) for part in parts)
+            stop = "tool_calls" if calls else reply.stop_reason
+            reply = msgspec.structs.replace(reply, message=message, stop_reason=stop)
         if build.notices:
             notices = (*reply.notices, *build.notices.values())
             reply = msgspec.structs.replace(reply, notices=notices)

@@ -14,6 +14,7 @@ from anaphora.values import Role
 from anaphora.wire.memo import Memo
 from anaphora.wire.openai import Breakpoint
 from anaphora.wire.openai_errors import ErrorObject
+from anaphora.wire.reading import Partial, Whole
 
 MEMO = Memo()
 
@@ -155,18 +156,18 @@ class TextOptions(Strict, frozen=True):
 
 class ResponsesRequest(Strict, frozen=True, kw_only=True):
     model: str
-    input: str | list[Item] | None = None
+    input: Whole[str | list[Item] | None] = None
     instructions: str | None = None
     tools: msgspec.Raw = NULL
     previous_response_id: str | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    tool_choice: Literal["auto", "required", "none"] | ForcedTool | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning: ReasoningOptions | None = None
-    text: TextOptions | None = None
-    metadata: dict[str, str] | None = None
+    tool_choice: Whole[Literal["auto", "required", "none"] | ForcedTool | None] = None
+    parallel_tool_calls: Whole[bool | None] = None
+    reasoning: Partial[ReasoningOptions | None] = None
+    text: Partial[TextOptions | None] = None
+    metadata: Whole[dict[str, str] | None] = None
     user: str | None = None
     service_tier: str | None = None
     store: bool | None = None
@@ -175,7 +176,7 @@ class ResponsesRequest(Strict, frozen=True, kw_only=True):
     stream: bool | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_options: Partial[CacheOptions | None] = None
 
 
 # ── Replies ──────────────────────────────────────────────────────────────────────────────────────

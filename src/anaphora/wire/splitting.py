@@ -1,0 +1,298 @@
+"""Cutting a request into chunks of its own bytes: the part of `split` that all wires share.
+
+A wire reads its own objects into `SplitBlock`s and `SplitMessage`s; a `RequestSplit` joins them
+into runs. Key order and the spelling of numbers and strings stay as sent, so that a cache is
+billed, and a miss explained, by the bytes of the request. Only markers are taken out (they become
+marks), and white space between the outermost fields.
+
+    request = RequestSplit(SPLITS, body)
+    model = request.take_model()
+    request.add_section("tools", request.take("tools"), cut_tools)
+    request.add_messages(request.take_elements("messages"), read_message, lead=..., close=...)
+    return request.finish(request.envelope(model, PATH, headers, cache_params), wire=WIRE, ...)
+
+A turn costs what it adds: sections and messages that an earlier request had are not cut again for
+as long as its logs are in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeAlias, cast
+from weakref import WeakValueDictionary
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.canonical import string
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
+from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
+
+from .memo import Memo
+from .reading import (
+    Members,
+    decode_value,
+    encode_members,
+    list_elements,
+    object_members,
+    request_error,
+)
+
+#: A run cut from a request, and the marks in it, counted from its first chunk.
+SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
+
+#: What a log of messages was cut from: the digest of each message, and the marks with the index of
+#: their message, counted from the log's first chunk.
+_Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]]]
+
+#: Inside the closing brace: where most blocks take a marker.
+BEFORE_BRACE = -1
+NULL = msgspec.Raw(b"null")
+
+
+class SplitBlock(msgspec.Struct, frozen=True, gc=False):
+    """A block of a request, without its markers: a chunk, but for the glue before it."""
+
+    kind: Kind
+    data: bytes
+    splice: int | None = None
+    """Where it may take a marker, counted from its end; None: nowhere."""
+    marks: Sequence[tuple[int | None, Ttl]] = ()
+    """The markers it had: their offset in `data` (None: at the splice), and TTL."""
+
+
+class SplitMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message of a request. One without blocks leaves no trace."""
+
+    role: str
+    """The wire role: what stands between this message and the next depends on it."""
+    opening: bytes
+    """Its bytes up to the first block."""
+    blocks: Sequence[SplitBlock]
+
+
+class Splits:
+    """What a wire remembers of the requests it has cut: one per wire, emptied with its memo."""
+
+    def __init__(self, memo: Memo) -> None:
+        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
+        self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
+        self._placeholders = Conversation()
+        memo.on_clear(self._clear)
+
+    def _clear(self) -> None:
+        self.sections.clear()
+        self.messages.clear()
+        self._placeholders = Conversation()
+
+    def placeholders(self, count: int) -> Conversation:
+        """Stands for messages that were cut into chunks but not read."""
+        missing = count - len(self._placeholders)
+        if missing > 0:
+            blank = Message(role="user", parts=())
+            self._placeholders = self._placeholders.append(*[blank] * missing)
+        return self._placeholders.prefix(count)
+
+
+class RequestSplit:
+    """One request that is being cut. Runs are added in hash order; fields that are not taken become
+    the envelope."""
+
+    def __init__(self, splits: Splits, body: bytes | Members) -> None:
+        self._splits = splits
+        self.members: Members = (
+            dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
+        )
+        self.runs: list[ChunkRun] = []
+        self.marks: list[Mark] = []
+
+    @property
+    def count(self) -> int:
+        """How many chunks there are so far."""
+        return sum(run.count for run in self.runs)
+
+    def take(self, name: str) -> bytes:
+        """Removes and returns a field; `null` where it is missing."""
+        return bytes(self.members.pop(name, NULL))
+
+    def take_elements(self, name: str) -> list[msgspec.Raw]:
+        return list_elements(self.members.pop(name, NULL), f"$.{name}", request_error)
+
+    def take_model(self) -> str:
+        model = required_text(self.members, "model", "$")
+        del self.members["model"]
+        return model
+
+    def add_section(
+        self, name: str, raw: bytes, cut: Callable[[bytes], SplitSection | None]
+    ) -> ChunkRun | None:
+        """Adds what `cut` makes of these bytes, unless it is None."""
+        known = self._splits.sections
+        log = known.get((name, raw))
+        if log is not None:
+            bare, marks = cast(SplitSection, log.source)
+            run = msgspec.structs.replace(bare, log=log)
+        else:
+            section = cut(raw)
+            if section is None:
+                return None
+            run, marks = section
+            # The log may not hold itself: it would never be released.
+            run.log.source = msgspec.structs.replace(run, log=cast(Any, None)), marks
+            known[name, raw] = run.log
+        self.add_run(run, marks)
+        return run
+
+    def add_run(self, run: ChunkRun, marks: Iterable[Mark] = ()) -> None:
+        first = self.count
+        self.marks += [Mark(first + mark.chunk, mark.ttl, mark.splice) for mark in marks]
+        self.runs.append(run)
+
+    def add_messages(
+        self,
+        raws: Sequence[msgspec.Raw],
+        read: Callable[[msgspec.Raw, str], SplitMessage],
+        *,
+        lead: bytes,
+        glue: Callable[[str], bytes],
+        close: Callable[[str], bytes],
+        joins: Callable[[str, str], bool] | None = None,
+        context: Hashable = None,
+        first_message: int = 0,
+        place: str = "messages",
+        blocks: str = "content",
+    ) -> ChunkRun | None:
+        """Adds the messages, unless they have no blocks. `read` takes a message and its path;
+        `glue` and `close` take the wire role before them; `joins` tells whether a role continues
+        the message of the role before it. `context` is whatever else decides how these are cut."""
+        digests = [blake3(raw).digest(16) for raw in raws]
+        log, known = self._known_messages(digests, context)
+        marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
+        count = log.message_ends[known - 1] if known else 0
+        last = log.roles[log.wire_message_of(count - 1)] if count else None
+        append = log.continued(count, known)
+        for index in range(known, len(raws)):
+            message = read(raws[index], f"$.{place}[{first_message + index}]")
+            role = message.role
+            before = b","
+            for position, block in enumerate(message.blocks):
+                if position == 0 and (joins is None or last is None or not joins(role, last)):
+                    before = message.opening if last is None else glue(last) + message.opening
+                    append.open(role)
+                    last = role
+                for offset, ttl in block.marks:
+                    if offset is not None:
+                        offset += len(before) + (0 if count else len(lead))
+                    marks.append((index, Mark(count, ttl, offset)))
+                append.chunk(block.kind, before + block.data, block.splice)
+                before = b","
+                count += 1
+            append.end_message(f"m{index}")
+        if last is None:
+            return None
+        if known < len(raws):
+            log = log.append(append)
+            log.source = digests, marks
+            self._splits.messages[context, digests[0]] = log
+        run = ChunkRun(
+            "messages",
+            log,
+            count,
+            role=SegmentRole.CONVERSATION,
+            lead=lead,
+            close=close(last),
+            source=self._splits.placeholders(len(raws)),
+            first_message=first_message,
+            place=place,
+            blocks=blocks,
+        )
+        self.add_run(run, [mark for _, mark in marks])
+        return run
+
+    def _known_messages(self, digests: list[bytes], context: Hashable) -> tuple[ChunkLog, int]:
+        """The log that begins with the most of these messages, and how many of them it has."""
+        log = self._splits.messages.get((context, digests[0])) if digests else None
+        if log is not None:
+            known = cast(_Source, log.source)[0]
+            pairs = enumerate(zip(known, digests, strict=False))
+            differs = (index for index, (one, two) in pairs if one != two)
+            return log, next(differs, min(len(known), len(digests)))
+        log = ChunkLog()
+        log.source = [], []
+        return log, 0
+
+    def envelope(
+        self,
+        model: str,
+        path: str,
+        headers: tuple[tuple[str, str], ...],
+        cache_params: Callable[[bytes], tuple[tuple[str, bytes], ...]],
+        *,
+        before_runs: bytes = b",",
+        after_runs: bytes = b"",
+    ) -> Envelope:
+        """The model, and the fields that were not taken. `cache_params` takes an object of both."""
+        rest = encode_members(self.members)[1:-1]
+        head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
+        return Envelope(
+            source=None,
+            path=path,
+            headers=headers,
+            head=head + before_runs,
+            tail=after_runs + tail,
+            cache_params=cache_params(head + tail),
+        )
+
+    def finish(self, envelope: Envelope, *, wire: str, model: str, **fields: Any) -> Rendered:
+        """The request as chunks; `fields` are further ones of `Rendered`."""
+        return Rendered(
+            wire=wire,
+            model=model,
+            runs=tuple(self.runs),
+            cacheable=self.count,
+            envelope=envelope,
+            marks=tuple(self.marks),
+            **fields,
+        )
+
+
+def cut_section(
+    section: Section,
+    blocks: Sequence[SplitBlock],
+    labels: Sequence[str],
+    *,
+    lead: bytes,
+    close: bytes = b"",
+    glue: bytes = b",",
+    place: str = "",
+    paths: tuple[str, ...] = (),
+) -> SplitSection | None:
+    """The run of the tools or system blocks of a request, whatever the kinds of the blocks; None
+    where there are none."""
+    if not blocks:
+        return None
+    append = LogAppend()
+    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
+    for index, block in enumerate(blocks):
+        append.chunk(kind, glue + block.data if index else block.data, block.splice)
+    log = ChunkLog.of(append, list(labels), [CachePolicy.NONE] * len(labels))
+    run = ChunkRun(
+        section,
+        log,
+        len(log),
+        lead=lead,
+        close=close,
+        source=tuple(labels),
+        place=place,
+        paths=paths,
+    )
+    marks = [Mark(index, ttl) for index, block in enumerate(blocks) for _, ttl in block.marks]
+    return run, tuple(marks)
+
+
+def required_text(members: Members, name: str, path: str) -> str:
+    """A member that must be there and a text; `path` is that of its object."""
+    if name not in members:
+        raise request_error("is missing", f"{path}.{name}")
+    text: str = decode_value(members[name], str, f"{path}.{name}", request_error)
+    return text
