@@ -167,8 +167,7 @@ class Conversation(Sequence[Message]):
             if not message.id:
                 if seen < position:
                     free, seen = _free_number(items, free, seen), position
-                if free < position:
-                    free = position
+                free = max(free, position)
                 message = Message(id=f"m{free}", role=message.role, parts=message.parts)
                 free += 1
                 seen += 1

@@ -23,6 +23,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
     Usage,
+    WriteTtl,
 )
 
 counts = st.none() | st.integers(0, 10**6)
@@ -32,7 +33,7 @@ replies = st.builds(
         id="msg_1",
         model="claude-sonnet-4-5",
         message=Message(id="msg_1", role="assistant", parts=parts),
-        stop=stop,
+        stop_reason=stop,
         usage=usage,
     ),
     st.lists(
@@ -134,10 +135,12 @@ def sent(part: Any, assistant: bool) -> Any:
             return part if part.provider == "anthropic" else None
         case Image() | Document() if getattr(part.source, "provider", "anthropic") != "anthropic":
             return None
+        case Thinking(signature="") | Thinking(signature=None, data=None):
+            return None
         case Thinking(signature=None):
-            return part.data and Thinking(data=part.data, provider="anthropic")
+            return Thinking(data=part.data, provider="anthropic")
         case Thinking():
-            return part.signature and Thinking(part.text, part.signature, provider="anthropic")
+            return Thinking(part.text, part.signature, provider="anthropic")
         case ToolCall(arguments="not json"):
             return ToolCall(part.id, part.name, '{"invalid_arguments":"not json"}')
         case ToolCall(arguments=""):
@@ -162,12 +165,12 @@ def read_back(messages: Sequence[Message]) -> list[Projected]:
 
 def check_reply(reply: Reply, read: Reply) -> None:
     assert read.message == reply.message
-    assert read.stop == reply.stop
+    assert read.stop_reason == reply.stop_reason
     assert counts_of(read.usage) == counts_of(reply.usage)
 
 
 def usage(
-    uncached: int, read: int | None, written: dict[str, int] | None, output: int
+    uncached: int, read: int | None, written: dict[WriteTtl, int] | None, output: int
 ) -> tuple[Json, Usage]:
     encoded: Json = {"input_tokens": uncached, "output_tokens": output}
     if read is not None:
@@ -175,7 +178,7 @@ def usage(
     if written is not None:
         encoded["cache_creation_input_tokens"] = sum(written.values())
         encoded["cache_creation"] = {
-            f"ephemeral_{ttl}_input_tokens": written[ttl] for ttl in ("5m", "1h")
+            f"ephemeral_{ttl}_input_tokens": count for ttl, count in written.items()
         }
     return encoded, Usage(uncached=uncached, read=read, written=written, output=output)
 

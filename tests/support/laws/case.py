@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from hypothesis import strategies as st
 from support import strategies as some
 
@@ -15,7 +14,7 @@ from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Plan, Rendered
-from anaphora.values import Conversation, Message, Part, Reply, Usage
+from anaphora.values import Conversation, Message, Part, Reply, Ttl, Usage
 from anaphora.wire.replies import reply_events
 
 Json = dict[str, Any]
@@ -46,7 +45,7 @@ class WireCase:
 
     # ── Markers ──
     #: The bytes of each marker by TTL, longest first; empty where the wire has none.
-    markers: Mapping[str, bytes] = field(default_factory=dict)
+    markers: Mapping[Ttl, bytes] = field(default_factory=dict)
     #: The models that take markers.
     marked_models: tuple[str, ...] = ()
     #: Every marker of a body with the block that carries it, in hash order.
@@ -74,6 +73,8 @@ class WireCase:
     split_keeps_bytes: bool = True
     #: Whether a model's system blocks stay apart; where not, they are one text.
     separate_blocks: Callable[[str], bool] = lambda model: True
+    #: Whether such a text loses the white space around it.
+    strips_system: bool = False
 
     # ── Replies ──
     replies: st.SearchStrategy[Reply]
@@ -110,6 +111,8 @@ class WireCase:
         """A rendering; a warm one equals a cold one."""
         profile = catalog.profile(self.provider, call.model)
         rendered: Rendered = self.codec.render(call, profile, previous)
+        if previous is None:
+            return rendered
         cold: Rendered = self.codec.render(call, profile)
         assert rendered.data() == cold.data()
         assert [chunk.path for chunk in rendered] == [chunk.path for chunk in cold]
@@ -159,7 +162,7 @@ class WireCase:
 
     def read_stream(self, *pieces: bytes) -> list[Any]:
         reader = self.codec.reader()
-        return [event for piece in pieces for event in reader.feed(piece)] + reader.close()
+        return [*(event for piece in pieces for event in reader.feed(piece)), *reader.close()]
 
 
 def grown(turns: list[list[Message]]) -> list[Conversation]:
@@ -205,10 +208,6 @@ def values_of(
 
 def counts_of(usage: Usage) -> tuple[Any, ...]:
     return usage.uncached, usage.read, usage.written, usage.output, usage.reasoning
-
-
-def without_raw(reply: Reply) -> Reply:
-    return msgspec.structs.replace(reply, usage=msgspec.structs.replace(reply.usage, raw=None))
 
 
 def to_bytes(value: Any) -> bytes:

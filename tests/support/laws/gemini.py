@@ -67,7 +67,7 @@ replies = st.builds(
         role=st.just("assistant"),
         parts=st.lists(some.assistant_parts | own_parts, max_size=4).map(tuple),
     ),
-    stop=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
+    stop_reason=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
     usage=st.builds(Usage, uncached=tokens, read=st.none() | tokens, output=tokens),
 )
 
@@ -214,7 +214,7 @@ CASE = WireCase(
     exact_paths=True,
     strict_tools=False,
     replies=replies,
-    alike=lambda reply: (reply.text, reply.tool_calls, reply.stop, reply.usage),
+    alike=lambda reply: (reply.text, reply.tool_calls, reply.stop_reason, reply.usage),
     check_reply=check_reply,
     usages=st.builds(
         usage, tokens, st.none() | tokens, st.none() | tokens, tokens, st.none() | tokens

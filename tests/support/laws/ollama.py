@@ -59,7 +59,7 @@ replies = st.builds(
         role=st.just("assistant"),
         parts=st.lists(some.assistant_parts | own_parts, max_size=4).map(tuple),
     ),
-    stop=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
+    stop_reason=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
     usage=st.builds(Usage, uncached=tokens, output=tokens),
     extras=st.none() | st.just({"ollama": '{"created_at":"2026-01-01T00:00:00Z","x":[1]}'}),
 )
@@ -185,7 +185,7 @@ def read_back(messages: Sequence[Message]) -> list[Projected]:
 def alike(reply: Reply) -> Any:
     """White space in arguments is the model's; a line break in it would end the line."""
     calls = [(call.name, json.loads(call.arguments)) for call in reply.tool_calls]
-    return reply.text, calls, reply.stop, reply.usage
+    return reply.text, calls, reply.stop_reason, reply.usage
 
 
 def check_reply(reply: Reply, read: Reply) -> None:
@@ -200,7 +200,7 @@ def usage(prompt: int | None, output: int | None) -> tuple[Json, Usage]:
     )
 
 
-fields_of_messages = st.dictionaries(
+fields_of_messages: st.SearchStrategy[Json] = st.dictionaries(
     st.sampled_from("role content thinking images tool_calls tool_name tool_call_id x".split()),
     st.sampled_from(["assistant", "tool", "user", "", None, 1, [], ["QUJD"], {}]),
     max_size=5,

@@ -32,6 +32,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
     Usage,
+    WriteTtl,
 )
 
 WIRE = "openai_chat"
@@ -58,7 +59,7 @@ replies = st.builds(
         role=st.just("assistant"),
         parts=st.lists(some.assistant_parts, max_size=4).map(tuple),
     ),
-    stop=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
+    stop_reason=st.sampled_from(["end", "length", "tool_calls", "refusal"]),
     usage=st.builds(Usage, uncached=tokens, read=st.none() | tokens, output=tokens),
 )
 
@@ -181,7 +182,9 @@ def usage(uncached: int, read: int | None, written: int | None, output: int) -> 
         "completion_tokens": output,
         "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
     }
-    by_ttl = None if written is None else {"30m": written}
+    by_ttl: dict[WriteTtl, int] | None = (
+        None if written is None else {"30m": written} if written else {}
+    )
     return encoded, Usage(uncached=uncached, read=read, written=by_ttl, output=output)
 
 
@@ -207,7 +210,7 @@ CASE = WireCase(
     project=project,
     read_back=read_back,
     replies=replies,
-    alike=lambda reply: (reply.text, reply.tool_calls, reply.stop, reply.usage),
+    alike=lambda reply: (reply.text, reply.tool_calls, reply.stop_reason, reply.usage),
     check_reply=check_reply,
     usages=st.builds(usage, tokens, st.none() | tokens, st.none() | tokens, tokens),
     reply_with_usage=lambda usage: {

@@ -13,7 +13,6 @@ from support.system_place import without_places
 
 from anaphora.prompt import Call, Params
 from anaphora.values import (
-    Conversation,
     Document,
     Image,
     Message,
@@ -26,6 +25,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
     Usage,
+    WriteTtl,
 )
 
 WIRE, ITEM = "openai_responses", "openai_responses.item"
@@ -91,7 +91,7 @@ replies = st.builds(
         id="resp_1",
         model="gpt-5.6",
         message=Message(id="resp_1", role="assistant", parts=parts),
-        stop=stop,
+        stop_reason=stop,
         usage=usage,
     ),
     st.lists(
@@ -157,7 +157,7 @@ def read_back(messages: Sequence[Message]) -> list[Projected]:
     return [(message.role, list(message.parts)) for message in without_places(messages)]
 
 
-def projected(conversation: Conversation) -> list[tuple[str, list[Part]]]:
+def projected(conversation: Sequence[Message]) -> list[tuple[str, list[Part]]]:
     """The messages as this wire can say them: who speaks is decided item by item, and what the
     assistant encoded in a row is one message."""
     messages: list[tuple[str, list[Part]]] = []
@@ -182,7 +182,7 @@ def projected(conversation: Conversation) -> list[tuple[str, list[Part]]]:
     return messages
 
 
-def _followed(conversation: Conversation, index: int, at: int) -> bool:
+def _followed(conversation: Sequence[Message], index: int, at: int) -> bool:
     """Whether the next item that is no reasoning is one of the model's."""
     rest = [(p, conversation[index]) for p in conversation[index].parts[at + 1 :]]
     rest += [(p, message) for message in conversation[index + 1 :] for p in message.parts]
@@ -265,7 +265,9 @@ def _input(part: Any) -> Any:
 def check_reply(reply: Reply, read: Reply) -> None:
     called = any(isinstance(part, ToolCall) for part in reply.message.parts)
     assert plain(read.message.parts) == plain(reply.message.parts)
-    assert read.stop == ("tool_calls" if called and reply.stop == "end" else reply.stop)
+    assert read.stop_reason == (
+        "tool_calls" if called and reply.stop_reason == "end" else reply.stop_reason
+    )
     assert counts_of(read.usage) == counts_of(reply.usage)
 
 
@@ -278,7 +280,7 @@ def plain(parts: Sequence[Part]) -> list[Part]:
 
 
 def usage(
-    uncached: int, read: int, written: dict[str, int], output: int, reasoning: int
+    uncached: int, read: int, written: dict[WriteTtl, int], output: int, reasoning: int
 ) -> tuple[Json, Usage]:
     encoded = {
         "input_tokens": uncached + read + sum(written.values()),
@@ -316,6 +318,7 @@ CASE = WireCase(
     ),
     project=project,
     read_back=read_back,
+    strips_system=True,
     separate_blocks=lambda model: model == "gpt-5.6",
     replies=replies,
     check_reply=check_reply,
